@@ -26,7 +26,7 @@ impl Signals {
     /// # Errors
     ///
     /// Where the system does not let us.
-    pub fn take() -> io::Result<Self> {
+    pub fn install() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -37,7 +37,7 @@ impl Signals {
 
     /// Waits for a signal to stop; `reload` is begun on one to reload, and goes on beside: a file
     /// may be slow to read, and a stop must not wait for it.
-    pub async fn told_to_stop<R>(mut self, reload: impl Fn() -> R)
+    pub async fn until_stop<R>(mut self, reload: impl Fn() -> R)
     where
         R: Future<Output = ()> + Send + 'static,
     {

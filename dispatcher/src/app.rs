@@ -83,17 +83,17 @@ pub fn run(config: Config) -> Result<(), RunError> {
         runtime.worker_threads(active.settings.server.threads);
     }
     let runtime = runtime.enable_all().build()?;
-    let ended = runtime.block_on(serve_until_told(config, clock, active));
+    let ended = runtime.block_on(serve_until_stopped(config, clock, active));
     runtime.shutdown_background();
     ended
 }
 
-async fn serve_until_told(
+async fn serve_until_stopped(
     config: Config,
     clock: Clock,
     active: ActiveConfig,
 ) -> Result<(), RunError> {
-    let signals = Signals::take()?;
+    let signals = Signals::install()?;
     let server = active.settings.server.clone();
     let token = admin::token(server.admin_token_file.as_ref().map(|file| &*file.value))?;
     room_for(&active);
@@ -126,11 +126,11 @@ async fn serve_until_told(
     work.spawn(worker.run());
     state.ready.store(true, Ordering::Release);
     events::event(Level::Info, "ready", &[("config", json!(state.config.file.name()))]);
-    let told = signals.told_to_stop(|| {
+    let stopped = signals.until_stop(|| {
         let state = state.clone();
         async move { drop(state::reload(&state).await) }
     });
-    told.await;
+    stopped.await;
 
     state.ready.store(false, Ordering::Release);
     events::event(Level::Info, "stopping", &[]);

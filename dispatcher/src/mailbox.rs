@@ -95,7 +95,7 @@ impl Mailbox {
     }
 
     /// Releases the memory of processed deliveries.
-    pub(crate) fn heard(&self, arrivals: &[Arrival]) {
+    pub(crate) fn processed(&self, arrivals: &[Arrival]) {
         self.queued.bytes.fetch_sub(weight(arrivals), Ordering::Relaxed);
     }
 
@@ -157,19 +157,19 @@ mod tests {
         for nth in 0..1_000 {
             handle.arrived(vec![arrival(nth % 7)]);
         }
-        let mut heard = 0;
+        let mut received = 0;
         let mut missed = Vec::new();
         while let Ok(news) = inbox.try_recv() {
             match news {
                 Command::Arrived(arrivals) => {
-                    handle.heard(&arrivals);
-                    heard += arrivals.len();
+                    handle.processed(&arrivals);
+                    received += arrivals.len();
                 }
                 Command::Missed => missed.push(handle.missed()),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(heard, 10);
+        assert_eq!(received, 10);
         assert_eq!(missed, [(0..7).map(WebhookId).collect()]);
         // Space is free again, and the missed webhooks were reported.
         handle.arrived(vec![arrival(8)]);

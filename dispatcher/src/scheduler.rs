@@ -77,7 +77,7 @@ use crate::scheduler::writes::{PendingWrites, Write};
 /// Bytes of deliveries in memory over all webhooks: a quarter of the memory that a dispatcher with
 /// millions of waiting deliveries may use. Bodies in flight use at most half of it, waiting
 /// deliveries the rest.
-pub const HELD_BYTES_ALL: usize = 64 << 20;
+pub const CACHED_BYTES_ALL: usize = 64 << 20;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug)]
@@ -176,28 +176,28 @@ pub struct Scheduler {
     notifications: VecDeque<Notification>,
     /// Endpoints by the time of their next work, then by insertion.
     heap: BinaryHeap<Reverse<(Tick, u64, EndpointId)>>,
-    came: u64,
+    sequence: u64,
     slots: InFlightSlots,
     low: Vec<WebhookId>,
     /// The approximate bytes of waiting deliveries in memory.
-    held_bytes: usize,
+    cached_bytes: usize,
     /// Their limit, bodies in flight included.
-    held_bytes_max: usize,
+    cached_bytes_max: usize,
     /// Numbers of unrecorded starts that every endpoint may have had, and their latest times.
     unseen: Vec<(usize, Tick)>,
 }
 
 /// The limits of all attempts in flight.
-fn most(limits: Limits, held_bytes: usize) -> Load {
-    Load { attempts: limits.total, bytes: (held_bytes / 2).max(1) }
+fn most(limits: Limits, cached_bytes: usize) -> Load {
+    Load { attempts: limits.total, bytes: (cached_bytes / 2).max(1) }
 }
 
 impl Scheduler {
-    /// An empty scheduler; `held_bytes_max` limits the deliveries in memory.
+    /// An empty scheduler; `cached_bytes_max` limits the deliveries in memory.
     #[must_use]
-    pub fn new(policies: Policies, held_bytes_max: usize) -> Self {
+    pub fn new(policies: Policies, cached_bytes_max: usize) -> Self {
         Self {
-            slots: InFlightSlots::new(most(policies.limits, held_bytes_max)),
+            slots: InFlightSlots::new(most(policies.limits, cached_bytes_max)),
             policies,
             mode: Mode::Running,
             endpoints: HashMap::new(),
@@ -207,10 +207,10 @@ impl Scheduler {
             writes: PendingWrites::default(),
             notifications: VecDeque::new(),
             heap: BinaryHeap::new(),
-            came: 0,
+            sequence: 0,
             low: Vec::new(),
-            held_bytes: 0,
-            held_bytes_max,
+            cached_bytes: 0,
+            cached_bytes_max,
             unseen: Vec::new(),
         }
     }

@@ -232,7 +232,7 @@ pub trait DeliveryQueue: Send + Sync + 'static {
 pub trait MailQueue: Send + Sync + 'static {
     /// Claims due mails, oldest first. They count as sent from here on: a crash before
     /// [`MailQueue::posted`] sends none of them twice.
-    async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
+    async fn claim_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
 
     /// Records the result of a claimed mail.
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError>;

@@ -1,7 +1,7 @@
-//! The loop: hears what has happened, tells the scheduler, and does what that decides.
+//! The loop: receives commands and results, hands them to the scheduler, performs its actions.
 //!
-//! One task owns all scheduling state and takes in commands and results one after another, so that
-//! nothing in the scheduler needs a lock. What it holds is a bounded cache of the store, except for
+//! One task owns all scheduling state and handles commands and results one after another, so that
+//! nothing in the scheduler needs a lock. Its state is a bounded cache of the store, except for
 //! the attempts under way: after a crash those deliveries still wait on disk, and are sent again.
 //!
 //! # Not here
@@ -34,7 +34,7 @@ use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
 use crate::scheduler::rate_limit::Limits;
-use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Policies, Scheduler};
+use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Policies, Scheduler};
 use crate::store::{DeliveryQueue, StoreError};
 
 /// How often idle queues are forgotten and gauges are set.
@@ -60,18 +60,18 @@ pub struct Resources {
     pub memory: Memory,
 }
 
-/// How much a worker holds in memory.
+/// Memory limits of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Bytes of deliveries, those that wait and the bodies of those under way.
-    pub held_bytes: usize,
+    pub cached_bytes: usize,
     /// Webhooks that are read together at the start: a hundred thousand are not in memory twice.
     pub queues_page: usize,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { held_bytes: HELD_BYTES_ALL, queues_page: 1_000 }
+        Self { cached_bytes: CACHED_BYTES_ALL, queues_page: 1_000 }
     }
 }
 
@@ -82,7 +82,7 @@ pub struct Worker {
     scheduler: Scheduler,
     /// The configuration that the scheduler decides by.
     active: Arc<ActiveConfig>,
-    /// Attempts, reads and writes: each comes back with what the scheduler is to know.
+    /// Attempts, reads and writes: each ends with an input for the scheduler.
     tasks: JoinSet<Input>,
     /// When idle queues were forgotten and gauges set.
     tidied: Option<Tick>,
@@ -100,7 +100,7 @@ pub struct InMemory {
     /// Endpoints that are known.
     pub endpoints: usize,
     /// Deliveries that wait, and endpoints' places in the order of what is due.
-    pub held: usize,
+    pub cached: usize,
 }
 
 /// What a turn of the loop leaves to do.
@@ -143,7 +143,7 @@ impl Worker {
         let active = resources.active.load_full();
         let policies = policies(&active.settings);
         let window = micros(policies.limits.quota.window);
-        let mut scheduler = Scheduler::new(policies, resources.memory.held_bytes);
+        let mut scheduler = Scheduler::new(policies, resources.memory.cached_bytes);
         let since = UnixTime(now.unix.0.saturating_sub(window));
         let mut starts = store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
@@ -171,7 +171,7 @@ impl Worker {
         Ok(Self { resources, inbox, scheduler, active, tasks, tidied, stopping })
     }
 
-    /// Works until told to stop, then finishes what is under way.
+    /// Works until it is stopped, then finishes what is under way.
     pub async fn run(mut self) -> Drained {
         loop {
             let wake = match self.turn() {
@@ -181,8 +181,8 @@ impl Worker {
             let now = self.resources.clock.now();
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
-                Some(command) = self.inbox.recv() => self.hear(command),
-                Some(result) = self.tasks.join_next() => self.take(Completion(result)),
+                Some(command) = self.inbox.recv() => self.handle_command(command),
+                Some(result) = self.tasks.join_next() => self.handle_completion(Completion(result)),
                 () = tokio::time::sleep(wait) => {}
                 Ok(()) = self.stopping.changed() => {}
             }
@@ -213,42 +213,44 @@ impl Worker {
                 Action::Write(write) => {
                     self.tasks.spawn(store_io::write(write, self.resources.clone()));
                 }
-                Action::Notify(notification) => notifications::tell(&self.resources, notification),
+                Action::Notify(notification) => {
+                    notifications::report(&self.resources, notification)
+                }
                 Action::Wait(until) => return Turn::Wait(until),
                 Action::Finish => return Turn::Over(Drained::Yes),
             }
         }
     }
 
-    /// Takes in what has come by now: one look at the clock's worth. What comes meanwhile is not:
-    /// others may talk without end.
+    /// Handles what has arrived by now, with one reading of the clock. What arrives meanwhile
+    /// waits: others may send without end.
     pub fn catch_up(&mut self) {
         for _ in 0..self.inbox.len() {
-            self.next_command().into_iter().for_each(|command| self.hear(command));
+            self.next_command().into_iter().for_each(|command| self.handle_command(command));
         }
         for _ in 0..self.tasks.len() {
             let Some(completion) = self.next_completion() else { break };
-            self.take(completion);
+            self.handle_completion(completion);
         }
     }
 
-    /// The command that came first, to be handed to [`Worker::hear`].
+    /// The oldest command, for [`Worker::handle_command`].
     pub fn next_command(&mut self) -> Option<Command> {
         self.inbox.try_recv().ok()
     }
 
-    /// What a task came back with, to be handed to [`Worker::take`].
+    /// The result of a task, for [`Worker::handle_completion`].
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.tasks.try_join_next().map(Completion)
     }
 
-    /// Commands that have come and were not heard yet.
+    /// Commands that are not handled yet.
     #[must_use]
-    pub fn unheard(&self) -> usize {
+    pub fn queued_commands(&self) -> usize {
         self.inbox.len()
     }
 
-    /// Tasks that have not ended, or of which it was not heard that they have.
+    /// Tasks that have not ended, or whose result is not handled yet.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.tasks.len()
@@ -264,15 +266,15 @@ impl Worker {
     #[must_use]
     pub fn in_memory(&self) -> InMemory {
         let (in_flight, endpoints) = (self.scheduler.in_flight(), self.scheduler.endpoints());
-        InMemory { in_flight, endpoints, held: self.scheduler.held() }
+        InMemory { in_flight, endpoints, cached: self.scheduler.cached() }
     }
 
-    /// Takes a command into account.
-    pub fn hear(&mut self, command: Command) {
+    /// Hands a command to the scheduler.
+    pub fn handle_command(&mut self, command: Command) {
         let now = self.resources.clock.now();
         let input = match command {
             Command::Arrived(arrivals) => {
-                self.resources.mailbox.heard(&arrivals);
+                self.resources.mailbox.processed(&arrivals);
                 Input::Arrived(arrivals)
             }
             Command::Missed => Input::Missed(self.resources.mailbox.missed()),
@@ -280,7 +282,7 @@ impl Worker {
             Command::Reloaded => return self.reload(now),
             Command::ReadStatus(of, answer) => {
                 let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);
-                // The call that asked may have ended.
+                // The caller may have left.
                 let _ = answer.send(of.into_iter().map(status).collect());
                 return;
             }
@@ -288,8 +290,8 @@ impl Worker {
         self.scheduler.handle(input, now);
     }
 
-    /// Takes into account what a task came back with.
-    pub fn take(&mut self, completion: Completion) {
+    /// Hands the result of a task to the scheduler.
+    pub fn handle_completion(&mut self, completion: Completion) {
         let now = self.resources.clock.now();
         match completion.0 {
             Ok(input) => {
@@ -297,7 +299,7 @@ impl Worker {
                 self.scheduler.handle(input, now);
             }
             Err(error) => {
-                // A mistake of ours: the delivery stays under way until the next start.
+                // A bug: the delivery stays under way until the next start.
                 let fields = [("error", json!(error.to_string()))];
                 events::event(Level::Error, "worker task panicked", &fields);
             }

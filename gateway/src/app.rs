@@ -97,7 +97,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     upload::install();
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (signals, mut upgrades) = control.block_on(async {
-        Ok::<_, io::Error>((Signals::take()?, signal(SignalKind::user_defined2())?))
+        Ok::<_, io::Error>((Signals::install()?, signal(SignalKind::user_defined2())?))
     })?;
     let notify = Notify::at(around.notify.as_deref())?;
     let mut predecessor = if around.takes_over { Some(Predecessor::meet()?) } else { None };
@@ -114,7 +114,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     notify.ready();
     events::event(Level::Info, "ready", &[("config", json!(shared.config.file.name()))]);
     let handed_over = control.block_on(async {
-        let told = signals.told_to_stop(|| {
+        let told = signals.until_stop(|| {
             let shared = shared.clone();
             async move { drop(beside::reload(&shared).await) }
         });

@@ -148,7 +148,7 @@ impl Machine {
         });
         let (stop, stopping) = watch::channel(false);
         let mut preparing = JoinSet::new();
-        let memory = Memory { held_bytes: held, queues_page: 2 };
+        let memory = Memory { cached_bytes: held, queues_page: 2 };
         let resources = Resources { memory, ..state.resources(Some(log.clone())) };
         preparing.spawn(Worker::prepare(resources, inbox, stopping));
         let worker = loop {
@@ -246,7 +246,7 @@ impl Process {
     /// One turn of the worker's loop; says whether anything was done.
     pub(crate) fn turn(&mut self, dice: &mut Dice) -> bool {
         let Some(worker) = &mut self.worker else { return false };
-        let (heard, tasks) = (worker.unheard(), worker.tasks());
+        let (heard, tasks) = (worker.queued_commands(), worker.tasks());
         let lingering = self.lingering.load(Ordering::Relaxed) > 0;
         let late = !self.late.is_empty();
         if self.jumbled {
@@ -340,16 +340,16 @@ impl Process {
 /// threads, and any of them may be first.
 fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, dice: &mut Dice) {
     late.extend(std::iter::from_fn(|| worker.next_completion()));
-    let mut news = worker.unheard();
+    let mut news = worker.queued_commands();
     let mut tasks = std::mem::take(late);
     while news > 0 || !tasks.is_empty() {
         if dice.roll((news + tasks.len()) as u64) < news as u64 {
             news -= 1;
             // Who tells it is a way on which nothing overtakes.
-            worker.next_command().into_iter().for_each(|command| worker.hear(command));
+            worker.next_command().into_iter().for_each(|command| worker.handle_command(command));
             continue;
         }
         let told = tasks.swap_remove(dice.roll(tasks.len() as u64) as usize);
-        if dice.chance(20) { late.push(told) } else { worker.take(told) }
+        if dice.chance(20) { late.push(told) } else { worker.handle_completion(told) }
     }
 }

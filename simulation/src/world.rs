@@ -326,8 +326,8 @@ impl World {
     async fn idle(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
-        let InMemory { in_flight, endpoints, held } = process.held();
-        self.model.small(endpoints, held);
+        let InMemory { in_flight, endpoints, cached } = process.held();
+        self.model.small(endpoints, cached);
         let slow = now.tick < self.slow_until;
         if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
             self.model.turns.hold();

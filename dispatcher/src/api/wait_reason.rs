@@ -60,13 +60,13 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         None => {}
     }
     if delivery.due > facts.now {
-        return Some(retry(facts, later(delivery.due, facts.standing.held_until)));
+        return Some(retry(facts, later(delivery.due, facts.standing.blocked_until)));
     }
-    if let Some(until) = facts.standing.held_until.filter(|_| facts.standing.unresolved) {
+    if let Some(until) = facts.standing.blocked_until.filter(|_| facts.standing.unresolved) {
         return Some(name_unresolved(until));
     }
     if webhook.probing.is_some() {
-        return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
+        return Some(probe(facts.standing.blocked_until.filter(|until| *until > facts.now)));
     }
     Some(
         paced(facts)
@@ -78,16 +78,16 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
 pub(super) fn next_attempt_at(facts: &WaitFacts<'_>) -> Option<UnixTime> {
     let delivery = facts.delivery;
     let webhook = facts.webhook.filter(|webhook| webhook.paused_at.is_none())?;
-    let let_through = match webhook.probing {
+    let passes = match webhook.probing {
         Some(Probe::This(id)) => id == delivery.id,
         Some(Probe::Any) | None => true,
     };
     let waits = delivery.state == DeliveryState::Waiting && !facts.standing.in_flight;
-    (waits && let_through).then(|| later(delivery.due, facts.standing.held_until))
+    (waits && passes).then(|| later(delivery.due, facts.standing.blocked_until))
 }
 
-fn later(due: UnixTime, held_until: Option<UnixTime>) -> UnixTime {
-    held_until.map_or(due, |until| until.max(due))
+fn later(due: UnixTime, blocked_until: Option<UnixTime>) -> UnixTime {
+    blocked_until.map_or(due, |until| until.max(due))
 }
 
 fn plain(reason: Reason, text: String) -> WaitingFor {
@@ -135,15 +135,15 @@ fn name_unresolved(until: UnixTime) -> WaitingFor {
 }
 
 fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
-    let until = facts.standing.held_until.filter(|until| *until > facts.now);
+    let until = facts.standing.blocked_until.filter(|until| *until > facts.now);
     let ahead = facts.ahead.filter(|ahead| *ahead > 0);
     if until.is_none() && ahead.is_none() {
         return None;
     }
     let EndpointRate { requests, window } = facts.rate;
     let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
-    let held = until.map_or(0, |until| until.since(facts.now).as_micros());
-    let seconds = u64::try_from(turn.max(held).div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    let blocked = until.map_or(0, |until| until.since(facts.now).as_micros());
+    let seconds = u64::try_from(turn.max(blocked).div_ceil(1_000_000)).unwrap_or(u64::MAX);
     let span = weir_common::config::document::shown(window);
     let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
     let text = match facts.ahead {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_in_flight_comes_before_every_other_reason() {
+    fn an_attempt_in_flight_precedes_every_other_reason() {
         let mut flying = case(0, 1);
         flying.standing.in_flight = true;
         flying.webhook = Some(webhook(Some(NOW), Some(Probe::Any)));
@@ -303,10 +303,10 @@ mod tests {
 
     #[test]
     fn behind_a_probe_all_but_one_wait_for_a_2xx() {
-        let probing = |probe, due, held_until| {
+        let probing = |probe, due, blocked_until| {
             let mut case = case(due, 1);
             case.webhook = Some(webhook(None, Some(probe)));
-            case.standing.held_until = held_until;
+            case.standing.blocked_until = blocked_until;
             shown(case)
         };
         let (this, other) = (Probe::This(DeliveryId(7)), Probe::This(DeliveryId(8)));
@@ -325,9 +325,9 @@ mod tests {
             waiting.map(|one| one.text).as_deref(),
             Some("Attempt 2 failed; the next one is at 2023-11-14T22:14:21.000Z.")
         );
-        let mut held = case(1, 2);
-        held.standing.held_until = Some(at(30));
-        assert_eq!(shown_of(&held), "Retry 30 None 30, next 30");
+        let mut blocked = case(1, 2);
+        blocked.standing.blocked_until = Some(at(30));
+        assert_eq!(shown_of(&blocked), "Retry 30 None 30, next 30");
     }
 
     #[test]
@@ -352,10 +352,10 @@ mod tests {
 
     #[test]
     fn a_queued_delivery_has_its_position_and_an_estimate() {
-        let paced = |ahead, held_until| {
+        let paced = |ahead, blocked_until| {
             let mut case = case(0, 0);
             case.ahead = ahead;
-            case.standing.held_until = held_until;
+            case.standing.blocked_until = blocked_until;
             shown(case)
         };
         assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
@@ -373,7 +373,7 @@ mod tests {
         let mut unresolved = case(0, 0);
         unresolved.ahead = Some(3);
         unresolved.standing = DeliveryStatus {
-            held_until: Some(at(32)),
+            blocked_until: Some(at(32)),
             unresolved: true,
             ..DeliveryStatus::default()
         };
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn a_delivery_in_a_list_has_no_position() {
         let mut listed = case(0, 0);
-        listed.standing.held_until = Some(at(20));
+        listed.standing.blocked_until = Some(at(20));
         let text = check(&listed).0.map(|one| one.text);
         assert_eq!(
             text.as_deref(),

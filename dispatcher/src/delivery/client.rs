@@ -156,7 +156,7 @@ mod tests {
         }
 
         /// Answers every request on a connection with these bytes.
-        async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+        async fn answering(answer: impl Into<Vec<u8>>) -> Self {
             let answer = answer.into();
             Self::on("127.0.0.1", move |mut stream| {
                 let answer = answer.clone();
@@ -241,18 +241,19 @@ mod tests {
             ("HTTP/1.1 410 Gone", Outcome::Failed(Failure::Status(410))),
             ("HTTP/1.1 500 Oh", Outcome::Failed(Failure::Status(500))),
         ] {
-            let receiver = Receiver::saying(format!("{line}\r\nContent-Length: 0\r\n\r\n")).await;
+            let receiver =
+                Receiver::answering(format!("{line}\r\nContent-Length: 0\r\n\r\n")).await;
             assert_eq!(outcome(&receiver.url("http")).await, expected, "{line}");
         }
     }
 
     #[tokio::test]
     async fn a_redirect_is_not_followed() {
-        let other = Receiver::saying(OK).await;
+        let other = Receiver::answering(OK).await;
         let location = other.url("http");
         let answer =
             format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
-        let receiver = Receiver::saying(answer).await;
+        let receiver = Receiver::answering(answer).await;
         let expected = Outcome::Failed(Failure::Status(302));
         assert_eq!(outcome(&receiver.url("http")).await, expected);
         assert_eq!(other.accepted(), 0);
@@ -280,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_reused_until_it_is_four_minutes_old() {
-        let receiver = Receiver::saying(OK).await;
+        let receiver = Receiver::answering(OK).await;
         let (client, clock) = client(&[], 10_000);
         for turn in 0..=120 {
             let response = client.deliver(request(&receiver.url("http"))).await;
@@ -293,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_free_descriptors_idle_connections_are_closed() {
-        let receiver = Receiver::saying(OK).await;
+        let receiver = Receiver::answering(OK).await;
         let (client, _) = client(&[("short.example", "no-files")], 10_000);
         for connections in 1..=2 {
             let response = client.deliver(request(&receiver.url("http"))).await;
@@ -331,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_body_neither_fails_nor_delays_a_delivery() {
-        let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
+        let receiver = Receiver::answering("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
         let url = receiver.url("http");
         assert_eq!(client(&[], 300).0.deliver(request(&url)).await.outcome, DELIVERED);
         let (patient, _) = client(&[], 60_000);
@@ -344,7 +345,7 @@ mod tests {
     async fn a_compressed_body_is_not_decompressed() {
         // Not gzip: decompressing it would fail.
         let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
-        let receiver = Receiver::saying([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
+        let receiver = Receiver::answering([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
         let (client, _) = client(&[], 10_000);
         for _ in 0..2 {
             assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
@@ -414,7 +415,7 @@ mod tests {
             format!("HTTP/1.1 200 OK\r\n{line}\r\n"),
         ] {
             let start: String = answer.chars().take(40).collect();
-            let receiver = Receiver::saying(answer).await;
+            let receiver = Receiver::answering(answer).await;
             assert_eq!(outcome(&receiver.url("http")).await, BROKEN, "{start}");
         }
     }
@@ -447,7 +448,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_port_is_refused() {
-        let closed = Receiver::saying(OK).await.address;
+        let closed = Receiver::answering(OK).await.address;
         let there = || async { TcpStream::connect(closed).await.is_ok() };
         while there().await {
             tokio::task::yield_now().await;
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unresolvable_name_is_the_receivers_failure_and_a_shortage_is_ours() {
+    async fn an_unresolvable_name_is_the_receivers_failure_and_a_shortage_is_internal() {
         let names =
             [("empty.example", ""), ("short.example", "no-files"), ("again.example", "again")];
         let (client, _) = client(&names, 10_000);
@@ -512,7 +513,7 @@ mod tests {
         for (status, expected) in [(429, Some(7)), (503, Some(7)), (200, None), (301, None)] {
             let answer =
                 format!("HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
-            let receiver = Receiver::saying(answer).await;
+            let receiver = Receiver::answering(answer).await;
             let response = client(&[], 10_000).0.deliver(request(&receiver.url("http"))).await;
             assert_eq!(response.retry_after, expected.map(Duration::from_secs), "{status}");
         }

@@ -143,7 +143,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_with_forbidden_addresses_looks_like_one_without_any() {
+    async fn a_name_with_forbidden_addresses_is_reported_like_one_without_any() {
         let script = [
             ("public.example", "10.0.0.1 8.8.8.8"),
             ("private.example", "10.0.0.1 ::1 64:ff9b::7f00:1"),
@@ -195,9 +195,9 @@ pub(crate) mod tests {
             let request = AttemptRequest { url, headers, body, fresh_connection: false };
             on_behalf_of(workspace.into(), async move { client.deliver(request).await.outcome })
         };
-        let mut asking = tokio::task::JoinSet::new();
+        let mut lookups = tokio::task::JoinSet::new();
         for nth in 0..9 {
-            asking.spawn(sent(format!("n{nth}.example"), "ws_bad"));
+            lookups.spawn(sent(format!("n{nth}.example"), "ws_bad"));
         }
         for _ in 0..20 {
             tokio::task::yield_now().await;

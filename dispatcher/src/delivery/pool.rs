@@ -45,7 +45,7 @@ impl Pool {
     }
 
     /// Removes the connection that was idle for the shortest time.
-    pub(crate) fn take(&self, origin: &Origin) -> Option<Connection> {
+    pub(crate) fn checkout(&self, origin: &Origin) -> Option<Connection> {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
         let waiting = idle.connections.get_mut(origin)?;

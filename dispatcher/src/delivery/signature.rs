@@ -43,12 +43,12 @@ pub fn headers<'s>(
     secrets: impl Iterator<Item = &'s str>,
 ) -> HeaderMap {
     let seconds = signed.unix_seconds.to_string();
-    let mut ours = format!("t={seconds}");
+    let mut own_header = format!("t={seconds}");
     let mut standard = Vec::new();
     for secret in secrets {
         let mac = hmac(secret.as_bytes(), &[seconds.as_bytes(), signed.body]);
-        ours.push_str(",v1=");
-        ours.push_str(&hex::encode(mac));
+        own_header.push_str(",v1=");
+        own_header.push_str(&hex::encode(mac));
         if let Some(key) = standard_key(secret).filter(|_| signature.standard_webhooks) {
             let parts = [signed.event_id.as_bytes(), seconds.as_bytes(), signed.body];
             standard.push(format!("v1,{}", STANDARD.encode(hmac(&key, &parts))));
@@ -62,7 +62,7 @@ pub fn headers<'s>(
         }
     };
     add(&CONTENT_TYPE, "application/json");
-    add(&signature.header, &ours);
+    add(&signature.header, &own_header);
     if !standard.is_empty() {
         add(&WEBHOOK_ID, signed.event_id);
         add(&WEBHOOK_TIMESTAMP, &seconds);

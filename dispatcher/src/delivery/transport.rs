@@ -136,7 +136,7 @@ impl Transport for HttpTransport {
         let origin = Origin::of(&request.url).ok_or_else(|| broken.clone())?;
         let fresh = request.fresh_connection;
         let mut request = connection::request(request).map_err(|_| broken)?;
-        while !fresh && let Some(mut connection) = self.pool.take(&origin) {
+        while !fresh && let Some(mut connection) = self.pool.checkout(&origin) {
             match connection.post(request).await {
                 Ok(response) => return Ok(self.answer(response, connection, origin)),
                 Err(mut failed) => match failed.take_message() {

@@ -147,7 +147,7 @@ pub struct DeliveryStatus {
     pub in_flight: bool,
     /// When the rate limit of its endpoint, the failures of a probe, or the name of its host, which
     /// was not found, allow the next attempt, where that is later than now.
-    pub held_until: Option<UnixTime>,
+    pub blocked_until: Option<UnixTime>,
     /// Whether it is the name.
     pub unresolved: bool,
 }

@@ -45,11 +45,11 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// A 2xx.
-    Well,
+    Succeeded,
     /// A 2xx to a ping: ends being down, but counts in no share.
-    PingWell,
+    PingSucceeded,
     /// A failure of the receiver.
-    Ill,
+    Failed,
 }
 
 /// A notice to the owners.
@@ -73,7 +73,7 @@ pub struct Health {
     down: Option<Down>,
     /// In microseconds.
     #[serde(rename = "l", skip_serializing_if = "Option::is_none")]
-    last_well: Option<u64>,
+    last_success: Option<u64>,
 }
 
 /// An episode that has not ended.
@@ -125,14 +125,14 @@ impl Health {
     ) -> (Self, Option<Notice>) {
         let mut health = self.seen(policy, now);
         match sign {
-            Observation::Well => {
+            Observation::Succeeded => {
                 health.window.count(true, now);
-                health.well(now);
+                health.record_success(now);
             }
-            Observation::PingWell => health.well(now),
-            Observation::Ill => {
+            Observation::PingSucceeded => health.record_success(now),
+            Observation::Failed => {
                 health.window.count(false, now);
-                health.ill(now);
+                health.record_failure(now);
             }
         }
         health.end_episode_if_calm(policy);
@@ -158,8 +158,8 @@ impl Health {
 
     /// The time of the last 2xx.
     #[must_use]
-    pub fn last_well(&self) -> Option<UnixTime> {
-        self.last_well.map(UnixTime)
+    pub fn last_success(&self) -> Option<UnixTime> {
+        self.last_success.map(UnixTime)
     }
 
     /// The time of the first failure since then.
@@ -199,12 +199,12 @@ impl Health {
         health
     }
 
-    fn well(&mut self, now: UnixTime) {
+    fn record_success(&mut self, now: UnixTime) {
         self.down = None;
-        self.last_well = Some(now.0);
+        self.last_success = Some(now.0);
     }
 
-    fn ill(&mut self, now: UnixTime) {
+    fn record_failure(&mut self, now: UnixTime) {
         self.episode.get_or_insert(Episode { since: now.0, warned: false });
         let first = Down { since: now.0, last: now.0, failures: 0, paused: false };
         let down = self.down.get_or_insert(first);
@@ -245,7 +245,7 @@ impl Health {
         let mut at = UnixTime(episode.since).plus(policy.warn_for).max(earliest);
         loop {
             let all = window.all();
-            if all.ill < FAILURES_MIN || all.is_calm(policy.warn_share) {
+            if all.failures < FAILURES_MIN || all.is_calm(policy.warn_share) {
                 return None;
             }
             if window.drop_oldest(at) {
@@ -327,10 +327,12 @@ mod tests {
         notices
     }
 
-    /// `count` attempts evenly over `from..to`, of which `ill` in a hundred fail.
-    fn traffic(from: Duration, to: Duration, count: u32, ill: u32) -> Story {
+    /// `count` attempts evenly over `from..to`, of which `failures` in a hundred fail.
+    fn traffic(from: Duration, to: Duration, count: u32, failures: u32) -> Story {
         let step = (to - from) / count;
-        let sign = |n: u32| if (n * 37) % 100 < ill { Observation::Ill } else { Observation::Well };
+        let sign = |n: u32| {
+            if (n * 37) % 100 < failures { Observation::Failed } else { Observation::Succeeded }
+        };
         (0..count).map(|n| (START.plus(from + step * n), sign(n))).collect()
     }
 
@@ -339,7 +341,7 @@ mod tests {
     }
 
     fn failing_at(minutes: &[u32]) -> Story {
-        minutes.iter().map(|at| (START.plus(in_minutes(*at)), Observation::Ill)).collect()
+        minutes.iter().map(|at| (START.plus(in_minutes(*at)), Observation::Failed)).collect()
     }
 
     /// Checks when owners are warned in a story.
@@ -361,7 +363,7 @@ mod tests {
     fn one_failure_among_fifteen_and_then_none_never_warns() {
         let mut story = traffic(Duration::ZERO, MINUTE, 15, 1);
         story.extend(traffic(MINUTE, 90 * MINUTE, 1_350, 0));
-        assert_eq!(story.iter().filter(|(_, sign)| *sign == Observation::Ill).count(), 1);
+        assert_eq!(story.iter().filter(|(_, sign)| *sign == Observation::Failed).count(), 1);
         check(story, &[]);
     }
 
@@ -374,7 +376,7 @@ mod tests {
     #[test]
     fn exactly_the_share_is_not_more_than_it() {
         for failed in 1..=10_000_u64 {
-            let counted = window::Counted { well: 10_000 - failed, ill: failed };
+            let counted = window::Counted { successes: 10_000 - failed, failures: failed };
             assert!(!counted.is_over(failed as f64 / 10_000.0), "{failed} of 10,000");
             assert!(counted.is_over((failed as f64 - 0.001) / 10_000.0), "{failed} of 10,000");
         }
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_that_has_ended_warns_anew() {
+    fn a_new_episode_warns_again() {
         let mut story = traffic(Duration::ZERO, 40 * MINUTE, 400, 50);
         story.extend(traffic(40 * MINUTE, 100 * MINUTE, 600, 0));
         story.extend(traffic(100 * MINUTE, 140 * MINUTE, 400, 50));
@@ -431,9 +433,9 @@ mod tests {
 
     #[test]
     fn any_2xx_ends_being_down() {
-        for well in [Observation::Well, Observation::PingWell] {
+        for success in [Observation::Succeeded, Observation::PingSucceeded] {
             let mut story = failing_at(&[0, 200, 1_236, 1_440]);
-            story.insert(3, (START.plus(1_439 * MINUTE), well));
+            story.insert(3, (START.plus(1_439 * MINUTE), success));
             assert_eq!(notices(&policy(), &story, START.plus(72 * HOUR)), []);
         }
     }
@@ -465,7 +467,7 @@ mod tests {
 
     #[test]
     fn pings_count_in_no_share() {
-        let ping = (START.plus(7 * MINUTE), Observation::PingWell);
+        let ping = (START.plus(7 * MINUTE), Observation::PingSucceeded);
         let mut story = failing_at(&[0, 1, 6]);
         story.extend(vec![ping; 1_000]);
         check(story, &[30 * MINUTE]);
@@ -480,8 +482,9 @@ mod tests {
         assert_eq!((health.is_failing(), health.failing_since()), (false, None));
         let health = health.look(&policy(), START.plus(30 * MINUTE)).0;
         assert_eq!((health.is_failing(), health.failing_since()), (true, Some(START)));
-        assert_eq!((health.down_since(), health.last_well()), (Some(START), None));
-        let counts: Vec<_> = health.counts().map(|(at, well, ill)| (at.0, well, ill)).collect();
+        assert_eq!((health.down_since(), health.last_success()), (Some(START), None));
+        let counts: Vec<_> =
+            health.counts().map(|(at, successes, failures)| (at.0, successes, failures)).collect();
         let minute = START.0 - START.0 % 60_000_000;
         assert_eq!(
             counts,
@@ -489,25 +492,25 @@ mod tests {
             "from the start of their minutes"
         );
         let now = START.plus(31 * MINUTE);
-        let health = health.after(&policy(), Observation::Well, now).0;
-        assert_eq!((health.down_since(), health.last_well()), (None, Some(now)));
+        let health = health.after(&policy(), Observation::Succeeded, now).0;
+        assert_eq!((health.down_since(), health.last_success()), (None, Some(now)));
     }
 
     #[test]
     fn it_is_failing_until_half_the_share_is_reached() {
         let failing = after_all(&failing_at(&[0, 1, 6])).look(&policy(), START.plus(30 * MINUTE)).0;
-        let wells = vec![(START.plus(30 * MINUTE), Observation::Well); 117];
+        let successes = vec![(START.plus(30 * MINUTE), Observation::Succeeded); 117];
         let step = |health: Health, (at, sign): &(UnixTime, Observation)| {
             health.after(&policy(), *sign, *at).0
         };
-        assert!(wells[..116].iter().fold(failing.clone(), step).is_failing());
-        assert!(!wells.iter().fold(failing, step).is_failing());
+        assert!(successes[..116].iter().fold(failing.clone(), step).is_failing());
+        assert!(!successes.iter().fold(failing, step).is_failing());
     }
 
     #[test]
     fn an_episode_ends_between_two_checks() {
         let mut story = failing_at(&[0; 6]);
-        story.extend(vec![(START.plus(MINUTE), Observation::Well); 210]);
+        story.extend(vec![(START.plus(MINUTE), Observation::Succeeded); 210]);
         // Of 215 in the window from minute 31 to minute 32, 5 failed; afterwards, 5 of 5.
         story.extend(failing_at(&[10, 10, 10, 10, 10, 33]));
         check(story, &[]);
@@ -530,8 +533,11 @@ mod tests {
     fn attempts_that_end_together_count_in_any_order() {
         let minute = UnixTime(START.0 - START.0 % 60_000_000 + 120_000_000);
         let before = UnixTime(minute.0 - 1_000);
-        let story =
-            vec![(START, Observation::Ill), (minute, Observation::Ill), (before, Observation::Ill)];
+        let story = vec![
+            (START, Observation::Failed),
+            (minute, Observation::Failed),
+            (before, Observation::Failed),
+        ];
         let due = after_all(&story).look_at(&policy(), before);
         assert_eq!(due, Some(START.plus(30 * MINUTE)));
     }
@@ -541,8 +547,8 @@ mod tests {
         let policy = Policy { warn_for: Duration::from_millis(1), ..policy() };
         for offset in 0..100 {
             let at = UnixTime(START.0 + offset);
-            let ill = |health: Health| health.after(&policy, Observation::Ill, at).0;
-            let due = ill(ill(ill(Health::default()))).look_at(&policy, at);
+            let failed = |health: Health| health.after(&policy, Observation::Failed, at).0;
+            let due = failed(failed(failed(Health::default()))).look_at(&policy, at);
             assert_eq!(due, Some(at.plus(policy.warn_for)), "{offset}");
         }
     }
@@ -550,7 +556,7 @@ mod tests {
     const DAYS: Duration = Duration::from_secs(10 * 86_400);
 
     #[test]
-    fn a_clock_set_back_by_days_makes_neither_evidence_nor_a_longer_wait() {
+    fn a_clock_set_back_by_days_adds_no_evidence_and_no_longer_wait() {
         let back = UnixTime(START.0 - u64::try_from(DAYS.as_micros()).unwrap());
         let health = after_all(&failing_at(&[0, 1, 2]));
         let health = health.look(&policy(), back).0;
@@ -559,7 +565,7 @@ mod tests {
         let health = health.look(&policy(), warned_at).0;
         assert_eq!(health.look_at(&policy(), warned_at), None, "three failures are no day of them");
         let later = back.plus(13 * HOUR);
-        let health = health.after(&policy(), Observation::Ill, later).0;
+        let health = health.after(&policy(), Observation::Failed, later).0;
         assert_eq!(health.look_at(&policy(), later), Some(back.plus(24 * HOUR)));
     }
 
@@ -567,10 +573,11 @@ mod tests {
     fn a_clock_set_back_does_not_make_old_failures_the_latest() {
         let mut story = failing_at(&[0, 0, 0]);
         story.extend(failing_at(&[9; 30]));
-        story.extend(vec![(START.plus(9 * MINUTE), Observation::Well); 1_000]);
+        story.extend(vec![(START.plus(9 * MINUTE), Observation::Succeeded); 1_000]);
         story.extend(failing_at(&[31; 5]));
-        let wells = (36..43).map(|minute| (START.plus(in_minutes(minute)), Observation::Well));
-        story.extend(wells.flat_map(|well| [well, well]));
+        let successes =
+            (36..43).map(|minute| (START.plus(in_minutes(minute)), Observation::Succeeded));
+        story.extend(successes.flat_map(|success| [success, success]));
         let health = after_all(&story);
         assert_eq!(health.look(&policy(), START.plus(42 * MINUTE)).1, None);
         assert_eq!(health.look(&policy(), START.plus(30 * MINUTE)).1, None);
@@ -578,11 +585,11 @@ mod tests {
 
     #[test]
     fn it_is_stored_in_few_bytes() {
-        let well = after_all(&traffic(Duration::ZERO, 3 * HOUR, 18_000, 0));
-        let text = serde_json::to_string(&well).unwrap();
+        let healthy = after_all(&traffic(Duration::ZERO, 3 * HOUR, 18_000, 0));
+        let text = serde_json::to_string(&healthy).unwrap();
         assert!(text.len() < 400, "{} bytes: {text}", text.len());
-        let ill = after_all(&traffic(Duration::ZERO, 23 * HOUR, 1_380_000, 96));
-        let text = serde_json::to_string(&ill).unwrap();
+        let unhealthy = after_all(&traffic(Duration::ZERO, 23 * HOUR, 1_380_000, 96));
+        let text = serde_json::to_string(&unhealthy).unwrap();
         assert!(text.len() < 700, "{} bytes: {text}", text.len());
         assert_eq!(serde_json::to_string(&Health::default()).unwrap(), "{}");
     }
@@ -599,7 +606,7 @@ mod tests {
         let health = after_all(&failing_at(&[0, 1, 6]));
         let longer = Policy { warn_for: 60 * MINUTE, ..policy() };
         let (health, _) = health.look(&longer, START.plus(7 * MINUTE));
-        assert_eq!(health.counts().map(|(_, _, ill)| ill).sum::<u32>(), 3);
+        assert_eq!(health.counts().map(|(_, _, failures)| failures).sum::<u32>(), 3);
         let due = health.look_at(&longer, START.plus(7 * MINUTE));
         assert_eq!(due, Some(START.plus(60 * MINUTE)));
     }
@@ -635,8 +642,10 @@ mod tests {
                 for (_, sign) in story.iter().filter(|(at, _)| *at == now) {
                     memory.seen.push((now, *sign));
                     match sign {
-                        Observation::Ill => drop(memory.episode.get_or_insert(now)),
-                        Observation::Well | Observation::PingWell => memory.paused = false,
+                        Observation::Failed => drop(memory.episode.get_or_insert(now)),
+                        Observation::Succeeded | Observation::PingSucceeded => {
+                            memory.paused = false
+                        }
                     }
                     memory.look(now);
                 }
@@ -646,11 +655,14 @@ mod tests {
 
         fn share(&self, from: u64) -> (usize, f64) {
             let counted = self.seen.iter().filter(|(at, _)| at.0 / width(self.policy) >= from);
-            let (ill, well): (Story, Story) = counted
-                .filter(|(_, sign)| *sign != Observation::PingWell)
+            let (failures, successes): (Story, Story) = counted
+                .filter(|(_, sign)| *sign != Observation::PingSucceeded)
                 .copied()
-                .partition(|(_, sign)| *sign == Observation::Ill);
-            (ill.len(), ill.len() as f64 / (ill.len() + well.len()).max(1) as f64)
+                .partition(|(_, sign)| *sign == Observation::Failed);
+            (
+                failures.len(),
+                failures.len() as f64 / (failures.len() + successes.len()).max(1) as f64,
+            )
         }
 
         fn look(&mut self, now: UnixTime) {
@@ -659,8 +671,8 @@ mod tests {
             if failures == 0 || share <= self.policy.warn_share / 2.0 {
                 (self.episode, self.warned) = (None, false);
             }
-            let well = self.seen.iter().rposition(|(_, sign)| *sign != Observation::Ill);
-            let down = &self.seen[well.map_or(0, |at| at + 1)..];
+            let success = self.seen.iter().rposition(|(_, sign)| *sign != Observation::Failed);
+            let down = &self.seen[success.map_or(0, |at| at + 1)..];
             if let (Some(first), Some(last)) = (down.first(), down.last()) {
                 let long = now.since(first.0) >= self.policy.pause_after;
                 let spread = last.0.since(first.0) >= self.policy.pause_after / 2;
@@ -669,7 +681,7 @@ mod tests {
                     self.notices.push((now.since(START), Notice::Pause));
                 }
             }
-            let real = self.seen.iter().rfind(|(_, sign)| *sign != Observation::PingWell);
+            let real = self.seen.iter().rfind(|(_, sign)| *sign != Observation::PingSucceeded);
             let latest = real.map_or(0, |(at, _)| at.0 / width(self.policy) - 4).max(oldest);
             let long = self.episode.is_some_and(|at| now.since(at) >= self.policy.warn_for);
             let over = |share: f64| share > self.policy.warn_share;
@@ -697,13 +709,13 @@ mod tests {
         let (mut at, mut story) = (START, Story::new());
         for _ in 0..1 + roll(5) {
             let gap = [20_000, 100_000, 400_000, 3_000_000][roll(4) as usize];
-            let ill = [0, 2, 4, 8, 30, 100][roll(6) as usize];
+            let failures = [0, 2, 4, 8, 30, 100][roll(6) as usize];
             for _ in 0..roll(60) {
                 at = at.plus(Duration::from_micros(roll(2 * gap)));
                 let sign = match roll(100) {
-                    number if number < ill => Observation::Ill,
-                    99 => Observation::PingWell,
-                    _ => Observation::Well,
+                    number if number < failures => Observation::Failed,
+                    99 => Observation::PingSucceeded,
+                    _ => Observation::Succeeded,
                 };
                 story.push((at, sign));
             }
@@ -781,7 +793,7 @@ mod tests {
             let health: Health = serde_json::from_str(&text).unwrap();
             let policy =
                 Policy { pause_after: Duration::from_micros(pause_after), ..small_policy() };
-            for sign in [Observation::Ill, Observation::Well, Observation::PingWell] {
+            for sign in [Observation::Failed, Observation::Succeeded, Observation::PingSucceeded] {
                 let (health, _) = health.after(&policy, sign, UnixTime(now));
                 let _ = health.look_at(&policy, UnixTime(now));
                 let _ = health.look(&policy, UnixTime(now.saturating_add(last)));

@@ -69,8 +69,8 @@ impl Schedule {
             Mode::Delay => self.delay(failed.step).map(|delay| now.plus(delay)),
             Mode::Offset => self.offset_after(failed.since, now),
         };
-        let asked_for = now.plus(failed.hint.unwrap_or_default().min(self.retry_after_max));
-        Next::At(listed.unwrap_or(failed.deadline).max(asked_for).min(failed.deadline))
+        let requested = now.plus(failed.hint.unwrap_or_default().min(self.retry_after_max));
+        Next::At(listed.unwrap_or(failed.deadline).max(requested).min(failed.deadline))
     }
 
     fn delay(&self, step: u32) -> Option<Duration> {
@@ -150,10 +150,10 @@ mod tests {
             let deadline = START.plus(48 * HOUR);
             schedule.next(Failed { step: 0, since: START, deadline, hint: Some(hint) }, START)
         };
-        for (asked_for, given) in
+        for (requested, given) in
             [(Duration::ZERO, MINUTE), (20 * MINUTE, 20 * MINUTE), (HOUR, HOUR), (24 * HOUR, HOUR)]
         {
-            assert_eq!(next(asked_for), Next::At(START.plus(given)), "{asked_for:?}");
+            assert_eq!(next(requested), Next::At(START.plus(given)), "{requested:?}");
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_offset_comes_the_deadline() {
+    fn after_the_last_offset_the_deadline_is_next() {
         let (delays, give_up_after) = (vec![MINUTE, HOUR], 3 * HOUR);
         let schedule = Schedule { delays, give_up_after, ..contract(Mode::Offset) };
         assert_eq!(attempts(&schedule, Duration::ZERO), in_minutes(&[0, 1, 60, 180]));
@@ -231,8 +231,8 @@ mod tests {
                 Next::At(at) => {
                     prop_assert!(now < deadline && now <= at && at <= deadline);
                     let hint = hint.unwrap_or_default().min(schedule.retry_after_max);
-                    let asked_for = now.plus(hint);
-                    prop_assert!(at == deadline || at >= asked_for);
+                    let requested = now.plus(hint);
+                    prop_assert!(at == deadline || at >= requested);
                     prop_assert!(at > now, "no schedule has a zero delay");
                 }
             }

@@ -115,7 +115,7 @@ impl Outbox {
             if store.mail_due().await?.is_none_or(|due| due > now) {
                 return Ok(());
             }
-            let mails = store.take_mails(CLAIM_MAX, now).await?;
+            let mails = store.claim_mails(CLAIM_MAX, now).await?;
             if mails.is_empty() {
                 return Ok(());
             }
@@ -144,7 +144,7 @@ fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
     let (id, why) = (mail.id.0, why.unwrap_or_default());
     match posted {
         Posted::Sent => log::info!("mail {id} sent"),
-        Posted::GivenUp => log::error!("mail {id} abandoned: {why}"),
+        Posted::Abandoned => log::error!("mail {id} abandoned: {why}"),
         Posted::Again(at) => log::warn!("mail {id} retried at {}: {why}", at.rfc3339()),
     }
     posted
@@ -154,7 +154,7 @@ fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
 fn outcome(posted: Posted) -> &'static str {
     match posted {
         Posted::Sent => "sent",
-        Posted::GivenUp => "dropped",
+        Posted::Abandoned => "dropped",
         Posted::Again(_) => "failed",
     }
 }
@@ -168,9 +168,9 @@ fn next_state(
 ) -> (Posted, Option<String>) {
     match result {
         SendResult::Sent => (Posted::Sent, None),
-        SendResult::Abandoned(why) => (Posted::GivenUp, Some(why)),
+        SendResult::Abandoned(why) => (Posted::Abandoned, Some(why)),
         SendResult::Failed(why) if failures.saturating_add(1) >= ATTEMPTS_MAX => {
-            (Posted::GivenUp, Some(why))
+            (Posted::Abandoned, Some(why))
         }
         SendResult::Failed(why) => {
             let wait = retry_after.saturating_mul(2_u32.saturating_pow(failures)).min(WAIT_MAX);
@@ -187,7 +187,7 @@ mod tests {
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
     fn check(failures: u32, expected: Option<u64>) {
-        let expected = expected.map_or(Posted::GivenUp, |minutes| {
+        let expected = expected.map_or(Posted::Abandoned, |minutes| {
             Posted::Again(NOW.plus(Duration::from_secs(minutes * 60)))
         });
         let (posted, why) = next_state(SendResult::Failed("no".to_owned()), failures, MINUTE, NOW);
@@ -207,6 +207,6 @@ mod tests {
     fn a_mail_that_was_sent_or_refused_permanently_is_not_retried() {
         assert_eq!(next_state(SendResult::Sent, 3, MINUTE, NOW), (Posted::Sent, None));
         let refused = next_state(SendResult::Abandoned("no".to_owned()), 0, MINUTE, NOW);
-        assert_eq!(refused, (Posted::GivenUp, Some("no".to_owned())));
+        assert_eq!(refused, (Posted::Abandoned, Some("no".to_owned())));
     }
 }

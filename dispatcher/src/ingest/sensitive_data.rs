@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_in_one_object_take_no_time_that_grows_with_their_square() {
+    fn many_keys_in_one_object_are_checked_in_linear_time() {
         let keys: Vec<String> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
         assert_eq!(found(&format!("{{{}}}", keys.join(","))), [""; 0]);
     }

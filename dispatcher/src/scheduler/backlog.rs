@@ -19,24 +19,24 @@ use crate::domain::webhook::Probe;
 use crate::scheduler::ready_list::{Key, Queued, ReadyList};
 use crate::scheduler::webhooks::Flow;
 
-/// Deliveries of one webhook in memory: as many as may start within [`HELD_FOR`], at least this
+/// Deliveries of one webhook in memory: as many as may start within [`CACHED_SPAN`], at least this
 /// many, which is twenty seconds of work at 100 a minute,
-const HELD_MIN: usize = 32;
+const CACHED_MIN: usize = 32;
 
 /// and at most this many, which the store reads within some milliseconds.
-const HELD_MAX: usize = 512;
+const CACHED_MAX: usize = 512;
 
 /// The store answers within a few milliseconds, within dozens while its disk is busy.
-const HELD_FOR: Duration = Duration::from_millis(100);
+const CACHED_SPAN: Duration = Duration::from_millis(100);
 
 /// Bytes of their bodies, unless a single one is larger.
-const HELD_BYTES_MAX: usize = 256 << 10;
+const CACHED_BYTES_MAX: usize = 256 << 10;
 
 /// More are fetched once only this fraction of the limit is left: one in so many.
 const LOW_SHARE: usize = 4;
 
 /// The memory of a delivery beside its body: struct, identifiers, map entries.
-const HELD_COST: usize = 512;
+const CACHED_COST: usize = 512;
 
 /// The memory limit of one webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +51,11 @@ impl MemoryLimit {
     /// The limit of each of `webhooks` webhooks that share `bytes`, at this rate limit.
     pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
-        let soon = u64::from(quota.requests) * micros(HELD_FOR) / micros(quota.window).max(1);
-        let most = usize::try_from(soon).unwrap_or(HELD_MAX).clamp(HELD_MIN, HELD_MAX);
+        let soon = u64::from(quota.requests) * micros(CACHED_SPAN) / micros(quota.window).max(1);
+        let most = usize::try_from(soon).unwrap_or(CACHED_MAX).clamp(CACHED_MIN, CACHED_MAX);
         Self {
-            count: (own / (2 * HELD_COST)).clamp(1, most),
-            bytes: own.clamp(HELD_COST, HELD_BYTES_MAX),
+            count: (own / (2 * CACHED_COST)).clamp(1, most),
+            bytes: own.clamp(CACHED_COST, CACHED_BYTES_MAX),
         }
     }
 }
@@ -95,13 +95,13 @@ pub(super) struct Backlog {
     /// Whether its webhook was deleted: it stays until its attempts in flight ended.
     pub(super) gone: bool,
     /// The first waiting deliveries, by due time.
-    held: ReadyList,
-    held_bytes: usize,
-    /// Whether `held` has every waiting delivery.
+    cached: ReadyList,
+    cached_bytes: usize,
+    /// Whether `cached` has every waiting delivery.
     complete: bool,
     /// When the first waiting delivery is due, while none is in memory.
     expected: Tick,
-    asked: Option<Box<PendingFetch>>,
+    fetching: Option<Box<PendingFetch>>,
     /// The newest delivery that the store returned; older ones were returned as well, or are in the
     /// store.
     seen: Option<DeliveryId>,
@@ -127,11 +127,11 @@ impl Backlog {
             workspace,
             endpoint,
             gone: false,
-            held: ReadyList::default(),
-            held_bytes: 0,
+            cached: ReadyList::default(),
+            cached_bytes: 0,
             complete: expected.is_none(),
             expected: expected.unwrap_or_default(),
-            asked: None,
+            fetching: None,
             seen: None,
             round: 0,
             in_flight: BTreeMap::new(),
@@ -144,10 +144,10 @@ impl Backlog {
     pub(super) fn forget(&mut self, endpoint: EndpointId, now: Tick) {
         self.endpoint = endpoint;
         self.gone = false;
-        self.drop_held();
+        self.clear_cached();
         self.complete = false;
         self.expected = now;
-        self.asked = None;
+        self.fetching = None;
         self.probe = None;
         self.round += 1;
     }
@@ -160,7 +160,7 @@ impl Backlog {
             Flow::Probing(Probe::This(id)) => match &self.probe {
                 Some(probe) if probe.at <= now => Readiness::Ready,
                 Some(probe) => Readiness::NotBefore(probe.at),
-                None if self.asked.is_some() => Readiness::Idle,
+                None if self.fetching.is_some() => Readiness::Idle,
                 None => Readiness::NeedsProbe(id),
             },
             Flow::Open | Flow::Probing(Probe::Any) => self.first(now),
@@ -171,9 +171,9 @@ impl Backlog {
         if self.first_due(now).is_some() {
             return Readiness::Ready;
         }
-        match self.known().map(|held| held.at).min() {
+        match self.known().map(|cached| cached.at).min() {
             Some(soonest) => Readiness::NotBefore(soonest),
-            None if self.complete || self.asked.is_some() => Readiness::Idle,
+            None if self.complete || self.fetching.is_some() => Readiness::Idle,
             None if self.expected <= now => Readiness::NeedsFetch,
             None => Readiness::NotBefore(self.expected),
         }
@@ -182,65 +182,66 @@ impl Backlog {
     /// The first delivery that can start; after a step of the wall clock not necessarily the first
     /// in memory.
     fn first_due(&self, now: Tick) -> Option<Key> {
-        self.known().find(|held| held.at <= now).map(Queued::key)
+        self.known().find(|cached| cached.at <= now).map(Queued::key)
     }
 
     /// The deliveries in memory that no unread one precedes.
     fn known(&self) -> impl Iterator<Item = &Queued> {
-        let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
-        self.held.iter().take_while(move |held| !unsure(held.key()))
+        let unsure =
+            |key| self.fetching.as_ref().is_some_and(|fetching| Some(key) > fetching.known_to);
+        self.cached.iter().take_while(move |cached| !unsure(cached.key()))
     }
 
     /// Whether a running read may return a delivery that can start.
     pub(super) fn is_being_read(&self, flow: Flow) -> bool {
-        flow == Flow::Open && self.asked.is_some()
+        flow == Flow::Open && self.fetching.is_some()
     }
 
     /// Whether to read more before the deliveries in memory run out.
     pub(super) fn runs_low(&self, flow: Flow, limit: MemoryLimit) -> bool {
         flow == Flow::Open
-            && self.asked.is_none()
+            && self.fetching.is_none()
             && !self.complete
-            && (1..=limit.count / LOW_SHARE).contains(&self.held.len())
+            && (1..=limit.count / LOW_SHARE).contains(&self.cached.len())
     }
 
     /// The approximate bytes of its deliveries in memory.
     pub(super) fn weight(&self) -> usize {
-        self.held_bytes + self.held.len() * HELD_COST
+        self.cached_bytes + self.cached.len() * CACHED_COST
     }
 
     /// Evicts all waiting deliveries, to be read from the store when they are due.
     pub(super) fn shed(&mut self) {
-        let Some(first) = self.known().map(|held| held.at).min() else { return };
-        if self.asked.is_some() {
+        let Some(first) = self.known().map(|cached| cached.at).min() else { return };
+        if self.fetching.is_some() {
             return;
         }
-        self.drop_held();
+        self.clear_cached();
         self.complete = false;
         self.expected = first;
     }
 
     /// Begins a read, and returns the deliveries in flight, which still wait in the store.
-    pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
-        let known_to = self.held.last();
-        self.asked = Some(Box::new(PendingFetch { known_to, ..PendingFetch::default() }));
+    pub(super) fn begin_fetch(&mut self) -> Vec<DeliveryId> {
+        let known_to = self.cached.last();
+        self.fetching = Some(Box::new(PendingFetch { known_to, ..PendingFetch::default() }));
         self.in_flight.keys().copied().collect()
     }
 
     /// Removes the first delivery, to start it.
     pub(super) fn take(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
-        let held = match flow {
+        let cached = match flow {
             Flow::Stopped => None,
             Flow::Probing(Probe::This(_)) => self.probe.take().map(|probe| *probe),
             Flow::Open | Flow::Probing(Probe::Any) => {
-                let first = self.first_due(now).and_then(|key| self.held.remove(key));
-                self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
+                let first = self.first_due(now).and_then(|key| self.cached.remove(key));
+                self.cached_bytes -= first.as_ref().map_or(0, |cached| cached.ready.body.len());
                 first
             }
         }?;
-        self.in_flight.insert(held.ready.id, (self.endpoint, held.ready.body.len()));
+        self.in_flight.insert(cached.ready.id, (self.endpoint, cached.ready.body.len()));
         self.used = now;
-        Some(held.ready)
+        Some(cached.ready)
     }
 
     /// Adds a new delivery, unless the store returned it already: it may have been sent since.
@@ -274,72 +275,72 @@ impl Backlog {
         }
         let key = (ready.due, ready.id);
         // While a read runs, deliveries after the last one in memory are unknown.
-        let in_order = self.held.last().is_some_and(|last| key < last);
-        if self.complete || self.asked.is_some() || in_order {
-            self.hold(ready, now);
+        let in_order = self.cached.last().is_some_and(|last| key < last);
+        if self.complete || self.fetching.is_some() || in_order {
+            self.cache(ready, now);
         } else {
             let due = now.tick_at(ready.due);
-            if self.held.iter().any(|held| held.at > due) {
+            if self.cached.iter().any(|cached| cached.at > due) {
                 // The wall clock was set ahead, so this delivery would wait behind the others in
                 // memory. A read puts all of them into one order again.
-                self.drop_held();
+                self.clear_cached();
             }
-            if self.held.is_empty() {
+            if self.cached.is_empty() {
                 self.expected = self.expected.min(due);
             }
         }
         self.evict(limit);
     }
 
-    fn hold(&mut self, ready: QueuedDelivery, now: Moment) {
-        self.held_bytes += ready.body.len();
-        let before = self.held.insert(Queued { at: now.tick_at(ready.due), ready });
-        self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
+    fn cache(&mut self, ready: QueuedDelivery, now: Moment) {
+        self.cached_bytes += ready.body.len();
+        let before = self.cached.insert(Queued { at: now.tick_at(ready.due), ready });
+        self.cached_bytes -= before.map_or(0, |cached| cached.ready.body.len());
     }
 
     /// Evicts all waiting deliveries.
-    fn drop_held(&mut self) {
-        self.held.clear();
-        self.held_bytes = 0;
+    fn clear_cached(&mut self) {
+        self.cached.clear();
+        self.cached_bytes = 0;
     }
 
     /// Evicts the last deliveries beyond the limit; they stay in the store.
     fn evict(&mut self, limit: MemoryLimit) {
         let too_many = |queue: &Self| {
-            let many = queue.held.len();
-            many > limit.count || (many > 1 && queue.held_bytes > limit.bytes)
+            let many = queue.cached.len();
+            many > limit.count || (many > 1 && queue.cached_bytes > limit.bytes)
         };
         while too_many(self) {
-            let last = self.held.pop_last();
-            self.held_bytes -= last.map_or(0, |held| held.ready.body.len());
+            let last = self.cached.pop_last();
+            self.cached_bytes -= last.map_or(0, |cached| cached.ready.body.len());
             self.complete = false;
-            if let Some(asked) = &mut self.asked {
-                asked.evicted = true;
+            if let Some(fetching) = &mut self.fetching {
+                fetching.evicted = true;
             }
         }
     }
 
     /// Applies the result of a read.
     pub(super) fn fetched(&mut self, fetched: Fetched, limit: MemoryLimit, now: Moment) {
-        let Some(asked) = self.asked.take() else { return };
+        let Some(fetching) = self.fetching.take() else { return };
         let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
         for ready in fetched.ready {
             self.seen = self.seen.max(Some(ready.id));
             // A delivery that waits after a fault of the dispatcher is due later than on disk.
-            let held = self.held.iter().any(|held| held.ready.id == ready.id);
-            let busy = self.in_flight.contains_key(&ready.id) || asked.ended.contains(&ready.id);
-            if !held && !busy {
-                self.hold(ready, now);
+            let cached = self.cached.iter().any(|cached| cached.ready.id == ready.id);
+            let busy = self.in_flight.contains_key(&ready.id) || fetching.ended.contains(&ready.id);
+            if !cached && !busy {
+                self.cache(ready, now);
             }
         }
-        self.complete = !fetched.more && !asked.evicted;
+        self.complete = !fetched.more && !fetching.evicted;
         if let Some(last) = last.filter(|_| fetched.more) {
             // Unread deliveries may precede those that arrived meanwhile.
-            let beyond = self.held.after(last);
-            self.held_bytes -= beyond.iter().map(|held| held.ready.body.len()).sum::<usize>();
+            let beyond = self.cached.after(last);
+            self.cached_bytes -= beyond.iter().map(|cached| cached.ready.body.len()).sum::<usize>();
         }
         self.evict(limit);
-        if self.held.is_empty() && !self.complete {
+        if self.cached.is_empty() && !self.complete {
             self.expected = now.tick;
         }
         self.used = now.tick;
@@ -347,12 +348,12 @@ impl Backlog {
 
     /// Applies the result of reading the probe, if it waits.
     pub(super) fn fetched_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
-        self.asked = None;
+        self.fetching = None;
         // Deliveries that arrived meanwhile waited for a result with everything before them, which
         // this is not: they are read again in their order.
-        let first = self.held.iter().map(|held| held.at).min();
+        let first = self.cached.iter().map(|cached| cached.at).min();
         if let Some(first) = first.filter(|_| !self.complete) {
-            self.drop_held();
+            self.clear_cached();
             self.expected = self.expected.min(first);
         }
         self.probe = ready.map(|ready| Box::new(Queued { at: now.tick_at(ready.due), ready }));
@@ -362,8 +363,8 @@ impl Backlog {
     pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(EndpointId, usize)> {
         self.used = now;
         let counted = self.in_flight.remove(&id)?;
-        if let Some(asked) = &mut self.asked {
-            asked.ended.push(id);
+        if let Some(fetching) = &mut self.fetching {
+            fetching.ended.push(id);
         }
         Some(counted)
     }
@@ -371,7 +372,7 @@ impl Backlog {
     /// Whether it has no state that is not in the store.
     pub(super) fn is_idle(&self, flow: Flow) -> bool {
         let is_idle = match flow {
-            Flow::Open => self.held.is_empty() && self.complete && self.asked.is_none(),
+            Flow::Open => self.cached.is_empty() && self.complete && self.fetching.is_none(),
             Flow::Stopped => true,
             Flow::Probing(_) => false,
         };
@@ -379,8 +380,8 @@ impl Backlog {
     }
 
     /// Deliveries in memory.
-    pub(super) fn held(&self) -> usize {
-        self.held.len()
+    pub(super) fn cached(&self) -> usize {
+        self.cached.len()
     }
 
     /// When the probe may be attempted next.

@@ -72,7 +72,7 @@ pub(super) type Occupancy = (Option<Responsiveness>, Load);
 #[derive(Debug)]
 pub(super) struct InFlightSlots {
     most: Load,
-    taken: Load,
+    used: Load,
     /// The load of endpoints that are not known to respond without delay.
     doubtful: Load,
     shares: Shares,
@@ -86,8 +86,8 @@ impl InFlightSlots {
     /// All slots free.
     pub(super) fn new(most: Load) -> Self {
         let [slow, unknown, second] = [const { VecDeque::new() }; 3];
-        let (taken, doubtful) = (Load::default(), Load::default());
-        Self { most, taken, doubtful, shares: Shares::default(), slow, unknown, second }
+        let (used, doubtful) = (Load::default(), Load::default());
+        Self { most, used, doubtful, shares: Shares::default(), slow, unknown, second }
     }
 
     /// Changes the number of slots.
@@ -96,13 +96,13 @@ impl InFlightSlots {
     }
 
     /// The load in flight.
-    pub(super) fn taken(&self) -> Load {
-        self.taken
+    pub(super) fn used(&self) -> Load {
+        self.used
     }
 
     /// Whether no slot is free.
-    pub(super) fn are_taken(&self) -> bool {
-        self.taken.reaches(PARTS, self.most)
+    pub(super) fn are_full(&self) -> bool {
+        self.used.reaches(PARTS, self.most)
     }
 
     /// Updates the totals after a change of one endpoint.
@@ -114,7 +114,7 @@ impl InFlightSlots {
         let doubtful = |(last, load)| {
             if last == Some(Responsiveness::Prompt) { Load::default() } else { load }
         };
-        swap(&mut self.taken, from.1, to.1);
+        swap(&mut self.used, from.1, to.1);
         swap(&mut self.doubtful, doubtful(from), doubtful(to));
     }
 
@@ -130,8 +130,8 @@ impl InFlightSlots {
 
     fn free(&self) -> Load {
         Load {
-            attempts: self.most.attempts.saturating_sub(self.taken.attempts),
-            bytes: self.most.bytes.saturating_sub(self.taken.bytes),
+            attempts: self.most.attempts.saturating_sub(self.used.attempts),
+            bytes: self.most.bytes.saturating_sub(self.used.bytes),
         }
     }
 
@@ -164,12 +164,12 @@ impl InFlightSlots {
     }
 
     fn is_scarce(&self, why: Refused) -> bool {
-        let (taken, parts) = match why {
+        let (used, parts) = match why {
             Refused::Slow => (self.doubtful, SLOW),
             Refused::Unknown => (self.doubtful, UNKNOWN),
-            Refused::Second => (self.taken, SECOND),
+            Refused::Second => (self.used, SECOND),
         };
-        taken.reaches(parts, self.most)
+        used.reaches(parts, self.most)
     }
 
     /// Parks an endpoint until such slots are free.
@@ -182,7 +182,7 @@ impl InFlightSlots {
     /// Unparks an endpoint that may have a slot again; returns what it waited for, unless that was
     /// its workspace's share.
     pub(super) fn unpark(&mut self) -> Option<(EndpointId, Option<Refused>)> {
-        if self.are_taken() {
+        if self.are_full() {
             return None;
         }
         // Endpoints that respond fast come first.
@@ -232,7 +232,7 @@ mod tests {
         let mut places = places(total);
         let share = |last: &Option<Responsiveness>| {
             let mut started = 0;
-            while !places.are_taken() && places.refused(*last, 0, None).is_none() {
+            while !places.are_full() && places.refused(*last, 0, None).is_none() {
                 places.changed((*last, many(0)), (*last, many(1)));
                 started += 1;
             }
@@ -260,13 +260,13 @@ mod tests {
     #[test]
     fn an_endpoint_with_an_attempt_in_flight_is_refused_the_last_quarter() {
         let mut places = places(100);
-        for taken in 0..100 {
-            let expected = (taken >= 75).then_some(Refused::Second);
-            assert_eq!(places.refused(YES, 1, None), expected, "{taken} taken");
+        for used in 0..100 {
+            let expected = (used >= 75).then_some(Refused::Second);
+            assert_eq!(places.refused(YES, 1, None), expected, "{used} taken");
             assert_eq!(places.refused(YES, 0, None), None);
-            places.changed((YES, many(taken)), (YES, many(taken + 1)));
+            places.changed((YES, many(used)), (YES, many(used + 1)));
         }
-        assert!(places.are_taken());
+        assert!(places.are_full());
     }
 
     #[test]
@@ -278,12 +278,9 @@ mod tests {
         places.changed((None, many(5)), (YES, many(4)));
         assert_eq!(places.refused(NO, 0, None), None);
         places.changed((YES, many(4)), (NO, many(3)));
-        assert_eq!((places.taken().attempts, places.refused(NO, 0, None)), (3, None));
+        assert_eq!((places.used().attempts, places.refused(NO, 0, None)), (3, None));
         places.changed((NO, many(3)), (NO, many(4)));
-        assert_eq!(
-            (places.taken().attempts, places.refused(NO, 0, None)),
-            (4, Some(Refused::Slow))
-        );
+        assert_eq!((places.used().attempts, places.refused(NO, 0, None)), (4, Some(Refused::Slow)));
     }
 
     #[test]

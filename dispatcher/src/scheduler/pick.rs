@@ -48,22 +48,22 @@ impl Scheduler {
         while let Some(webhook) = self.low.pop() {
             let Some(backlog) = self.backlogs.get_mut(&webhook) else { continue };
             if backlog.runs_low(self.webhooks.flow(webhook), limit) {
-                let (but, round) = (backlog.ask(), backlog.round);
+                let (but, round) = (backlog.begin_fetch(), backlog.round);
                 let limit = limit.count;
                 return Pick::Read(StoreRead::Fetch { webhook, limit, but, round });
             }
         }
         loop {
-            while let Some(&Reverse((due, came, id))) = self.heap.peek() {
+            while let Some(&Reverse((due, sequence, id))) = self.heap.peek() {
                 let endpoint = self.endpoints.get(&id);
-                if endpoint.is_none_or(|endpoint| endpoint.due != Some((due, came))) {
+                if endpoint.is_none_or(|endpoint| endpoint.due != Some((due, sequence))) {
                     self.heap.pop();
                     continue;
                 }
                 if due > now.tick {
                     break;
                 }
-                if self.slots.are_taken() {
+                if self.slots.are_full() {
                     return Pick::Wait(None);
                 }
                 self.heap.pop();
@@ -166,7 +166,7 @@ impl Scheduler {
         let limit = self.memory_limit().count;
         let backlog = self.backlogs.get_mut(&webhook);
         let (but, round) =
-            backlog.map(|backlog| (backlog.ask(), backlog.round)).unwrap_or_default();
+            backlog.map(|backlog| (backlog.begin_fetch(), backlog.round)).unwrap_or_default();
         self.put(id, now);
         Pick::Read(match probe {
             Some(delivery) => StoreRead::FetchOne { webhook, delivery, round },
@@ -186,7 +186,7 @@ impl Scheduler {
         let (endpoint, backlog) = (self.endpoints.get_mut(&id)?, self.backlogs.get_mut(&webhook)?);
         let (before, first) = (backlog.weight(), backlog.in_flight.is_empty());
         let delivery = backlog.take(flow, now.tick)?;
-        self.held_bytes = self.held_bytes + backlog.weight() - before;
+        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let _ = endpoint.starts.charge(self.policies.limits.quota, 1, now.tick);
         let (was, bytes) = (endpoint.occupancy(), delivery.body.len());
         endpoint.under_way = endpoint.under_way.plus(bytes);
@@ -224,14 +224,14 @@ impl Scheduler {
 
     /// The memory limit of each webhook.
     pub(super) fn memory_limit(&self) -> MemoryLimit {
-        let left = self.held_bytes_max.saturating_sub(self.slots.taken().bytes);
+        let left = self.cached_bytes_max.saturating_sub(self.slots.used().bytes);
         MemoryLimit::share(left, self.backlogs.len(), self.policies.limits.quota)
     }
 
     /// Evicts the deliveries of an endpoint that cannot start soon, if memory is short.
     fn shed(&mut self, id: EndpointId, rest: Duration) {
-        let held = self.held_bytes + self.slots.taken().bytes;
-        if rest < FAR || held <= self.held_bytes_max / 2 {
+        let cached = self.cached_bytes + self.slots.used().bytes;
+        if rest < FAR || cached <= self.cached_bytes_max / 2 {
             return;
         }
         let Some(endpoint) = self.endpoints.get(&id) else { return };
@@ -239,24 +239,24 @@ impl Scheduler {
             let Some(backlog) = self.backlogs.get_mut(webhook) else { continue };
             let before = backlog.weight();
             backlog.shed();
-            self.held_bytes = self.held_bytes + backlog.weight() - before;
+            self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         }
     }
 
     /// Puts an endpoint into the heap, unless it has an earlier entry.
     pub(super) fn put(&mut self, id: EndpointId, at: Tick) {
-        let came = self.came;
+        let sequence = self.sequence;
         let endpoint = self.endpoint(id);
         if endpoint.due.is_none_or(|(due, _)| at < due) {
-            endpoint.due = Some((at, came));
-            self.came += 1;
-            self.heap.push(Reverse((at, came, id)));
+            endpoint.due = Some((at, sequence));
+            self.sequence += 1;
+            self.heap.push(Reverse((at, sequence, id)));
         }
         // A stale entry would stay until its time, perhaps for a day.
         if self.heap.len() > 2 * self.endpoints.len() + HEAP_MIN {
             let endpoints = &self.endpoints;
-            self.heap.retain(|Reverse((at, came, id))| {
-                endpoints.get(id).is_some_and(|endpoint| endpoint.due == Some((*at, *came)))
+            self.heap.retain(|Reverse((at, sequence, id))| {
+                endpoints.get(id).is_some_and(|endpoint| endpoint.due == Some((*at, *sequence)))
             });
         }
     }

@@ -42,7 +42,7 @@ impl Scheduler {
         };
         let before = backlog.weight();
         backlog.arrived(ready, limit, self.webhooks.flow(webhook), now);
-        self.held_bytes = self.held_bytes + backlog.weight() - before;
+        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -53,7 +53,7 @@ impl Scheduler {
             return self.load(webhook);
         }
         if let Some(backlog) = self.backlogs.get_mut(&webhook).filter(|backlog| !backlog.gone) {
-            self.held_bytes -= backlog.weight();
+            self.cached_bytes -= backlog.weight();
             let endpoint = backlog.endpoint;
             backlog.forget(endpoint, now);
             self.put(endpoint, now);
@@ -140,7 +140,7 @@ impl Scheduler {
         match self.backlogs.get_mut(&webhook) {
             Some(backlog) => {
                 let before = backlog.endpoint;
-                self.held_bytes -= backlog.weight();
+                self.cached_bytes -= backlog.weight();
                 backlog.forget(endpoint, now);
                 if before != endpoint {
                     self.endpoint(before).turns.retain(|one| *one != webhook);
@@ -162,7 +162,7 @@ impl Scheduler {
     pub(super) fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(backlog) = self.backlogs.get_mut(&webhook) else { return };
         let endpoint = backlog.endpoint;
-        self.held_bytes -= backlog.weight();
+        self.cached_bytes -= backlog.weight();
         backlog.forget(endpoint, now);
         backlog.gone = true;
         self.drop_gone(webhook);
@@ -182,7 +182,7 @@ impl Scheduler {
 
     fn remove(&mut self, webhook: WebhookId) {
         let gone = self.backlogs.remove(&webhook);
-        self.held_bytes -= gone.map_or(0, |backlog| backlog.weight());
+        self.cached_bytes -= gone.map_or(0, |backlog| backlog.weight());
     }
 
     /// Sets how the endpoint's last attempt ended, unless a newer one is known.
@@ -213,7 +213,7 @@ impl Scheduler {
         let Some(backlog) = backlog.filter(|backlog| backlog.round == round) else { return };
         let before = backlog.weight();
         backlog.fetched(fetched, limit, now);
-        self.held_bytes = self.held_bytes + backlog.weight() - before;
+        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -234,7 +234,7 @@ impl Scheduler {
         }
         let before = backlog.weight();
         backlog.fetched_one(one, now);
-        self.held_bytes = self.held_bytes + backlog.weight() - before;
+        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -249,7 +249,7 @@ impl Scheduler {
         if let Some(ready) = again {
             let before = backlog.weight();
             backlog.add(ready, limit, self.webhooks.flow(webhook), now);
-            self.held_bytes = self.held_bytes + backlog.weight() - before;
+            self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         }
         let endpoint_now = backlog.endpoint;
         let most = self.policies.limits.per_endpoint;

@@ -23,7 +23,7 @@ impl Scheduler {
     /// Applies changed limits.
     pub(super) fn apply_limits(&mut self, now: Tick) {
         let limits = self.policies.limits;
-        self.slots.set_most(most(limits, self.held_bytes_max));
+        self.slots.set_most(most(limits, self.cached_bytes_max));
         let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
         for id in endpoints {
             if let Some(endpoint) = self.endpoints.get_mut(&id) {

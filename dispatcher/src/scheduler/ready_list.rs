@@ -51,14 +51,14 @@ impl ReadyList {
     }
 
     /// Inserts a delivery; returns the one with the same key.
-    pub(super) fn insert(&mut self, held: Queued) -> Option<Queued> {
-        match self.0.binary_search_by_key(&held.key(), Queued::key) {
-            Ok(place) => self.0.get_mut(place).map(|there| std::mem::replace(there, held)),
+    pub(super) fn insert(&mut self, queued: Queued) -> Option<Queued> {
+        match self.0.binary_search_by_key(&queued.key(), Queued::key) {
+            Ok(place) => self.0.get_mut(place).map(|there| std::mem::replace(there, queued)),
             Err(place) => {
                 if self.0.len() == self.0.capacity() {
                     self.0.reserve_exact(self.0.len().max(1));
                 }
-                self.0.insert(place, held);
+                self.0.insert(place, queued);
                 None
             }
         }
@@ -66,9 +66,9 @@ impl ReadyList {
 
     pub(super) fn remove(&mut self, key: Key) -> Option<Queued> {
         let place = self.0.binary_search_by_key(&key, Queued::key).ok()?;
-        let held = self.0.remove(place);
+        let queued = self.0.remove(place);
         self.fit();
-        held
+        queued
     }
 
     pub(super) fn pop_last(&mut self) -> Option<Queued> {
@@ -79,7 +79,7 @@ impl ReadyList {
 
     /// Removes all after `key`.
     pub(super) fn after(&mut self, key: Key) -> VecDeque<Queued> {
-        let place = self.0.partition_point(|held| held.key() <= key);
+        let place = self.0.partition_point(|queued| queued.key() <= key);
         let after = self.0.split_off(place);
         self.fit();
         after
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::domain::event::EventType;
 
-    fn held(due: u64, id: i64) -> Queued {
+    fn queued(due: u64, id: i64) -> Queued {
         let ready = QueuedDelivery {
             id: DeliveryId(id),
             due: UnixTime(due),
@@ -134,7 +134,7 @@ mod tests {
                 let key = (UnixTime(due), DeliveryId(id));
                 match what {
                     0 | 1 => assert_eq!(
-                        line.insert(held(due, id)).map(|one| one.key()),
+                        line.insert(queued(due, id)).map(|one| one.key()),
                         map.insert(key, ()).map(|()| key)
                     ),
                     2 => assert_eq!(
@@ -148,8 +148,8 @@ mod tests {
                     _ => {
                         let next = (UnixTime(due), DeliveryId(id + 1));
                         let after = map.split_off(&next);
-                        let taken = line.after(key);
-                        assert!(taken.iter().map(Queued::key).eq(after.keys().copied()));
+                        let removed = line.after(key);
+                        assert!(removed.iter().map(Queued::key).eq(after.keys().copied()));
                     }
                 }
                 assert!(line.iter().map(Queued::key).eq(map.keys().copied()));

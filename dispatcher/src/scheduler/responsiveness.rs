@@ -44,10 +44,10 @@ mod tests {
             let (took, deadline) = (Duration::from_millis(ms), Duration::from_secs(10));
             Responsiveness::of(&outcome, took, deadline)
         };
-        let well = || Outcome::of_status(200);
-        assert_eq!(by(well(), 2_500), Responsiveness::Prompt);
-        assert_eq!(by(well(), 2_501), Responsiveness::Slow);
-        assert_eq!(by(well(), 9_900), Responsiveness::Slow);
+        let success = || Outcome::of_status(200);
+        assert_eq!(by(success(), 2_500), Responsiveness::Prompt);
+        assert_eq!(by(success(), 2_501), Responsiveness::Slow);
+        assert_eq!(by(success(), 9_900), Responsiveness::Slow);
         assert_eq!(by(Outcome::of_status(500), 9_900), Responsiveness::Slow);
         assert_eq!(by(Outcome::Failed(Failure::Timeout), 10_000), Responsiveness::TimedOut);
         assert_eq!(by(Outcome::Internal(Fault::Resolver), 2_000), Responsiveness::Unresolved);

@@ -23,12 +23,12 @@ impl Scheduler {
             Some(Decision::Refuse { retry_at }) => Some(retry_at),
             _ => None,
         };
-        let held = paced.max(backlog.probe_at());
+        let blocked = paced.max(backlog.probe_at());
         let left_alone = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
-        let unresolved = left_alone.is_some() && left_alone >= held;
+        let unresolved = left_alone.is_some() && left_alone >= blocked;
         let in_flight = backlog.in_flight.contains_key(&delivery);
-        let held_until = held.max(left_alone).map(|until| now.unix_of(until));
-        DeliveryStatus { in_flight, held_until, unresolved }
+        let blocked_until = blocked.max(left_alone).map(|until| now.unix_of(until));
+        DeliveryStatus { in_flight, blocked_until, unresolved }
     }
 
     /// How long the endpoint that has been due for longest has waited.
@@ -42,13 +42,13 @@ impl Scheduler {
     /// Attempts in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.slots.taken().attempts
+        self.slots.used().attempts
     }
 
     /// Waiting deliveries in memory, and entries of the heap.
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.backlogs.values().map(Backlog::held).sum::<usize>() + self.heap.len()
+    pub fn cached(&self) -> usize {
+        self.backlogs.values().map(Backlog::cached).sum::<usize>() + self.heap.len()
     }
 
     /// Results that are not with the store yet.

@@ -24,7 +24,7 @@ use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::tests::world::{World, at, ended, hook, limits, ready, scheduler};
 use crate::scheduler::webhooks::Flow;
-use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Scheduler};
+use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Scheduler};
 
 #[test]
 fn a_backlog_drains_at_exactly_the_rate_limit_and_in_order() {
@@ -124,7 +124,7 @@ fn unresponsive_endpoints_leave_slots_for_others() {
 #[test]
 fn the_limit_of_an_endpoint_grows_with_responses_and_falls_to_one_with_timeouts() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
-    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
@@ -153,9 +153,9 @@ fn the_limit_of_an_endpoint_grows_with_responses_and_falls_to_one_with_timeouts(
 }
 
 #[test]
-fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
+fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_continues() {
     let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1), (2, 1)]);
-    world.endpoints.take_in(hook(1, 1, Flow::Stopped), None, at(0).tick);
+    world.endpoints.restored(hook(1, 1, Flow::Stopped), None, at(0).tick);
     world.arrive(1, 0, true);
     world.arrive(2, 0, true);
     world.run(1);
@@ -168,7 +168,7 @@ fn the_earliest_due_delivery_waits_for_no_other() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
-        endpoints.take_in(hook(webhook, webhook, Flow::Open), due, at(0).tick);
+        endpoints.restored(hook(webhook, webhook, Flow::Open), due, at(0).tick);
     }
     endpoints.arrives(WebhookId(1), ready(1, 800), at(0));
     assert!(matches!(endpoints.next(at(0)), Pick::Wait(Some(tick)) if tick == at(800).tick));
@@ -207,7 +207,7 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     let mut endpoints = scheduler(limits(1, HOUR, 17, 10_000));
     let body = Bytes::from_static(&[b'x'; 2_000]);
     for id in 0..WEBHOOKS {
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         for nth in 0..20 {
             let one = QueuedDelivery { body: body.clone(), ..ready(id * 20 + nth, 0) };
             endpoints.arrives(WebhookId(id), one, at(0));
@@ -216,7 +216,7 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     let first = steps(&mut endpoints, at(0));
     assert_eq!(first, (WEBHOOKS as usize, 0), "one of each starts");
     // None may start for an hour, and most have nothing in memory until then.
-    assert!(endpoints.held_bytes <= HELD_BYTES_ALL / 2, "{}", endpoints.held_bytes);
+    assert!(endpoints.cached_bytes <= CACHED_BYTES_ALL / 2, "{}", endpoints.cached_bytes);
     for id in 0..WEBHOOKS {
         endpoints.recorded(
             WebhookId(id),
@@ -225,19 +225,19 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
         );
     }
     assert_eq!(steps(&mut endpoints, at(2)), (0, 0));
-    let (started, asked) = steps(&mut endpoints, at(HOUR));
-    assert_eq!(started + asked, WEBHOOKS as usize, "{started} start, {asked} are read");
-    assert!(asked > 0);
+    let (started, reads) = steps(&mut endpoints, at(HOUR));
+    assert_eq!(started + reads, WEBHOOKS as usize, "{started} start, {reads} are read");
+    assert!(reads > 0);
 }
 
 /// How many start now, and how many reads that needs.
 fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
-    let (mut started, mut asked) = (0, 0);
+    let (mut started, mut reads) = (0, 0);
     loop {
         match endpoints.next(now) {
             Pick::Start(..) => started += 1,
-            Pick::Read(_) => asked += 1,
-            Pick::Wait(_) => return (started, asked),
+            Pick::Read(_) => reads += 1,
+            Pick::Wait(_) => return (started, reads),
         }
     }
 }
@@ -261,7 +261,7 @@ fn events_that_pass_a_distant_retry_leave_no_stale_entries() {
     let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
     // An earlier entry of another endpoint hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         endpoints.arrives(WebhookId(id), ready(-id, due), at(0));
     }
     for id in 1..2_000 {
@@ -283,7 +283,7 @@ fn a_stale_read_starts_nothing_twice() {
         world.arrive(1, 0, false);
     }
     world.run(1);
-    let Some(StoreRead::Fetch { webhook, round, .. }) = world.asked.pop() else {
+    let Some(StoreRead::Fetch { webhook, round, .. }) = world.reads.pop() else {
         panic!("not asked")
     };
     let all: Vec<QueuedDelivery> = world.stored[&webhook].values().cloned().collect();
@@ -291,7 +291,7 @@ fn a_stale_read_starts_nothing_twice() {
     world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
     // It ran low and read more; before the result, all attempts in flight ended.
-    let Some(StoreRead::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
+    let Some(StoreRead::Fetch { round, .. }) = world.reads.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);
     let stale = Fetched { ready: all, more: false };

@@ -77,10 +77,10 @@ pub(super) fn verdict(
 #[must_use]
 pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
-        (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
-        (Outcome::Delivered { .. }, _) => Some(Observation::Well),
+        (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingSucceeded),
+        (Outcome::Delivered { .. }, _) => Some(Observation::Succeeded),
         (Outcome::Failed(_), EventType::Ping) | (Outcome::Internal(_), _) => None,
-        (Outcome::Failed(_), _) => Some(Observation::Ill),
+        (Outcome::Failed(_), _) => Some(Observation::Failed),
     }
 }
 
@@ -118,8 +118,8 @@ mod tests {
     const START: UnixTime = UnixTime(1_790_000_000_000_000);
     const MINUTE: Duration = Duration::from_secs(60);
     const FAILED: Outcome = Outcome::Failed(Failure::Status(500));
-    const WELL: Outcome = Outcome::Delivered { status: 204 };
-    const OURS: Outcome = Outcome::Internal(Fault::Resources);
+    const SUCCEEDED: Outcome = Outcome::Delivered { status: 204 };
+    const INTERNAL: Outcome = Outcome::Internal(Fault::Resources);
 
     fn schedule(mode: Mode) -> Schedule {
         let (delays, hour) = (vec![MINUTE, 5 * MINUTE], 60 * MINUTE);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_2xx_ends_a_delivery_at_any_time() {
         for (ready, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
-            assert_eq!(after(&webhook(), &ready, &WELL, minutes), Some(NextState::Delivered));
+            assert_eq!(after(&webhook(), &ready, &SUCCEEDED, minutes), Some(NextState::Delivered));
         }
     }
 
@@ -212,10 +212,10 @@ mod tests {
     fn a_fault_of_the_dispatcher_has_no_consequences() {
         let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
-            assert_eq!(after(&webhook(), &ready, &OURS, minutes), None);
+            assert_eq!(after(&webhook(), &ready, &INTERNAL, minutes), None);
         }
-        assert_eq!(observation(EventType::UserCreated, &OURS), None);
-        assert_eq!(observation(EventType::Ping, &OURS), None);
+        assert_eq!(observation(EventType::UserCreated, &INTERNAL), None);
+        assert_eq!(observation(EventType::Ping, &INTERNAL), None);
     }
 
     #[test]
@@ -242,11 +242,11 @@ mod tests {
     fn a_ping_has_one_attempt_and_its_failure_does_not_affect_its_webhook() {
         let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(NextState::FailedPermanent));
-        assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(NextState::Delivered));
+        assert_eq!(after(&webhook(), &ping, &SUCCEEDED, 0), Some(NextState::Delivered));
         assert_eq!(observation(EventType::Ping, &FAILED), None);
-        assert_eq!(observation(EventType::Ping, &WELL), Some(Observation::PingWell));
-        assert_eq!(observation(EventType::UserCreated, &FAILED), Some(Observation::Ill));
-        assert_eq!(observation(EventType::UserCreated, &WELL), Some(Observation::Well));
+        assert_eq!(observation(EventType::Ping, &SUCCEEDED), Some(Observation::PingSucceeded));
+        assert_eq!(observation(EventType::UserCreated, &FAILED), Some(Observation::Failed));
+        assert_eq!(observation(EventType::UserCreated, &SUCCEEDED), Some(Observation::Succeeded));
     }
 
     #[test]
@@ -314,6 +314,6 @@ mod tests {
             ..fresh()
         };
         assert_eq!(super::again(fresh(), &of(&FAILED)), Some(expected));
-        assert_eq!(super::again(fresh(), &of(&WELL)), None);
+        assert_eq!(super::again(fresh(), &of(&SUCCEEDED)), None);
     }
 }

@@ -155,7 +155,7 @@ impl Management for SqliteStore {
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
         let nonce = nonce()?;
-        self.writer.ask(move |session| webhooks::create(session, new, nonce, now)).await
+        self.writer.run(move |session| webhooks::create(session, new, nonce, now)).await
     }
 
     async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
@@ -182,7 +182,7 @@ impl Management for SqliteStore {
         change: WebhookChange,
     ) -> Result<Option<Webhook>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |session| webhooks::change(session, &workspace, id, change)).await
+        self.writer.run(move |session| webhooks::change(session, &workspace, id, change)).await
     }
 
     async fn rotate(
@@ -193,13 +193,13 @@ impl Management for SqliteStore {
     ) -> Result<Rotated, StoreError> {
         let (workspace, nonce) = (workspace.to_owned(), nonce()?);
         self.writer
-            .ask(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
+            .run(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
             .await
     }
 
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |session| webhooks::delete(session, &workspace, id)).await
+        self.writer.run(move |session| webhooks::delete(session, &workspace, id)).await
     }
 
     async fn reactivate(
@@ -209,7 +209,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Option<Webhook>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |session| webhooks::reactivate(session, &workspace, id, now)).await
+        self.writer.run(move |session| webhooks::reactivate(session, &workspace, id, now)).await
     }
 
     async fn deliveries(
@@ -250,7 +250,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |session| deliveries::redeliver(session, &workspace, id, now)).await
+        self.writer.run(move |session| deliveries::redeliver(session, &workspace, id, now)).await
     }
 
     async fn create_job(
@@ -260,7 +260,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<JobCreated, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |session| jobs::create(session, &workspace, &filter, now)).await
+        self.writer.run(move |session| jobs::create(session, &workspace, &filter, now)).await
     }
 
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
@@ -277,7 +277,7 @@ impl Management for SqliteStore {
     ) -> Result<Option<Arrival>, StoreError> {
         let workspace = workspace.to_owned();
         self.writer
-            .ask(move |session| events::ping(session, &workspace, webhook, &event, now))
+            .run(move |session| events::ping(session, &workspace, webhook, &event, now))
             .await
     }
 }
@@ -286,7 +286,7 @@ impl Management for SqliteStore {
 impl Intake for SqliteStore {
     async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
         let size = if events.len() > FEW_EVENTS { Size::Large } else { Size::Small };
-        self.writer.ask_if_room(size, move |session| events::accept(session, events, now)).await
+        self.writer.try_run(size, move |session| events::accept(session, events, now)).await
     }
 }
 
@@ -306,7 +306,7 @@ impl DeliveryQueue for SqliteStore {
         after: Option<WebhookId>,
         limit: usize,
     ) -> Result<Page<Queue, WebhookId>, StoreError> {
-        self.writer.ask(move |session| backlog::page(session, after, limit)).await
+        self.writer.run(move |session| backlog::page(session, after, limit)).await
     }
 
     async fn fetch(
@@ -329,14 +329,14 @@ impl DeliveryQueue for SqliteStore {
         fared: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError> {
-        self.writer.ask(move |session| attempts::record(session, &ended, &fared, &mails)).await
+        self.writer.run(move |session| attempts::record(session, &ended, &fared, &mails)).await
     }
 
     async fn starts_since(
         &self,
         since: UnixTime,
     ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError> {
-        self.writer.ask(move |session| backlog::starts_since(session, since)).await
+        self.writer.run(move |session| backlog::starts_since(session, since)).await
     }
 
     fn clean_shutdown(&self) -> bool {
@@ -349,7 +349,7 @@ impl DeliveryQueue for SqliteStore {
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
         self.writer
-            .ask_for(Size::Large, move |session| backlog::reorder(session, webhook, limit))
+            .run_sized(Size::Large, move |session| backlog::reorder(session, webhook, limit))
             .await
     }
 }
@@ -357,7 +357,7 @@ impl DeliveryQueue for SqliteStore {
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
-        self.writer.ask_for(Size::Large, move |session| jobs::step(session, limit, now)).await
+        self.writer.run_sized(Size::Large, move |session| jobs::step(session, limit, now)).await
     }
 
     async fn sweep(
@@ -368,14 +368,14 @@ impl Upkeep for SqliteStore {
         limit: usize,
     ) -> Result<bool, StoreError> {
         let work = move |session: &mut _| retention::sweep(session, delivered, failed, now, limit);
-        self.writer.ask_for(Size::Large, work).await
+        self.writer.run_sized(Size::Large, work).await
     }
 
     async fn is_writable(&self) -> bool {
         if !self.writer.shown().failing.load(Ordering::Relaxed) {
             return true;
         }
-        self.writer.ask(|session| Ok(schema::set_meta(&session.conn, TRIED, &[])?)).await.is_ok()
+        self.writer.run(|session| Ok(schema::set_meta(&session.conn, TRIED, &[])?)).await.is_ok()
     }
 
     async fn figures(&self) -> Result<Figures, StoreError> {

@@ -135,7 +135,7 @@ pub enum Posted {
     /// The server took it.
     Sent,
     /// A permanent error, or too many attempts.
-    GivenUp,
+    Abandoned,
     /// To be tried again then; nothing was sent.
     Again(UnixTime),
 }

@@ -20,10 +20,10 @@ use crate::store::types::NewMail;
 use crate::worker::Resources;
 
 /// Counts and logs a notification.
-pub(super) fn tell(resources: &Resources, notification: Notification) {
+pub(super) fn report(resources: &Resources, notification: Notification) {
     match notification {
-        Notification::Attempt(report) => tell_attempt(resources, &report),
-        Notification::Health(alert) => tell_health(resources, &alert),
+        Notification::Attempt(attempt) => report_attempt(resources, &attempt),
+        Notification::Health(alert) => report_health(resources, &alert),
         Notification::InvalidUrl(webhook) => {
             let fields = [("webhook", json!(resources.ids.webhook(webhook)))];
             events::event(Level::Error, "stored URL invalid", &fields);
@@ -31,7 +31,7 @@ pub(super) fn tell(resources: &Resources, notification: Notification) {
     }
 }
 
-fn tell_attempt(resources: &Resources, report: &AttemptReport) {
+fn report_attempt(resources: &Resources, report: &AttemptReport) {
     let metrics = &resources.metrics;
     metrics.attempt(&report.attempt.outcome, report.attempt.took);
     let Some(after) = report.after else { return };
@@ -65,7 +65,7 @@ fn write_line(resources: &Resources, log: &LineLog, report: &AttemptReport, afte
     log.add(&line.end());
 }
 
-fn tell_health(resources: &Resources, alert: &HealthAlert) {
+fn report_health(resources: &Resources, alert: &HealthAlert) {
     let (message, count) = match alert.notice {
         Notice::Warn => ("webhook failing", &resources.metrics.warnings),
         Notice::Pause => ("webhook paused", &resources.metrics.pauses),

@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::tests::{Folder, hold_up};
+use crate::store::sqlite::tests::{Folder, block_writes};
 use crate::store::types::{Accepted, Created, Filter, NewEvent, NewWebhook, WebhookChange};
 use crate::store::{Intake, MailQueue, Management, Upkeep};
 use crate::worker::*;
@@ -48,14 +48,14 @@ plan = "free"
 owners = ["owner@acme.example"]
 "#;
 
-/// Answers as it is told to, and remembers which events it was sent.
+/// Answers with the given status, and records which events it received.
 #[derive(Default)]
 struct Receiver {
     status: AtomicU16,
-    /// Whether answers are held back, and who waits to give one.
-    holds: AtomicBool,
-    go_on: Notify,
-    /// Whether it takes the second request on a connection and closes that without a word.
+    /// Whether answers wait until `released`.
+    blocks: AtomicBool,
+    released: Notify,
+    /// Whether it reads the second request on a connection and closes that without an answer.
     hangs_up: AtomicBool,
     /// Whether it does so with every request.
     drops: AtomicBool,
@@ -75,13 +75,13 @@ impl Receiver {
         self.status.store(status, Ordering::SeqCst);
     }
 
-    fn hold(&self) {
-        self.holds.store(true, Ordering::SeqCst);
+    fn block(&self) {
+        self.blocks.store(true, Ordering::SeqCst);
     }
 
-    fn let_go(&self) {
-        self.holds.store(false, Ordering::SeqCst);
-        self.go_on.notify_waiters();
+    fn release(&self) {
+        self.blocks.store(false, Ordering::SeqCst);
+        self.released.notify_waiters();
     }
 
     async fn serve(self: Arc<Self>, listener: TcpListener) {
@@ -94,7 +94,7 @@ impl Receiver {
     async fn converse(self: Arc<Self>, mut stream: TcpStream) {
         let (mut read, mut requests) = (Vec::new(), 0);
         loop {
-            let Some(event) = taken(&mut read) else {
+            let Some(event) = next_event(&mut read) else {
                 match stream.read_buf(&mut read).await {
                     Ok(1..) => continue,
                     _ => return,
@@ -106,10 +106,10 @@ impl Receiver {
             if hangs_up || self.drops.load(Ordering::SeqCst) {
                 return;
             }
-            let mut go_on = std::pin::pin!(self.go_on.notified());
-            go_on.as_mut().enable();
-            if self.holds.load(Ordering::SeqCst) {
-                go_on.await;
+            let mut released = std::pin::pin!(self.released.notified());
+            released.as_mut().enable();
+            if self.blocks.load(Ordering::SeqCst) {
+                released.await;
             }
             let status = self.status.load(Ordering::SeqCst);
             let answer = format!("HTTP/1.1 {status} Said\r\ncontent-length: 0\r\n\r\n");
@@ -120,8 +120,8 @@ impl Receiver {
     }
 }
 
-/// Takes a whole request off the front, and gives the identifier of its event.
-fn taken(read: &mut Vec<u8>) -> Option<String> {
+/// Removes the first whole request, and returns the identifier of its event.
+fn next_event(read: &mut Vec<u8>) -> Option<String> {
     let text = String::from_utf8_lossy(read).to_ascii_lowercase();
     let head = text.find("\r\n\r\n")? + 4;
     let value = |name: &str| {
@@ -270,7 +270,7 @@ impl Stage {
         }
     }
 
-    /// Accepts an event, and tells the worker where one runs.
+    /// Accepts an event, and reports it to the worker if one runs.
     async fn event(&mut self) -> DeliveryId {
         self.accepted += 1;
         let arrivals = accept(&self.store, self.accepted, self.clock.now().unix).await;
@@ -315,13 +315,13 @@ impl Stage {
         .await;
     }
 
-    /// Waits until the pace holds these back: whatever could start has, and has ended.
-    async fn held_back(&self, webhook: &Webhook, ids: &[DeliveryId]) {
+    /// Waits until the pace delays these: all others have started and ended.
+    async fn rate_limited(&self, webhook: &Webhook, ids: &[DeliveryId]) {
         until("the pace holds back what waits", async || {
             self.nudge().await;
             let of = ids.iter().map(|id| (webhook.id, *id)).collect();
             let statuses = self.state.mailbox.statuses(of).await;
-            statuses.iter().all(|one| one.held_until.is_some() && !one.in_flight)
+            statuses.iter().all(|one| one.blocked_until.is_some() && !one.in_flight)
         })
         .await;
     }
@@ -370,7 +370,7 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
+async fn the_worker_wakes_when_a_failed_read_may_be_repeated() {
     let stage = Stage::new("").await;
     let webhook = stage.webhook().await;
     let (_stop, stopping) = watch::channel(false);

@@ -212,10 +212,10 @@ impl Model {
         let end = End { started, outcome, retry_after, at };
         let landed = follows(&self.settings, delivery, hook, &end);
         let sign = match (outcome, delivery.kind) {
-            (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
-            (Outcome::Delivered { .. }, _) => Some(Observation::Well),
+            (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingSucceeded),
+            (Outcome::Delivered { .. }, _) => Some(Observation::Succeeded),
             (_, EventType::Ping) => None,
-            _ => Some(Observation::Ill),
+            _ => Some(Observation::Failed),
         };
         if let Some(sign) = sign {
             hook.record.add(sign, id, at.unix);

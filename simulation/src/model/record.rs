@@ -45,12 +45,12 @@ impl Record {
         if self.entries.len() > ENTRIES_MAX {
             // What came before the last 2xx and the window has no say any more.
             let well =
-                self.entries.iter().rposition(|one| one.sign != Observation::Ill).unwrap_or(0);
+                self.entries.iter().rposition(|one| one.sign != Observation::Failed).unwrap_or(0);
             self.entries.drain(..well.min(ENTRIES_MAX / 2));
             self.changed_from(0);
         }
         self.entries.push(Entry { at, delivery, sign, written: false });
-        if sign != Observation::Ill {
+        if sign != Observation::Failed {
             self.down_from = self.entries.len();
         }
     }
@@ -78,7 +78,7 @@ impl Record {
 
     /// Entries from here on are others than they were.
     fn changed_from(&mut self, place: usize) {
-        let well = self.entries.iter().rposition(|one| one.sign != Observation::Ill);
+        let well = self.entries.iter().rposition(|one| one.sign != Observation::Failed);
         self.down_from = well.map_or(0, |at| at + 1);
         self.checked = self.checked.min(place);
         self.calms.retain(|(_, count)| *count < place);
@@ -114,8 +114,8 @@ impl Record {
         let within = self.entries[..count].iter().rev();
         let mut counted = (0, 0);
         for one in within.take_while(|one| one.at.0 / width >= since) {
-            counted.0 += u64::from(one.sign == Observation::Well);
-            counted.1 += u64::from(one.sign == Observation::Ill);
+            counted.0 += u64::from(one.sign == Observation::Succeeded);
+            counted.1 += u64::from(one.sign == Observation::Failed);
         }
         counted
     }
@@ -180,7 +180,7 @@ impl Record {
             return Some("of no more failures than are allowed");
         }
         let early = UnixTime(now.0.saturating_sub(micros(policy.warn_for)));
-        if self.entries.iter().all(|one| one.sign != Observation::Ill || one.at > early) {
+        if self.entries.iter().all(|one| one.sign != Observation::Failed || one.at > early) {
             return Some("too early");
         }
         if self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now)) {

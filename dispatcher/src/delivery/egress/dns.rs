@@ -155,7 +155,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_no_server_need_be_asked_about_does_not_resolve() {
+    async fn an_invalid_or_reserved_name_does_not_resolve() {
         for name in ["not a name", "unknown.invalid"] {
             assert_eq!(System.addresses(name).await, Err(LookupError::NoSuchName), "{name}");
         }

@@ -334,20 +334,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_workspace_with_unresponsive_names_delays_no_other() {
         let (fake, names, _) = names();
-        let mut asking = JoinSet::new();
+        let mut lookups = JoinSet::new();
         for second in 0..120 {
             for hook in 0..20 {
                 // One name a second changes.
                 let round = (second + 19 - hook) / 20;
                 let (names, name) = (names.clone(), format!("silent-{hook}-{round}.example"));
-                asking.spawn(async move { names.addresses(ws("ws_bad"), &name, WAIT).await });
+                lookups.spawn(async move { names.addresses(ws("ws_bad"), &name, WAIT).await });
             }
             sleep(Duration::from_secs(1)).await;
             let name = format!("fine-{second}.example");
             assert_eq!(waits(&names, "ws_good", &name).await, Duration::ZERO, "{second}");
             assert!(fake.under_way.load(Ordering::SeqCst) <= SHARE);
         }
-        while let Some(answer) = asking.join_next().await {
+        while let Some(answer) = lookups.join_next().await {
             assert_eq!(answer.unwrap(), Err(LookupError::Unanswered), "it does not wait longer");
         }
     }
@@ -355,13 +355,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_number_of_lookups_at_a_time_is_bounded() {
         let (fake, names, _) = names();
-        let mut asking = JoinSet::new();
+        let mut lookups = JoinSet::new();
         for nth in 0..5 * LOOKUPS_MAX {
             let (names, name) = (names.clone(), format!("slow-{nth}.example"));
             let workspace = ws(&format!("ws_{}", nth / 10));
-            asking.spawn(async move { names.addresses(workspace, &name, 60 * WAIT).await });
+            lookups.spawn(async move { names.addresses(workspace, &name, 60 * WAIT).await });
         }
-        while let Some(answer) = asking.join_next().await {
+        while let Some(answer) = lookups.join_next().await {
             assert!(answer.unwrap().is_ok());
         }
         assert_eq!(fake.most.load(Ordering::SeqCst), LOOKUPS_MAX);
@@ -371,11 +371,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn callers_share_one_lookup_and_wait_in_no_other_workspaces_queue() {
         let (fake, names, _) = names();
-        let mut asking = JoinSet::new();
+        let mut lookups = JoinSet::new();
         // One workspace has used up its share, and queues a name that another one needs as well.
         for name in ["silent-1", "silent-2", "silent-3", "silent-4", "slow.example"] {
             let names = names.clone();
-            asking.spawn(async move { names.addresses(ws("ws_bad"), name, WAIT).await });
+            lookups.spawn(async move { names.addresses(ws("ws_bad"), name, WAIT).await });
             tokio::task::yield_now().await;
         }
         let second = Duration::from_secs(1);

@@ -32,8 +32,8 @@ pub(super) struct Window {
 struct Bucket {
     /// Its start: widths since 1970.
     number: u64,
-    well: u32,
-    ill: u32,
+    successes: u32,
+    failures: u32,
 }
 
 /// A window as it is stored.
@@ -54,8 +54,8 @@ struct Kept {
 /// Counts of 2xx and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    pub(super) well: u64,
-    pub(super) ill: u64,
+    pub(super) successes: u64,
+    pub(super) failures: u64,
 }
 
 impl Counted {
@@ -70,11 +70,11 @@ impl Counted {
     }
 
     fn failed(self) -> u128 {
-        u128::from(self.ill) * WHOLE as u128
+        u128::from(self.failures) * WHOLE as u128
     }
 
     fn allowed(self, share: f64) -> u128 {
-        (u128::from(self.well) + u128::from(self.ill)) * (share * WHOLE).round() as u128
+        (u128::from(self.successes) + u128::from(self.failures)) * (share * WHOLE).round() as u128
     }
 }
 
@@ -106,9 +106,9 @@ impl Window {
     }
 
     /// Counts an attempt; [`Window::fit`] came before.
-    pub(super) fn count(&mut self, well: bool, now: UnixTime) {
+    pub(super) fn count(&mut self, success: bool, now: UnixTime) {
         let number = now.0 / self.width.max(1);
-        self.add(Bucket { number, well: well.into(), ill: (!well).into() });
+        self.add(Bucket { number, successes: success.into(), failures: (!success).into() });
     }
 
     /// Drops the oldest bucket if it has left the window, and returns whether it has.
@@ -141,7 +141,7 @@ impl Window {
     /// Start, 2xx and failures of each bucket in use.
     pub(super) fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
         let start = |bucket: &Bucket| UnixTime(bucket.number.saturating_mul(self.width));
-        self.buckets.iter().map(move |bucket| (start(bucket), bucket.well, bucket.ill))
+        self.buckets.iter().map(move |bucket| (start(bucket), bucket.successes, bucket.failures))
     }
 
     fn renumber(&mut self, new: impl Fn(u64) -> u64) {
@@ -154,8 +154,8 @@ impl Window {
     fn add(&mut self, more: Bucket) {
         match self.buckets.last_mut() {
             Some(last) if last.number >= more.number => {
-                last.well = last.well.saturating_add(more.well);
-                last.ill = last.ill.saturating_add(more.ill);
+                last.successes = last.successes.saturating_add(more.successes);
+                last.failures = last.failures.saturating_add(more.failures);
             }
             _ => self.buckets.push(more),
         }
@@ -165,8 +165,8 @@ impl Window {
 fn sum(buckets: &[Bucket]) -> Counted {
     let zero = Counted::default();
     buckets.iter().fold(zero, |sum, one| Counted {
-        well: sum.well + u64::from(one.well),
-        ill: sum.ill + u64::from(one.ill),
+        successes: sum.successes + u64::from(one.successes),
+        failures: sum.failures + u64::from(one.failures),
     })
 }
 
@@ -176,7 +176,7 @@ impl From<Window> for Kept {
         let mut before = number;
         let counts = window.buckets.iter().flat_map(|bucket| {
             let distance = bucket.number - std::mem::replace(&mut before, bucket.number);
-            [distance, bucket.well.into(), bucket.ill.into()]
+            [distance, bucket.successes.into(), bucket.failures.into()]
         });
         let counts = counts.collect();
         Self { width: window.width, number, counts }
@@ -189,10 +189,10 @@ impl From<Kept> for Window {
         let mut window = Self { width: kept.width, buckets: Vec::new() };
         let mut number = kept.number;
         for counted in kept.counts.chunks_exact(3) {
-            let [distance, well, ill] = counted else { continue };
+            let [distance, successes, failures] = counted else { continue };
             number = number.saturating_add(*distance);
-            let (well, ill) = (small(*well), small(*ill));
-            window.add(Bucket { number, well, ill });
+            let (successes, failures) = (small(*successes), small(*failures));
+            window.add(Bucket { number, successes, failures });
         }
         window
     }

@@ -332,8 +332,8 @@ pub(super) fn is_about(rest: &str) -> bool {
 }
 
 fn is_made_of_words(rest: &str) -> bool {
-    let goes_on = |word: &&str| rest.strip_prefix(*word).is_some_and(is_made_of_words);
-    rest.is_empty() || ABOUT.iter().any(goes_on)
+    let continues = |word: &&str| rest.strip_prefix(*word).is_some_and(is_made_of_words);
+    rest.is_empty() || ABOUT.iter().any(continues)
 }
 
 /// Whether the rest of a key names a part that may be shown.
@@ -385,7 +385,7 @@ pub(super) fn without_form(name: &str) -> &str {
 mod tests {
     use super::*;
     use crate::domain::sensitive::never_allowed::CODES;
-    use crate::domain::sensitive::normalize::taken_apart;
+    use crate::domain::sensitive::normalize::transliterated;
 
     #[test]
     fn keys_that_name_tokens_passwords_or_hashes_are_refused() {
@@ -654,11 +654,11 @@ mod tests {
 
     /// The reference: normalizes every key, and searches for each word by itself.
     fn is_forbidden_word_by_word(key: &str) -> bool {
-        let Some(name) = taken_apart(key) else { return true };
+        let Some(name) = transliterated(key) else { return true };
         let follows = |word: &'static str| {
             name.match_indices(word).map(|(at, _)| &name[at + word.len()..]).collect::<Vec<_>>()
         };
-        let mut rests = SECRETS.into_iter().flat_map(follows);
+        let mut remainders = SECRETS.into_iter().flat_map(follows);
         let bare = without_form(&name);
         let about = |rest: &str| {
             let word = &name[..name.len() - rest.len()];
@@ -666,7 +666,7 @@ mod tests {
                 || rest.strip_prefix('s').is_some_and(is_about)
                 || EXCERPTS.contains(&rest) && !NEVER_SHOWN.iter().any(|one| word.ends_with(one))
         };
-        rests.any(|rest| !about(rest))
+        remainders.any(|rest| !about(rest))
             || WHOLE.contains(&bare)
             || ["otp", "otps", "pw"].iter().any(|end| bare.ends_with(end))
             || OWNERS.iter().any(|owner| bare.ends_with(&format!("{owner}pass")))

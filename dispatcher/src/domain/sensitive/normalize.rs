@@ -26,7 +26,7 @@ pub(super) const DECOMPOSED: DecomposingNormalizerBorrowed<'static> =
 /// A key's letters and digits, in lower case; `None` if it mixes Latin letters and look-alikes.
 pub(super) fn plain(key: &str) -> Option<String> {
     if !key.is_ascii() {
-        return taken_apart(key);
+        return transliterated(key);
     }
     // ASCII needs no decomposition and has no look-alikes.
     let mut name = key.to_ascii_lowercase();
@@ -65,7 +65,7 @@ pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
 }
 
 /// The same of a key in any script.
-pub(super) fn taken_apart(key: &str) -> Option<String> {
+pub(super) fn transliterated(key: &str) -> Option<String> {
     let (mut name, mut foreign) = (String::new(), false);
     let lower = DECOMPOSED.normalize(key);
     for letter in lower.chars().flat_map(char::to_lowercase) {

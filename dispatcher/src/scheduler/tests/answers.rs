@@ -6,7 +6,7 @@ use crate::scheduler::tests::*;
 /// Endpoints with one webhook each, of which only waiting deliveries are known.
 fn unread() -> Scheduler {
     let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
-    endpoints.take_in(hook(1, 1, Flow::Open), Some(at(0).tick), at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Open), Some(at(0).tick), at(0).tick);
     endpoints
 }
 
@@ -39,7 +39,7 @@ fn a_delivery_that_arrives_during_a_read_is_kept() {
     answer(&mut endpoints, 0, &[], false);
     endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
     // The read began before it arrived, and ends after it was reported.
-    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
 }
@@ -147,9 +147,9 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
     let day = 86_400_000_000;
     let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
     let fresh = QueuedDelivery { due: later.unix, created_at: later.unix, ..ready(2, 0) };
-    for all_are_held in [true, false] {
+    for all_are_cached in [true, false] {
         let mut endpoints = unread();
-        answer(&mut endpoints, 0, std::slice::from_ref(&retry), !all_are_held);
+        answer(&mut endpoints, 0, std::slice::from_ref(&retry), !all_are_cached);
         let next = endpoints.next(at(0));
         assert!(
             matches!(next, Pick::Wait(Some(_)) | Pick::Read(StoreRead::Fetch { .. })),
@@ -161,7 +161,7 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
             endpoints.fetched(webhook, round, again, at(0));
         }
         endpoints.arrives(WebhookId(1), fresh.clone(), later);
-        if !all_are_held {
+        if !all_are_cached {
             let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = endpoints.next(later) else {
                 panic!("not asked")
             };
@@ -186,7 +186,7 @@ fn earlier_starts_count_in_the_rate_limit() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.seed(EndpointId(1), at(100).tick);
-    endpoints.take_in(hook(1, 1, Flow::Open), None, at(200).tick);
+    endpoints.restored(hook(1, 1, Flow::Open), None, at(200).tick);
     for id in 0..3 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(200));
     }
@@ -200,7 +200,7 @@ fn unrecorded_starts_count_on_every_endpoint() {
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.suspect(2, at(100).tick);
     for id in [1, 2] {
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(100).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(100).tick);
         endpoints.arrives(WebhookId(id), ready(id, 0), at(100));
     }
     endpoints.arrives(WebhookId(2), ready(3, 0), at(100));

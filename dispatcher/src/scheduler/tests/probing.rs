@@ -5,7 +5,7 @@ use crate::scheduler::tests::*;
 #[test]
 fn a_probe_is_alone_until_it_ends_and_is_the_one_that_is_retried() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
-    endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..10 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
@@ -34,7 +34,7 @@ fn a_probe_is_alone_until_it_ends_and_is_the_one_that_is_retried() {
 fn a_probe_from_before_a_restart_is_read() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     let gate = Flow::Probing(Probe::This(DeliveryId(7)));
-    endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
+    endpoints.restored(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
     let Pick::Read(StoreRead::FetchOne { delivery, round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
     };
@@ -48,7 +48,7 @@ fn a_probe_from_before_a_restart_is_read() {
 fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     let gate = Flow::Probing(Probe::This(DeliveryId(7)));
-    endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
+    endpoints.restored(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
     let Pick::Read(StoreRead::FetchOne { round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
     };
@@ -74,7 +74,7 @@ fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
 #[test]
 fn a_permanently_failed_probe_is_followed_by_the_next_oldest() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
-    endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..3 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
@@ -106,7 +106,7 @@ fn act(scheduler: &mut Scheduler, now: Moment) -> Action {
 #[test]
 fn others_start_once_the_end_of_the_probe_is_on_disk() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
-    scheduler.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    scheduler.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
     scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
     let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
@@ -123,7 +123,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     assert_eq!(delivered.updates[0].probing, None);
     // Meanwhile the webhook is read again in its earlier state.
     let stale = hook(1, 1, Flow::Probing(Probe::This(DeliveryId(1))));
-    scheduler.take_in(stale, Some(at(0).tick), later.tick);
+    scheduler.restored(stale, Some(at(0).tick), later.tick);
     assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it is not on disk yet");
     scheduler.handle(Input::NotWritten, later);
     assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it could not be written");
@@ -149,7 +149,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
 fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     let read = || hook(1, 1, Flow::Probing(Probe::Any));
-    scheduler.take_in(read(), Some(at(0).tick), at(0).tick);
+    scheduler.restored(read(), Some(at(0).tick), at(0).tick);
     let Pick::Read(StoreRead::Fetch { round, .. }) = scheduler.next(at(0)) else {
         panic!("not asked")
     };
@@ -159,7 +159,7 @@ fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
         panic!("does not probe")
     };
     assert_eq!(delivery.id, DeliveryId(1));
-    scheduler.take_in(read(), Some(at(0).tick), at(0).tick);
+    scheduler.restored(read(), Some(at(0).tick), at(0).tick);
     assert!(matches!(scheduler.next(at(0)), Pick::Wait(None)));
     let again = QueuedDelivery { due: at(60).unix, ..delivery };
     scheduler.recorded(

@@ -9,7 +9,7 @@ fn known(
 ) -> Scheduler {
     let mut all = scheduler(limits(100, 1_000, 16, total));
     for (id, last) in endpoints {
-        all.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        all.restored(hook(id, id, Flow::Open), None, at(0).tick);
         last.into_iter().for_each(|last| all.remember(WebhookId(id), last));
         for nth in 0..16 {
             all.arrives(WebhookId(id), ready(id * 100 + nth, 0), at(0));
@@ -33,7 +33,7 @@ fn a_responsive_and_a_new_endpoint_start_at_once_beside_any_number_of_unresponsi
     let mut endpoints = known(40, dark);
     assert_eq!(started(&mut endpoints, 0..100), 20, "half of the places");
     for (id, last) in [(100, Some(Responsiveness::Prompt)), (101, None)] {
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         last.into_iter().for_each(|last| endpoints.remember(WebhookId(id), last));
         endpoints.arrives(WebhookId(id), ready(id * 100, 0), at(0));
         assert_eq!(started(&mut endpoints, id..id + 1), 1, "endpoint {id}");
@@ -70,14 +70,14 @@ fn the_history_of_an_endpoint_in_memory_is_newer_than_a_read_one() {
 
 /// The most that ten workspaces of twenty endpoints each hold in a minute, which always have more
 /// to send. How long an attempt of theirs takes goes by its number on its endpoint.
-fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
+fn in_flight_of_ten(took: impl Fn(u64) -> u64) -> usize {
     const DEADLINE: Duration = Duration::from_secs(10);
     let mut endpoints = scheduler(limits(100, 60_000, 17, 4_096));
     let hooks: Vec<i64> = (0..10).flat_map(|ws| (0..20).map(move |n| ws * 10_000 + n)).collect();
     let mut ends: BTreeMap<(u64, DeliveryId), (WebhookId, QueuedDelivery, u64)> = BTreeMap::new();
     let (mut numbers, mut next_id, mut most) = (vec![0; 200], 0, 0);
     for id in &hooks {
-        endpoints.take_in(hook(*id, *id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(*id, *id, Flow::Open), None, at(0).tick);
     }
     for now in (0..60_000).step_by(100) {
         while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
@@ -118,10 +118,10 @@ fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
 #[test]
 fn ten_workspaces_with_slow_receivers_leave_most_slots_to_others() {
     let half = 4_096 / 2;
-    assert!(held_by_ten(|_| 9_900) <= half, "they share what slow endpoints have");
+    assert!(in_flight_of_ten(|_| 9_900) <= half, "they share what slow endpoints have");
     // They respond at once until they count as responsive, and then not at all.
     for quick in [5, 20, 60] {
-        let most = held_by_ten(|nth| if nth % (quick + 17) < quick { 10 } else { 9_900 });
+        let most = in_flight_of_ten(|nth| if nth % (quick + 17) < quick { 10 } else { 9_900 });
         assert!(most < 4_096 * 5 / 8, "{most} after {quick} quick ones");
     }
 }
@@ -174,7 +174,7 @@ fn bodies_in_flight_count_in_the_memory_limit() {
     let mut endpoints = scheduler(limits(100, 60_000, 16, 4_096));
     for id in 0..600 {
         let last = if id < 300 { Responsiveness::TimedOut } else { Responsiveness::Prompt };
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         endpoints.remember(WebhookId(id), last);
         endpoints.arrives(WebhookId(id), large(id), at(0));
     }
@@ -184,7 +184,7 @@ fn bodies_in_flight_count_in_the_memory_limit() {
     {
         under_way.push((webhook, ready.id));
     }
-    assert_eq!(under_way.len() * BODY, HELD_BYTES_ALL / 2, "half of memory is what waits");
+    assert_eq!(under_way.len() * BODY, CACHED_BYTES_ALL / 2, "half of memory is what waits");
     let silent = under_way.iter().filter(|(webhook, _)| webhook.0 < 300).count();
     assert_eq!(silent, under_way.len() / 2, "they share half");
     // All continue as attempts end.
@@ -197,7 +197,7 @@ fn bodies_in_flight_count_in_the_memory_limit() {
         {
             under_way.push((webhook, ready.id));
         }
-        assert!(under_way.len() * BODY <= HELD_BYTES_ALL / 2);
+        assert!(under_way.len() * BODY <= CACHED_BYTES_ALL / 2);
     }
     assert_eq!(count, 600);
 }
@@ -210,7 +210,7 @@ fn the_outcome_of_the_last_attempt_is_known_after_a_restart() {
         let mut all = scheduler(Limits { total: 2, ..limits(100, 60_000, 16, 2) });
         for id in 1..=2 {
             let known = Webhook { last_outcome: last.clone(), ..hook(id, id, Flow::Open) };
-            all.take_in(known, None, at(0).tick);
+            all.restored(known, None, at(0).tick);
             all.arrives(WebhookId(id), ready(id, 0), at(0));
         }
         assert_eq!(started(&mut all, 1..3), expected, "{last:?}");

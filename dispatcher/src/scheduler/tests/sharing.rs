@@ -81,10 +81,10 @@ fn deliveries_stay_in_memory_while_another_turn_is_read() {
     // The store answers one read at a time, the latest first.
     let mut answers = 0;
     world.run(1);
-    while let Some(last) = world.asked.pop() {
-        let others = std::mem::replace(&mut world.asked, vec![last]);
+    while let Some(last) = world.reads.pop() {
+        let others = std::mem::replace(&mut world.reads, vec![last]);
         world.answer();
-        world.asked = others;
+        world.reads = others;
         world.run(1);
         answers += 1;
         assert!(answers < 200, "{} have started", world.starts.len());
@@ -99,19 +99,19 @@ fn an_endpoint_continues_when_the_read_of_another_turn_fails() {
         0 => endpoints.close(WebhookId(20_000), at(0).tick),
         1 => {
             let due = Some(at(0).tick);
-            endpoints.take_in(hook(20_000, 9, Flow::Open), due, at(0).tick);
+            endpoints.restored(hook(20_000, 9, Flow::Open), due, at(0).tick);
         }
-        2 => endpoints.take_in(hook(20_000, 1, Flow::Stopped), None, at(0).tick),
+        2 => endpoints.restored(hook(20_000, 1, Flow::Stopped), None, at(0).tick),
         _ => endpoints.fetched(WebhookId(20_000), round, none.clone(), at(0)),
     };
     for way in 0..4 {
         let mut endpoints = scheduler(limits(12, 1_000, 100, 1_000));
         let first = Some(at(0).tick);
-        endpoints.take_in(hook(20_000, 1, Flow::Open), first, at(0).tick);
+        endpoints.restored(hook(20_000, 1, Flow::Open), first, at(0).tick);
         let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
             panic!("it is not asked")
         };
-        endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
         endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
         assert!(matches!(endpoints.next(at(0)), Pick::Wait(_)), "it is not its turn");
         leave(&mut endpoints, way, round);
@@ -145,7 +145,7 @@ fn a_webhook_that_is_read_again_gains_no_turn() {
         world.endpoints.close(WebhookId(10_000), at(world.now).tick);
         world.end(None);
         let first = at(world.now).tick;
-        world.endpoints.take_in(hook(10_000, 1, Flow::Open), Some(first), first);
+        world.endpoints.restored(hook(10_000, 1, Flow::Open), Some(first), first);
         world.run(1);
         world.answer();
         world.run(1);
@@ -157,7 +157,7 @@ fn a_webhook_that_is_read_again_gains_no_turn() {
 #[test]
 fn a_reload_keeps_the_low_limit_of_an_unresponsive_endpoint() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
-    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
+    endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
@@ -188,7 +188,7 @@ fn a_reload_keeps_the_low_limit_of_an_unresponsive_endpoint() {
 fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
     let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
     for id in [1, 2] {
-        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
     }
     for id in 0..4 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
@@ -220,8 +220,8 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
         let Pick::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
         waits.push(until.since(at(now).tick).as_secs());
         let status = |id| endpoints.status(WebhookId(id), DeliveryId(3), at(now));
-        let held_until = Some(UnixTime(until.0));
-        let alone = DeliveryStatus { in_flight: false, held_until, unresolved: true };
+        let blocked_until = Some(UnixTime(until.0));
+        let alone = DeliveryStatus { in_flight: false, blocked_until, unresolved: true };
         assert_eq!(status(1), alone);
         assert_eq!(status(2), DeliveryStatus::default(), "the other was found");
         now += waits.last().unwrap() * 1_000;

@@ -22,7 +22,7 @@ use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::webhooks::Flow;
-use crate::scheduler::{HELD_BYTES_ALL, Input, Policies, Scheduler};
+use crate::scheduler::{CACHED_BYTES_ALL, Input, Policies, Scheduler};
 
 const START: u64 = 1_000_000_000;
 
@@ -78,7 +78,7 @@ pub(super) fn policies(limits: Limits) -> Policies {
 }
 
 pub(super) fn scheduler(limits: Limits) -> Scheduler {
-    Scheduler::new(policies(limits), HELD_BYTES_ALL)
+    Scheduler::new(policies(limits), CACHED_BYTES_ALL)
 }
 
 /// A webhook as the store has it. Each flow has had its pauses: what is read is newer than what
@@ -114,7 +114,7 @@ pub(super) fn ended(
 
 impl Scheduler {
     /// Restores a webhook whose first delivery is due then.
-    pub(super) fn take_in(&mut self, webhook: Webhook, due: Option<Tick>, now: Tick) {
+    pub(super) fn restored(&mut self, webhook: Webhook, due: Option<Tick>, now: Tick) {
         let queue = Queue { webhook, due: due.map(|due| UnixTime(due.0)) };
         let now = Moment { tick: now, unix: UnixTime(now.0) };
         self.handle(Input::Restored(Box::new(queue)), now);
@@ -148,7 +148,7 @@ pub(super) struct World {
     pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), QueuedDelivery>>,
     /// Attempts in flight by their end.
     pub(super) ends: Vec<(u64, WebhookId, QueuedDelivery)>,
-    pub(super) asked: Vec<StoreRead>,
+    pub(super) reads: Vec<StoreRead>,
     /// Results of reads that were not handed on yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
     pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
@@ -157,15 +157,19 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(limits: Limits, webhooks: &[(i64, i64)]) -> Self {
-        Self::with_memory(HELD_BYTES_ALL, limits, webhooks)
+        Self::with_memory(CACHED_BYTES_ALL, limits, webhooks)
     }
 
     /// With a memory limit.
-    pub(super) fn with_memory(held_bytes: usize, limits: Limits, webhooks: &[(i64, i64)]) -> Self {
-        let mut endpoints = Scheduler::new(policies(limits), held_bytes);
+    pub(super) fn with_memory(
+        cached_bytes: usize,
+        limits: Limits,
+        webhooks: &[(i64, i64)],
+    ) -> Self {
+        let mut endpoints = Scheduler::new(policies(limits), cached_bytes);
         for (webhook, endpoint) in webhooks {
             let now = at(0).tick;
-            endpoints.take_in(hook(*webhook, *endpoint, Flow::Open), None, now);
+            endpoints.restored(hook(*webhook, *endpoint, Flow::Open), None, now);
         }
         let on =
             webhooks.iter().map(|(webhook, endpoint)| (WebhookId(*webhook), EndpointId(*endpoint)));
@@ -176,25 +180,25 @@ impl World {
             on: on.collect(),
             stored: BTreeMap::new(),
             ends: Vec::new(),
-            asked: Vec::new(),
+            reads: Vec::new(),
             read: Vec::new(),
             starts: Vec::new(),
             next_id: 0,
         }
     }
 
-    pub(super) fn arrive(&mut self, webhook: i64, due: u64, told: bool) {
+    pub(super) fn arrive(&mut self, webhook: i64, due: u64, reported: bool) {
         self.next_id += 1;
         let one = ready(self.next_id, due);
         let webhook = WebhookId(webhook);
         self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
-        if told {
+        if reported {
             self.endpoints.arrives(webhook, one, at(self.now));
         } else {
             let endpoint = self.on[&webhook];
             let first = self.stored[&webhook].keys().next().map(|(due, _)| *due);
             let first = first.map(|due| at(self.now).tick_at(due));
-            self.endpoints.take_in(
+            self.endpoints.restored(
                 hook(webhook.0, endpoint.0, Flow::Open),
                 first,
                 at(self.now).tick,
@@ -217,7 +221,7 @@ impl World {
                     self.ends.push((self.now + took, webhook, ready));
                 }
                 Pick::Wait(_) => return,
-                Pick::Read(read) => self.asked.push(read),
+                Pick::Read(read) => self.reads.push(read),
             }
         }
     }
@@ -241,7 +245,7 @@ impl World {
 
     /// Answers all reads, without handing the results on.
     pub(super) fn read(&mut self) {
-        for step in std::mem::take(&mut self.asked) {
+        for step in std::mem::take(&mut self.reads) {
             if let StoreRead::Fetch { webhook, limit, but, round } = step {
                 let all = self.stored.get(&webhook).into_iter().flat_map(|all| all.values());
                 let mut rest = all.filter(|one| !but.contains(&one.id)).cloned();

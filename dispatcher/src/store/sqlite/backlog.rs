@@ -139,9 +139,9 @@ pub(super) fn reorder(
     webhook: WebhookId,
     limit: usize,
 ) -> Result<bool, Fault> {
-    let asked = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
+    let is_reordering = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
     // A second call must not set back what has failed since.
-    if !session.conn.prepare_cached(asked)?.exists([webhook.0])? {
+    if !session.conn.prepare_cached(is_reordering)?.exists([webhook.0])? {
         return Ok(true);
     }
     let mut tried = session.conn.prepare_cached(TRIED)?;

@@ -19,7 +19,7 @@ pub enum BackupError {
     Open(#[from] OpenError),
     /// There is something there already.
     #[error("{} is there already, and was left as it is", path.display())]
-    Taken {
+    Exists {
         /// Where the copy should go.
         path: PathBuf,
     },
@@ -66,7 +66,7 @@ pub enum BackupError {
 pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     let (_, conn) = source(path)?;
     if fs::symlink_metadata(to).is_ok() {
-        return Err(BackupError::Taken { path: to.to_owned() });
+        return Err(BackupError::Exists { path: to.to_owned() });
     }
     if !folder_of(to).is_dir() {
         return Err(BackupError::NoFolder { path: folder_of(to).to_owned() });

@@ -1,4 +1,4 @@
-//! Events come in: each is stored once, with a delivery for every webhook that asked for it.
+//! Events arrive: each is stored once, with a delivery for every webhook that subscribed to it.
 //!
 //! # Invariants
 //!
@@ -66,9 +66,9 @@ pub(super) fn accept(
         let Some(Subscribed { workspace, webhooks }) = workspaces.get(&event.workspace) else {
             continue;
         };
-        let told = webhooks.iter().filter(|(_, events)| events.has(event.kind));
-        let told: Vec<WebhookId> = told.map(|(id, _)| *id).collect();
-        inserts.store(counters, *workspace, &event, &told)?;
+        let subscribed = webhooks.iter().filter(|(_, events)| events.has(event.kind));
+        let subscribed: Vec<WebhookId> = subscribed.map(|(id, _)| *id).collect();
+        inserts.store(counters, *workspace, &event, &subscribed)?;
     }
     Ok(Accepted::Stored { new, arrivals: inserts.arrivals })
 }
@@ -177,7 +177,7 @@ impl<'c> Inserts<'c> {
         counters: &mut Counters,
         workspace: i64,
         event: &NewEvent,
-        told: &[WebhookId],
+        subscribed: &[WebhookId],
     ) -> Result<(), Fault> {
         let now = self.now;
         self.event.execute((
@@ -186,12 +186,12 @@ impl<'c> Inserts<'c> {
             event.kind.code(),
             event.digest,
             at(now),
-            rows::count(told.len()),
-            if told.is_empty() { &[] } else { &*event.body },
-            told.is_empty().then(|| at(self.steady)),
+            rows::count(subscribed.len()),
+            if subscribed.is_empty() { &[] } else { &*event.body },
+            subscribed.is_empty().then(|| at(self.steady)),
         ))?;
         let number = self.conn.last_insert_rowid();
-        for webhook in told {
+        for webhook in subscribed {
             counters.deliveries_made += 1;
             counters.waiting += 1;
             let id = DeliveryId(counters.deliveries_made);

@@ -199,8 +199,8 @@ fn look(
             matching.extend(matching_one(session, standing, &filter, *id)?);
         }
         // Where all of them came after it, no more is to be found: it does not run after them.
-        let came_later = keys.iter().all(|(_, id)| *id > standing.newest);
-        if let Some(key) = keys.last().filter(|_| keys.len() == left && !came_later) {
+        let are_newer = keys.iter().all(|(_, id)| *id > standing.newest);
+        if let Some(key) = keys.last().filter(|_| keys.len() == left && !are_newer) {
             return Ok((Some(Position { webhook, key: *key }), matching));
         }
         // One that has nothing costs a look as well.

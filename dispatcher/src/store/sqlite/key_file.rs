@@ -158,8 +158,8 @@ mod tests {
         let path = folder.path("secrets.key");
         read_or_make(&path, true).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let said = read_or_make(&path, true).unwrap_err().to_string();
-        assert!(said.contains("mode 640") && said.contains("chmod 600"), "{said}");
+        let message = read_or_make(&path, true).unwrap_err().to_string();
+        assert!(message.contains("mode 640") && message.contains("chmod 600"), "{message}");
     }
 
     #[test]
@@ -168,8 +168,8 @@ mod tests {
         let path = folder.path("secrets.key");
         fs::write(&path, [1; 16]).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        let said = read_or_make(&path, true).unwrap_err().to_string();
-        assert!(said.contains("16 bytes"), "{said}");
+        let message = read_or_make(&path, true).unwrap_err().to_string();
+        assert!(message.contains("16 bytes"), "{message}");
         assert_eq!(fs::read(&path).unwrap(), [1; 16]);
     }
 
@@ -178,11 +178,11 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path("secrets.key");
         pipe(&path);
-        let said = at_once(move || read_or_make(&path, true).unwrap_err().to_string());
-        assert!(said.contains("not a regular file"), "{said}");
+        let message = at_once(move || read_or_make(&path, true).unwrap_err().to_string());
+        assert!(message.contains("not a regular file"), "{message}");
         let device = Path::new("/dev/zero");
-        let said = read_or_make(device, true).unwrap_err().to_string();
-        assert!(said.contains("not a regular file"), "{said}");
+        let message = read_or_make(device, true).unwrap_err().to_string();
+        assert!(message.contains("not a regular file"), "{message}");
     }
 
     #[test]

@@ -21,16 +21,16 @@ const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT
 
 #[async_trait]
 impl MailQueue for SqliteStore {
-    async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
-        self.writer.ask(move |session| take(session, limit, now)).await
+    async fn claim_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
+        self.writer.run(move |session| claim(session, limit, now)).await
     }
 
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
-        self.writer.ask(move |session| self::posted(session, id, posted)).await
+        self.writer.run(move |session| self::posted(session, id, posted)).await
     }
 
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
-        self.writer.ask(|session| due(&session.conn)).await
+        self.writer.run(|session| due(&session.conn)).await
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
 }
 
 /// Claims due mails.
-pub(super) fn take(
+pub(super) fn claim(
     session: &WriteSession,
     limit: usize,
     now: UnixTime,
@@ -59,9 +59,9 @@ pub(super) fn take(
         Ok(Mail { id: MailId(row.get("id")?), mail, failures: row.get("failures")? })
     })?;
     let mails = found.collect::<rusqlite::Result<Vec<Mail>>>()?;
-    let mut take = session.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
+    let mut claim = session.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
     for mail in &mails {
-        take.execute([mail.id.0])?;
+        claim.execute([mail.id.0])?;
     }
     Ok(mails)
 }
@@ -73,7 +73,7 @@ pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Resu
     let now = at(session.steady.now());
     match posted {
         Posted::Sent => session.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
-        Posted::GivenUp => session.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
+        Posted::Abandoned => session.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
         Posted::Again(due) => {
             let sql = "UPDATE mails SET state = 0, failures = failures + 1, due = ?2 \
                 WHERE id = ?1 AND state = 1";

@@ -96,7 +96,7 @@ mod tests {
         drop(opened.unwrap());
     }
 
-    fn said(folder: &Folder, database: &str, key: &str) -> String {
+    fn message(folder: &Folder, database: &str, key: &str) -> String {
         let would = would_open(&folder.path(database), &folder.path(key));
         would.map_or_else(|why| why.to_string(), |()| "it opens".to_owned())
     }
@@ -104,17 +104,17 @@ mod tests {
     #[test]
     fn what_would_open_is_left_as_it_is() {
         let folder = Folder::new();
-        assert_eq!(said(&folder, "new/dispatcher.db", "new/secrets.key"), "it opens");
+        assert_eq!(message(&folder, "new/dispatcher.db", "new/secrets.key"), "it opens");
         assert!(!folder.path("new").exists());
         made(&folder, "dispatcher.db", "secrets.key");
         let files = || fs::read_dir(folder.path(".")).unwrap().count();
         let before = files();
-        assert_eq!(said(&folder, "dispatcher.db", "secrets.key"), "it opens");
+        assert_eq!(message(&folder, "dispatcher.db", "secrets.key"), "it opens");
         assert_eq!(files(), before);
     }
 
     #[test]
-    fn what_a_start_would_refuse_is_said() {
+    fn what_a_start_would_refuse_is_reported() {
         let folder = Folder::new();
         made(&folder, "dispatcher.db", "secrets.key");
         made(&folder, "other.db", "other.key");
@@ -128,17 +128,21 @@ mod tests {
             ("text.db/below.db", "secrets.key", "cannot use"),
             ("new.db", "text.db/below.key", "key file"),
         ] {
-            let said = said(&folder, database, key);
-            assert!(said.contains(expected), "{database} with {key}: {said}");
+            let message = message(&folder, database, key);
+            assert!(message.contains(expected), "{database} with {key}: {message}");
         }
     }
 
     #[tokio::test]
-    async fn a_log_that_another_database_left_is_said_and_left_as_it_is() {
+    async fn a_wal_of_another_database_is_reported_and_left_unchanged() {
         let folder = Folder::new();
         let [path, key] = ["dispatcher.db", "secrets.key"].map(|name| folder.path(name));
         let store = SqliteStore::open(&path, &key, Clock::manual(UnixTime(1))).unwrap();
-        assert_eq!(said(&folder, "dispatcher.db", "secrets.key"), "it opens", "while it is open");
+        assert_eq!(
+            message(&folder, "dispatcher.db", "secrets.key"),
+            "it opens",
+            "while it is open"
+        );
         store.close().await.unwrap();
         drop(store);
         for (database, expected) in
@@ -146,11 +150,11 @@ mod tests {
         {
             let log = folder.path(&format!("{database}-wal"));
             fs::write(&log, "junk").unwrap();
-            let said = said(&folder, database, "secrets.key");
-            assert!(said.contains(expected), "{database}: {said}");
+            let message = message(&folder, database, "secrets.key");
+            assert!(message.contains(expected), "{database}: {message}");
             let clock = Clock::manual(UnixTime(1));
             let refused = SqliteStore::open(&folder.path(database), &key, clock);
-            assert_eq!(refused.err().map(|why| why.to_string()), Some(said), "as a start says");
+            assert_eq!(refused.err().map(|why| why.to_string()), Some(message), "as a start says");
             assert_eq!(fs::read(&log).unwrap(), b"junk");
         }
     }

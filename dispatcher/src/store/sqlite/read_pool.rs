@@ -149,7 +149,7 @@ mod tests {
         }
 
         /// Has others wait until the permits are given back.
-        pub(in crate::store::sqlite) fn take_all(&self) -> SemaphorePermit<'_> {
+        pub(in crate::store::sqlite) fn acquire_all(&self) -> SemaphorePermit<'_> {
             let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
             self.0.permits.try_acquire_many(all).expect("nothing is read")
         }

@@ -21,7 +21,7 @@ use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off, with_ending};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
-/// Steps in which a copy comes into its place.
+/// Steps in which a copy reaches its place.
 pub(super) const STEPS: usize = 7;
 
 /// Why nothing was restored.
@@ -55,7 +55,7 @@ pub enum RestoreError {
         "{} is there already, where the present database would go: move it elsewhere first",
         path.display()
     )]
-    AsideTaken {
+    AsideExists {
         /// What is there.
         path: PathBuf,
     },
@@ -140,9 +140,9 @@ pub(super) fn restore_by_steps(
     if there && !replace {
         return Err(RestoreError::Present { path: path.clone(), aside });
     }
-    for taken in [aside.clone(), log_of(&aside)] {
-        if there && fs::symlink_metadata(&taken).is_ok() {
-            return Err(RestoreError::AsideTaken { path: taken });
+    for existing in [aside.clone(), log_of(&aside)] {
+        if there && fs::symlink_metadata(&existing).is_ok() {
+            return Err(RestoreError::AsideExists { path: existing });
         }
     }
     let draft = draft_of(path);

@@ -108,12 +108,12 @@ pub(crate) fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
 
-/// What comes of work that might wait for ever, and must not.
+/// The result of work that might wait for ever, and must not.
 pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, came) = std::sync::mpsc::channel();
+    let (done, result) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new();
     thread.spawn(move || done.send(work())).unwrap();
-    came.recv_timeout(Duration::from_secs(20)).expect("it does not wait")
+    result.recv_timeout(Duration::from_secs(20)).expect("it does not wait")
 }
 
 async fn webhook(store: &SqliteStore) -> WebhookId {
@@ -143,15 +143,15 @@ async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
 
 /// Says a pragma on the writer's connection.
 async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
-    let say = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
+    let limit_pages = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         session.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
         Ok(())
     };
-    store.writer.ask(say).await.unwrap();
+    store.writer.run(limit_pages).await.unwrap();
 }
 
-/// Lets everything fail that the writer is asked for, until what this gives is dropped.
-pub(crate) async fn hold_up(store: &SqliteStore) -> Connection {
+/// Makes all writes fail until the returned connection is dropped.
+pub(crate) async fn block_writes(store: &SqliteStore) -> Connection {
     pragma(store, "busy_timeout", 1).await;
     let other = Connection::open(&store.facts.path).unwrap();
     other.busy_timeout(Duration::from_secs(20)).unwrap();
@@ -169,7 +169,7 @@ async fn a_store_in_a_file_keeps_every_promise() {
 }
 
 #[tokio::test]
-async fn a_mail_that_was_taken_when_the_process_ended_is_never_sent_again() {
+async fn a_mail_that_was_claimed_when_the_process_ended_is_never_sent_again() {
     let (folder, store) = fresh();
     let mail = |key: &str| NewMail {
         to: "owner@example.com".to_owned(),
@@ -178,23 +178,23 @@ async fn a_mail_that_was_taken_when_the_process_ended_is_never_sent_again() {
         key: key.to_owned(),
     };
     store.record(vec![], vec![], vec![mail("a"), mail("b")]).await.unwrap();
-    assert_eq!(store.take_mails(1, NOW).await.unwrap().len(), 1);
+    assert_eq!(store.claim_mails(1, NOW).await.unwrap().len(), 1);
     drop(store);
     let store = open(&folder).unwrap();
     store.record(vec![], vec![], vec![mail("a")]).await.unwrap();
-    let left = store.take_mails(9, NOW).await.unwrap();
+    let left = store.claim_mails(9, NOW).await.unwrap();
     assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["b"]);
 }
 
 #[tokio::test]
-async fn a_job_goes_on_where_it_stood_when_the_process_ended() {
+async fn a_job_resumes_after_a_restart() {
     let (folder, store) = fresh();
     let webhook = webhook(&store).await;
     for number in 0..4 {
         accept(&store, &format!("evt_{number}")).await.unwrap();
     }
     let all = || "UPDATE deliveries SET state = 2, ended_at = 1";
-    store.writer.ask(move |session| Ok(session.conn.execute(all(), [])?)).await.unwrap();
+    store.writer.run(move |session| Ok(session.conn.execute(all(), [])?)).await.unwrap();
     let JobCreated::Job(job) = store.create_job(WS, Filter::default(), NOW).await.unwrap() else {
         panic!("there are few");
     };
@@ -234,22 +234,22 @@ async fn a_full_disk_refuses_what_is_new_keeps_what_is_there_and_recovers() {
 }
 
 #[tokio::test]
-async fn what_comes_together_is_one_commit() {
+async fn concurrent_writes_share_a_commit() {
     let (_folder, store) = fresh();
     let (store, before) = (Arc::new(store), 400);
     let room = store.writer.room_left();
     let webhook = webhook(&store).await;
     let commits = store.figures().await.unwrap().commits;
-    // While the writer is held, all others line up behind it.
-    let (hold, held) = std::sync::mpsc::channel::<()>();
+    // While the writer is blocked, all others line up behind it.
+    let (release, released) = std::sync::mpsc::channel::<()>();
     let mut calls = JoinSet::new();
-    let holding = Arc::clone(&store);
+    let blocking = Arc::clone(&store);
     calls.spawn(async move {
         let wait = move |_: &mut crate::store::sqlite::writer::session::WriteSession| {
-            held.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
+            released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
             Ok(())
         };
-        holding.writer.ask(wait).await.unwrap();
+        blocking.writer.run(wait).await.unwrap();
     });
     for number in 0..before {
         let store = Arc::clone(&store);
@@ -259,7 +259,7 @@ async fn what_comes_together_is_one_commit() {
     while store.writer.room_left() > room - before {
         tokio::task::yield_now().await;
     }
-    hold.send(()).unwrap();
+    release.send(()).unwrap();
     while let Some(ended) = calls.join_next().await {
         ended.unwrap();
     }
@@ -269,16 +269,16 @@ async fn what_comes_together_is_one_commit() {
 }
 
 #[tokio::test]
-async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
+async fn a_failed_task_does_not_fail_its_batch() {
     for size in [Size::Small, Size::Large] {
-        goes_wrong(size).await;
+        fails_alone(size).await;
     }
 }
 
-async fn goes_wrong(size: Size) {
+async fn fails_alone(size: Size) {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let wrong = store.writer.ask_for(size, |session| {
+    let wrong = store.writer.run_sized(size, |session| {
         session.counters.waiting += 5;
         let sql = "INSERT INTO events \
             (name, workspace, kind, digest, created_at, delivery_refs, body) \
@@ -300,7 +300,7 @@ async fn goes_wrong(size: Size) {
 async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let wrong = store.writer.ask::<(), _>(|session| {
+    let wrong = store.writer.run::<(), _>(|session| {
         session.counters.waiting += 5;
         panic!("on purpose")
     });
@@ -315,21 +315,22 @@ async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
 async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let blocked = store.writer.run(move |_| {
+        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
         Ok(())
     });
-    let fails = store.writer.ask::<(), _>(|session| {
+    let fails = store.writer.run::<(), _>(|session| {
         session.counters.waiting += 5;
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         Err(rusqlite::Error::SqliteFailure(full, None).into())
     });
-    // The writer is held until the others have lined up behind it, in this order.
-    let (held, accepted, failed, ()) = tokio::join!(hold, accept(&store, "evt_1"), fails, async {
-        go.send(()).unwrap();
-    });
-    for refused in [held, accepted.map(|_| ()), failed] {
+    // The writer is blocked until the others have lined up behind it, in this order.
+    let (blocked, accepted, failed, ()) =
+        tokio::join!(blocked, accept(&store, "evt_1"), fails, async {
+            release.send(()).unwrap();
+        });
+    for refused in [blocked, accepted.map(|_| ()), failed] {
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     }
     assert_eq!(waiting(&store, webhook).await, 0);
@@ -342,9 +343,9 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
 async fn an_event_waits_for_one_large_call_of_others_at_most() {
     let (_folder, store) = fresh();
     webhook(&store).await;
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let blocked = store.writer.run(move |_| {
+        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
         Ok(())
     });
     let call = async |name: &'static str, events: usize| {
@@ -352,8 +353,8 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
         store.accept(events, NOW).await.unwrap();
     };
     let calls = async { tokio::join!(call("A", 65), call("B", 65), call("small", 1)) };
-    let (held, ..) = tokio::join!(hold, calls, async { go.send(()).unwrap() });
-    held.unwrap();
+    let (blocked, ..) = tokio::join!(blocked, calls, async { release.send(()).unwrap() });
+    blocked.unwrap();
     let all = store.deliveries(WS, &Filter::default(), None, 500).await.unwrap().items;
     let newest_first = all.iter().map(|delivery| delivery.event_id.to_string());
     let later = newest_first.take_while(|id| id != "evt_small_0").count();
@@ -361,18 +362,18 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
 }
 
 #[tokio::test]
-async fn events_are_turned_away_while_too_much_waits_to_be_written() {
+async fn events_are_refused_while_the_write_queue_is_full() {
     let (_folder, store) = fresh();
     webhook(&store).await;
-    let all = store.writer.take_all_room();
+    let all = store.writer.use_all_room();
     let refused = accept(&store, "evt_1").await;
     assert!(matches!(refused, Err(StoreError::Busy)), "{refused:?}");
-    store.writer.give_back_room(all);
+    store.writer.restore_room(all);
     assert!(accept(&store, "evt_1").await.unwrap());
 }
 
 #[tokio::test]
-async fn a_page_looks_at_so_many_rows_and_says_where_to_go_on() {
+async fn a_page_reads_a_bounded_number_of_rows_and_has_a_cursor() {
     let (_folder, store) = fresh();
     webhook(&store).await;
     for call in 0..6 {

@@ -38,7 +38,7 @@ use crate::store::sqlite::wal::{limit, owner};
 use crate::store::sqlite::writer::counters::{Counters, Shown};
 use crate::store::sqlite::writer::queue::{Line, Size};
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::writer::task::{Asked, Task, caught};
+use crate::store::sqlite::writer::task::{Submitted, Task, caught};
 
 /// What may wait for the writer; a second's work, at the least.
 const WAITING_MAX: usize = 4_096;
@@ -46,7 +46,7 @@ const WAITING_MAX: usize = 4_096;
 /// A batch is committed after so many, whatever else waits.
 const BATCH_MAX: usize = 1_024;
 
-/// No answer is held back longer than this for the sake of those behind.
+/// No answer is delayed longer than this for the sake of those behind.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// After so long without work the WAL is checkpointed.
@@ -128,16 +128,16 @@ impl Writer {
     }
 
     /// Has small work done, waiting for room if there is none.
-    pub(super) async fn ask<T, W>(&self, work: W) -> Result<T, StoreError>
+    pub(super) async fn run<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
-        self.ask_for(Size::Small, work).await
+        self.run_sized(Size::Small, work).await
     }
 
     /// Has work done, waiting for room if there is none.
-    pub(super) async fn ask_for<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
+    pub(super) async fn run_sized<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
@@ -145,11 +145,11 @@ impl Writer {
         let room = self.room.acquire().await.map_err(|_| closed())?;
         // The writer gives it back once it does the work.
         room.forget();
-        self.hand_over(size, work).await
+        self.submit(size, work).await
     }
 
     /// Queues work, or fails if the queue is full.
-    pub(super) async fn ask_if_room<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
+    pub(super) async fn try_run<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
@@ -159,15 +159,15 @@ impl Writer {
             Err(tokio::sync::TryAcquireError::NoPermits) => return Err(StoreError::Busy),
             Err(tokio::sync::TryAcquireError::Closed) => return Err(closed()),
         }
-        self.hand_over(size, work).await
+        self.submit(size, work).await
     }
 
-    async fn hand_over<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
+    async fn submit<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
-        let (task, answered) = Asked::new(work);
+        let (task, answered) = Submitted::new(work);
         self.send(Call::Task(Box::new(task), size))?;
         answered.await.map_err(|_| closed())?
     }
@@ -229,7 +229,7 @@ impl Thread {
         loop {
             if !self.work_once() {
                 match self.inbox.recv_timeout(IDLE_AFTER) {
-                    Ok(call) => self.take(call),
+                    Ok(call) => self.queue(call),
                     Err(RecvTimeoutError::Timeout) => self.checkpoint(),
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -242,20 +242,20 @@ impl Thread {
 
     /// Executes one batch; returns whether there was any work.
     fn work_once(&mut self) -> bool {
-        self.look();
+        self.queue_received();
         let Some((first, size)) = self.line.first() else { return false };
         self.batch(first, size);
         true
     }
 
-    /// Lines up all that has come.
-    fn look(&mut self) {
+    /// Queues all received calls.
+    fn queue_received(&mut self) {
         while let Ok(call) = self.inbox.try_recv() {
-            self.take(call);
+            self.queue(call);
         }
     }
 
-    fn take(&mut self, call: Call) {
+    fn queue(&mut self, call: Call) {
         match call {
             Call::Task(task, size) => self.line.push(task, size),
             Call::End(answer) => self.ending = Some(answer),
@@ -289,15 +289,15 @@ impl Thread {
         let mut went = self.session.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         while let Some(mut task) = next.take() {
             self.room.add_permits(1);
-            let came = if went.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
-            let own = came.unwrap_or_else(|fault| {
+            let done = if went.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
+            let own = done.unwrap_or_else(|fault| {
                 went = Err(fault);
                 Ok(())
             });
             answers.push((task, own));
             let late = self.session.clock.now().tick.since(began) >= BATCH_TIME_MAX;
             if went.is_ok() && !late && size == Size::Small && answers.len() < BATCH_MAX {
-                self.look();
+                self.queue_received();
                 next = self.line.small();
             }
         }
@@ -312,7 +312,7 @@ impl Thread {
         self.session.wal.keep(&self.session.conn, now, copied);
     }
 
-    /// Does one task. What goes wrong for a reason of its own is its own answer; an error of the
+    /// Does one task. An error of its own is its own answer; an error of the
     /// disk is that of the whole batch.
     ///
     /// Within a savepoint SQLite keeps a copy of every page as it was. Large work is alone in its
@@ -323,14 +323,14 @@ impl Thread {
             Size::Small => ["SAVEPOINT task", "RELEASE task", "ROLLBACK TO task", "RELEASE task"],
             Size::Large => ["", "", "ROLLBACK", "BEGIN IMMEDIATE"],
         };
-        self.say(before)?;
+        self.execute(before)?;
         match caught(|| task.work(&mut self.session)) {
-            Ok(()) => self.say(after).map(Ok),
+            Ok(()) => self.execute(after).map(Ok),
             Err(fault) if fault.is_disk_failure() => Err(fault),
             Err(fault) => {
                 self.session.counters = counters;
-                self.say(undo)?;
-                self.say(redo)?;
+                self.execute(undo)?;
+                self.execute(redo)?;
                 let cause = fault.to_string();
                 events::event(Level::Error, "store task failed", &[("cause", cause.into())]);
                 Ok(Err(fault.store_error()))
@@ -346,7 +346,7 @@ impl Thread {
         if let Some(lost) = self.session.files.lost().filter(|_| changed) {
             return Err(Fault::Lost(lost.to_owned()));
         }
-        self.say("COMMIT")?;
+        self.execute("COMMIT")?;
         self.written = self.session.counters;
         if changed {
             self.checkpointed = false;
@@ -372,7 +372,7 @@ impl Thread {
     }
 
     /// Executes a statement; empty text does nothing.
-    fn say(&self, sql: &str) -> Result<(), Fault> {
+    fn execute(&self, sql: &str) -> Result<(), Fault> {
         if sql.is_empty() {
             return Ok(());
         }
@@ -394,8 +394,8 @@ mod tests {
     use super::*;
 
     impl Writer {
-        /// Leaves no room, as if so much waited; gives how much there was.
-        pub(in crate::store::sqlite) fn take_all_room(&self) -> usize {
+        /// Leaves no room, as if so much waited; returns how much there was.
+        pub(in crate::store::sqlite) fn use_all_room(&self) -> usize {
             self.room.forget_permits(WAITING_MAX)
         }
 
@@ -403,7 +403,7 @@ mod tests {
             self.room.available_permits()
         }
 
-        pub(in crate::store::sqlite) fn give_back_room(&self, room: usize) {
+        pub(in crate::store::sqlite) fn restore_room(&self, room: usize) {
             self.room.add_permits(room);
         }
     }

@@ -11,7 +11,7 @@ async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_
     stage.start().await;
     let ids = stage.events(4).await;
     // Three are delivered with five starts; the sixth is swallowed, and a seventh has no place.
-    stage.held_back(&webhook, &ids[3..]).await;
+    stage.rate_limited(&webhook, &ids[3..]).await;
     assert_eq!(stage.receiver.events(), ["evt_1", "evt_2", "evt_2", "evt_3", "evt_3", "evt_4"]);
     until("all six starts are written", async || {
         stage.store.starts_since(START).await.unwrap().len() == 6
@@ -19,7 +19,7 @@ async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_
     .await;
     assert_eq!(stage.stop().await, Drained::Yes);
     stage.start().await;
-    stage.held_back(&webhook, &ids[3..]).await;
+    stage.rate_limited(&webhook, &ids[3..]).await;
     assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
     stage.turn(MINUTE).await;
     for id in ids {
@@ -35,11 +35,11 @@ async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_
 async fn a_second_dead_connection_is_the_receivers_failure() {
     let mut stage = Stage::new(FAST).await;
     stage.webhook().await;
-    stage.receiver.hold();
+    stage.receiver.block();
     stage.start().await;
     let first = stage.events(2).await;
     stage.received(2).await;
-    stage.receiver.let_go();
+    stage.receiver.release();
     for id in first {
         until("its connection waits to be used again", async || {
             stage.state(id).await == (DeliveryState::Delivered, 1)

@@ -1,4 +1,4 @@
-//! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
+//! The promises: nothing lost, nothing twice, the pace kept, whatever fails in between.
 
 use crate::mailbox::Mailbox;
 use crate::worker::tests::*;
@@ -26,11 +26,11 @@ async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
     let mut stage = Stage::new(SLOW).await;
     let webhook = stage.webhook().await;
     stage.start().await;
-    stage.receiver.hold();
+    stage.receiver.block();
     let ids = stage.events(3).await;
     stage.received(1).await;
-    let failing = hold_up(&stage.store).await;
-    stage.receiver.let_go();
+    let failing = block_writes(&stage.store).await;
+    stage.receiver.release();
     until("writing fails", async || stage.failures() > 0).await;
     for _ in 0..5 {
         let before = stage.failures();
@@ -55,42 +55,42 @@ async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pace_holds_through_a_kill_and_the_stop_that_follows() {
+async fn the_pace_is_kept_after_a_kill_and_a_stop() {
     let mut stage = Stage::new(SLOW).await;
     let webhook = stage.webhook().await;
     stage.start().await;
     stage.events(2).await;
     stage.received(2).await;
-    stage.receiver.hold();
+    stage.receiver.block();
     let waiting = stage.events(20).await;
     stage.received(3).await;
     // Two are on disk, one was under way and leaves no trace.
     until("two are written", async || stage.store.starts_since(START).await.unwrap().len() == 2)
         .await;
     stage.kill().await;
-    stage.receiver.let_go();
+    stage.receiver.release();
     stage.start().await;
-    stage.held_back(&webhook, &waiting).await;
+    stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6);
     // This one ends in order, but what it has not seen still counts.
     assert_eq!(stage.stop().await, Drained::Yes);
     stage.start().await;
-    stage.held_back(&webhook, &waiting).await;
+    stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
     stage.turn(MINUTE).await;
     stage.received(12).await;
-    stage.held_back(&webhook, &waiting).await;
+    stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.stop().await, Drained::Yes);
     stage.start().await;
-    stage.held_back(&webhook, &waiting).await;
+    stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pace_holds_through_one_kill_after_another() {
+async fn the_pace_is_kept_after_repeated_kills() {
     let mut stage = Stage::new(SLOW).await;
     let webhook = stage.webhook().await;
-    stage.receiver.hold();
+    stage.receiver.block();
     let waiting = stage.events(3).await;
     // Each leaves one start that is not on disk.
     for kills in 1..=6 {
@@ -100,20 +100,20 @@ async fn the_pace_holds_through_one_kill_after_another() {
     }
     for _ in 0..2 {
         stage.start().await;
-        stage.held_back(&webhook, &waiting).await;
+        stage.rate_limited(&webhook, &waiting).await;
         assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
         stage.kill().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_come_while_their_webhook_is_changed_are_delivered() {
+async fn events_that_arrive_while_their_webhook_is_changed_are_delivered() {
     let mut stage = Stage::new(FAST).await;
     let webhook = stage.webhook().await;
     stage.start().await;
     const ROUNDS: u32 = 100;
     for round in 0..ROUNDS {
-        // They are one commit or two, in this order or the other; and told of in any.
+        // They are one commit or two, in this order or the other; and are reported in any.
         let (store, worker) = (stage.store.clone(), stage.state.mailbox.clone());
         let (now, id) = (stage.clock.now().unix, webhook.id);
         let mut both = JoinSet::new();
@@ -157,7 +157,7 @@ async fn failed_for_40_minutes() -> (Stage, Webhook) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mail_says_what_the_last_attempt_came_to_after_a_restart_too() {
+async fn a_mail_has_the_outcome_of_the_last_attempt_after_a_restart_too() {
     let (mut stage, webhook) = failed_for_40_minutes().await;
     stage.kill().await;
     stage.start().await;
@@ -168,7 +168,7 @@ async fn a_mail_says_what_the_last_attempt_came_to_after_a_restart_too() {
     })
     .await;
     assert_eq!(stage.receiver.count(), 3, "nothing was tried since the restart");
-    let mails = stage.store.take_mails(10, stage.clock.now().unix).await.unwrap();
+    let mails = stage.store.claim_mails(10, stage.clock.now().unix).await.unwrap();
     let paused = mails.iter().find(|mail| mail.mail.subject.contains("paused")).unwrap();
     let last = "Last attempt: answered 500, which is not 2xx\n";
     assert!(paused.mail.text.contains(last), "{}", paused.mail.text);
@@ -177,7 +177,7 @@ async fn a_mail_says_what_the_last_attempt_came_to_after_a_restart_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
     let (stage, webhook) = failed_for_40_minutes().await;
-    let failing = hold_up(&stage.store).await;
+    let failing = block_writes(&stage.store).await;
     stage.turn(20 * MINUTE).await;
     until("the pause is not written", async || {
         stage.turn(STORE_PAUSE).await;
@@ -194,7 +194,7 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
     })
     .await;
-    let mails = stage.store.take_mails(10, stage.clock.now().unix).await.unwrap();
+    let mails = stage.store.claim_mails(10, stage.clock.now().unix).await.unwrap();
     let paused = mails.iter().filter(|mail| mail.mail.subject.contains("paused")).count();
     assert_eq!(paused, 1, "{mails:?}");
     let stored = stage.store.webhook(WS, webhook.id).await.unwrap().unwrap();
@@ -218,11 +218,11 @@ async fn a_patience_that_a_reload_shortens_is_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_nobody_could_watch_is_none_and_its_start_is_on_disk() {
+async fn an_attempt_across_a_clock_jump_is_not_counted_and_its_start_is_on_disk() {
     let mut stage = Stage::new(&format!("{SLOW}deadline = \"200ms\"\n")).await;
     stage.webhook().await;
     stage.start().await;
-    stage.receiver.hold();
+    stage.receiver.block();
     let id = stage.event().await;
     stage.received(1).await;
     // To the timer of the attempt we have stood still for a minute.
@@ -252,14 +252,14 @@ async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<Deliver
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_probe_is_sent_again_until_it_is_taken_and_then_all_go_in_order() {
+async fn one_probe_is_retried_until_it_succeeds_and_then_all_are_sent_in_order() {
     let mut stage = Stage::new(FAST).await;
     let (_, ids) = reactivated(&mut stage, 4).await;
     stage.receiver.answer_with(503);
     stage.start().await;
     stage.received(1).await;
     until("it fails", async || stage.state(ids[0]).await.1 == 1).await;
-    // What comes in the meantime waits as well; and a restart changes nothing.
+    // What arrives in the meantime waits as well; and a restart changes nothing.
     stage.event().await;
     stage.kill().await;
     stage.start().await;
@@ -282,14 +282,14 @@ async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_
     let mut stage = Stage::new(SLOW).await;
     let webhook = stage.webhook().await;
     stage.start().await;
-    stage.receiver.hold();
+    stage.receiver.block();
     stage.events(3).await;
     stage.received(1).await;
     assert!(stage.store.delete_webhook(WS, webhook.id).await.unwrap());
     stage.state.mailbox.changed(webhook.id);
     let other = stage.webhook().await;
     let id = stage.event().await;
-    stage.receiver.let_go();
+    stage.receiver.release();
     until("the other one's is delivered", async || {
         stage.nudge().await;
         stage.state(id).await == (DeliveryState::Delivered, 1)
@@ -301,7 +301,7 @@ async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_much_to_be_told_one_by_one_is_sent_all_the_same() {
+async fn deliveries_beyond_the_mailboxs_memory_are_sent_too() {
     for room in [0, 2_000] {
         let mut stage = Stage::new(FAST).await;
         stage.webhook().await;

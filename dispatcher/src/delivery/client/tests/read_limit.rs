@@ -230,7 +230,7 @@ async fn a_connection_that_closed_while_idle_is_not_reused() {
 
 #[tokio::test]
 async fn a_connection_is_closed_after_four_idle_seconds() {
-    let receiver = Receiver::saying(OK).await;
+    let receiver = Receiver::answering(OK).await;
     let (client, pool, clock) = pooled(&[], 20_000);
     for (turn, connections) in [(0, 1), (3_999, 1), (3_999, 1), (4_000, 2)] {
         clock.advance(Duration::from_millis(turn));

@@ -32,15 +32,15 @@ impl ReadExecutor {
         read: impl FnOnce() -> Result<T, Fault> + Send + 'static,
     ) -> Result<Result<T, Fault>, JoinError> {
         match self {
-            Self::Own(threads) => threads.run(holding(permit, read)).await,
-            Self::Runtime => tokio::task::spawn_blocking(holding(permit, read)).await,
+            Self::Own(threads) => threads.run(with_permit(permit, read)).await,
+            Self::Runtime => tokio::task::spawn_blocking(with_permit(permit, read)).await,
             Self::Manual(reads) => Ok(reads.run(permit, read).await),
         }
     }
 }
 
 /// A caller may leave while its read runs: the read owns the permit.
-fn holding<T>(permit: OwnedSemaphorePermit, read: impl FnOnce() -> T) -> impl FnOnce() -> T {
+fn with_permit<T>(permit: OwnedSemaphorePermit, read: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _permit = permit;
         read()

@@ -28,7 +28,7 @@ async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
         };
         tables.into_iter().map(count).collect()
     };
-    store.writer.ask(count).await.unwrap()
+    store.writer.run(count).await.unwrap()
 }
 
 fn set(clock: &Clock, ahead: bool) {
@@ -78,7 +78,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         key: name.to_owned(),
     };
     store.record(over.collect(), vec![], vec![mail]).await.unwrap();
-    for mail in store.take_mails(9, now.plus(50 * DAY)).await.unwrap() {
+    for mail in store.claim_mails(9, now.plus(50 * DAY)).await.unwrap() {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }
     let nothing = Filter { kind: Some(EventType::Ping), ..Filter::default() };
@@ -248,7 +248,7 @@ async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
             let all = query.query_map([], |row| row.get::<_, i64>(0))?;
             Ok(all.collect::<rusqlite::Result<Vec<_>>>()?)
         };
-        store.writer.ask(read).await.unwrap()
+        store.writer.run(read).await.unwrap()
     };
     assert!(accept(&store, "evt_nobodys").await.unwrap());
     assert_eq!(bodies().await, [0]);

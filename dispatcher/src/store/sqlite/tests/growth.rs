@@ -172,7 +172,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("job of the failed");
     store
         .writer
-        .ask(|session| Ok(session.conn.execute("UPDATE jobs SET ended_at = 1", [])?))
+        .run(|session| Ok(session.conn.execute("UPDATE jobs SET ended_at = 1", [])?))
         .await
         .unwrap();
     let delivered = Filter { state: Some(DeliveryState::Delivered), ..Filter::default() };
@@ -251,7 +251,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
                 to: "owner".to_owned(), subject: String::new(), text: "…".repeat(100), key
             };
         store.record(over.collect(), vec![], vec![mail]).await.unwrap();
-        for mail in store.take_mails(10, now).await.unwrap() {
+        for mail in store.claim_mails(10, now).await.unwrap() {
             store.posted(mail.id, crate::store::types::Posted::Sent).await.unwrap();
         }
         // An owner tries it out, each time with another URL.
@@ -273,7 +273,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
+async fn days_of_traffic_use_no_more_space_than_what_is_kept() {
     let folder = Folder::new();
     let clock = Clock::manual(NOW);
     let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
@@ -293,7 +293,7 @@ async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
             let sql = format!("SELECT count(*) FROM {table}");
             Ok(session.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?)
         };
-        let count = store.writer.ask(count).await.unwrap();
+        let count = store.writer.run(count).await.unwrap();
         assert!((1..=most).contains(&count), "{count} {table}");
     }
 }
@@ -329,11 +329,11 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
             .conn
             .query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
     };
-    assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "an unused endpoint goes in the end");
+    assert_eq!(store.writer.run(endpoints).await.unwrap(), 1, "an unused endpoint goes in the end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn readers_that_take_turns_do_not_let_the_log_grow() {
+async fn alternating_readers_do_not_let_the_wal_grow() {
     const MOST: u64 = 1 << 20;
     let (folder, store) = fresh();
     let store = Arc::new(store);
@@ -345,7 +345,7 @@ async fn readers_that_take_turns_do_not_let_the_log_grow() {
         (session.wal.bytes_max, session.wal.patience) = (MOST, Duration::from_secs(20));
         Ok(())
     };
-    store.writer.ask(set).await.unwrap();
+    store.writer.run(set).await.unwrap();
     let mut readers = JoinSet::new();
     for _ in 0..4 {
         let store = Arc::clone(&store);

@@ -139,7 +139,7 @@ async fn check_whole(store: &SqliteStore) {
 }
 
 #[tokio::test]
-async fn a_database_of_any_earlier_version_opens_whole_and_goes_on() {
+async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
     for version in 1..VERSION {
         let folder = earlier(version);
         let [path, key] = paths(&folder);
@@ -152,7 +152,7 @@ async fn a_database_of_any_earlier_version_opens_whole_and_goes_on() {
             };
             Ok((TABLES.map(|table| count(table).unwrap()), schema_of(&session.conn)))
         };
-        let (counts, schema) = store.writer.ask(counts).await.unwrap();
+        let (counts, schema) = store.writer.run(counts).await.unwrap();
         assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 1, 1], "version {version}");
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
@@ -213,7 +213,7 @@ async fn a_process_that_is_killed_at_any_point_of_a_migration_leaves_a_database_
         let schema = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
             Ok(schema_of(&session.conn))
         };
-        assert_eq!(store.writer.ask(schema).await.unwrap(), fresh_schema());
+        assert_eq!(store.writer.run(schema).await.unwrap(), fresh_schema());
     }
     assert!(versions.is_sorted(), "{versions:?}");
     versions.dedup();
@@ -244,7 +244,7 @@ fn a_later_version_is_refused_with_its_number_by_a_start_and_every_command() {
         let conn = Connection::open(path).unwrap();
         conn.pragma_update(None, "user_version", 4_711).unwrap();
     }
-    let said = [
+    let messages = [
         refusal(&folder),
         would_open(&path, &key).unwrap_err().to_string(),
         backup(&path, &folder.path("other.db")).unwrap_err().to_string(),
@@ -252,8 +252,8 @@ fn a_later_version_is_refused_with_its_number_by_a_start_and_every_command() {
     ];
     let known =
         format!("of schema 4711, and this program knows {VERSION} at most: run the version");
-    for said in said {
-        assert!(said.contains(&known), "{said}");
+    for message in messages {
+        assert!(message.contains(&known), "{message}");
     }
 }
 

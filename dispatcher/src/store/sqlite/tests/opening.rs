@@ -52,7 +52,7 @@ async fn a_process_that_did_not_close_did_not_end_in_order() {
 }
 
 #[tokio::test]
-async fn nobody_else_can_read_the_database_or_a_copy_of_it() {
+async fn no_other_user_can_read_the_database_or_a_copy_of_it() {
     let (folder, store) = fresh();
     accept(&store, "evt_1").await.unwrap();
     let copy = folder.path("copy.db");
@@ -82,8 +82,8 @@ async fn nothing_is_answered_as_stored_while_a_file_is_not_at_its_name() {
     for name in ["dispatcher.db", "dispatcher.db-wal", "dispatcher.db-shm"] {
         let name = folder.path(&format!("data/{name}"));
         fs::rename(&name, folder.path("aside")).unwrap();
-        let said = accepted(false).await.unwrap();
-        assert!(said.contains(&format!("{} was removed", name.display())), "{said}");
+        let message = accepted(false).await.unwrap();
+        assert!(message.contains(&format!("{} was removed", name.display())), "{message}");
         // Another file in its place is not it.
         fs::write(&name, "").unwrap();
         accepted(false).await;
@@ -110,8 +110,8 @@ async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
     let before = fs::read(&database).unwrap();
     // An operator has put back a database, and left the log of another beside it.
     fs::copy(others.path("data/dispatcher.db-wal"), &log).unwrap();
-    let said = refusal(&folder);
-    assert!(said.contains("is not of the database"), "{said}");
+    let message = refusal(&folder);
+    assert!(message.contains("is not of the database"), "{message}");
     assert!(fs::read(&database).unwrap() == before, "the database was changed");
     assert!(fs::metadata(&log).unwrap().len() > 0);
     fs::remove_file(&log).unwrap();
@@ -126,8 +126,8 @@ async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
 #[tokio::test]
 async fn a_file_that_is_open_is_not_opened_again() {
     let (folder, store) = fresh();
-    let said = refusal(&folder);
-    assert!(said.contains("in use by another process"), "{said}");
+    let message = refusal(&folder);
+    assert!(message.contains("in use by another process"), "{message}");
     accept(&store, "evt_1").await.unwrap();
     drop(store);
     assert!(open(&folder).is_ok());
@@ -137,16 +137,16 @@ async fn a_file_that_is_open_is_not_opened_again() {
 async fn a_file_that_is_open_is_not_opened_again_by_another_name() {
     let folder = Folder::new();
     let (key, link) = (folder.path("data/secrets.key"), folder.path("link.db"));
-    let by = |name: &str| SqliteStore::open(&folder.path(name), &key, Clock::manual(NOW));
-    let said = |name: &str| by(name).unwrap_err().to_string();
+    let open_at = |name: &str| SqliteStore::open(&folder.path(name), &key, Clock::manual(NOW));
+    let message = |name: &str| open_at(name).unwrap_err().to_string();
     fs::create_dir_all(folder.path("data")).unwrap();
     symlink(folder.path("data"), folder.path("elsewhere")).unwrap();
     // The first to come makes the file, by whatever name.
     symlink(folder.path("data/dispatcher.db"), &link).unwrap();
     for first in ["link.db", "data/dispatcher.db", "elsewhere/dispatcher.db"] {
-        let store = by(first).unwrap();
+        let store = open_at(first).unwrap();
         for second in ["link.db", "data/dispatcher.db", "elsewhere/dispatcher.db"] {
-            assert!(said(second).contains("in use by another process"), "{first} {second}");
+            assert!(message(second).contains("in use by another process"), "{first} {second}");
         }
         webhook(&store).await;
     }
@@ -162,10 +162,10 @@ async fn a_file_of_two_names_is_refused() {
     let (path, second) = (folder.path("data/dispatcher.db"), folder.path("data/second.db"));
     fs::hard_link(&path, &second).unwrap();
     let key = folder.path("data/secrets.key");
-    let said = SqliteStore::open(&second, &key, Clock::manual(NOW)).unwrap_err().to_string();
-    assert!(said.contains("has 2 names (hard links)"), "{said}");
-    let said = backup(&second, &folder.path("copy.db")).unwrap_err().to_string();
-    assert!(said.contains("has 2 names (hard links)"), "{said}");
+    let message = SqliteStore::open(&second, &key, Clock::manual(NOW)).unwrap_err().to_string();
+    assert!(message.contains("has 2 names (hard links)"), "{message}");
+    let message = backup(&second, &folder.path("copy.db")).unwrap_err().to_string();
+    assert!(message.contains("has 2 names (hard links)"), "{message}");
     drop(store);
     assert!(refusal(&folder).contains("has 2 names (hard links)"));
     fs::remove_file(&second).unwrap();
@@ -177,8 +177,8 @@ fn a_database_that_is_no_regular_file_is_not_waited_for() {
     let folder = Folder::new();
     fs::create_dir_all(folder.path("data")).unwrap();
     pipe(&folder.path("data/dispatcher.db"));
-    let said = at_once(move || refusal(&folder));
-    assert!(said.contains("not a regular file"), "{said}");
+    let message = at_once(move || refusal(&folder));
+    assert!(message.contains("not a regular file"), "{message}");
 }
 
 #[tokio::test]
@@ -206,8 +206,8 @@ async fn a_file_with_secrets_opens_with_its_own_key_alone() {
     drop(store);
     let (key, aside) = (folder.path("data/secrets.key"), folder.path("aside.key"));
     fs::rename(&key, &aside).unwrap();
-    let said = refusal(&folder);
-    assert!(said.contains("is gone") && said.contains("put it back"), "{said}");
+    let message = refusal(&folder);
+    assert!(message.contains("is gone") && message.contains("put it back"), "{message}");
     assert!(!key.exists(), "no second key is made");
     let other = Folder::new();
     open(&other).unwrap();
@@ -236,16 +236,16 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
     let (from, to) = (folder.path("data/dispatcher.db"), folder.path("copy.db"));
     backup(&from, &to).unwrap();
     assert!(accept(&store, "evt_2").await.unwrap());
-    assert!(matches!(backup(&from, &to), Err(BackupError::Taken { .. })));
+    assert!(matches!(backup(&from, &to), Err(BackupError::Exists { .. })));
     let absent = backup(&folder.path("nowhere.db"), &folder.path("other.db"));
     assert!(absent.unwrap_err().to_string().contains("there is no database"));
     assert!(!folder.path("other.db").exists());
-    let said = backup(&from, &folder.path("gone/copy.db")).unwrap_err().to_string();
-    assert_eq!(said, format!("there is no folder {}", folder.path("gone").display()));
+    let message = backup(&from, &folder.path("gone/copy.db")).unwrap_err().to_string();
+    assert_eq!(message, format!("there is no folder {}", folder.path("gone").display()));
     let draft = folder.path(&format!("other.db.{}.draft", std::process::id()));
     fs::create_dir(&draft).unwrap();
-    let said = backup(&from, &folder.path("other.db")).unwrap_err().to_string();
-    assert!(said.contains(&format!("; and {} cannot be removed", draft.display())), "{said}");
+    let message = backup(&from, &folder.path("other.db")).unwrap_err().to_string();
+    assert!(message.contains(&format!("; and {} cannot be removed", draft.display())), "{message}");
     let copy =
         SqliteStore::open(&to, &folder.path("data/secrets.key"), Clock::manual(NOW)).unwrap();
     assert!(!copy.clean_shutdown());
@@ -257,11 +257,11 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
 async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
     let (_folder, store) = fresh();
     let look = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
-        let ask = |name| session.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let pragma = |name| session.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
         let mode = session.conn.pragma_query_value(None, "journal_mode", mode)?;
-        Ok((mode, ask("synchronous")?, ask("page_size")?))
+        Ok((mode, pragma("synchronous")?, pragma("page_size")?))
     };
     // 2 is FULL: the log is on the disk before a commit says so.
-    assert_eq!(store.writer.ask(look).await.unwrap(), ("wal".to_owned(), 2, 4_096));
+    assert_eq!(store.writer.run(look).await.unwrap(), ("wal".to_owned(), 2, 4_096));
 }

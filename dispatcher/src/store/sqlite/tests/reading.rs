@@ -4,35 +4,35 @@ use crate::store::sqlite::read_pool::WORKERS_MAX;
 use crate::store::sqlite::tests::*;
 
 #[tokio::test]
-async fn what_the_worker_asks_does_not_wait_for_the_writer() {
+async fn the_workers_reads_do_not_wait_for_the_writer() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
     accept(&store, "evt_1").await.unwrap();
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(10)).expect("the test releases it");
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let blocked = store.writer.run(move |_| {
+        released.recv_timeout(Duration::from_secs(10)).expect("the test releases it");
         Ok(())
     });
-    let (held, ()) = tokio::join!(hold, async {
+    let (blocked, ()) = tokio::join!(blocked, async {
         let queue = store.load(webhook).await.unwrap().expect("it is there");
         assert_eq!(queue.due, Some(NOW));
         let first = store.fetch(webhook, &[], 9).await.unwrap().ready;
         assert_eq!(store.fetch_one(first[0].id).await.unwrap(), Some(first[0].clone()));
-        go.send(()).unwrap();
+        release.send(()).unwrap();
     });
-    held.unwrap();
+    blocked.unwrap();
 }
 
 #[tokio::test]
-async fn a_look_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() {
+async fn a_read_whose_caller_left_keeps_its_slot_until_it_ends() {
     let (_folder, store) = fresh();
     let look = |conn: &Connection| Ok(conn.query_row("SELECT 1", [], |row| row.get::<_, i64>(0))?);
-    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (release, released) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = std::sync::mpsc::channel();
     {
         let long = store.worker.read(move |_| {
             begin.send(()).unwrap();
-            Ok(wait.recv().is_ok())
+            Ok(released.recv().is_ok())
         });
         let mut long = std::pin::pin!(long);
         tokio::select! {
@@ -44,17 +44,17 @@ async fn a_look_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() {
     begun.recv_timeout(Duration::from_secs(10)).expect("it goes on");
     assert_eq!(store.worker.permits_free(), WORKERS_MAX - 1);
     assert_eq!(store.worker.read(look).await.unwrap(), 1, "others look meanwhile");
-    go.send(()).unwrap();
+    release.send(()).unwrap();
     while store.worker.permits_free() < WORKERS_MAX {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn figures_are_told_while_every_reader_is_busy() {
+async fn figures_are_available_while_every_reader_is_busy() {
     let (_folder, store) = fresh();
     webhook(&store).await;
-    let _places = store.readers.take_all();
+    let _places = store.readers.acquire_all();
     let figures = tokio::time::timeout(Duration::from_secs(10), store.figures()).await;
     let figures = figures.expect("they do not wait").unwrap();
     assert_eq!((figures.webhooks, figures.bytes > 0), (1, true));

@@ -56,7 +56,7 @@ fn put_back(folder: &Folder, copy: &str) {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_put_back_gives_out_no_identifier_twice() {
+async fn a_restored_backup_assigns_no_identifier_twice() {
     let (folder, store) = fresh();
     let mut seen = made(&store, WS, 0).await;
     backup(&folder.path("data/dispatcher.db"), &folder.path("copy.db")).unwrap();
@@ -77,7 +77,7 @@ async fn a_backup_that_is_put_back_gives_out_no_identifier_twice() {
 }
 
 #[tokio::test]
-async fn a_log_that_another_database_left_is_not_taken_for_its_own() {
+async fn a_wal_of_another_database_is_refused() {
     let (folder, store) = fresh();
     accept(&store, "evt_1").await.unwrap();
     let [database, log, lock] =
@@ -101,14 +101,14 @@ async fn a_log_that_another_database_left_is_not_taken_for_its_own() {
     // A copy that was made while it ran knows nothing of it.
     put();
     fs::copy(folder.path("copy.db"), &database).unwrap();
-    let said = refusal(&folder);
-    assert!(said.contains("is not of the database") && said.contains("Move it"), "{said}");
+    let message = refusal(&folder);
+    assert!(message.contains("is not of the database") && message.contains("Move it"), "{message}");
     assert!(fs::read(&log).unwrap() == left[1], "it was left as it is");
     assert!(fs::read(&database).unwrap() == fs::read(folder.path("copy.db")).unwrap());
     // Nor is a new database the one that it is of.
     fs::remove_file(&database).unwrap();
-    let said = refusal(&folder);
-    assert!(said.contains("there is no database") && said.contains("-wal"), "{said}");
+    let message = refusal(&folder);
+    assert!(message.contains("there is no database") && message.contains("-wal"), "{message}");
     assert!(!database.exists() && log.exists());
     fs::copy(folder.path("copy.db"), &database).unwrap();
     fs::remove_file(&log).unwrap();
@@ -154,14 +154,14 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     backup(&path, &copy).unwrap();
     accept(&store, "evt_2").await.unwrap();
     let again = |replace| restore(&copy, &path, &key, replace);
-    let said = again(true).unwrap_err().to_string();
-    assert!(said.contains("in use by another process"), "{said}");
+    let message = again(true).unwrap_err().to_string();
+    assert!(message.contains("in use by another process"), "{message}");
     drop(store);
     // As after a kill.
     let log = folder.path("data/dispatcher.db-wal");
     fs::write(&log, "left").unwrap();
-    let said = again(false).unwrap_err().to_string();
-    assert!(said.contains("there is a database") && said.contains("--replace"), "{said}");
+    let message = again(false).unwrap_err().to_string();
+    assert!(message.contains("there is a database") && message.contains("--replace"), "{message}");
     assert!(matches!(restore(&path, &path, &key, true), Err(RestoreError::Itself { .. })));
     let aside = again(true).unwrap().expect("there was one");
     assert_eq!(aside, folder.path("data/dispatcher.db.before-restore").canonicalize().unwrap());
@@ -172,7 +172,7 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     assert!(accept(&store, "evt_2").await.unwrap(), "it came after the backup");
     store.close().await.unwrap();
     drop(store);
-    assert!(matches!(again(true), Err(RestoreError::AsideTaken { .. })));
+    assert!(matches!(again(true), Err(RestoreError::AsideExists { .. })));
     fs::remove_file(format!("{}-wal", aside.display())).unwrap();
     let kept = SqliteStore::open(&aside, &key, Clock::manual(NOW)).unwrap();
     assert!(!accept(&kept, "evt_2").await.unwrap(), "what was there is there");
@@ -210,15 +210,18 @@ fn names(folder: &Folder) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_restore_whose_step_fails_leaves_the_database_that_was_there() {
+async fn a_restore_that_fails_at_a_step_leaves_the_earlier_database() {
     for fails in 0..STEPS {
         let folder = killed().await;
         let [path, key, copy] =
             ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
         let before = names(&folder);
         let fail = |nth| if nth == fails { Err(io::Error::other("a disk")) } else { Ok(()) };
-        let said = restore_by_steps(&copy, &path, &key, true, &fail).unwrap_err().to_string();
-        assert!(said.contains("cannot move") && said.contains("a disk"), "{fails}: {said}");
+        let message = restore_by_steps(&copy, &path, &key, true, &fail).unwrap_err().to_string();
+        assert!(
+            message.contains("cannot move") && message.contains("a disk"),
+            "{fails}: {message}"
+        );
         assert_eq!(names(&folder), before, "{fails}");
         let store = open(&folder).unwrap();
         assert!(!accept(&store, "evt_2").await.unwrap(), "{fails}: its log is there");
@@ -226,7 +229,7 @@ async fn a_restore_whose_step_fails_leaves_the_database_that_was_there() {
 }
 
 #[tokio::test]
-async fn a_restore_that_is_cut_off_is_said_by_a_start_and_mended_by_the_next_restore() {
+async fn a_start_reports_an_interrupted_restore_and_the_next_restore_completes_it() {
     for cut in 0..STEPS {
         let folder = killed().await;
         let [path, key, copy] =
@@ -237,9 +240,12 @@ async fn a_restore_that_is_cut_off_is_said_by_a_start_and_mended_by_the_next_res
         };
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
         if cut > 0 {
-            let said = refusal(&folder);
-            assert!(said.contains("was cut off") && said.contains("--replace` again"), "{said}");
-            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+            let message = refusal(&folder);
+            assert!(
+                message.contains("was cut off") && message.contains("--replace` again"),
+                "{message}"
+            );
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), message);
         }
         let aside = restore(&copy, &path, &key, true).unwrap().expect("there was one");
         let expected = [
@@ -269,17 +275,20 @@ async fn no_database_is_begun_beside_what_a_restore_left() {
             if empty {
                 fs::write(&path, "").unwrap();
             }
-            let said = refusal(&folder);
+            let message = refusal(&folder);
             let expected = format!("dispatcher.db{left}: run `weir-dispatcher restore` again");
-            assert!(said.contains(&expected) && said.contains("begin with nothing"), "{said}");
-            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+            assert!(
+                message.contains(&expected) && message.contains("begin with nothing"),
+                "{message}"
+            );
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), message);
             assert_eq!(path.exists(), empty, "none is made");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
+async fn a_foreign_file_or_a_backup_with_another_key_is_not_restored() {
     let (folder, store) = fresh();
     let [path, key, copy] =
         ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
@@ -287,21 +296,21 @@ async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
     drop(store);
     let before = fs::read(&path).unwrap();
     let refused = |from: &Path, key: &Path| {
-        let said = restore(from, &path, key, true).unwrap_err().to_string();
+        let message = restore(from, &path, key, true).unwrap_err().to_string();
         assert!(fs::read(&path).unwrap() == before, "it was changed");
-        said
+        message
     };
-    let said = refused(&folder.path("nowhere.db"), &key);
-    assert!(said.contains("there is no database"), "{said}");
+    let message = refused(&folder.path("nowhere.db"), &key);
+    assert!(message.contains("there is no database"), "{message}");
     fs::write(folder.path("notes.db"), "these are my notes, and no database at all").unwrap();
-    let said = refused(&folder.path("notes.db"), &key);
-    assert!(said.contains("not a database of weir-dispatcher"), "{said}");
+    let message = refused(&folder.path("notes.db"), &key);
+    assert!(message.contains("not a database of weir-dispatcher"), "{message}");
     fs::write(folder.path("empty.db"), "").unwrap();
-    let said = refused(&folder.path("empty.db"), &folder.path("no.key"));
-    assert!(said.contains("is empty: it is no database and no backup"), "{said}");
+    let message = refused(&folder.path("empty.db"), &folder.path("no.key"));
+    assert!(message.contains("is empty: it is no database and no backup"), "{message}");
     let (others, _other) = fresh();
-    let said = refused(&copy, &others.path("data/secrets.key"));
-    assert!(said.contains("sealed with another key"), "{said}");
-    let said = refused(&copy, &folder.path("no.key"));
-    assert!(said.contains("is gone") && !folder.path("no.key").exists(), "{said}");
+    let message = refused(&copy, &others.path("data/secrets.key"));
+    assert!(message.contains("sealed with another key"), "{message}");
+    let message = refused(&copy, &folder.path("no.key"));
+    assert!(message.contains("is gone") && !folder.path("no.key").exists(), "{message}");
 }

@@ -1,4 +1,4 @@
-//! What SQLite says of our statements: none goes through all there is, nor is planned anew.
+//! SQLite's plans of our statements: none scans a whole table, nor is replanned.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const PLAIN: [&str; 6] = ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE",
 /// Tables of one row, or of few.
 const SMALL: [&str; 2] = ["counters", "meta"];
 
-/// Partial indexes that hold nothing but what is asked for.
+/// Partial indexes with exactly the wanted rows.
 const NARROW: [&str; 6] = [
     "mails_due",
     "mails_taken",
@@ -55,7 +55,7 @@ fn goes_through_all(step: &str) -> bool {
 }
 
 #[test]
-fn no_statement_goes_through_all_there_is() {
+fn no_statement_scans_a_whole_table() {
     let mut conn = Connection::open_in_memory().unwrap();
     migrate(&mut conn).unwrap();
     let all = statements();
@@ -86,7 +86,7 @@ fn a_scan_and_a_sort_are_seen() {
 }
 
 #[test]
-fn no_statement_is_planned_anew_for_another_value() {
+fn no_statement_is_replanned_for_another_value() {
     let mut conn = Connection::open_in_memory().unwrap();
     prepare(&mut conn).unwrap();
     for sql in statements() {

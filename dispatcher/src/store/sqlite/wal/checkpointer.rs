@@ -47,7 +47,7 @@ pub(crate) struct Checkpointer {
     /// How many pages later it is tried again, if the WAL is read then.
     again: u64,
     under_way: bool,
-    ask: Option<SyncSender<()>>,
+    requests: Option<SyncSender<()>>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,11 +78,11 @@ impl Checkpointer {
     /// Of the database at `path`, which `writer` writes; begins where the log has so many pages.
     pub(crate) fn beside(path: &Path, writer: &mut Connection, length: u32) -> io::Result<Self> {
         let pages = Arc::new(AtomicU64::new(0));
-        let (ask, asked) = sync_channel(1);
-        let (tell, done) = sync_channel(1);
+        let (requests, inbox) = sync_channel(1);
+        let (finished, done) = sync_channel(1);
         let path = path.to_path_buf();
         let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
-        let thread = thread.spawn(move || run(&path, &asked, &tell))?;
+        let thread = thread.spawn(move || run(&path, &inbox, &finished))?;
         let seen = Arc::clone(&pages);
         // Replaces SQLite's automatic checkpoints.
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
@@ -90,9 +90,9 @@ impl Checkpointer {
             Ok(())
         };
         writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
-        let (ask, thread) = (Some(ask), Some(thread));
+        let (requests, thread) = (Some(requests), Some(thread));
         let (length, again) = (length.into(), AGAIN_PAGES);
-        Ok(Self { pages, length, next: length, again, under_way: false, ask, done, thread })
+        Ok(Self { pages, length, next: length, again, under_way: false, requests, done, thread })
     }
 
     /// Called after each commit of the `writer`, outside of a transaction.
@@ -100,8 +100,8 @@ impl Checkpointer {
         match due(self.pages.load(Ordering::Relaxed), self.next, self.length, self.under_way) {
             Due::Nothing => {}
             Due::Begin => {
-                let asked = self.ask.as_ref().map(|ask| ask.try_send(()));
-                self.under_way = asked.is_some_and(|asked| asked.is_ok());
+                let sent = self.requests.as_ref().map(|requests| requests.try_send(()));
+                self.under_way = sent.is_some_and(|sent| sent.is_ok());
             }
             Due::Finish if self.done.try_recv().is_err() => {}
             Due::Finish => self.finish(writer),
@@ -136,16 +136,16 @@ impl Checkpointer {
 impl Drop for Checkpointer {
     fn drop(&mut self) {
         // Without a caller the thread ends; its connection is closed before the writer's.
-        self.ask = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn run(path: &Path, asked: &Receiver<()>, tell: &SyncSender<()>) {
+fn run(path: &Path, inbox: &Receiver<()>, finished: &SyncSender<()>) {
     let mut conn = None;
-    while asked.recv().is_ok() {
+    while inbox.recv().is_ok() {
         if conn.is_none() {
             conn = open(path).map_err(|error| complain(&error)).ok();
         }
@@ -153,7 +153,7 @@ fn run(path: &Path, asked: &Receiver<()>, tell: &SyncSender<()>) {
             let passes = std::iter::repeat_with(|| copy(conn)).take(PASSES_MAX);
             let _ = passes.take_while(|left| left.is_some_and(|left| left > REST_PAGES)).count();
         }
-        if tell.send(()).is_err() {
+        if finished.send(()).is_err() {
             return;
         }
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_written_all_the_time_begins_anew_and_loses_nothing() {
+    fn a_wal_under_constant_writes_restarts_and_loses_nothing() {
         let folder = Folder::new();
         let (conn, mut checkpoint) = writer(&folder);
         write(&conn, &mut checkpoint, 500);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wal_that_is_read_goes_on_and_afterwards_begins_anew() {
+    fn a_wal_with_a_reader_grows_and_restarts_afterwards() {
         let folder = Folder::new();
         let (conn, mut checkpoint) = writer(&folder);
         let reader = reader(&folder);

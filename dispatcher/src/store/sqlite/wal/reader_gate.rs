@@ -66,11 +66,11 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_reader_inside_is_waited_for_and_one_that_comes_then_waits() {
+    fn a_reader_inside_is_waited_for_and_a_later_one_waits() {
         let gate = ReaderGate::default();
         let first = gate.enter();
         std::thread::scope(|scope| {
-            let (order, told) = mpsc::channel();
+            let (order, entries) = mpsc::channel();
             let second = order.clone();
             let shut = scope.spawn(|| gate.while_empty(LONG, move || order.send("work").unwrap()));
             while !gate.state().shut {
@@ -83,7 +83,7 @@ mod tests {
             drop(first);
             assert_eq!(shut.join().unwrap(), Some(()));
             late.join().unwrap();
-            assert_eq!(told.iter().take(2).collect::<Vec<_>>(), ["work", "late"]);
+            assert_eq!(entries.iter().take(2).collect::<Vec<_>>(), ["work", "late"]);
         });
     }
 

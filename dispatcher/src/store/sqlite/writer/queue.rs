@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn small_work_that_comes_waits_for_one_large_at_most() {
+    fn small_work_waits_for_one_large_task_at_most() {
         let mut line = Line::new();
         ["A", "B", "C"].into_iter().for_each(|work| line.push(work, Size::Large));
         assert_eq!(line.first(), Some(("A", Size::Large)));

@@ -21,36 +21,36 @@ pub(super) trait Task: Send {
 }
 
 /// Work that gives something.
-pub(super) struct Asked<T, W> {
+pub(super) struct Submitted<T, W> {
     work: Option<W>,
-    came: Option<T>,
+    result: Option<T>,
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, W> Task for Asked<T, W>
+impl<T, W> Task for Submitted<T, W>
 where
     T: Send,
     W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send,
 {
     fn work(&mut self, session: &mut WriteSession) -> Result<(), Fault> {
         if let Some(work) = self.work.take() {
-            self.came = Some(work(session)?);
+            self.result = Some(work(session)?);
         }
         Ok(())
     }
 
     fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
-        let Self { came, answer, .. } = *self;
+        let Self { result, answer, .. } = *self;
         // The caller may have gone; what was done stays done.
-        let _ = answer.send(kept.and_then(|()| came.ok_or_else(closed)));
+        let _ = answer.send(kept.and_then(|()| result.ok_or_else(closed)));
     }
 }
 
-impl<T, W> Asked<T, W> {
+impl<T, W> Submitted<T, W> {
     /// Work to be done, and where its end is waited for.
     pub(super) fn new(work: W) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (answer, answered) = oneshot::channel();
-        (Self { work: Some(work), came: None, answer }, answered)
+        (Self { work: Some(work), result: None, answer }, answered)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     assert_eq!(order(fetch(2).await.unwrap()), (vec![ids[1], ids[2]], true));
 }
 
-pub(super) async fn what_waits_is_found_by_its_number_until_it_has_ended(store: &dyn Store) {
+pub(super) async fn a_waiting_delivery_is_found_by_its_id_until_it_has_ended(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let ready = arrival(store, "evt_1", t(1)).await.ready;
     assert_eq!(store.fetch_one(ready.id).await.unwrap().as_ref(), Some(&ready));
@@ -67,7 +67,7 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     );
 }
 
-pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(store: &dyn Store) {
+pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_delivery(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
     let last = async || delivery(store, id).await.last_outcome;
@@ -89,7 +89,7 @@ pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(stor
     assert_eq!(last().await, Some(timeout));
 }
 
-pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_webhook(store: &dyn Store) {
+pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(store: &dyn Store) {
     let made = webhook(store, "one").await;
     assert_eq!(made.last_outcome, None);
     let last_outcome = Some(Outcome::Failed(Failure::Tls));
@@ -99,7 +99,7 @@ pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_webhook(store
     assert_eq!(read.last_outcome, last_outcome);
 }
 
-pub(super) async fn what_is_gone_is_passed_over(store: &dyn Store) {
+pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     let lost = arrival(store, "evt_1", t(1)).await.ready.id;
     store.delete_webhook(WS, gone.id).await.unwrap();
@@ -131,7 +131,7 @@ pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
     assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
 }
 
-pub(super) async fn what_was_known_before_a_reactivation_is_passed_over(store: &dyn Store) {
+pub(super) async fn health_from_before_a_reactivation_is_skipped(store: &dyn Store) {
     let made = webhook(store, "one").await;
     pause(store, &made, t(10)).await;
     store.reactivate(WS, made.id, t(40)).await.unwrap();
@@ -184,7 +184,7 @@ pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &
     assert_eq!(store.starts_since(t(111)).await.unwrap(), []);
 }
 
-pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store: &dyn Store) {
+pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let mut ids = Vec::new();
     for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 3), ("evt_4", 4)] {
@@ -214,7 +214,7 @@ pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store:
     assert_eq!(store.fetch_one(ids[0]).await.unwrap().unwrap().due, t(899));
 }
 
-pub(super) async fn what_is_not_asked_for_takes_nobodys_place(store: &dyn Store) {
+pub(super) async fn excluded_deliveries_do_not_count_toward_a_fetchs_limit(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let mut ids = Vec::new();
     for name in ["evt_1", "evt_2", "evt_3", "evt_4"] {

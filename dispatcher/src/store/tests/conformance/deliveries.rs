@@ -28,7 +28,7 @@ pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn 
     assert_eq!(seen, made);
 }
 
-pub(super) async fn a_list_shows_what_was_asked_for_and_nothing_else(store: &dyn Store) {
+pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store: &dyn Store) {
     let users = webhook(store, "users").await;
     let plans = new_webhook(WS, URL, &[EventType::PlanChanged]);
     let Created::Webhook(plans) = store.create_webhook(plans, t(0)).await.unwrap() else {
@@ -75,7 +75,7 @@ pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store)
     assert_eq!(delivery(store, id).await.state, FAILED);
 }
 
-pub(super) async fn those_ahead_are_counted_and_no_further_than_asked(store: &dyn Store) {
+pub(super) async fn deliveries_ahead_are_counted_up_to_the_limit(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let mut last = arrival(store, "evt_0", t(1)).await.ready;
     for number in 1..6 {
@@ -88,7 +88,9 @@ pub(super) async fn those_ahead_are_counted_and_no_further_than_asked(store: &dy
     assert_eq!(store.ahead_of(made.id, t(2), DeliveryId(0), 100).await.unwrap(), 6);
 }
 
-pub(super) async fn a_redelivered_one_begins_anew_and_keeps_its_attempts(store: &dyn Store) {
+pub(super) async fn a_redelivered_delivery_restarts_its_schedule_and_keeps_its_attempts(
+    store: &dyn Store,
+) {
     let made = webhook(store, "one").await;
     for (name, after) in [("evt_1", NextState::FailedPermanent), ("evt_2", NextState::Delivered)] {
         let id = over(store, &made, name, t(1), after).await;
@@ -104,7 +106,7 @@ pub(super) async fn a_redelivered_one_begins_anew_and_keeps_its_attempts(store: 
     assert_eq!(store.redeliver(WS, DeliveryId(4_711), t(50)).await.unwrap(), None);
 }
 
-pub(super) async fn a_waiting_one_is_due_at_once_when_it_is_redelivered(store: &dyn Store) {
+pub(super) async fn a_waiting_delivery_is_due_at_once_when_it_is_redelivered(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let id = over(store, &made, "evt_1", t(1), NextState::Again { due: t(900), step: 4 }).await;
     let again = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
@@ -113,7 +115,7 @@ pub(super) async fn a_waiting_one_is_due_at_once_when_it_is_redelivered(store: &
     assert_eq!(store.figures().await.unwrap().waiting, 1);
 }
 
-/// A job that a workspace asks for.
+/// A job of a workspace.
 async fn job_of(store: &dyn Store, workspace: &str, filter: Filter, now: UnixTime) -> Job {
     match store.create_job(workspace, filter, now).await.unwrap() {
         JobCreated::Job(job) => job,
@@ -121,7 +123,7 @@ async fn job_of(store: &dyn Store, workspace: &str, filter: Filter, now: UnixTim
     }
 }
 
-/// Takes all jobs to their ends in steps of `limit`, and gives what was said on the way.
+/// Runs all jobs to their ends in steps of `limit`, and returns the results of the steps.
 async fn run_jobs(store: &dyn Store, limit: usize, now: UnixTime) -> Vec<JobStep> {
     let mut steps = Vec::new();
     loop {
@@ -133,7 +135,7 @@ async fn run_jobs(store: &dyn Store, limit: usize, now: UnixTime) -> Vec<JobStep
     }
 }
 
-pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn Store) {
+pub(super) async fn a_job_redelivers_failed_deliveries_in_steps(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let mut failed = Vec::new();
     for number in 0..5 {
@@ -158,11 +160,11 @@ pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn 
     assert_eq!(store.step_job(2, t(13)).await.unwrap(), JobStep::default());
 }
 
-pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
+pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let early = over(store, &made, "evt_1", t(10), NextState::Delivered).await;
     let late = over(store, &made, "evt_2", t(20), NextState::Delivered).await;
-    let given_up = over(store, &made, "evt_3", t(21), NextState::FailedPermanent).await;
+    let failed = over(store, &made, "evt_3", t(21), NextState::FailedPermanent).await;
     let filter = Filter {
         state: Some(DeliveryState::Delivered),
         webhook: Some(made.id),
@@ -175,15 +177,15 @@ pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
     run_jobs(store, 100, t(41)).await;
     assert_eq!(delivery(store, early).await.state, DeliveryState::Delivered);
     assert_eq!(delivery(store, late).await.state, DeliveryState::Waiting);
-    assert_eq!(delivery(store, given_up).await.state, FAILED);
+    assert_eq!(delivery(store, failed).await.state, FAILED);
 }
 
-pub(super) async fn a_job_sends_no_ping_again_unless_it_is_asked_to(store: &dyn Store) {
+pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
-    let given_up = ended(&made, ping, t(1), NextState::FailedPermanent);
-    store.record(vec![given_up], vec![], vec![]).await.unwrap();
+    let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
+    store.record(vec![failed], vec![], vec![]).await.unwrap();
     for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
         store.create_job(WS, Filter { kind, ..Filter::default() }, t(2)).await.unwrap();
         run_jobs(store, 100, t(3)).await;
@@ -191,7 +193,7 @@ pub(super) async fn a_job_sends_no_ping_again_unless_it_is_asked_to(store: &dyn 
     }
 }
 
-pub(super) async fn a_job_leaves_alone_what_came_after_it(store: &dyn Store) {
+pub(super) async fn a_job_skips_deliveries_that_arrived_after_it(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let before = over(store, &made, "evt_1", t(1), NextState::FailedPermanent).await;
     store.create_job(WS, Filter::default(), t(2)).await.unwrap();
@@ -243,7 +245,7 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
     assert_eq!(pages(store, &in_state(FAILED), 2, 9).await, [0]);
 }
 
-pub(super) async fn what_was_given_up_is_on_full_pages(store: &dyn Store) {
+pub(super) async fn failed_deliveries_are_listed_on_full_pages(store: &dyn Store) {
     let made = webhook(store, "one").await;
     for number in 0..3 {
         over(store, &made, &format!("evt_{number}"), t(1), NextState::FailedPermanent).await;
@@ -254,7 +256,7 @@ pub(super) async fn what_was_given_up_is_on_full_pages(store: &dyn Store) {
     assert_eq!(pages(store, &in_state(FAILED), 2, 9).await, [2, 1]);
 }
 
-pub(super) async fn a_list_goes_by_when_they_were_accepted(store: &dyn Store) {
+pub(super) async fn a_list_is_ordered_by_when_events_were_accepted(store: &dyn Store) {
     for name in ["one", "two", "three"] {
         webhook(store, name).await;
     }
@@ -288,8 +290,8 @@ pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
     let theirs = webhook_of(store, OTHER_WS, URL).await;
     let other = NewEvent { workspace: OTHER_WS.into(), ..event("evt_1") };
     let (_, arrivals) = accept(store, vec![other], t(1)).await;
-    let given_up = ended(&theirs, arrivals[0].ready.id, t(1), NextState::FailedPermanent);
-    record(store, vec![given_up]).await;
+    let failed = ended(&theirs, arrivals[0].ready.id, t(1), NextState::FailedPermanent);
+    record(store, vec![failed]).await;
     for _ in 0..JOBS_OPEN_MAX {
         job_of(store, WS, Filter::default(), t(2)).await;
     }

@@ -2,7 +2,7 @@
 
 use crate::store::tests::conformance::*;
 
-pub(super) async fn an_event_waits_for_every_webhook_that_asked_for_it(store: &dyn Store) {
+pub(super) async fn an_event_waits_for_every_webhook_that_subscribed_to_it(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
     let deaf = new_webhook(WS, URL, &[EventType::PlanChanged]);
@@ -10,8 +10,8 @@ pub(super) async fn an_event_waits_for_every_webhook_that_asked_for_it(store: &d
     webhook_of(store, OTHER_WS, URL).await;
     let (new, arrivals) = accept(store, vec![event("evt_1")], t(5)).await;
     assert_eq!(new, [true]);
-    let told: Vec<WebhookId> = arrivals.iter().map(|one| one.webhook).collect();
-    assert_eq!(told, [one.id, two.id]);
+    let notified: Vec<WebhookId> = arrivals.iter().map(|one| one.webhook).collect();
+    assert_eq!(notified, [one.id, two.id]);
     for arrival in arrivals {
         let ready = &arrival.ready;
         assert_eq!((ready.due, ready.created_at), (t(5), t(5)));
@@ -49,7 +49,7 @@ pub(super) async fn another_event_of_the_same_identifier_stops_its_whole_batch(s
     assert_eq!(accept(store, vec![other("evt_2"), other("evt_3")], t(3)).await.0, [true, true]);
 }
 
-pub(super) async fn an_event_may_stand_in_a_batch_twice_and_is_stored_once(store: &dyn Store) {
+pub(super) async fn an_event_may_be_in_a_batch_twice_and_is_stored_once(store: &dyn Store) {
     webhook(store, "one").await;
     let (new, arrivals) = accept(store, vec![event("evt_1"), event("evt_1")], t(1)).await;
     assert_eq!(new, [true, false]);
@@ -91,9 +91,9 @@ pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn S
     }
 }
 
-pub(super) async fn an_event_that_nobody_asked_for_is_known_all_the_same(store: &dyn Store) {
+pub(super) async fn an_event_without_subscribers_is_deduplicated_too(store: &dyn Store) {
     assert_eq!(accept(store, vec![event("evt_1")], t(1)).await, (vec![true], vec![]));
-    // A webhook that comes later is not told of what was before it.
+    // A later webhook gets no earlier event.
     webhook(store, "late").await;
     assert_eq!(accept(store, vec![event("evt_1")], t(2)).await, (vec![false], vec![]));
     // It is known for as long as a delivered one would be.

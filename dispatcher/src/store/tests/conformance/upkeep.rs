@@ -4,33 +4,33 @@ use crate::store::StoreError;
 use crate::store::tests::conformance::*;
 use crate::store::types::{JobStep, Posted};
 
-pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
+pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);
     let mails = vec![mail("one"), mail("two"), mail("one"), mail("three")];
     store.record(vec![], vec![], mails).await.unwrap();
     store.record(vec![], vec![], vec![mail("two")]).await.unwrap();
     assert!(store.mail_due().await.unwrap().is_some_and(|due| due <= t(1)));
-    let first = store.take_mails(2, t(1)).await.unwrap();
+    let first = store.claim_mails(2, t(1)).await.unwrap();
     assert_eq!(first[0].mail, mail("one"));
     assert_eq!((&*first[1].mail.key, first[1].failures), ("two", 0));
-    let rest = store.take_mails(9, t(1)).await.unwrap();
+    let rest = store.claim_mails(9, t(1)).await.unwrap();
     assert_eq!(rest.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["three"]);
     store.posted(first[0].id, Posted::Sent).await.unwrap();
-    store.posted(first[1].id, Posted::GivenUp).await.unwrap();
+    store.posted(first[1].id, Posted::Abandoned).await.unwrap();
     // A key is known for a month, whatever became of its mail.
     store.record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")]).await.unwrap();
-    assert_eq!(store.take_mails(9, t(9)).await.unwrap(), []);
+    assert_eq!(store.claim_mails(9, t(9)).await.unwrap(), []);
     assert_eq!(store.mail_due().await.unwrap(), None);
 }
 
-pub(super) async fn a_mail_that_was_not_sent_comes_again_when_it_is_due(store: &dyn Store) {
+pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(store: &dyn Store) {
     store.record(vec![], vec![], vec![mail("one")]).await.unwrap();
-    let taken = store.take_mails(9, t(1)).await.unwrap();
-    store.posted(taken[0].id, Posted::Again(t(60))).await.unwrap();
+    let claimed = store.claim_mails(9, t(1)).await.unwrap();
+    store.posted(claimed[0].id, Posted::Again(t(60))).await.unwrap();
     assert_eq!(store.mail_due().await.unwrap(), Some(t(60)));
-    assert_eq!(store.take_mails(9, t(59)).await.unwrap(), []);
-    let again = store.take_mails(9, t(60)).await.unwrap();
-    assert_eq!((again[0].id, again[0].failures), (taken[0].id, 1));
+    assert_eq!(store.claim_mails(9, t(59)).await.unwrap(), []);
+    let again = store.claim_mails(9, t(60)).await.unwrap();
+    assert_eq!((again[0].id, again[0].failures), (claimed[0].id, 1));
     assert_eq!(again[0].mail, mail("one"));
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
     assert_eq!(store.fetch(made.id, &[], 10).await.unwrap().ready.len(), 3);
 }
 
-pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Store) {
+pub(super) async fn an_event_stays_until_its_last_delivery_is_deleted(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
     let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
@@ -98,7 +98,7 @@ pub(super) async fn a_sweep_drops_no_more_than_it_may_at_one_time(store: &dyn St
     assert_eq!(listed(store, Filter::default()).await.len(), 0);
 }
 
-pub(super) async fn of_a_deleted_webhook_what_waits_goes_at_once(store: &dyn Store) {
+pub(super) async fn a_deleted_webhooks_waiting_deliveries_are_deleted_at_once(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     for number in 0..5 {
         arrival(store, &format!("evt_{number}"), t(1)).await;
@@ -134,7 +134,7 @@ pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(sto
     assert_eq!(store.starts_since(t(0)).await.unwrap(), []);
 }
 
-pub(super) async fn what_is_kept_of_one_deleted_webhook_holds_up_no_other(store: &dyn Store) {
+pub(super) async fn what_is_kept_of_one_deleted_webhook_delays_no_other(store: &dyn Store) {
     let one = webhook(store, "one").await;
     for number in 0..20 {
         over(store, &one, &format!("evt_{number}"), t(1), NextState::Delivered).await;
@@ -167,7 +167,7 @@ pub(super) async fn a_sweep_has_a_share_for_everything_that_is_dropped(store: &d
     assert_eq!(accept(store, vec![event("evt_unneeded")], t(10)).await.0, [true]);
 }
 
-pub(super) async fn figures_say_how_much_there_is(store: &dyn Store) {
+pub(super) async fn figures_report_how_much_there_is(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let gone = webhook(store, "two").await;
     store.delete_webhook(WS, gone.id).await.unwrap();

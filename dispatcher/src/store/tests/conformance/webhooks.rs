@@ -89,10 +89,10 @@ pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
     assert_eq!((&*moved.url, moved.events), (URL, made.events));
     assert_ne!(moved.endpoint, made.endpoint);
     let events = EventSet::of([EventType::PlanChanged]);
-    let told = WebhookChange { events: Some(events), ..Default::default() };
-    let told = change(told).await.unwrap().unwrap();
-    assert_eq!(told, Webhook { events, ..moved });
-    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(told));
+    let changed = WebhookChange { events: Some(events), ..Default::default() };
+    let changed = change(changed).await.unwrap().unwrap();
+    assert_eq!(changed, Webhook { events, ..moved });
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(changed));
 }
 
 async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {
@@ -147,7 +147,7 @@ pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn St
     }
 }
 
-pub(super) async fn a_deleted_webhook_is_gone_with_all_that_waited(store: &dyn Store) {
+pub(super) async fn a_deleted_webhook_is_removed_with_its_waiting_deliveries(store: &dyn Store) {
     let made = webhook(store, "a").await;
     let waiting = arrival(store, "evt_1", t(1)).await.ready.id;
     assert!(store.delete_webhook(WS, made.id).await.unwrap());
