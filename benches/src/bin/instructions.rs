@@ -1,4 +1,4 @@
-//! Counts user instructions per request of each target with callgrind.
+//! Counts user instructions per request of each target, and per delivery, with callgrind.
 //!
 //! A count depends on the program and the requests, and hardly on the machine's other work: two
 //! runs differ by a few in ten thousand. It includes neither the kernel nor caches.
@@ -6,27 +6,41 @@
 //! Sixteen connections take turns: all send, then all are read. Instructions spent on opening
 //! and warming up are discarded. Over TLS `h2load` sends the load twice, the second time with
 //! more requests: the difference excludes the cost of the connections.
+//!
+//! Deliveries are counted one after another, from the post to the record, each in commits of its own:
+//! under load commits are shared, and a delivery costs less.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use weir_benches::arrivals::Arrivals;
+use weir_benches::dispatched::Dispatcher;
 use weir_benches::flags::{Flags, fail, sibling};
-use weir_benches::lab::Folder;
+use weir_benches::lab::{Folder, Process};
+use weir_benches::post::Line;
 use weir_benches::report::table;
 use weir_benches::secure::{self, Pair, Version};
 use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstream, weir};
+use weir_common::time::Clock;
 
-const USAGE: &str = "usage: instructions [--gateway PATH] [--requests 3200] [--only TEXT] \
-    [--by plain|tls] [--keep FILE]";
+const USAGE: &str = "usage: instructions [--gateway PATH] [--dispatcher PATH] [--requests 3200] \
+    [--deliveries 400] [--only TEXT] [--by plain|tls|delivery] [--keep FILE]";
 const CONNECTIONS: usize = 16;
 const WARM_UP: usize = 20;
+/// Endpoints that deliveries go to in turn: none has more than its pace allows in a minute.
+const ENDPOINTS: usize = 100;
+/// The longest time of a delivery under callgrind.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
     let mut flags = Flags::from_env(USAGE);
     let gateway: PathBuf = flags.value("--gateway", sibling("weir-gateway"));
+    let dispatcher: PathBuf = flags.value("--dispatcher", sibling("weir-dispatcher"));
     let requests = flags.value("--requests", 3_200);
+    let deliveries = flags.value("--deliveries", 400);
     let only = flags.value("--only", String::new());
     let by = flags.value("--by", String::new());
     let keep = flags.value("--keep", String::new());
@@ -35,32 +49,38 @@ fn main() {
     let up = upstream(&plain);
     let pair = Pair::new(&plain);
     let mut rows = Vec::new();
-    let mut row = |name: String, target: &Target, counted: u64, dump: u32| {
+    let mut row = |name: String, process: &Process, counted: u64, dump: u32| {
         if !keep.is_empty() {
-            copy(&target.process.counts(dump), &keep);
+            copy(&process.counts(dump), &keep);
         }
         eprintln!("{name}: {counted}");
         rows.push(vec![name, counted.to_string()]);
     };
-    let makers = if by == "tls" { Vec::new() } else { makers(&counting, &gateway, &up) };
+    let wants = |part: &str| by.is_empty() || by == part;
+    let makers = if wants("plain") { makers(&counting, &gateway, &up) } else { Vec::new() };
     for make in makers {
         let target = make();
         if target.name.contains(&only) {
             let counted = count(&target, requests / CONNECTIONS);
-            row(target.name.clone(), &target, counted, 1);
+            row(target.name.clone(), &target.process, counted, 1);
         }
     }
     let makers =
-        if by == "plain" { Vec::new() } else { makers_tls(&counting, &gateway, &up, &pair) };
+        if wants("tls") { makers_tls(&counting, &gateway, &up, &pair) } else { Vec::new() };
     for (name, make) in makers {
         for version in [Version::One, Version::Two] {
             let name = format!("{name}, {}", version.name());
             if name.contains(&only) {
                 let target = make();
                 let counted = count_tls(&target, version, requests);
-                row(name, &target, counted, 2);
+                row(name, &target.process, counted, 2);
             }
         }
+    }
+    let name = "weir-dispatcher, a delivery";
+    if wants("delivery") && name.contains(&only) {
+        let (process, counted) = count_deliveries(&counting, &dispatcher, deliveries);
+        row(name.to_owned(), &process, counted, 1);
     }
     println!("{}", table("User instructions per request", &["", "instructions"], &rows));
 }
@@ -109,12 +129,12 @@ fn makers_tls<'a>(
 
 fn count_tls(target: &Target, version: Version, requests: usize) -> u64 {
     secure::load(&target.aim, version, requests / 10);
-    control(target, "--instr=on");
+    control(&target.process, "--instr=on");
     let counts = [(1, requests / 2), (2, requests / 2 + requests)].map(|(dump, requests)| {
-        control(target, "--zero");
+        control(&target.process, "--zero");
         secure::load(&target.aim, version, requests);
-        control(target, "--dump");
-        counted(target, dump)
+        control(&target.process, "--dump");
+        counted(&target.process, dump)
     });
     let [few, many] = counts;
     many.saturating_sub(few) / requests as u64
@@ -136,23 +156,54 @@ fn count(target: &Target, turns: usize) -> u64 {
     for _ in 0..WARM_UP {
         check(target, &exchange(target, &mut streams, request.as_bytes()));
     }
-    control(target, "--instr=on");
+    control(&target.process, "--instr=on");
     check(target, &exchange(target, &mut streams, request.as_bytes()));
-    control(target, "--zero");
+    control(&target.process, "--zero");
     for _ in 0..turns {
         check(target, &exchange(target, &mut streams, request.as_bytes()));
     }
-    control(target, "--dump");
-    counted(target, 1) / (turns * CONNECTIONS) as u64
+    control(&target.process, "--dump");
+    counted(&target.process, 1) / (turns * CONNECTIONS) as u64
+}
+
+/// Posts each event once the one before is recorded; each is for one endpoint.
+fn count_deliveries(folder: &Folder, program: &Path, deliveries: u64) -> (Process, u64) {
+    let clock = Clock::system();
+    let arrivals = Arrivals::receive(1, &clock);
+    let deadline = ("deadline = \"10s\"", format!("deadline = \"{}s\"", PATIENCE.as_secs()));
+    let mut dispatcher = Dispatcher::start_with(folder, program, &[deadline]);
+    let to = arrivals.addresses.first().unwrap_or_else(|| fail("no port"));
+    let urls: Vec<String> = (0..ENDPOINTS).map(|nth| format!("http://{to}/r/{nth}")).collect();
+    dispatcher.register("h", &urls);
+    let aim = dispatcher.one_each("h");
+    let mut line = Line::connect(&aim);
+    let mut deliver = |from: u64, count: u64| {
+        for nth in from..from + count {
+            line.post(&aim, nth, 1, clock.now().tick);
+            arrivals.wait_for(nth + 1, PATIENCE);
+        }
+        // The gauge is as old as the last commit: the result of the last attempt is on disk.
+        while dispatcher.metric("deliveries_waiting") > 0.0 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    deliver(0, ENDPOINTS as u64);
+    control(&dispatcher.process, "--instr=on");
+    deliver(ENDPOINTS as u64, 20);
+    control(&dispatcher.process, "--zero");
+    deliver(ENDPOINTS as u64 + 20, deliveries);
+    control(&dispatcher.process, "--dump");
+    let counted = counted(&dispatcher.process, 1) / deliveries;
+    (dispatcher.process, counted)
 }
 
 /// What the `nth` dump came to.
-fn counted(target: &Target, nth: u32) -> u64 {
-    let counts = std::fs::read_to_string(target.process.counts(nth)).unwrap_or_default();
+fn counted(process: &Process, nth: u32) -> u64 {
+    let counts = std::fs::read_to_string(process.counts(nth)).unwrap_or_default();
     let total = counts.lines().find_map(|line| line.strip_prefix("summary: "));
     total
         .and_then(|text| text.trim().parse().ok())
-        .unwrap_or_else(|| fail(&format!("{}: callgrind counted nothing", target.name)))
+        .unwrap_or_else(|| fail("callgrind counted nothing"))
 }
 
 /// One request on each connection; returns the responses' first lines.
@@ -191,8 +242,8 @@ fn check(target: &Target, answers: &[String]) {
     }
 }
 
-fn control(target: &Target, what: &str) {
-    let id = target.process.id().to_string();
+fn control(process: &Process, what: &str) {
+    let id = process.id().to_string();
     match Command::new("callgrind_control").args([what, &id]).output() {
         Ok(output) if output.status.success() => {}
         other => {
