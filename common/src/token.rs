@@ -131,7 +131,7 @@ impl Flaw {
 
     /// The reason, for the client: those that RFC 6750 names, and no more.
     #[must_use]
-    pub fn told(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             Self::Malformed => "The token is malformed",
             Self::Expired => "The token has expired",

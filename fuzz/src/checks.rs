@@ -214,21 +214,21 @@ pub fn answer(data: &[u8]) {
 /// What a load balancer puts before a connection: it comes to the same in whatever pieces, and
 /// takes no byte of what is behind it.
 pub fn proxy(data: &[u8]) {
-    let (progress, taken) = fed(data, usize::MAX);
+    let (progress, consumed) = fed(data, usize::MAX);
     for piece in 1..=3 {
         let (other, end) = fed(data, piece);
         match (&progress, &other) {
             // In small pieces it may be seen to be none sooner, and for another reason.
             (Progress::Malformed(_), Progress::Malformed(_)) => {}
-            _ => assert_eq!((&other, end), (&progress, taken), "in pieces of {piece}"),
+            _ => assert_eq!((&other, end), (&progress, consumed), "in pieces of {piece}"),
         }
     }
     if matches!(progress, Progress::Whole(_)) {
         let line = data.windows(2).position(|pair| pair == b"\r\n").map(|at| at + 2);
-        let said = data.get(14..16).and_then(|length| <[u8; 2]>::try_from(length).ok());
-        let said = said.map(|length| 16 + usize::from(u16::from_be_bytes(length)));
-        let end = if data.starts_with(b"PROXY ") { line } else { said };
-        assert_eq!(Some(taken), end, "it does not end where its header does");
+        let length = data.get(14..16).and_then(|length| <[u8; 2]>::try_from(length).ok());
+        let length = length.map(|length| 16 + usize::from(u16::from_be_bytes(length)));
+        let end = if data.starts_with(b"PROXY ") { line } else { length };
+        assert_eq!(Some(consumed), end, "it does not end where its header does");
         let line_end = data.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         assert!(line_end == end || !data.starts_with(b"PROXY "), "a line end within a line");
     }
@@ -245,19 +245,19 @@ pub fn proxy(data: &[u8]) {
 /// Gives what is asked for, in pieces of so many bytes at most, while there is any; says what it
 /// came to and how much of it was taken.
 fn fed(data: &[u8], piece: usize) -> (Progress, usize) {
-    let mut taken = 0;
+    let mut consumed = 0;
     loop {
-        let so_far = data.get(..taken).unwrap_or_default();
+        let so_far = data.get(..consumed).unwrap_or_default();
         match proxy_protocol::read(so_far) {
             Progress::More(bytes) => {
                 assert!(bytes > 0, "it asks for nothing");
-                assert!(taken + bytes <= HEADER_BYTES_MAX, "it asks for more than any has");
-                if taken == data.len() {
-                    return (Progress::More(bytes), taken);
+                assert!(consumed + bytes <= HEADER_BYTES_MAX, "it asks for more than any has");
+                if consumed == data.len() {
+                    return (Progress::More(bytes), consumed);
                 }
-                taken = (taken + bytes.min(piece)).min(data.len());
+                consumed = (consumed + bytes.min(piece)).min(data.len());
             }
-            done => return (done, taken),
+            done => return (done, consumed),
         }
     }
 }
@@ -290,7 +290,7 @@ struct Signers {
     keys: KeySet,
     terms: Terms,
     /// Holds: `fuzz/corpus/token/ours`.
-    held: String,
+    token: String,
     /// The published examples, which name no audience.
     published: Vec<String>,
 }
@@ -313,7 +313,7 @@ static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     let keys = KeySet::read(json!({ "keys": keys }).to_string().as_bytes());
     let claims = json!({ "iss": "https://id.test", "aud": "api", "exp": NOW + 60, "sub": "ws_a" });
     Signers {
-        held: signed(&ours, SIGNED_HEADER.as_bytes(), claims.to_string().as_bytes()),
+        token: signed(&ours, SIGNED_HEADER.as_bytes(), claims.to_string().as_bytes()),
         ours,
         keys: keys.expect("the keys are keys"),
         terms: Terms {
@@ -339,12 +339,12 @@ pub fn token(data: &[u8]) {
     let signers = &*SIGNERS;
     let now = UnixTime(NOW * 1_000_000);
     let judge = |token: &str| verify(token, &signers.keys, &signers.terms, now);
-    assert!(judge(&signers.held).is_ok(), "a token that holds");
+    assert!(judge(&signers.token).is_ok(), "a token that holds");
     if let Ok(text) = std::str::from_utf8(data) {
         check_unsigned(text);
         // Put into a token that holds, it breaks it.
-        let at = data.iter().map(|byte| usize::from(*byte)).sum::<usize>() % signers.held.len();
-        let (before, behind) = signers.held.split_at(at);
+        let at = data.iter().map(|byte| usize::from(*byte)).sum::<usize>() % signers.token.len();
+        let (before, behind) = signers.token.split_at(at);
         check_unsigned(&format!("{before}{text}{behind}"));
         let cut = behind.get(text.len()..).unwrap_or_default();
         check_unsigned(&format!("{before}{text}{cut}"));
@@ -354,8 +354,8 @@ pub fn token(data: &[u8]) {
         assert!(verified.expires > now, "it is over");
         assert_eq!(Some(verified.claims), claims, "it says something else");
     }
-    let of_held = br#"{"iss":"https://id.test","aud":"api","exp":1800000060}"#;
-    if judge(&signed(&signers.ours, data, of_held)).is_ok() {
+    let of_token = br#"{"iss":"https://id.test","aud":"api","exp":1800000060}"#;
+    if judge(&signed(&signers.ours, data, of_token)).is_ok() {
         let header: Value = serde_json::from_slice(data).unwrap_or_default();
         let alg = header.get("alg").and_then(Value::as_str);
         assert!(matches!(alg, Some("EdDSA" | "Ed25519")), "the algorithm is the token's");
@@ -371,7 +371,7 @@ pub fn token(data: &[u8]) {
 fn check_unsigned(text: &str) {
     let signers = &*SIGNERS;
     let passed = match verify(text, &signers.keys, &signers.terms, UnixTime(NOW * 1_000_000)) {
-        Ok(_) => return assert_eq!(text, signers.held, "it has no signature"),
+        Ok(_) => return assert_eq!(text, signers.token, "it has no signature"),
         Err(flaw) => {
             matches!(flaw, Flaw::Issuer | Flaw::Audience | Flaw::Expired | Flaw::Early)
         }

@@ -57,7 +57,7 @@ const LOG_GRACE: Duration = Duration::from_secs(1);
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration has mistakes.
+    /// The configuration has errors.
     #[error("{}", lines(.0))]
     Configuration(Vec<Diagnostic>),
     /// An address is taken, or not ours.
@@ -104,7 +104,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     let started = start(config, &mut predecessor, &control);
     let serving = match (started, predecessor) {
         (Err(why), Some(predecessor)) => {
-            predecessor.give_up(&why.to_string());
+            predecessor.fail(&why.to_string());
             return Err(why);
         }
         (started, predecessor) => started?.after(predecessor, &control),
@@ -114,12 +114,12 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     notify.ready();
     events::event(Level::Info, "ready", &[("config", json!(shared.config.file.name()))]);
     let handed_over = control.block_on(async {
-        let told = signals.until_stop(|| {
+        let stop = signals.until_stop(|| {
             let shared = shared.clone();
             async move { drop(beside::reload(&shared).await) }
         });
-        let mut told = pin!(told);
-        match serving.until_told(told.as_mut(), &mut upgrades).await {
+        let mut stop = pin!(stop);
+        match serving.until_replaced(stop.as_mut(), &mut upgrades).await {
             None => {
                 notify.stopping();
                 serving.stop().await;
@@ -128,14 +128,14 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
             Some(successor) => {
                 // A signal that has come until now was meant for us.
                 let first = First::new()?;
-                let taken_by = successor.process();
+                let process = successor.process();
                 let stands = async {
                     match first {
-                        Some(first) => first.stand_for(taken_by).await,
+                        Some(first) => first.stand_for(process).await,
                         None => 0,
                     }
                 };
-                Ok(Some(tokio::join!(serving.retire(successor, told), stands).1))
+                Ok(Some(tokio::join!(serving.retire(successor, stop), stands).1))
             }
         }
     });
@@ -175,7 +175,7 @@ fn start(
         if !unreachable.is_empty() {
             return Err(RunError::Unreachable(unreachable));
         }
-        let states = predecessor.take_counters(&shared)?;
+        let states = predecessor.receive_counters(&shared)?;
         events::event(
             Level::Info,
             "limits received from predecessor",
@@ -244,7 +244,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let shared = Arc::new(Shared::new(clock, config, active, seeds, metrics, connections_max));
     shared.mark_applied();
     if let Some(earlier) = earlier {
-        let states = persistence::take_up(&shared, earlier);
+        let states = persistence::restore(&shared, earlier);
         events::event(Level::Info, "limit snapshot restored", &[("states", json!(states))]);
     }
     Ok(Prepared { shared, sockets, clients, admin, token })

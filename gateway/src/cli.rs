@@ -147,14 +147,14 @@ impl Command {
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
             Action::Check { from, online } => check::check(&config(&from), online),
-            Action::Explain(asked) => match load(&config(&asked.config)) {
+            Action::Explain(options) => match load(&config(&options.config)) {
                 Ok(checked) => {
                     let clock = Clock::system();
                     let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
                     let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
                     let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
-                    match explain(&active, &asked, token, known) {
-                        Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
+                    match explain(&active, &options, token, known) {
+                        Ok(explained) if options.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
                     }

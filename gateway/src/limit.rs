@@ -178,7 +178,7 @@ pub struct CheckResult {
     pub usage: Usage,
 }
 
-/// The answer to all asks of a request, in their order.
+/// The answer to all checks of a request, in their order.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     answers: ArrayVec<CheckResult, CHECKS_MAX>,

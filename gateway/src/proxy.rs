@@ -94,7 +94,7 @@ impl ProxyHttp for Proxy {
         let refusal = match arrival::decide(&self.shared, session, context).await {
             Admission::Forward => return Ok(false), // Pingora: go on.
             Admission::BufferBody(batch) => {
-                match buffering::hold(&self.shared, session, context, batch).await {
+                match buffering::buffer(&self.shared, session, context, batch).await {
                     Ok(()) => return Ok(false),
                     Err(Unread::Refused(refusal)) => refusal,
                     Err(Unread::Broken(error)) => return Err(error),
@@ -275,8 +275,8 @@ impl ProxyHttp for Proxy {
         }
         let is_answer = |status: StatusCode| !retry::is_interim(status);
         let begun = session.response_written().is_some_and(|head| is_answer(head.status));
-        if let Some(held) = context.held.take() {
-            buffering::unwrap(&mut session.downstream_session, &held.slot);
+        if let Some(buffered) = context.buffered.take() {
+            buffering::unwrap(&mut session.downstream_session, &buffered.slot);
         }
         let Some(refusal) = refusal.filter(|_| !begun) else {
             return FailToProxy { error_code: 0, can_reuse_downstream: false };
@@ -300,8 +300,8 @@ impl ProxyHttp for Proxy {
         error: Option<&Error>,
         context: &mut RequestContext,
     ) {
-        if let Some(held) = context.held.take() {
-            buffering::unwrap(&mut session.downstream_session, &held.slot);
+        if let Some(buffered) = context.buffered.take() {
+            buffering::unwrap(&mut session.downstream_session, &buffered.slot);
         }
         retry::ended(&self.shared, context);
         let now = self.shared.clock.now();

@@ -5,13 +5,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A limit that could never find its key is a mistake, never a limit that is skipped.
+//! 1. A limit that could never find its key is an error, never a limit that is skipped.
 //! 2. A tenant's own value comes before its plan's, and that before the limit's own.
 //! 3. An instance has values of its own only where its workspace's plan allows it.
 //!
 //! # Not here
 //!
-//! Which mistakes there can be (`rules::compile`), what is asked about a limit by its name
+//! Which errors there can be (`rules::compile`), what is asked about a limit by its name
 //! (`rules::by_name`), what has been used (`limit`).
 
 pub mod retention;
@@ -225,16 +225,16 @@ impl Rules {
     pub fn methods(
         &self,
         target: &Target<'_>,
-        asked: &Method,
+        requested: &Method,
     ) -> Result<(Index, Vec<Method>), RouteError> {
-        let plane = match self.match_route(target, asked) {
+        let plane = match self.match_route(target, requested) {
             Ok(route_match) => route_match.route.plane,
             Err(RouteError::OtherMethods(plane, methods)) => return Ok((plane, methods)),
             Err(route_error) => return Err(route_error),
         };
-        let listing = self.paths.get(plane).filter(|paths| !paths.takes_all(target.path));
+        let listing = self.paths.get(plane).filter(|paths| !paths.accepts_all(target.path));
         let methods = listing.map(|paths| paths.methods(target.path));
-        Ok((plane, methods.unwrap_or_else(|| vec![asked.clone()])))
+        Ok((plane, methods.unwrap_or_else(|| vec![requested.clone()])))
     }
 
     /// What browsers are told on a plane, or on that of `host` where nothing more is known.
@@ -336,13 +336,13 @@ impl Charges {
     fn push(&mut self, index: Index, limit: &Limit, subject: &Subject<'_>, quota: Quota) {
         // The settings allow no more than there is room for.
         if !self.checks.is_full() {
-            self.checks.push(ask(limit, subject, quota));
+            self.checks.push(limit_check(limit, subject, quota));
             self.charges.push(Charge { limit: index, name: subject.name.clone() });
         }
     }
 }
 
-fn ask(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
+fn limit_check(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
     LimitCheck {
         key: Key::new(subject.owner, limit.tag),
         limit: limit.tag,

@@ -78,7 +78,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A sentence for each setting that is allowed and very likely a mistake.
+    /// A sentence for each setting that is allowed and very likely an error.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let has_all = |networks: &[IpNet]| networks.iter().any(|net| net.prefix_len() == 0);

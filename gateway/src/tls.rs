@@ -213,9 +213,9 @@ fn named(
     Some(names)
 }
 
-fn with_sessions(mut config: ServerConfig, asks_clients: bool) -> ServerConfig {
+fn with_sessions(mut config: ServerConfig, requests_certificates: bool) -> ServerConfig {
     config.alpn_protocols = ["h2", "http/1.1", "http/1.0"].map(Into::into).to_vec();
-    if asks_clients {
+    if requests_certificates {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         return config;

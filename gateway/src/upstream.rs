@@ -51,7 +51,7 @@ use crate::upstream::ejection::Change;
 const STREAMS_MAX: usize = 100;
 
 /// How often it is logged of an upstream that no server could be reached.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Servers that answer for one another.
 pub struct Upstream {
@@ -68,7 +68,7 @@ pub struct Upstream {
     group: u64,
     turn: AtomicUsize,
     /// When it was last logged that no server could be reached.
-    told: Mutex<Option<Tick>>,
+    logged: Mutex<Option<Tick>>,
 }
 
 /// One server: `host:port`, at one address or at several.
@@ -180,7 +180,7 @@ impl Upstream {
             shown: credentials.shown(),
             group: credentials.number(&settings.name),
             turn: AtomicUsize::new(0),
-            told: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 
@@ -198,7 +198,7 @@ impl Upstream {
         };
         let policy = &self.settings.ejection;
         let fresh = |address: &Address| address.is_healthy() && !tried.contains(&address.socket);
-        let awake = |address: &Address| fresh(address) && address.lets(policy, now);
+        let awake = |address: &Address| fresh(address) && address.admits(policy, now);
         let again = |address: &Address| address.is_healthy() && !address.is_ejected();
         let first = |of_tried, may: &dyn Fn(&Address) -> bool| {
             in_turn(of_tried)
@@ -224,7 +224,7 @@ impl Upstream {
         self.address(pick)?.failed(&self.settings.ejection, may_eject, now)
     }
 
-    /// Takes note that a server did what it was asked.
+    /// Records a success of a server.
     pub fn succeeded(&self, pick: Pick) -> Option<Change> {
         self.address(pick)?.succeeded()
     }
@@ -257,12 +257,12 @@ impl Upstream {
         all().next().is_some() && all().all(|address| address.is_unreachable())
     }
 
-    /// Whether it is to be logged now that no server could be reached: every [`TELL_EVERY`].
-    pub fn tells(&self, now: Tick) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = told.is_none_or(|told| now.since(told) >= TELL_EVERY);
+    /// Whether it is to be logged now that no server could be reached: every [`LOG_EVERY`].
+    pub fn should_log(&self, now: Tick) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = logged.is_none_or(|logged| now.since(logged) >= LOG_EVERY);
         if due {
-            *told = Some(now);
+            *logged = Some(now);
         }
         due
     }
@@ -278,8 +278,9 @@ impl Upstream {
     pub fn back_in(&self) -> Duration {
         let health = self.settings.health.as_ref();
         let all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
-        let ill: Vec<_> = all.filter(|address| !address.is_healthy()).collect();
-        let waits = health.into_iter().flat_map(|health| ill.iter().map(|a| a.healthy_in(health)));
+        let unhealthy: Vec<_> = all.filter(|address| !address.is_healthy()).collect();
+        let waits =
+            health.into_iter().flat_map(|health| unhealthy.iter().map(|a| a.healthy_in(health)));
         waits.min().unwrap_or_default()
     }
 
@@ -317,7 +318,8 @@ impl Upstream {
         options.max_h2_streams = STREAMS_MAX;
         options.connection_timeout = Some(settings.connect_timeout);
         options.total_connection_timeout = Some(settings.connect_timeout);
-        options.read_timeout = Some(upload::asking(settings.read_timeout)).filter(|_| !switches);
+        options.read_timeout =
+            Some(upload::deferrable(settings.read_timeout)).filter(|_| !switches);
         options.write_timeout = Some(settings.write_timeout);
         options.idle_timeout = Some(settings.idle_timeout);
         peer
@@ -367,7 +369,7 @@ mod tests {
     };
 
     #[test]
-    fn servers_take_turns() {
+    fn servers_are_picked_round_robin() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]);
         let turns: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
         assert_eq!(turns, [1, 2, 3, 1, 2, 3]);
@@ -402,8 +404,8 @@ mod tests {
     #[test]
     fn of_several_addresses_the_unhealthy_one_gets_nothing_and_the_others_all() {
         let upstream = several("backend:80", &[1, 2, 3]);
-        let ill = upstream.address(at(1)).unwrap();
-        assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
+        let unhealthy = upstream.address(at(1)).unwrap();
+        assert!(!unhealthy.checked(false, &HEALTH) && unhealthy.checked(false, &HEALTH));
         let picked: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
         assert!(!picked.contains(&1) && picked.contains(&2) && picked.contains(&3), "{picked:?}");
         assert_eq!(upstream.servers[0].healthy(), 2);
@@ -435,8 +437,8 @@ mod tests {
     #[test]
     fn an_address_that_stays_keeps_what_is_known_of_it() {
         let upstream = several("backend:80", &[1, 2]);
-        let ill = upstream.address(at(1)).unwrap();
-        let _ = (ill.checked(false, &HEALTH), ill.checked(false, &HEALTH));
+        let unhealthy = upstream.address(at(1)).unwrap();
+        let _ = (unhealthy.checked(false, &HEALTH), unhealthy.checked(false, &HEALTH));
         upstream.servers[0].found_at(vec![socket(3), socket(1), socket(3)]);
         assert_eq!([(); 4].map(|()| picked(&upstream, &[])), [3; 4]);
         assert_eq!(upstream.failed(at(2), Tick(0)), None, "gone, and no server's failure");
@@ -474,9 +476,9 @@ mod tests {
     #[test]
     fn an_unreachable_upstream_is_logged_once_a_minute() {
         let upstream = upstream(&["127.0.0.1:1"]);
-        let told = [0, 1, 59, 60, 61, 120]
-            .map(|second| upstream.tells(Tick(0).plus(Duration::from_secs(second))));
-        assert_eq!(told, [true, false, false, true, false, true]);
+        let logged = [0, 1, 59, 60, 61, 120]
+            .map(|second| upstream.should_log(Tick(0).plus(Duration::from_secs(second))));
+        assert_eq!(logged, [true, false, false, true, false, true]);
     }
 
     #[test]
@@ -491,8 +493,8 @@ mod tests {
     #[test]
     fn a_reload_keeps_what_is_known_of_a_server() {
         let earlier = upstream(&["127.0.0.1:1"]);
-        let ill = earlier.address(at(1)).unwrap();
-        assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
+        let unhealthy = earlier.address(at(1)).unwrap();
+        assert!(!unhealthy.checked(false, &HEALTH) && unhealthy.checked(false, &HEALTH));
         let none = Credentials::default();
         let later = Upstream::new(&earlier.settings, &none, Some(&earlier));
         assert_eq!(picked(&later, &[]), 0);
@@ -515,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_server_goes_on_however_it_fails() {
+    fn the_last_server_is_used_however_it_fails() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let two = Pick { server: 1, ..at(2) };
         for _ in 0..9 {
@@ -528,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ejected_server_is_the_last_resort_when_health_checks_take_the_others() {
+    fn an_ejected_server_is_the_last_resort_when_the_others_are_unhealthy() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let _ = [1, 1].map(|port| upstream.failed(at(port), Tick(0)));
         let two = upstream.address(Pick { server: 1, ..at(2) }).unwrap();
@@ -545,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_of_a_server_that_was_tried_comes_after_another_server() {
+    fn another_server_is_tried_before_another_address_of_the_same() {
         let upstream = upstream(&["backend:80", "127.0.0.1:2"]);
         let addresses = ["127.0.0.1:80", "127.0.0.2:80"].map(|a| a.parse().unwrap());
         upstream.servers[0].found_at(addresses.to_vec());
@@ -555,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_when_the_first_server_may_be_back() {
+    fn a_refusal_reports_when_the_first_server_may_be_back() {
         let mut upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let health =
             crate::settings::upstream::Health { interval: Duration::from_secs(5), ..HEALTH };

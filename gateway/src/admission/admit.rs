@@ -69,20 +69,20 @@ impl CheckedRequest<'_> {
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         let (rules, top) = (&self.config.rules, &self.shared.top);
-        for ((ask, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
+        for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
             let meter = self.config.limits.get(charge.limit);
             let Some(limit) = rules.limits.get(charge.limit) else { continue };
             match answer.decision {
                 Decision::Admit if verdict.is_admitted() => {
                     meter.inspect(|meter| meter.admit.inc());
-                    top.admitted(ask.key, &limit.name, &charge.name, self.nth);
+                    top.admitted(check.key, &limit.name, &charge.name, self.nth);
                 }
                 Decision::Admit => {}
                 _ => {
                     meter.inspect(|meter| {
-                        if ask.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
+                        if check.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
                     });
-                    top.refused(ask.key, &limit.name, &charge.name);
+                    top.refused(check.key, &limit.name, &charge.name);
                 }
             }
             facts.outcomes.push(LimitOutcome {
@@ -93,11 +93,11 @@ impl CheckedRequest<'_> {
             });
         }
         let name_of = |limit: usize| rules.limits.get(limit).map_or("", |limit| &*limit.name);
-        facts.report = report::told(checks, verdict, self.now);
+        facts.report = report::summary(checks, verdict, self.now);
         if self.config.settings.headers.ratelimit {
             let pairs = checks.iter().zip(charges);
             let named: Vec<Named<'_>> =
-                pairs.map(|(ask, charge)| Named { name: name_of(charge.limit), ask }).collect();
+                pairs.map(|(check, charge)| Named { name: name_of(charge.limit), check }).collect();
             facts.ietf = Some(report::ietf(&named, verdict, self.now));
         }
         if verdict.is_admitted() {
@@ -105,10 +105,10 @@ impl CheckedRequest<'_> {
         }
         match facts.report.clone() {
             None => LimitDecision::Admitted,
-            Some(told) => {
-                let binding = charges.get(told.binding);
+            Some(report) => {
+                let binding = charges.get(report.binding);
                 let resource = binding.map_or("", |charge| name_of(charge.limit)).to_owned();
-                LimitDecision::Refused(Refusal::RateLimited { resource, told })
+                LimitDecision::Refused(Refusal::RateLimited { resource, report })
             }
         }
     }

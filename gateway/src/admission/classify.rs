@@ -95,9 +95,9 @@ fn preflight(
     head: &RequestHeader,
     target: &Target<'_>,
 ) -> Option<Reply> {
-    let asked = Preflight::read(&head.method, &head.headers)?;
-    let (plane, methods) = rules.methods(target, &asked.method).ok()?;
-    let lines = rules.cors(Some(plane), None)?.preflight(&asked, &methods)?;
+    let requested = Preflight::read(&head.method, &head.headers)?;
+    let (plane, methods) = rules.methods(target, &requested.method).ok()?;
+    let lines = rules.cors(Some(plane), None)?.preflight(&requested, &methods)?;
     tenant.plane = Some(plane);
     Some(Reply { lines, ..Reply::new(204, "") })
 }

@@ -32,8 +32,8 @@ pub fn read_target<'h>(
 
 /// Refuses a method that some servers put into capitals by themselves.
 pub fn check_method(method: &Method) -> Result<(), Malformed> {
-    let holds = method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
-    if holds { Ok(()) } else { Err(Malformed::Method) }
+    let is_valid = method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    if is_valid { Ok(()) } else { Err(Malformed::Method) }
 }
 
 /// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.
@@ -49,16 +49,16 @@ pub fn length(head: &RequestHeader) -> usize {
 pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    let length_holds = lengths.next().is_none_or(|length| {
+    let length_is_valid = lengths.next().is_none_or(|length| {
         !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
     });
     let coding = codings.next();
     // Pingora drops Content-Length where both are there; what came over the wire still has it.
-    let coding_holds = coding.is_none_or(|coding| {
+    let coding_is_valid = coding.is_none_or(|coding| {
         coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !has_content_length(raw_head)
     });
     let once = lengths.next().is_none() && codings.next().is_none();
-    if length_holds && coding_holds && once { Ok(()) } else { Err(Malformed::Framing) }
+    if length_is_valid && coding_is_valid && once { Ok(()) } else { Err(Malformed::Framing) }
 }
 
 fn has_content_length(raw_head: &[u8]) -> bool {
@@ -72,9 +72,9 @@ fn has_content_length(raw_head: &[u8]) -> bool {
 #[must_use]
 pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
     let given = head.headers.get("x-request-id")?.to_str().ok()?;
-    let holds =
+    let is_valid =
         (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
-    holds.then(|| given.into())
+    is_valid.then(|| given.into())
 }
 
 /// Every value of a header that can be read as text, in order.

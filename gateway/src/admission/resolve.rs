@@ -55,7 +55,7 @@ pub(super) async fn resolve(
         TenantEntries::default()
     };
     crate::identity::auth::authorization::authorize(
-        Parents::Asked(&known),
+        Parents::Directory(&known),
         &route_match.names,
         claims,
     )?;

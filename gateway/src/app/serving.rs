@@ -182,21 +182,21 @@ impl Serving {
         self
     }
 
-    /// Waits for a stop, or until another process has taken our place.
-    pub(super) async fn until_told(
+    /// Waits for a stop, or until another process has taken over.
+    pub(super) async fn until_replaced(
         &self,
-        mut told: Pin<&mut impl Future<Output = ()>>,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
         upgrades: &mut Signal,
     ) -> Option<Successor> {
         loop {
             tokio::select! {
                 biased;
-                () = &mut told => return None,
+                () = &mut stop => return None,
                 _ = upgrades.recv() => {}
             }
             events::event(Level::Info, "upgrade started", &[]);
             let candidate = tokio::select! {
-                () = &mut told => return None,
+                () = &mut stop => return None,
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
             };
             // From here on a stop waits: what is half moved must be in one place again.
@@ -204,7 +204,7 @@ impl Serving {
             let successor = match candidate {
                 Ok(candidate) => {
                     self.set(Listening::Paused);
-                    candidate.take_counters(&self.shared).await
+                    candidate.send_counters(&self.shared).await
                 }
                 Err(why) => Err(why),
             };
@@ -220,7 +220,7 @@ impl Serving {
         }
     }
 
-    /// Takes no new work, and sees to its end what is in flight.
+    /// Accepts no new work, and finishes what is in flight.
     pub(super) async fn stop(mut self) {
         self.shared.ready.store(false, Ordering::Release);
         events::event(Level::Info, "stopping", &[]);
@@ -238,19 +238,19 @@ impl Serving {
     pub(super) async fn retire(
         mut self,
         successor: Successor,
-        mut told: Pin<&mut impl Future<Output = ()>>,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
     ) {
         self.shared.ready.store(false, Ordering::Release);
         if let Some(log) = &self.shared.access_log {
             log.share(true);
         }
         let (hurry, mut hurried) = watch::channel(false);
-        let told_meanwhile = tokio::select! {
+        let stopping = tokio::select! {
             biased;
-            () = &mut told => true,
+            () = &mut stop => true,
             () = std::future::ready(()) => false,
         };
-        if told_meanwhile {
+        if stopping {
             successor.stop();
             hurry.send_replace(true);
         }
@@ -261,7 +261,7 @@ impl Serving {
         let ended = async {
             tokio::select! {
                 () = self.ended() => return,
-                () = told, if !told_meanwhile => {}
+                () = stop, if !stopping => {}
                 () = turned(&mut hurried) => {}
             }
             self.clients.cut();

@@ -203,7 +203,7 @@ async fn try_server(upstream: &Upstream, nth: usize) -> Result<(), String> {
         let late = |_| format!("`{name}`: {address} does not let us connect within {wait:?}");
         let connected = timeout(wait, connector.get_http_session(&*peer)).await.map_err(late)?;
         connected.map_err(|why| {
-            format!("`{name}`: cannot connect to {address}: {}", single_request::told(&why))
+            format!("`{name}`: cannot connect to {address}: {}", single_request::cause(&why))
         })?;
     }
     Ok(())

@@ -33,22 +33,22 @@ pub struct Explained {
 /// where that is not a file. An error says what is wrong with the question.
 pub fn explain(
     active: &ActiveConfig,
-    asked: &Explain,
+    options: &Explain,
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
     directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
     let rules = &active.rules;
     let method: Method =
-        asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
-    let (host, target_text) = split(&asked.url)?;
-    if let Some(header) = asked.headers.iter().find(|header| !header.contains(':')) {
+        options.method.parse().map_err(|_| format!("`{}` is not a method", options.method))?;
+    let (host, target_text) = split(&options.url)?;
+    if let Some(header) = options.headers.iter().find(|header| !header.contains(':')) {
         return Err(format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is"));
     }
-    let authorization = authorization(asked)?;
-    let host = headers(asked, "host").next().unwrap_or(host);
-    let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
+    let authorization = authorization(options)?;
+    let host = headers(options, "host").next().unwrap_or(host);
+    let forwarded_for: Vec<&str> = headers(options, "x-forwarded-for").collect();
     let trusted = &active.settings.server.trusted_proxies;
-    let client = client_address(asked.from, trusted, forwarded_for.into_iter());
+    let client = client_address(options.from, trusted, forwarded_for.into_iter());
     if method == Method::CONNECT {
         return Ok(refused(&Refusal::Connect, None));
     }
@@ -76,7 +76,7 @@ pub fn explain(
     let Ok(known) = known else {
         return Ok(refused(&Refusal::DirectoryUnavailable, None));
     };
-    let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
+    let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Directory);
     if let Err(refusal) = authorize(parents, &route_match.names, claims.as_ref()) {
         let why = refusal.token_error().map(str::to_owned);
         return Ok(refused(&refusal, why));
@@ -108,9 +108,9 @@ fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
 }
 
 /// What of the headers a token is read from.
-fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
+fn authorization(options: &Explain) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
-    for value in headers(asked, "authorization") {
+    for value in headers(options, "authorization") {
         // What it holds is a secret, and not told.
         let value = HeaderValue::try_from(value)
             .map_err(|_| "the value of `Authorization` cannot be sent in a header".to_owned())?;
@@ -156,7 +156,7 @@ fn facts(
             json!(format!("at most {} items, {} bytes", batch.items_max, batch.bytes_max)),
         ));
     }
-    let limits = charges.checks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
+    let limits = charges.checks.iter().zip(&charges.charges).filter_map(|(check, charge)| {
         let limit = rules.limits.get(charge.limit)?;
         let (_, source) = rules.sourced(charge.limit, limit, identity);
         let source = match source {
@@ -164,11 +164,11 @@ fn facts(
             QuotaSource::Plan(plan) => format!("its plan's, {plan}"),
             QuotaSource::Limit => "the limit's own".to_owned(),
         };
-        let mode = if ask.enforced { "enforce" } else { "observe" };
+        let mode = if check.enforced { "enforce" } else { "observe" };
         Some(json!({
             "limit": &*limit.name,
             "key": &*charge.name,
-            "values": values(ask.quota),
+            "values": values(check.quota),
             "from": source,
             "mode": mode,
         }))
@@ -195,8 +195,8 @@ fn split(url: &str) -> Result<(&str, &str), String> {
     Ok((host, if target.is_empty() { "/" } else { target }))
 }
 
-fn headers<'a>(asked: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let pairs = asked.headers.iter().filter_map(|header| header.split_once(':'));
+fn headers<'a>(options: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let pairs = options.headers.iter().filter_map(|header| header.split_once(':'));
     pairs
         .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))
         .map(|(_, value)| value.trim())

@@ -76,7 +76,7 @@ pub struct Origin {
     credentials: Vec<Credentials>,
     identity: crate::identity::auth::verifier::IdentityFiles,
     /// Who is asked, where the directory is no file.
-    asked: Option<DirectoryClient>,
+    client: Option<DirectoryClient>,
     /// Each key's active value, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
@@ -149,7 +149,7 @@ impl Config {
         let of_upstream = |upstream| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let identity = identity_files(&settings.identity, &document);
-        let (path, directory_text, asked) = match &settings.directory.source {
+        let (path, directory_text, client) = match &settings.directory.source {
             DirectorySource::File(path) => {
                 let at = document.value_place("directory.path");
                 let named = Spanned { value: path.clone(), at };
@@ -173,7 +173,7 @@ impl Config {
             directory: directory_text,
             credentials,
             identity,
-            asked,
+            client,
             effective,
             tls,
         };
@@ -242,8 +242,8 @@ impl ActiveConfig {
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
         metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
         let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
-        let lookups = origin.asked.clone();
-        let lookups = lookups.map(|asked| RemoteDirectory::new(asked, before, metrics, clock));
+        let lookups = origin.client.clone();
+        let lookups = lookups.map(|client| RemoteDirectory::new(client, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = crate::identity::auth::verifier::VerifierSource {
             settings: of_identity,

@@ -144,7 +144,7 @@ impl Shared {
             return Reload::Refused(diagnostics);
         }
         let now = self.clock.now();
-        Retention::of(&earlier.rules).hold(&self.limiter.store, &checked.rules, now.tick);
+        Retention::of(&earlier.rules).retain_in(&self.limiter.store, &checked.rules, now.tick);
         log::set_max_level(checked.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();

@@ -82,12 +82,12 @@ pub struct Connection {
     /// Whether the request line had bytes that Pingora repairs without a word.
     repaired: AtomicBool,
     /// What goes out before anything else: a head that waits for its body, or a whole answer.
-    held: Vec<u8>,
+    outgoing: Vec<u8>,
     /// What `proxy` wants pending, which sees the connection only through a shared reference.
     pending: Mutex<PendingResponse>,
     /// What is left of our own last words.
     farewell: Option<Vec<u8>>,
-    /// Since when the client has taken nothing of what there is for it.
+    /// Since when the client has read nothing of what there is for it.
     stalled_from: Option<Tick>,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
     /// Whether tunnels end.
@@ -137,7 +137,7 @@ impl Connection {
             chunks: Mutex::default(),
             silence: Silence::default(),
             repaired: AtomicBool::new(false),
-            held: Vec::new(),
+            outgoing: Vec::new(),
             pending: Mutex::new(pending),
             farewell: None,
             stalled_from: None,
@@ -250,7 +250,7 @@ impl Connection {
     /// Takes note of bytes that have just been read.
     fn note(&mut self, bytes: &[u8]) {
         if self.phase() == Phase::Request {
-            self.upload.came();
+            self.upload.received();
         }
         if self.phase() == Phase::Request || bytes.is_empty() {
             self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes);
@@ -269,7 +269,7 @@ impl Connection {
     /// Pingora reads one byte to learn whether a client has gone while its answer is made, and
     /// gives the request up where one is there. It is the next request's, and is left to it.
     fn poll_probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.held.is_empty() {
+        if !self.outgoing.is_empty() {
             let _ = self.poll_send(cx)?;
         }
         self.push(cx)?;
@@ -338,7 +338,7 @@ impl AsyncRead for Connection {
                 if me.phase() == Phase::Request {
                     me.upload.awaited();
                 }
-                if !me.held.is_empty() {
+                if !me.outgoing.is_empty() {
                     let _ = me.poll_send(cx)?;
                 }
                 me.push(cx)?;
@@ -360,7 +360,7 @@ impl AsyncWrite for Connection {
         let me = &mut *self;
         if me.is_http2 {
             let wrote = Pin::new(&mut me.socket).poll_write(cx, bytes);
-            return me.poll_taken(cx, wrote);
+            return me.poll_progress(cx, wrote);
         }
         if me.phase() == Phase::Head {
             // No request has been handed to us, so this is Pingora's own answer to what it could
@@ -369,10 +369,10 @@ impl AsyncWrite for Connection {
             return Poll::Ready(Ok(bytes.len()));
         }
         let pending = me.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if pending.complete(bytes, &mut me.held) {
+        if pending.complete(bytes, &mut me.outgoing) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        me.tell_client();
+        me.close_to_client();
         let passing = me.tunnel().map_or(bytes, |tunnel| tunnel.passing(bytes));
         if passing.is_empty() {
             let _ = me.poll_send(cx)?;
@@ -389,7 +389,7 @@ impl AsyncWrite for Connection {
         ready!(self.poll_send(cx))?;
         // What TLS has taken from us waits there for the client, and not for ever either.
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
-        self.poll_taken(cx, flushed)
+        self.poll_progress(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

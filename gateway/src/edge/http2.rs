@@ -164,11 +164,11 @@ struct Driver {
 enum Event {
     Stop,
     Ended(Result<(), JoinError>),
-    Came(Box<HttpSession>),
+    Stream(Box<HttpSession>),
     /// A request that is none, and was answered so.
     Rejected,
     /// The connection is over, or broken.
-    Gone,
+    Closed,
     OutOfPatience,
 }
 
@@ -180,7 +180,7 @@ impl Driver {
     {
         loop {
             match self.next(&mut stop).await {
-                Event::Gone => break,
+                Event::Closed => break,
                 // What a slow client has yet to take of its answers is seen out. Should it take
                 // nothing, the connection ends by itself.
                 Event::OutOfPatience if self.leaving && self.connection.has_streams() => {
@@ -195,7 +195,7 @@ impl Driver {
                     listener::note(ended);
                     self.wait_if_idle();
                 }
-                Event::Came(session) => {
+                Event::Stream(session) => {
                     self.served = self.served.saturating_add(1);
                     self.patience_ends = None;
                     let (app, stop) = (app.clone(), stop.clone());
@@ -276,12 +276,12 @@ async fn accept(
     if !has_room {
         // Either way it is over; only the other end knows why.
         let _ = poll_fn(|cx| connection.poll_closed(cx)).await;
-        return Event::Gone;
+        return Event::Closed;
     }
     match HttpSession::from_h2_conn(connection, digest.clone()).await {
-        Ok(Some(H2Accept::Session(session))) => Event::Came(Box::new(session)),
+        Ok(Some(H2Accept::Session(session))) => Event::Stream(Box::new(session)),
         Ok(Some(H2Accept::Rejected)) => Event::Rejected,
-        Ok(None) | Err(_) => Event::Gone,
+        Ok(None) | Err(_) => Event::Closed,
     }
 }
 

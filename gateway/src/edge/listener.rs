@@ -48,7 +48,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A connection on its way to a worker.
 pub struct Accepted {
     socket: StdStream,
-    manners: HandshakeSettings,
+    settings: HandshakeSettings,
     peer: SocketAddr,
     place: Place,
 }
@@ -71,10 +71,10 @@ impl Drop for Place {
     }
 }
 
-/// A listener's side of the house.
+/// What a listener hands to its connections.
 #[derive(Clone)]
 pub struct ListenerContext {
-    /// The workers that serve what comes in here.
+    /// The workers that serve its connections.
     pub workers: Arc<Vec<Worker>>,
     /// How many connections are open that share one cap.
     pub open: Arc<AtomicU64>,
@@ -113,7 +113,7 @@ pub struct Drain {
 /// Accepts connections while the listener is open, and until it drains.
 pub async fn accept(
     listener: StdListener,
-    door: ListenerContext,
+    context: ListenerContext,
     shared: Arc<Shared>,
     mut listening: watch::Receiver<Listening>,
 ) {
@@ -132,7 +132,7 @@ pub async fn accept(
             accepted = listener.accept(), if now == Listening::Open => accepted,
         };
         match accepted {
-            Ok((socket, peer)) => hand_over(socket, peer, &door, &shared),
+            Ok((socket, peer)) => dispatch(socket, peer, &context, &shared),
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
                 events::event(Level::Warn, "accept failed", &fields);
@@ -142,24 +142,24 @@ pub async fn accept(
     }
 }
 
-fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared: &Shared) {
-    let ListenerContext { workers, open, .. } = door;
+fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shared: &Shared) {
+    let ListenerContext { workers, open, .. } = context;
     let refused = |reason| shared.metrics.connections_refused.with_label_values(&[reason]).inc();
     if open.load(Ordering::Relaxed) >= shared.connections_max {
         return refused("total");
     }
-    let manners = |has_header| HandshakeSettings {
-        https: door.https,
+    let settings = |has_header| HandshakeSettings {
+        https: context.https,
         has_header,
-        counts: door.counts.clone(),
+        counts: context.counts.clone(),
     };
     let active = shared.active.load();
     let server = &active.settings.server;
-    let (manners, permit) = if is_of(&server.proxy_protocol_from, peer) {
-        (manners(true), None)
+    let (settings, permit) = if is_of(&server.proxy_protocol_from, peer) {
+        (settings(true), None)
     } else {
-        match place(&door.counts, peer, server) {
-            Ok(permit) => (manners(false), permit),
+        match place(&context.counts, peer, server) {
+            Ok(permit) => (settings(false), permit),
             Err(_) => return refused("address"),
         }
     };
@@ -175,7 +175,7 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
         Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _permit: permit };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
-        let _ = worker.to.send(Accepted { socket, manners, peer, place });
+        let _ = worker.to.send(Accepted { socket, settings, peer, place });
     }
 }
 
@@ -226,7 +226,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     shared: Arc<Shared>,
     end: Drain,
 ) {
-    let Accepted { socket, manners, peer, place } = accepted;
+    let Accepted { socket, settings, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
@@ -240,22 +240,22 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         };
         (allowance, server.handshake_timeout)
     };
-    let takes_time = manners.take_time();
+    let must_wait = settings.must_wait();
     let mut cutting = end.cutting.clone();
-    let handshake = establish(manners, socket, peer, &shared);
+    let handshake = establish(settings, socket, peer, &shared);
     let handshaken = tokio::select! {
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>
             handshaken.unwrap_or(Err(Failed::Handshake("timeout"))),
         // There is no request yet that could be seen to its end.
-        () = turned(&mut cutting), if takes_time => return,
+        () = turned(&mut cutting), if must_wait => return,
     };
     let Handshaken { socket, peer, permit } = match handshaken {
         Ok(handshaken) => handshaken,
         Err(Failed::Handshake(reason)) => {
             return shared.metrics.handshake_failures.with_label_values(&[reason]).inc();
         }
-        Err(Failed::Crowded) => {
+        Err(Failed::AddressLimit) => {
             return shared.metrics.connections_refused.with_label_values(&["address"]).inc();
         }
     };

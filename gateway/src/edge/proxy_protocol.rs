@@ -177,15 +177,15 @@ mod tests {
     /// how much was taken.
     fn fed(header: &[u8]) -> (Progress, usize) {
         let all = [header, b"GET / HTTP/1.1\r\n"].concat();
-        let mut taken = 0;
+        let mut consumed = 0;
         loop {
-            match read(&all[..taken]) {
+            match read(&all[..consumed]) {
                 Progress::More(bytes) => {
-                    assert!(bytes > 0, "asks for nothing at {taken}");
-                    taken += bytes;
-                    assert!(taken <= all.len(), "asks for more than there is");
+                    assert!(bytes > 0, "asks for nothing at {consumed}");
+                    consumed += bytes;
+                    assert!(consumed <= all.len(), "asks for more than there is");
                 }
-                done => return (done, taken),
+                done => return (done, consumed),
             }
         }
     }
@@ -206,14 +206,14 @@ mod tests {
 
     #[track_caller]
     fn refused(header: &[u8]) {
-        let mut taken = 0;
-        while let Progress::More(bytes) = read(&header[..taken]) {
-            taken = (taken + bytes).min(header.len());
-            if taken == header.len() {
+        let mut consumed = 0;
+        while let Progress::More(bytes) = read(&header[..consumed]) {
+            consumed = (consumed + bytes).min(header.len());
+            if consumed == header.len() {
                 break;
             }
         }
-        assert!(matches!(read(&header[..taken]), Progress::Malformed(_)), "{header:?}");
+        assert!(matches!(read(&header[..consumed]), Progress::Malformed(_)), "{header:?}");
     }
 
     fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_the_client_is() {
+    fn a_version_1_header_names_the_client() {
         check(b"PROXY TCP4 192.0.2.1 198.51.100.2 4711 443\r\n", Some("192.0.2.1:4711"));
         check(b"PROXY TCP6 2001:db8::1 2001:db8::2 1 65535\r\n", Some("[2001:db8::1]:1"));
         check(b"PROXY TCP4 1.1.1.1 2.2.2.2 0 0\r\n", Some("1.1.1.1:0"));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_say_who_the_client_is_and_what_else_they_say_is_skipped() {
+    fn a_version_2_header_names_the_client_and_other_fields_are_skipped() {
         let v4 = [192, 0, 2, 1, 198, 51, 100, 2, 0x12, 0x67, 1, 187];
         check(&v2(0x21, 0x11, &v4), Some("192.0.2.1:4711"));
         let more = [&v4[..], &[0x04, 0, 3, 1, 2, 3], &[0; 4_000]].concat();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_refused_or_whole_and_never_asks_beyond_the_most() {
+    fn noise_is_refused_or_whole_and_never_needs_more_than_the_maximum() {
         let mut state = 7_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

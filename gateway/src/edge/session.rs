@@ -48,7 +48,7 @@ enum Body {
         upload: Arc<Upload>,
     },
     /// It has been read already.
-    Held {
+    Buffered {
         /// All of it.
         whole: Bytes,
         /// Whether it has been given away.
@@ -76,14 +76,14 @@ impl SessionOverride {
 
     /// `real` with `body` as the body of its request; it comes back to `slot`.
     #[must_use]
-    pub fn held(
+    pub fn buffered(
         real: ServerSession,
         body: Bytes,
         slot: Slot,
         shared: Arc<Shared>,
     ) -> ServerSession {
         let sent = body.is_empty();
-        Self::session(real, Body::Held { whole: body, sent }, Some(slot), Some(shared))
+        Self::session(real, Body::Buffered { whole: body, sent }, Some(slot), Some(shared))
     }
 
     fn session(
@@ -124,8 +124,8 @@ impl Drop for SessionOverride {
 impl CustomSession for SessionOverride {
     async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
         match &mut self.body {
-            Body::Held { sent: true, .. } => Ok(None),
-            Body::Held { whole, sent } => {
+            Body::Buffered { sent: true, .. } => Ok(None),
+            Body::Buffered { whole, sent } => {
                 *sent = true;
                 Ok(Some(whole.clone()))
             }
@@ -139,7 +139,7 @@ impl CustomSession for SessionOverride {
                         tokio::time::timeout(patience, read).await.unwrap_or_else(|_| is_late())
                     }
                 };
-                upload.came();
+                upload.received();
                 read.map_err(|error| error.into_down())
             }
         }
@@ -155,7 +155,7 @@ impl CustomSession for SessionOverride {
 
     async fn drain_request_body(&mut self) -> Result<()> {
         match &mut self.body {
-            Body::Held { sent, .. } => *sent = true,
+            Body::Buffered { sent, .. } => *sent = true,
             Body::Paced { .. } => return self.real_mut().drain_request_body().await,
         }
         Ok(())
@@ -163,14 +163,14 @@ impl CustomSession for SessionOverride {
 
     fn is_body_done(&mut self) -> bool {
         match &self.body {
-            Body::Held { sent, .. } => *sent,
+            Body::Buffered { sent, .. } => *sent,
             Body::Paced { .. } => self.real_mut().is_body_done(),
         }
     }
 
     fn is_body_empty(&mut self) -> bool {
         match &self.body {
-            Body::Held { whole, .. } => whole.is_empty(),
+            Body::Buffered { whole, .. } => whole.is_empty(),
             Body::Paced { .. } => self.real_mut().is_body_empty(),
         }
     }
@@ -185,14 +185,14 @@ impl CustomSession for SessionOverride {
 
     fn retry_buffer_truncated(&self) -> bool {
         match self.body {
-            Body::Held { .. } => false,
+            Body::Buffered { .. } => false,
             Body::Paced { .. } => self.real().retry_buffer_truncated(),
         }
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
         match &self.body {
-            Body::Held { whole, sent } => (*sent && !whole.is_empty()).then(|| whole.clone()),
+            Body::Buffered { whole, sent } => (*sent && !whole.is_empty()).then(|| whole.clone()),
             Body::Paced { .. } => self.real().get_retry_buffer(),
         }
     }
@@ -206,7 +206,7 @@ impl CustomSession for SessionOverride {
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         let tasks = match self.body {
-            Body::Held { .. } => tasks,
+            Body::Buffered { .. } => tasks,
             Body::Paced { .. } => in_pieces(tasks),
         };
         self.answering().response_duplex_vec(tasks).await

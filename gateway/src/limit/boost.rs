@@ -123,9 +123,9 @@ impl Boosts {
 
     /// Gives each check the allowance that is active for it.
     pub fn apply(&self, checks: &mut [LimitCheck], now: Tick) {
-        for ask in checks {
-            if let Some(boost) = self.of(ask.key, now) {
-                ask.quota = boost.raise(ask.lasting);
+        for check in checks {
+            if let Some(boost) = self.of(check.key, now) {
+                check.quota = boost.raise(check.lasting);
             }
         }
     }
@@ -139,17 +139,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boost_holds_until_its_time_is_over() {
+    fn a_boost_applies_until_it_expires() {
         let seed = Seed::new([1; 16]);
         let limit = seed.limit("w");
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
         let of =
             |requests| Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
-        let ask =
+        let check =
             LimitCheck { key, limit, quota: of(60), lasting: of(60), enforced: true, known: true };
         let boosts = Boosts::default();
         let quota_at = |now| {
-            let mut checks = [ask];
+            let mut checks = [check];
             boosts.apply(&mut checks, Tick(now));
             checks[0].quota.limit()
         };

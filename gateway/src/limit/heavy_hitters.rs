@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_come_first_and_fade() {
+    fn the_most_frequent_are_first_and_decay() {
         let mut sketch = Sketch::default();
         for name in ["a", "b", "b", "c", "b", "c"] {
             count(&mut sketch, name);

@@ -70,7 +70,7 @@ pub struct RemoteCheck {
 pub struct RemoteVerdict {
     /// Its verdict.
     pub verdict: Verdict,
-    /// The allowances that it was reached by, in the order of the asks.
+    /// The allowances that it was reached by, in the order of the checks.
     pub quotas: ArrayVec<Quota, CHECKS_MAX>,
 }
 
@@ -83,14 +83,14 @@ impl Limiter {
         Self { clock, store, boosts, owner: watch::Sender::new(LimitOwner::Here) }
     }
 
-    /// Checks every limit at `now`, and charges all or none. Boosts are put into `asks`.
+    /// Checks every limit at `now`, and charges all or none. Boosts are put into `checks`.
     pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
         self.store.judge(checks, now)
     }
 
     /// Checks every limit wherever the counters are. Leaves the allowances that were checked in
-    /// `asks`.
+    /// `checks`.
     pub async fn check_at_owner(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
         let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(checks));
         checked.await.unwrap_or(Err(OwnerLost))
@@ -115,13 +115,13 @@ impl Limiter {
         }
     }
 
-    /// Whether an enforced limit of `asks` has nothing left. Says no where the counters have
+    /// Whether an enforced limit of `checks` has nothing left. Says no where the counters have
     /// moved: the few requests that are left in this process need not know.
     #[must_use]
     pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
         self.boosts.apply(checks, now);
-        let mut enforced = checks.iter().filter(|ask| ask.enforced);
-        enforced.any(|ask| self.store.usage(ask, now).is_ok_and(|usage| usage.remaining == 0))
+        let mut enforced = checks.iter().filter(|check| check.enforced);
+        enforced.any(|check| self.store.usage(check, now).is_ok_and(|usage| usage.remaining == 0))
     }
 
     /// Notes which process owns the counters from now on.
@@ -139,15 +139,15 @@ async fn check_there(
     let own = checks.iter().copied().take(CHECKS_MAX).collect();
     way.send(RemoteCheck { checks: own, answer }).await.map_err(|_| OwnerLost)?;
     let RemoteVerdict { verdict, quotas } = answered.await.map_err(|_| OwnerLost)?;
-    for (ask, quota) in checks.iter_mut().zip(quotas) {
-        ask.quota = quota;
+    for (check, quota) in checks.iter_mut().zip(quotas) {
+        check.quota = quota;
     }
     Ok(verdict)
 }
 
 /// Takes off what boosts have added: they are where the counters are.
 fn remove_boosts(checks: &mut [LimitCheck]) {
-    for ask in checks {
-        ask.quota = ask.lasting;
+    for check in checks {
+        check.quota = check.lasting;
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps the states of limits in this process, in bounded shards.
 //!
 //! Each shard is a table behind a short lock. A request takes the locks of all its keys, in the
-//! order of the shards, asks every limit, and charges all or none.
+//! order of the shards, checks every limit, and charges all or none.
 //!
 //! # Invariants
 //!
@@ -85,7 +85,7 @@ impl Closed {
 
 /// What was found when a limit was asked.
 struct Look {
-    /// Whose state answers: the ask's own, or a shared one.
+    /// Whose state answers: the check's own, or a shared one.
     key: Key,
     /// Where it is, if it is there.
     place: Option<usize>,
@@ -133,7 +133,7 @@ impl Store {
 
     /// Asks all limits at `now`; charges all that are enforced, or none.
     ///
-    /// More than [`CHECKS_MAX`] checks are a mistake of the caller; those beyond are not made.
+    /// More than [`CHECKS_MAX`] checks are a bug of the caller; those beyond are not made.
     pub fn judge(&self, checks: &[LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
         let order = self.order(checks);
@@ -143,36 +143,36 @@ impl Store {
         if tables.iter().any(|table| table.moved) {
             return Err(Moved);
         }
-        let place = |ask: &LimitCheck| {
-            let shard = ask.key.shard(self.shards.len());
+        let place = |check: &LimitCheck| {
+            let shard = check.key.shard(self.shards.len());
             order.iter().position(|other| *other == shard).unwrap_or_default()
         };
         let mut admitted = true;
         let mut looks: ArrayVec<Look, CHECKS_MAX> = ArrayVec::new();
-        for ask in checks {
-            let Some(table) = tables.get_mut(place(ask)) else { continue };
-            let look = table.decide(ask, now);
-            admitted &= !ask.enforced || look.decision == Decision::Admit;
+        for check in checks {
+            let Some(table) = tables.get_mut(place(check)) else { continue };
+            let look = table.decide(check, now);
+            admitted &= !check.enforced || look.decision == Decision::Admit;
             looks.push(look);
         }
         let mut answers = ArrayVec::new();
-        for (ask, look) in checks.iter().zip(looks) {
-            let Some(table) = tables.get_mut(place(ask)) else { continue };
+        for (check, look) in checks.iter().zip(looks) {
+            let Some(table) = tables.get_mut(place(check)) else { continue };
             let usage = if admitted && look.decision == Decision::Admit {
-                table.charge(&look, ask, now)
+                table.charge(&look, check, now)
             } else {
-                table.usage(look.key, ask, now)
+                table.usage(look.key, check, now)
             };
             answers.push(CheckResult { decision: look.decision, usage });
         }
         Ok(Verdict::new(answers, admitted))
     }
 
-    /// The shards of all asks, lowest first and each once: the order in which they are locked.
+    /// The shards of all checks, lowest first and each once: the order in which they are locked.
     fn order(&self, checks: &[LimitCheck]) -> ArrayVec<usize, CHECKS_MAX> {
         let mut order = ArrayVec::new();
-        for ask in checks {
-            let shard = ask.key.shard(self.shards.len());
+        for check in checks {
+            let shard = check.key.shard(self.shards.len());
             let place = order.iter().position(|other| *other >= shard).unwrap_or(order.len());
             if order.get(place) != Some(&shard) {
                 order.insert(place, shard);
@@ -181,14 +181,14 @@ impl Store {
         order
     }
 
-    /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
-    pub fn usage(&self, ask: &LimitCheck, now: Tick) -> Result<Usage, Moved> {
-        let mut table = self.table(ask.key);
+    /// Where the key of `check` stands at `now`; a key without a state has used nothing.
+    pub fn usage(&self, check: &LimitCheck, now: Tick) -> Result<Usage, Moved> {
+        let mut table = self.table(check.key);
         if table.moved {
             return Err(Moved);
         }
-        let key = table.effective(ask, now);
-        Ok(table.usage(key, ask, now))
+        let key = table.effective(check, now);
+        Ok(table.usage(key, check, now))
     }
 
     /// Forgets what a key has used.
@@ -291,34 +291,34 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
 }
 
 impl Table {
-    /// What the state that answers `ask` decides, and whose and where that is.
-    fn decide(&mut self, ask: &LimitCheck, now: Tick) -> Look {
-        let key = self.effective(ask, now);
+    /// What the state that answers `check` decides, and whose and where that is.
+    fn decide(&mut self, check: &LimitCheck, now: Tick) -> Look {
+        let key = self.effective(check, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
         let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
             Some(entry) => {
-                entry.state.fit(ask.quota, now);
-                entry.state.decide(ask.quota, 1, now)
+                entry.state.fit(check.quota, now);
+                entry.state.decide(check.quota, 1, now)
             }
-            None => State::fresh(ask.quota).decide(ask.quota, 1, now),
+            None => State::fresh(check.quota).decide(check.quota, 1, now),
         };
         Look { key, place, decision }
     }
 
-    fn usage(&mut self, key: Key, ask: &LimitCheck, now: Tick) -> Usage {
+    fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
         match self.find(key) {
-            Some(entry) => entry.state.usage(ask.quota, now),
-            None => State::fresh(ask.quota).usage(ask.quota, now),
+            Some(entry) => entry.state.usage(check.quota, now),
+            None => State::fresh(check.quota).usage(check.quota, now),
         }
     }
 
-    fn charge(&mut self, look: &Look, ask: &LimitCheck, now: Tick) -> Usage {
+    fn charge(&mut self, look: &Look, check: &LimitCheck, now: Tick) -> Usage {
         let key = look.key;
         // There are only a few shared entries: they count for no unknown key.
-        let shared = key != ask.key;
+        let shared = key != check.key;
         self.overflowed += u64::from(shared);
-        let known = ask.known || shared;
-        // Another ask's new state may have moved this one, and then its key tells.
+        let known = check.known || shared;
+        // Another check's new state may have moved this one, and then its key tells.
         let place = look
             .place
             .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
@@ -329,11 +329,11 @@ impl Table {
                 entry.known = true;
                 self.unknown_keys -= 1;
             }
-            return entry.charge(ask, now);
+            return entry.charge(check, now);
         }
         let mut entry =
-            CounterEntry { key, forgotten_at: now, state: State::fresh(ask.quota), known };
-        let usage = entry.charge(ask, now);
+            CounterEntry { key, forgotten_at: now, state: State::fresh(check.quota), known };
+        let usage = entry.charge(check, now);
         self.unknown_keys += usize::from(!known);
         self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
         usage
@@ -343,19 +343,19 @@ impl Table {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 
-    /// The key whose state answers `ask`: its own, or where there is no room a shared one.
-    fn effective(&mut self, ask: &LimitCheck, now: Tick) -> Key {
-        let has_room = ask.known || self.unknown_keys < self.unknown_keys_max;
-        if has_room || self.find(ask.key).is_some() {
-            return ask.key;
+    /// The key whose state answers `check`: its own, or where there is no room a shared one.
+    fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
+        let has_room = check.known || self.unknown_keys < self.unknown_keys_max;
+        if has_room || self.find(check.key).is_some() {
+            return check.key;
         }
         if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
             self.sweep(now);
         }
         if self.unknown_keys < self.unknown_keys_max {
-            ask.key
+            check.key
         } else {
-            ask.key.overflow(ask.limit, self.shards)
+            check.key.overflow(check.limit, self.shards)
         }
     }
 
@@ -378,9 +378,9 @@ impl CounterEntry {
         now < self.forgotten_at.max(keep_until)
     }
 
-    fn charge(&mut self, ask: &LimitCheck, now: Tick) -> Usage {
-        let usage = self.state.charge(ask.quota, 1, now);
-        self.forgotten_at = self.state.forgotten_at(ask.quota);
+    fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {
+        let usage = self.state.charge(check.quota, 1, now);
+        self.forgotten_at = self.state.forgotten_at(check.quota);
         usage
     }
 }
@@ -398,7 +398,7 @@ mod tests {
     const SEED: [u8; 16] = [3; 16];
 
     /// A question of the limit `limit`, which allows `requests` a minute, about `name`.
-    fn ask(limit: &str, requests: u32, name: &str) -> LimitCheck {
+    fn check(limit: &str, requests: u32, name: &str) -> LimitCheck {
         let seed = Seed::new(SEED);
         let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
         let limit = seed.limit(limit);
@@ -410,14 +410,15 @@ mod tests {
         (0..times).filter(|_| store.judge(checks, Tick(1)).unwrap().is_admitted()).count()
     }
 
-    fn remaining(store: &Store, ask: &LimitCheck) -> u32 {
-        store.usage(ask, Tick(1)).unwrap().remaining
+    fn remaining(store: &Store, check: &LimitCheck) -> u32 {
+        store.usage(check, Tick(1)).unwrap().remaining
     }
 
     #[test]
     fn a_refused_request_costs_nothing_in_any_limit() {
         let store = Store::new(1_000);
-        let (workspace, organisation) = (ask("workspace", 3, "ws"), ask("organisation", 10, "org"));
+        let (workspace, organisation) =
+            (check("workspace", 3, "ws"), check("organisation", 10, "org"));
         assert_eq!(admitted(&store, &[workspace, organisation], 100), 3);
         assert_eq!(remaining(&store, &organisation), 7);
         assert_eq!(admitted(&store, &[organisation, workspace], 100), 0);
@@ -427,8 +428,8 @@ mod tests {
     #[test]
     fn an_observed_limit_counts_and_never_refuses() {
         let store = Store::new(1_000);
-        let observed = LimitCheck { enforced: false, ..ask("trial", 2, "ws") };
-        let enforced = ask("workspace", 5, "ws");
+        let observed = LimitCheck { enforced: false, ..check("trial", 2, "ws") };
+        let enforced = check("workspace", 5, "ws");
         assert_eq!(admitted(&store, &[observed, enforced], 100), 5);
         assert_eq!(remaining(&store, &observed), 0);
         let verdict = store.judge(&[observed], Tick(1)).unwrap();
@@ -438,17 +439,17 @@ mod tests {
     #[test]
     fn keys_of_one_shard_are_checked_under_one_lock() {
         let store = Store::with_shards(1_000, 1);
-        let checks = [ask("a", 2, "x"), ask("b", 3, "x"), ask("c", 4, "x")];
+        let checks = [check("a", 2, "x"), check("b", 3, "x"), check("c", 4, "x")];
         assert_eq!(admitted(&store, &checks, 10), 2);
-        assert_eq!(checks.map(|ask| remaining(&store, &ask)), [0, 1, 2]);
+        assert_eq!(checks.map(|check| remaining(&store, &check)), [0, 1, 2]);
     }
 
     #[test]
     fn unknown_keys_beyond_the_maximum_share_entries_and_known_keys_do_not() {
         let store = Store::with_shards(10, 1);
         let unknown_keys: Vec<LimitCheck> =
-            (0..1_000).map(|n| ask("w", 5, &format!("s{n}"))).collect();
-        let known = LimitCheck { known: true, ..ask("w", 5, "acme") };
+            (0..1_000).map(|n| check("w", 5, &format!("s{n}"))).collect();
+        let known = LimitCheck { known: true, ..check("w", 5, "acme") };
         let total: usize =
             unknown_keys.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
         assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
@@ -461,7 +462,7 @@ mod tests {
     #[test]
     fn a_sweep_drops_what_is_fresh_and_nothing_else() {
         let store = Store::with_shards(1_000, 1);
-        let (early, late) = (ask("w", 5, "early"), ask("w", 5, "late"));
+        let (early, late) = (check("w", 5, "early"), check("w", 5, "late"));
         let _ = store.judge(&[early], Tick(0));
         let _ = store.judge(&[late], Tick(30_000_000));
         store.sweep(0, Tick(59_999_999));
@@ -474,7 +475,7 @@ mod tests {
     #[test]
     fn nothing_is_dropped_while_changed_quotas_are_new() {
         let store = Store::with_shards(1_000, 1);
-        let _ = store.judge(&[ask("w", 5, "ws")], Tick(0));
+        let _ = store.judge(&[check("w", 5, "ws")], Tick(0));
         store.keep_until(Tick(90_000_000));
         store.sweep(0, Tick(70_000_000));
         assert_eq!(store.fill().keys, 1);
@@ -485,16 +486,16 @@ mod tests {
     #[test]
     fn room_that_has_become_free_is_used_again() {
         let store = Store::with_shards(1, 1);
-        assert_eq!(admitted(&store, &[ask("w", 5, "first")], 1), 1);
+        assert_eq!(admitted(&store, &[check("w", 5, "first")], 1), 1);
         let later = Tick(120_000_000);
-        assert!(store.judge(&[ask("w", 5, "second")], later).unwrap().is_admitted());
+        assert!(store.judge(&[check("w", 5, "second")], later).unwrap().is_admitted());
         assert_eq!(store.fill().overflowed, 0);
     }
 
     #[test]
     fn an_unknown_key_that_enters_the_directory_frees_its_entry() {
         let store = Store::with_shards(1, 1);
-        let stranger = ask("w", 5, "ws");
+        let stranger = check("w", 5, "ws");
         let _ = store.judge(&[stranger], Tick(1));
         let _ = store.judge(&[LimitCheck { known: true, ..stranger }], Tick(1));
         assert_eq!(store.fill(), Fill { keys: 1, unknown_keys: 0, overflowed: 0 });
@@ -504,17 +505,17 @@ mod tests {
     #[test]
     fn a_reset_key_has_used_nothing() {
         let store = Store::new(10);
-        let ask = ask("w", 5, "ws");
-        let _ = store.judge(&[ask], Tick(1));
-        store.reset(ask.key).unwrap();
-        assert_eq!(remaining(&store, &ask), 5);
+        let check = check("w", 5, "ws");
+        let _ = store.judge(&[check], Tick(1));
+        store.reset(check.key).unwrap();
+        assert_eq!(remaining(&store, &check), 5);
         assert_eq!(store.fill().keys, 0);
     }
 
     #[test]
     fn parallel_requests_never_get_more_than_the_limit() {
         let store = Store::new(1_000);
-        let checks = [ask("workspace", 60, "ws"), ask("organisation", 600, "org")];
+        let checks = [check("workspace", 60, "ws"), check("organisation", 600, "org")];
         let total: usize = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..8).map(|_| scope.spawn(|| admitted(&store, &checks, 100))).collect();
@@ -527,8 +528,8 @@ mod tests {
     #[test]
     fn what_is_closed_answers_nothing_and_opened_again_has_forgotten_nothing() {
         let store = Store::with_shards(10, 2);
-        let checks: Vec<LimitCheck> = (0..8).map(|n| ask("w", 5, &format!("{n}"))).collect();
-        let both = |shard: usize| checks.iter().find(|ask| ask.key.shard(2) == shard).unwrap();
+        let checks: Vec<LimitCheck> = (0..8).map(|n| check("w", 5, &format!("{n}"))).collect();
+        let both = |shard: usize| checks.iter().find(|check| check.key.shard(2) == shard).unwrap();
         let (left, right) = (*both(0), *both(1));
         assert_eq!(admitted(&store, &[left, right], 2), 2);
         let closed = store.close(0).unwrap();
@@ -541,7 +542,7 @@ mod tests {
         assert_eq!(remaining(&store, &right), 3, "nothing was charged beside what had moved");
         assert_eq!(closed.each(Tick(1)).count(), 1);
         store.reopen(0, closed);
-        assert_eq!([left, right].map(|ask| remaining(&store, &ask)), [3, 3]);
+        assert_eq!([left, right].map(|check| remaining(&store, &check)), [3, 3]);
         assert_eq!(store.fill().unknown_keys, 2);
     }
 }

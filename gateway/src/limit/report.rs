@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. The numbers come from the decision's own look at the states.
-//! 2. Remaining is rounded down, reset and retry up: a client that waits as told is not refused.
+//! 2. Remaining is rounded down, reset and retry up: after `Retry-After` no client is refused.
 //!
 //! # Not here
 //!
@@ -18,19 +18,19 @@ use weir_common::time::Moment;
 
 use super::{LimitCheck, Verdict};
 
-/// The name of a limit as headers write it, and whether clients are told of it.
+/// The name of a limit as headers write it, and its check.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'l> {
     /// The limit's name in the settings.
     pub name: &'l str,
-    /// What was asked.
-    pub ask: &'l LimitCheck,
+    /// The check.
+    pub check: &'l LimitCheck,
 }
 
-/// What a governed answer says.
+/// The rate limit headers of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitReport {
-    /// Which limit binds, by its place among those asked.
+    /// Which limit binds, by its place among the checks.
     pub binding: usize,
     /// `X-RateLimit-Limit`
     pub limit: u32,
@@ -43,17 +43,17 @@ pub struct RateLimitReport {
 }
 
 /// Reads the binding limit out of a verdict: the one that refused for longest, or else the one
-/// with the least left. Observed limits are not shown; where nothing else was asked, nothing is.
+/// with the least left. Observed limits are not shown; with no other check there is no report.
 #[must_use]
-pub fn told(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
+pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
     let shown =
-        checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (ask, _))| ask.enforced);
+        checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (check, _))| check.enforced);
     let mut binding: Option<(usize, &Usage, Option<Duration>)> = None;
-    for (nth, (ask, answer)) in shown {
+    for (nth, (check, answer)) in shown {
         let wait = match answer.decision {
             Decision::Admit => None,
             Decision::Refuse { retry_at } => Some(retry_at.since(now.tick)),
-            Decision::TooLarge => Some(ask.quota.window()),
+            Decision::TooLarge => Some(check.quota.window()),
         };
         let binds = binding.is_none_or(|(_, least, longest)| {
             (wait > longest) || (wait == longest && answer.usage.remaining < least.remaining)
@@ -81,9 +81,9 @@ fn seconds_up(wait: Duration) -> u64 {
 #[must_use]
 pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, String) {
     let (mut policy, mut usage) = (String::new(), String::new());
-    for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(l, _)| l.ask.enforced) {
+    for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(l, _)| l.check.enforced) {
         let comma = if policy.is_empty() { "" } else { ", " };
-        let quota = limit.ask.quota;
+        let quota = limit.check.quota;
         let window = seconds_up(quota.window()).max(1);
         let full_in = seconds_up(answer.usage.full_at.since(now.tick));
         // Writing to a String cannot fail.
@@ -144,7 +144,7 @@ mod tests {
 
     const NOW: Moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_400_000) };
 
-    fn ask(name: &str, quota: Quota) -> LimitCheck {
+    fn check(name: &str, quota: Quota) -> LimitCheck {
         let seed = Seed::new([9; 16]);
         let limit = seed.limit(name);
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
@@ -157,49 +157,49 @@ mod tests {
 
     #[test]
     fn the_limit_with_the_least_left_is_shown() {
-        let checks = [ask("a", minute(10)), ask("b", minute(3)), ask("c", minute(3))];
+        let checks = [check("a", minute(10)), check("b", minute(3)), check("c", minute(3))];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        let told = told(&checks, &verdict, NOW).unwrap();
-        assert_eq!((told.binding, told.limit, told.remaining), (1, 3, 2));
-        assert_eq!(told.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
-        assert_eq!(told.retry_after, None);
+        let report = summary(&checks, &verdict, NOW).unwrap();
+        assert_eq!((report.binding, report.limit, report.remaining), (1, 3, 2));
+        assert_eq!(report.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
+        assert_eq!(report.retry_after, None);
     }
 
     #[test]
     fn the_limit_that_refuses_for_longest_is_shown() {
         let second = Quota::Rolling(rolling::Quota { requests: 1, window: Duration::from_secs(1) });
-        let checks = [ask("a", second), ask("b", minute(1)), ask("c", minute(1_000))];
+        let checks = [check("a", second), check("b", minute(1)), check("c", minute(1_000))];
         let store = Store::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
-        let told = told(&checks, &store.judge(&checks, later.tick).unwrap(), later).unwrap();
-        assert_eq!((told.binding, told.remaining, told.retry_after), (1, 0, Some(60)));
+        let report = summary(&checks, &store.judge(&checks, later.tick).unwrap(), later).unwrap();
+        assert_eq!((report.binding, report.remaining, report.retry_after), (1, 0, Some(60)));
     }
 
     #[test]
     fn a_wait_of_a_moment_is_a_second() {
         let quota = Quota::Bucket(token_bucket::BucketQuota { rate: 50, burst: 1 });
         let store = Store::new(10);
-        let checks = [ask("a", quota)];
+        let checks = [check("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
-        let told = told(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW).unwrap();
-        assert_eq!((told.limit, told.retry_after), (1, Some(1)));
+        let report = summary(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW).unwrap();
+        assert_eq!((report.limit, report.retry_after), (1, Some(1)));
     }
 
     #[test]
     fn what_is_only_observed_is_not_shown() {
-        let checks = [LimitCheck { enforced: false, ..ask("a", minute(1)) }];
+        let checks = [LimitCheck { enforced: false, ..check("a", minute(1)) }];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        assert_eq!(told(&checks, &verdict, NOW), None);
+        assert_eq!(summary(&checks, &verdict, NOW), None);
     }
 
     #[test]
     fn the_draft_headers_carry_every_limit() {
-        let checks = [ask("workspace", minute(60)), ask("organisation", minute(600))];
+        let checks = [check("workspace", minute(60)), check("organisation", minute(600))];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
         let named = [
-            Named { name: "workspace", ask: &checks[0] },
-            Named { name: "organisation", ask: &checks[1] },
+            Named { name: "workspace", check: &checks[0] },
+            Named { name: "organisation", check: &checks[1] },
         ];
         let (policy, usage) = ietf(&named, &verdict, NOW);
         assert_eq!(policy, "\"workspace\";q=60;w=60, \"organisation\";q=600;w=60");

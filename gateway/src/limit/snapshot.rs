@@ -31,7 +31,7 @@ const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
 pub enum SnapshotError {
     /// Its first bytes are not ours.
     #[error("it is not a snapshot of weir-gateway's limits")]
-    NotOurs,
+    UnknownFormat,
     /// It ends too early, or goes on too long.
     #[error("it is cut short or damaged")]
     Damaged,
@@ -119,7 +119,7 @@ fn halves(bits: u128) -> [u64; 2] {
 
 /// Reads what [`write`] wrote.
 pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
-    let bytes = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::NotOurs)?;
+    let bytes = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::UnknownFormat)?;
     let (seed, rest) = bytes.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
     let mut reader = Reader { rest, now };
     let keep_until = reader.ahead()?;
@@ -215,7 +215,7 @@ mod tests {
     const STARTED: Moment =
         Moment { tick: Tick(500_000_000), unix: UnixTime(1_700_000_010_000_000) };
 
-    fn ask(name: &str, quota: Quota) -> LimitCheck {
+    fn check(name: &str, quota: Quota) -> LimitCheck {
         let limit = SEED.limit("limit");
         let key = Key::new(SEED.owner(Scope::Workspace, name.as_bytes()), limit);
         LimitCheck {
@@ -236,18 +236,18 @@ mod tests {
     fn stopped() -> (Store, Vec<LimitCheck>) {
         let store = Store::new(1_000);
         let checks = vec![
-            ask("minute", window(5, 60)),
-            ask("known hours", window(5, 7_200)),
-            ask("bucket", Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 100 })),
+            check("minute", window(5, 60)),
+            check("known hours", window(5, 7_200)),
+            check("bucket", Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 100 })),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
-            assert!(checks.iter().all(|ask| store.judge(&[*ask], now).unwrap().is_admitted()));
+            assert!(checks.iter().all(|check| store.judge(&[*check], now).unwrap().is_admitted()));
         }
         (store, checks)
     }
 
     #[test]
-    fn a_window_goes_on_where_it_was() {
+    fn a_restored_window_continues() {
         let (store, checks) = stopped();
         let snapshot = read(&write(&store, SEED, b"", STOPPED), STARTED).unwrap();
         assert_eq!(snapshot.seed, SEED);
@@ -256,7 +256,7 @@ mod tests {
         let left = |at: u64| {
             checks
                 .iter()
-                .map(|ask| after.usage(ask, Tick(at)).unwrap().remaining)
+                .map(|check| after.usage(check, Tick(at)).unwrap().remaining)
                 .collect::<Vec<_>>()
         };
         assert_eq!(
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_long_window_is_exact_long_after_a_restart() {
-        let hours = ask("known hours", window(1, 7_200));
+        let hours = check("known hours", window(1, 7_200));
         let store = Store::new(10);
         assert!(store.judge(&[hours], STOPPED.tick).unwrap().is_admitted());
         let bytes = write(&store, SEED, b"", STOPPED);
@@ -327,6 +327,6 @@ mod tests {
         }
         let longer = [bytes.as_slice(), b"x"].concat();
         assert_eq!(read(&longer, STARTED).unwrap_err(), SnapshotError::Damaged);
-        assert_eq!(read(b"something else", STARTED).unwrap_err(), SnapshotError::NotOurs);
+        assert_eq!(read(b"something else", STARTED).unwrap_err(), SnapshotError::UnknownFormat);
     }
 }

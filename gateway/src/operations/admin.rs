@@ -47,7 +47,7 @@ impl Program for GatewayAdmin {
         metrics.keys.set(count(fill.keys));
         metrics.unknown_keys.set(count(fill.unknown_keys));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
-        metrics.held_bytes.set(i64::try_from(shared.body_budget.taken()).unwrap_or(i64::MAX));
+        metrics.buffered_bytes.set(i64::try_from(shared.body_budget.used()).unwrap_or(i64::MAX));
         let active = shared.active.load_full();
         let remembered = active.verifier.as_ref().map_or(0, |verifier| verifier.cached());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
@@ -112,8 +112,8 @@ impl GatewayAdmin {
     }
 
     fn top(&self, query: &str) -> Reply {
-        let asked = query.split('&').find_map(|part| part.strip_prefix("n="));
-        let places = asked.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
+        let requested = query.split('&').find_map(|part| part.strip_prefix("n="));
+        let places = requested.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
         let [busiest, refused] = self.0.top.most(places).map(|seen| {
             let shown = seen.iter().map(
                 |seen| json!({"limit": &*seen.limit, "key": &*seen.name, "count": seen.count}),

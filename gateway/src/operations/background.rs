@@ -123,19 +123,19 @@ async fn check(
     let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
     // A connection that could be shared would be kept; each check connects anew.
     peer.options.max_h2_streams = 1;
-    let answer = single_request::ask(&connector, &peer, &request, health.timeout).await;
-    let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
-    if address.checked(well, health) {
-        let said = match &answer {
+    let answer = single_request::send(&connector, &peer, &request, health.timeout).await;
+    let healthy = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
+    if address.checked(healthy, health) {
+        let outcome = match &answer {
             Ok(answer) => answer.status.to_string(),
-            Err(error) => single_request::told(error),
+            Err(error) => single_request::cause(error),
         };
         let fields = [
             ("upstream", json!(upstream.name)),
             ("server", json!(server.name)),
             ("address", json!(address.socket.to_string())),
-            ("healthy", json!(well)),
-            ("answer", json!(said)),
+            ("healthy", json!(healthy)),
+            ("answer", json!(outcome)),
         ];
         events::event(Level::Warn, "upstream server health changed", &fields);
     }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_nowhere_now_stays_where_it_was() {
+    fn a_name_that_no_longer_resolves_keeps_its_addresses() {
         let shared = shared();
         assert_eq!(shared.active.load().unreachable(), ["only"]);
         place(&shared, Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]));

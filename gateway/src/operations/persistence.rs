@@ -74,13 +74,13 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
     None
 }
 
-/// Takes up the states of `earlier`, and forgets none of them while rules that remember for longer
-/// may still ask for it. Says how many there are.
+/// Restores the states of `earlier`, and forgets none of them while rules with longer windows
+/// may still need it. Returns how many there are.
 #[must_use]
-pub fn take_up(shared: &Shared, earlier: Snapshot) -> usize {
+pub fn restore(shared: &Shared, earlier: Snapshot) -> usize {
     // What cannot be read is of a version whose rules had no such times.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
-    memory.hold(&shared.limiter.store, &shared.active.load().rules, shared.clock.now().tick);
+    memory.retain_in(&shared.limiter.store, &shared.active.load().rules, shared.clock.now().tick);
     earlier.restore(&shared.limiter.store)
 }
 
@@ -145,12 +145,12 @@ pub(crate) mod tests {
     /// `memory` in their place.
     fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
         let clock = Clock::manual(UnixTime(1_000_000_000));
-        let (left, taken) = (shared(old.0, old.1, &clock), shared(new.0, new.1, &clock));
+        let (left, restored) = (shared(old.0, old.1, &clock), shared(new.0, new.1, &clock));
         let own = serde_json::to_vec(&Retention::of(&left.active.load().rules)).unwrap();
         let now = clock.now();
         let bytes = snapshot::write(&left.limiter.store, left.seed, memory.unwrap_or(&own), now);
-        let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());
-        taken.limiter.store.kept_until().since(now.tick.max(Tick(0)))
+        let _ = restore(&restored, snapshot::read(&bytes, now).unwrap());
+        restored.limiter.store.kept_until().since(now.tick.max(Tick(0)))
     }
 
     #[test]

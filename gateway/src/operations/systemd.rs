@@ -40,15 +40,15 @@ impl Notify {
 
     /// We serve, and are the main process from now on.
     pub fn ready(&self) {
-        self.say(&format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id()));
+        self.send(&format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id()));
     }
 
     /// We take no new work.
     pub fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=draining connections");
+        self.send("STOPPING=1\nSTATUS=draining connections");
     }
 
-    fn say(&self, words: &str) {
+    fn send(&self, words: &str) {
         // A supervisor that does not listen must not keep us from serving.
         let _ = self.0.as_ref().map(|socket| socket.send(words.as_bytes()));
     }
@@ -59,22 +59,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_supervisor_hears_at_a_path_and_at_a_name() {
+    fn a_supervisor_is_notified_at_a_path_and_at_an_abstract_name() {
         let process = std::process::id();
         let path = std::env::temp_dir().join(format!("weir-notify-{process}"));
         let name = format!("weir-notify-{process}");
         let abstractly = SocketAddr::from_abstract_name(&name).unwrap();
-        let hears = [
+        let supervisors = [
             (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
             (format!("@{name}").into(), UnixDatagram::bind_addr(&abstractly).unwrap()),
         ];
-        for (place, supervisor) in hears {
+        for (place, supervisor) in supervisors {
             let notify = Notify::at(Some(&place)).unwrap();
             notify.ready();
-            let mut heard = [0; 200];
-            let length = supervisor.recv(&mut heard).unwrap();
-            let said = format!("READY=1\nMAINPID={process}\n");
-            assert!(heard[..length].starts_with(said.as_bytes()));
+            let mut received = [0; 200];
+            let length = supervisor.recv(&mut received).unwrap();
+            let expected = format!("READY=1\nMAINPID={process}\n");
+            assert!(received[..length].starts_with(expected.as_bytes()));
         }
         std::fs::remove_file(path).unwrap();
     }

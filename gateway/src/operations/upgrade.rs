@@ -3,13 +3,13 @@
 //! SIGUSR2 starts the program anew, with one end of a socket as its standard input. The new
 //! process loads the configuration, takes the listening sockets and says that it is ready; only
 //! then do the counters move, and after them it accepts. The old process sees its connections
-//! out, each with one more answer at most, and asks the new one about them.
+//! out, each with one more answer at most, and sends their checks to the new one.
 //!
 //! ```text
 //!   old  ── Sockets, Offer ──▶  new      nothing has changed: a failure costs nothing
 //!   old  ◀───── Ready ────────  new
 //!   old  ── States …, Moved ─▶  new      decisions wait; a failure opens the old store again
-//!   old  ◀───── Taken ────────  new      the new one accepts, the old one no longer does
+//!   old  ◀─── Received ───────  new      the new one accepts, the old one no longer does
 //!   old  ──── Question … ────▶  new      until the old one's last connection is over
 //! ```
 //!
@@ -17,7 +17,7 @@
 //!
 //! 1. The counters have one home: a shard is closed before its states are sent, and opened again
 //!    only when the process that they were sent to is dead.
-//! 2. Until `Taken` the old process can go on as if nothing had happened, and does so whatever
+//! 2. Until `Received` the old process can go on as if nothing had happened, and does so whatever
 //!    fails. After it the new one needs nothing of the old.
 //! 3. A request that meets the move waits for its end, within `CHECK_WAIT`; where the new
 //!    process is lost it is refused, for what was used is unknown.
@@ -98,19 +98,19 @@ mod tests {
     use crate::rules::retention::Retention;
 
     /// Hands the counters of `old` to `new`, as two processes do.
-    fn hand_over(old: &Shared, new: &Shared) {
+    fn transfer(old: &Shared, new: &Shared) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
         let mut predecessor = Predecessor { stream: ours, offer, sockets: Vec::new() };
         std::thread::scope(|scope| {
-            let taking = scope.spawn(|| predecessor.take_counters(new).unwrap());
+            let receiving = scope.spawn(|| predecessor.receive_counters(new).unwrap());
             assert_eq!(protocol::read(&mut theirs).unwrap().0, protocol::Kind::Ready);
-            let sent = successor::hand_states(&mut theirs, old, &mut Vec::new()).unwrap();
-            assert_eq!(taking.join().unwrap(), sent);
+            let sent = successor::send_states(&mut theirs, old, &mut Vec::new()).unwrap();
+            assert_eq!(receiving.join().unwrap(), sent);
         });
     }
 
-    fn ask(shared: &Shared, limit: &str, name: &str) -> LimitCheck {
+    fn check(shared: &Shared, limit: &str, name: &str) -> LimitCheck {
         let active = shared.active.load();
         let (_, limit) = active.rules.limit(limit).unwrap();
         let key = Key::new(shared.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
@@ -123,20 +123,21 @@ mod tests {
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let (earlier, old) = (shared("1s", 200, &clock), shared("5m", 200, &clock));
         for _ in 0..4 {
-            let _ = old.limiter.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
+            let _ =
+                old.limiter.store.judge(&[check(&earlier, "workspace", "ws")], clock.now().tick);
         }
         // What a reload from the one to the other does.
         let rules = &old.active.load().rules;
-        Retention::of(&earlier.active.load().rules).hold(
+        Retention::of(&earlier.active.load().rules).retain_in(
             &old.limiter.store,
             rules,
             clock.now().tick,
         );
         clock.advance(Duration::from_secs(2));
         let new = shared("5m", 200, &clock);
-        hand_over(&old, &new);
+        transfer(&old, &new);
         let left =
-            |now| new.limiter.store.usage(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
+            |now| new.limiter.store.usage(&check(&new, "workspace", "ws"), now).unwrap().remaining;
         assert_eq!(left(clock.now().tick), 56);
         clock.advance(Duration::from_secs(297));
         (0..new.limiter.store.shards())
@@ -147,15 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn a_boost_goes_over_as_numbers_and_has_the_window_of_the_new_process() {
+    fn a_boost_is_transferred_as_values_and_uses_the_new_processs_window() {
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let (old, new) = (shared("1s", 200, &clock), shared("5m", 200, &clock));
         let now = clock.now().tick;
         let raised = Values { requests: Some(90), ..Values::default() };
         let boost = Boost { raised, until: now.plus(Duration::from_secs(600)) };
-        old.limiter.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
-        hand_over(&old, &new);
-        let mut checks = [ask(&new, "workspace", "ws")];
+        old.limiter.boosts.set(check(&old, "workspace", "ws").key, boost, now).unwrap();
+        transfer(&old, &new);
+        let mut checks = [check(&new, "workspace", "ws")];
         new.limiter.boosts.apply(&mut checks, now);
         let Quota::Rolling(quota) = checks[0].quota else { panic!("it has a window") };
         assert_eq!((quota.requests, quota.window), (90, Duration::from_secs(300)));

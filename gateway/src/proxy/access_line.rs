@@ -87,23 +87,23 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     }
     let duration = micros(now.tick.since(context.began.tick));
     line.thousandths("duration_ms", duration);
-    if let Some(asked_at) = context.upstream.picked_at {
+    if let Some(picked_at) = context.upstream.picked_at {
         let answered_at = context.upstream.answered_at.unwrap_or(now.tick);
-        line.thousandths("upstream_ms", micros(answered_at.since(asked_at)));
+        line.thousandths("upstream_ms", micros(answered_at.since(picked_at)));
     }
     line.number("bytes_received", facts.bytes_received as u64);
     line.number("bytes_sent", facts.bytes_sent.max(context.response.bytes) as u64);
-    let whose = &context.facts.tenant;
-    let plane = whose.plane.and_then(|at| rules.planes.get(at));
+    let tenant = &context.facts.tenant;
+    let plane = tenant.plane.and_then(|at| rules.planes.get(at));
     line.some("plane", plane.map(|plane| plane.name.as_str()));
-    let route = whose.route.and_then(|at| rules.routes.get(at));
+    let route = tenant.route.and_then(|at| rules.routes.get(at));
     line.some("route", route.map(|route| route.pattern.text.as_str()));
     if route.is_some_and(|route| route.exempt) {
         line.raw("exempt", "true");
     }
-    line.some("workspace", whose.workspace.as_deref());
-    line.some("organisation", whose.organisation.as_deref());
-    line.some("instance", whose.instance.as_deref());
+    line.some("workspace", tenant.workspace.as_deref());
+    line.some("organisation", tenant.organisation.as_deref());
+    line.some("instance", tenant.instance.as_deref());
     if !context.facts.limits.outcomes.is_empty() {
         limits(&mut line, context);
     }
@@ -121,17 +121,17 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
 
 /// Which limits were asked, and what each said.
 fn limits(line: &mut Line, context: &RequestContext) {
-    line.list("limits", &context.facts.limits.outcomes, |line, said| {
-        let limit = context.config.rules.limits.get(said.limit);
+    line.list("limits", &context.facts.limits.outcomes, |line, outcome| {
+        let limit = context.config.rules.limits.get(outcome.limit);
         let enforced = limit.is_none_or(|limit| limit.enforced);
-        let word = match said.decision {
+        let word = match outcome.decision {
             Decision::Admit => "admit",
             _ if enforced => "refuse",
             _ => "would_refuse",
         };
         line.some("limit", limit.map(|limit| &*limit.name));
-        line.text("key", &said.name);
+        line.text("key", &outcome.name);
         line.text("decision", word);
-        line.number("remaining", said.remaining.into());
+        line.number("remaining", outcome.remaining.into());
     });
 }

@@ -32,7 +32,7 @@ pub struct Limits {
     /// Bytes of this body.
     pub bytes_max: u64,
     /// Bytes of all bodies held.
-    pub held_bytes_max: u64,
+    pub buffered_bytes_max: u64,
     /// Until all of it is here.
     pub timeout: Duration,
 }
@@ -85,7 +85,7 @@ async fn read_all(
                 if (body.len() + chunk.len()) as u64 > limits.bytes_max {
                     return Err(too_large());
                 }
-                if !permit.take(chunk.len() as u64, limits.held_bytes_max) {
+                if !permit.reserve(chunk.len() as u64, limits.buffered_bytes_max) {
                     return Err(Unread::Refused(Refusal::Busy));
                 }
                 body.extend_from_slice(&chunk);

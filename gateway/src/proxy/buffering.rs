@@ -30,7 +30,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::Batch;
 
 /// Reads a batch's body, counts its items, and lets it play to the upstream.
-pub async fn hold(
+pub async fn buffer(
     shared: &Arc<Shared>,
     session: &mut Session,
     context: &mut RequestContext,
@@ -48,17 +48,17 @@ pub async fn hold(
     let server = &context.config.settings.server;
     let limits = body::Limits {
         bytes_max: batch.bytes_max,
-        held_bytes_max: server.caps.held_bytes_max,
+        buffered_bytes_max: server.caps.held_bytes_max,
         timeout: server.body_timeout,
     };
     let downstream = &mut *session.downstream_session;
-    let held = body::read(downstream, &shared.body_budget, limits).await?;
+    let buffered = body::read(downstream, &shared.body_budget, limits).await?;
     let items_max = batch.items_max;
-    batch::count(&held.body, items_max)
+    batch::count(&buffered.body, items_max)
         .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
-    let bytes = held.body.len();
-    let slot = wrap(downstream, held.body, shared);
-    context.held = Some(Replayed { slot, bytes, permit: held.permit });
+    let bytes = buffered.body.len();
+    let slot = wrap(downstream, buffered.body, shared);
+    context.buffered = Some(Replayed { slot, bytes, permit: buffered.permit });
     Ok(())
 }
 
@@ -66,7 +66,7 @@ pub async fn hold(
 fn wrap(session: &mut ServerSession, body: Bytes, shared: &Arc<Shared>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
-    *session = SessionOverride::held(real, body, slot.clone(), shared.clone());
+    *session = SessionOverride::buffered(real, body, slot.clone(), shared.clone());
     slot
 }
 

@@ -42,7 +42,7 @@ pub struct RequestContext {
     /// The answer to it.
     pub response: ResponseFacts,
     /// A body that was buffered, and the session behind it.
-    pub held: Option<Replayed>,
+    pub buffered: Option<Replayed>,
     /// However the request ends, it is no longer in flight.
     _in_flight: InFlight,
 }
@@ -127,7 +127,7 @@ impl RequestContext {
             facts: RequestFacts::default(),
             upstream: UpstreamFacts::default(),
             response: ResponseFacts::default(),
-            held: None,
+            buffered: None,
             _in_flight: in_flight,
         }
     }

@@ -88,10 +88,10 @@ const ADDED: usize = 7;
 /// Pingora's own header type parses a name and keeps its case anew for each header put in; its
 /// parts are a plain map, so the head is taken apart and put together once.
 ///
-/// `asked` is the head as the client sent it: what is of one hop has been taken off `head`, and
+/// `request` is the head as the client sent it: what is of one hop has been taken off `head`, and
 /// with it what a server of gRPC insists on.
 pub fn to_upstream(
-    asked: &RequestHeader,
+    request: &RequestHeader,
     head: &mut RequestHeader,
     context: &RequestContext,
 ) -> Result<()> {
@@ -103,9 +103,9 @@ pub fn to_upstream(
     };
     let mut parts = http::request::Parts::from(whole);
     parts.headers.reserve(ADDED);
-    let takes_trailers =
-        asked.headers.get_all(header::TE).iter().any(|te| te.as_bytes() == b"trailers");
-    if takes_trailers && parts.version == Version::HTTP_2 {
+    let accepts_trailers =
+        request.headers.get_all(header::TE).iter().any(|te| te.as_bytes() == b"trailers");
+    if accepts_trailers && parts.version == Version::HTTP_2 {
         parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     // Where a client speaks HTTP/2 its host is in the target: every upstream gets it in one form.
@@ -126,11 +126,11 @@ pub fn to_upstream(
 }
 
 fn complete(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
-    if let Some(held) = &context.held {
+    if let Some(buffered) = &context.buffered {
         // Every byte is here: the upstream gets an exact length, and nothing to wait for.
         headers.remove(header::EXPECT);
         headers.remove(header::TRANSFER_ENCODING);
-        headers.insert(header::CONTENT_LENGTH, held.bytes.into());
+        headers.insert(header::CONTENT_LENGTH, buffered.bytes.into());
     }
     join_cookies(headers)?;
     remove_limits(headers);
@@ -185,8 +185,8 @@ fn name_request(headers: &mut HeaderMap, context: &RequestContext) -> Result<()>
         headers.insert(REQUEST_ID, value(context.name().into_owned())?);
     }
     let mut traces = headers.get_all(&TRACE_PARENT).iter();
-    let goes_on = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
-    if !goes_on || traces.next().is_some() {
+    let continues = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
+    if !continues || traces.next().is_some() {
         headers.remove("tracestate");
         let mut trace = String::with_capacity(55);
         trace.push_str("00-");
@@ -222,7 +222,7 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
 
 /// Takes off a request, or what follows the body of an answer, what only we may say.
 pub fn remove_limits(headers: &mut HeaderMap) {
-    if says_limits(headers) {
+    if has_limit_fields(headers) {
         for name in LIMIT_HEADERS {
             headers.remove(name);
         }
@@ -248,7 +248,7 @@ pub fn to_client(
 ) -> Result<()> {
     remove_limits_of(head);
     let refused =
-        context.facts.limits.report.as_ref().is_some_and(|told| told.retry_after.is_some());
+        context.facts.limits.report.as_ref().is_some_and(|report| report.retry_after.is_some());
     if head.headers.contains_key(&REQUEST_ID) {
         head.remove_header(&REQUEST_ID);
     }
@@ -286,7 +286,7 @@ fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
 
 /// Takes off an answer what only we may say.
 pub fn remove_limits_of(head: &mut ResponseHeader) {
-    if says_limits(&head.headers) {
+    if has_limit_fields(&head.headers) {
         for name in LIMIT_HEADERS {
             head.remove_header(name);
         }
@@ -315,7 +315,7 @@ fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
 }
 
 /// Whether there is any of [`LIMIT_HEADERS`], which is seldom, and quickly seen.
-fn says_limits(headers: &HeaderMap) -> bool {
+fn has_limit_fields(headers: &HeaderMap) -> bool {
     headers.keys().map(HeaderName::as_str).any(|name| {
         (name.starts_with("x-ratelimit") || name.starts_with("ratelimit"))
             && LIMIT_HEADERS.contains(&name)

@@ -108,7 +108,7 @@ pub fn failed(shared: &Shared, context: &mut RequestContext) {
         return;
     };
     let change = upstream.failed(pick, shared.clock.now().tick);
-    tell(shared, context, change);
+    log_change(shared, context, change);
 }
 
 /// Takes note that the server that was tried last did not let us connect, and logs it where it is
@@ -124,11 +124,11 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
         return;
     }
     upstream.connected(pick, false);
-    if !again && upstream.tells(shared.clock.now().tick) {
+    if !again && upstream.should_log(shared.clock.now().tick) {
         let fields = [
             ("upstream", json!(upstream.name)),
             ("address", json!(pick.address.to_string())),
-            ("error", json!(single_request::told(error))),
+            ("error", json!(single_request::cause(error))),
         ];
         events::event(Level::Warn, "upstream unreachable", &fields);
     }
@@ -156,7 +156,7 @@ pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCod
     } else if upstream.is_ejected(pick) {
         // One that is back is not kept waiting for the end of a long answer.
         let change = upstream.succeeded(pick);
-        tell(shared, context, change);
+        log_change(shared, context, change);
     }
 }
 
@@ -183,11 +183,11 @@ pub fn ended(shared: &Shared, context: &RequestContext) {
     }
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         let change = upstream.succeeded(pick);
-        tell(shared, context, change);
+        log_change(shared, context, change);
     }
 }
 
-fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
+fn log_change(shared: &Shared, context: &RequestContext, change: Option<Change>) {
     let (Some(upstream), Some(change)) = (context.upstream_of_route(), change) else { return };
     let Some(pick) = context.picked() else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };

@@ -1,6 +1,6 @@
 //! The memory that buffered request bodies share.
 //!
-//! Invariant: what is only announced takes nothing; what is taken comes back when its permit is
+//! Invariant: what is only announced reserves nothing; what is reserved returns when its permit is
 //! dropped.
 //!
 //! Not here: reading a body (`proxy::body`).
@@ -8,17 +8,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What all buffered bodies take together, in bytes.
+/// What all buffered bodies use together, in bytes.
 #[derive(Debug, Default)]
 pub struct BodyBudget {
-    taken: AtomicU64,
+    used: AtomicU64,
 }
 
 impl BodyBudget {
-    /// How many bytes are taken.
+    /// How many bytes are reserved.
     #[must_use]
-    pub fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 }
 
@@ -36,10 +36,10 @@ impl BudgetPermit {
         Self { budget, bytes: 0 }
     }
 
-    /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
-    pub fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
-        let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
-        let fits = self.budget.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+    /// Reserves `bytes` more, unless the whole would then be more than `bytes_max`.
+    pub fn reserve(&mut self, bytes: u64, bytes_max: u64) -> bool {
+        let fits = |used: u64| Some(used + bytes).filter(|used| *used <= bytes_max);
+        let fits = self.budget.used.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         self.bytes += if fits { bytes } else { 0 };
         fits
     }
@@ -47,7 +47,7 @@ impl BudgetPermit {
 
 impl Drop for BudgetPermit {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -60,10 +60,10 @@ mod tests {
         let budget = Arc::new(BodyBudget::default());
         let permit = || BudgetPermit::of(budget.clone());
         let (mut first, mut second) = (permit(), permit());
-        assert!(first.take(60, 100));
-        assert!(!second.take(41, 100));
-        assert!(second.take(40, 100));
+        assert!(first.reserve(60, 100));
+        assert!(!second.reserve(41, 100));
+        assert!(second.reserve(40, 100));
         drop((first, second));
-        assert!(permit().take(100, 100));
+        assert!(permit().reserve(100, 100));
     }
 }

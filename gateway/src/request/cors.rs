@@ -9,7 +9,7 @@
 //!
 //! # Not here
 //!
-//! Which routes there are (`route`), mistakes in the settings (`rules::compile`), the upstream's
+//! Which routes there are (`route`), errors in the settings (`rules::compile`), the upstream's
 //! own headers, which pass as they are (`forwarding`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -59,7 +59,7 @@ impl<'h> Preflight<'h> {
         if *method != Method::OPTIONS {
             return None;
         }
-        let asked = only(headers, &header::ACCESS_CONTROL_REQUEST_METHOD)?;
+        let requested = only(headers, &header::ACCESS_CONTROL_REQUEST_METHOD)?;
         let names = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).is_some();
         let names = match names.then(|| only(headers, &header::ACCESS_CONTROL_REQUEST_HEADERS)) {
             Some(names) => Some(names.filter(|names| is_list_of_names(names))?),
@@ -67,7 +67,7 @@ impl<'h> Preflight<'h> {
         };
         Some(Self {
             origin: only(headers, &header::ORIGIN)?,
-            method: Method::from_bytes(asked.as_bytes()).ok()?,
+            method: Method::from_bytes(requested.as_bytes()).ok()?,
             headers: names,
         })
     }
@@ -117,15 +117,15 @@ impl Cors {
     /// The header lines that a preflight is answered with, for a path that takes `methods`.
     /// Nothing, where its origin is not allowed.
     #[must_use]
-    pub fn preflight(&self, asked: &Preflight<'_>, methods: &[Method]) -> Option<String> {
+    pub fn preflight(&self, requested: &Preflight<'_>, methods: &[Method]) -> Option<String> {
         let mut lines = self.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
-        if !self.allow(&mut lines, Some(asked.origin)) {
+        if !self.allow(&mut lines, Some(requested.origin)) {
             return None;
         }
         let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
         push(&mut lines, "Access-Control-Allow-Methods", &methods.join(", "));
         let configured = Some(self.headers.as_str()).filter(|headers| !headers.is_empty());
-        if let Some(headers) = configured.or(asked.headers) {
+        if let Some(headers) = configured.or(requested.headers) {
             push(&mut lines, "Access-Control-Allow-Headers", headers);
         }
         push(&mut lines, "Access-Control-Max-Age", &self.max_age_seconds.to_string());
@@ -175,14 +175,14 @@ pub fn check_origin(text: &str) -> Result<(), String> {
     if rest.contains(['/', '?', '#', '@']) {
         return Err(format!("`{text}` must end with its host or port: no path, not even a slash"));
     }
-    let scheme_holds = scheme.starts_with(|first: char| first.is_ascii_lowercase())
+    let scheme_is_valid = scheme.starts_with(|first: char| first.is_ascii_lowercase())
         && scheme.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.'));
     let ends_in_bracket = rest.ends_with(']');
     let (host, port) = match rest.rsplit_once(':').filter(|_| !ends_in_bracket) {
         Some((host, port)) => (host, Some(port)),
         None => (rest, None),
     };
-    if !scheme_holds || !is_host_of_origin(host) {
+    if !scheme_is_valid || !is_host_of_origin(host) {
         return Err(form());
     }
     let Some(port) = port else { return Ok(()) };

@@ -8,8 +8,8 @@
 //!
 //! 1. A path with `;parameters`, or with a spelling that only some routes take, leads to the same
 //!    route and names the same tenants however it is read; else it is refused.
-//! 2. Any other path is refused where one of its readings leads to a route that asks more.
-//! 3. Two routes never answer for the same path and method: that is a mistake in the settings.
+//! 2. Any other path is refused where one of its readings leads to a stricter route.
+//! 3. Two routes never answer for the same path and method: that is an error in the settings.
 //!
 //! # Not here
 //!
@@ -179,7 +179,7 @@ pub struct Paths {
     tree: Tree,
     /// The words of all routes.
     words: Words,
-    /// The words of the routes that ask more than another one.
+    /// The words of the routes that are stricter than another one.
     guarded: Words,
     routes: Vec<Own>,
 }
@@ -192,7 +192,7 @@ struct Own {
     pattern: Pattern,
     literals: u64,
     spellings: Spellings,
-    /// Places in `Paths::routes` of those that ask more than this one.
+    /// Places in `Paths::routes` of those that are stricter than this one.
     stricter: HashSet<usize>,
 }
 
@@ -208,12 +208,12 @@ pub enum PathMatch {
 }
 
 impl Paths {
-    /// Builds the matcher of `routes`; `asks_more` says of two whether a request of the first
+    /// Builds the matcher of `routes`; `is_stricter` says of two whether a request of the first
     /// meets something that one of the second does not. Says of which routes no order decides
     /// which is meant: the later one and the earlier.
     pub fn new(
         routes: &[RouteEntry<'_>],
-        asks_more: impl Fn(Index, Index) -> bool,
+        is_stricter: impl Fn(Index, Index) -> bool,
     ) -> (Self, Vec<(Index, Index)>) {
         let (mut paths, mut undecided) = (Self::default(), Vec::new());
         for (at, entry) in routes.iter().enumerate() {
@@ -221,7 +221,7 @@ impl Paths {
             let same = same.into_iter().filter_map(|other| routes.get(other));
             undecided.extend(same.map(|other| (entry.route, other.route)));
             let stricter = routes.iter().enumerate();
-            let stricter = stricter.filter(|(_, other)| asks_more(other.route, entry.route));
+            let stricter = stricter.filter(|(_, other)| is_stricter(other.route, entry.route));
             let stricter: HashSet<usize> = stricter.map(|(other, _)| other).collect();
             paths.words.add(entry.pattern);
             stricter.iter().filter_map(|other| routes.get(*other)).for_each(|other| {
@@ -273,11 +273,11 @@ impl Paths {
         readings.is_some_and(|readings| readings.iter().all(same))
     }
 
-    /// Whether a reading of a path leads to a route that asks more than its own, or to another
+    /// Whether a reading of a path leads to a stricter route than its own, or to another
     /// tenant.
     fn may_meet_more(&self, method: &Method, path: &str, own: &Own) -> bool {
         let names = own.pattern.names(path);
-        let asks_more = |reading: &String| {
+        let meets_more = |reading: &String| {
             let Some(at) = self.tree.find(method, reading) else { return false };
             let others = self.routes.get(at).map(|other| other.pattern.names(reading));
             let foreign = |(other, own): (Option<&str>, _)| other.is_some() && other != own;
@@ -285,7 +285,7 @@ impl Paths {
             own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
         };
         let readings = self.guarded.readings(path, own.literals);
-        readings.is_none_or(|readings| readings.iter().any(asks_more))
+        readings.is_none_or(|readings| readings.iter().any(meets_more))
     }
 
     /// The methods that routes of an accepted `path` list.
@@ -294,9 +294,9 @@ impl Paths {
         self.tree.methods(path).0
     }
 
-    /// Whether one of the routes of an accepted `path` takes every method.
+    /// Whether one of the routes of an accepted `path` accepts every method.
     #[must_use]
-    pub fn takes_all(&self, path: &str) -> bool {
+    pub fn accepts_all(&self, path: &str) -> bool {
         self.tree.methods(path).1
     }
 }
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_leads_nowhere() {
+    fn another_spelling_matches_no_route() {
         for path in ["/Healthz", "/healthz/x", "/v2", "/V1/workspaces/ws", "/x/1/c"] {
             assert_eq!(find("GET", path), Ok(PathMatch::Nothing), "{path}");
         }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_must_not_lead_elsewhere() {
+    fn parameters_must_not_match_another_route() {
         for path in [
             "/healthz;x",
             "/v1/workspaces/ws/tenants:batch;x",
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_can_never_match_is_a_mistake() {
+    fn a_pattern_that_can_never_match_is_reported() {
         for text in ["v1", "/a/", "/a//b", "/a%2f", "/{*rest}/a", "/a{b}", "/{a b}", "/../a"] {
             assert!(Pattern::read(text).is_err(), "{text}");
         }

@@ -39,12 +39,12 @@ pub struct Target<'r> {
 
 impl Spellings {
     /// Refuses what is not among the spellings that are taken.
-    pub fn within(self, taken: Self) -> Result<(), Malformed> {
-        if self.trailing_slash && !taken.trailing_slash {
+    pub fn within(self, accepted: Self) -> Result<(), Malformed> {
+        if self.trailing_slash && !accepted.trailing_slash {
             return Err(Malformed::EmptySegment);
         }
-        let escapes = self.escapes && !taken.escapes;
-        let slashes = self.escaped_slash && !taken.escaped_slash;
+        let escapes = self.escapes && !accepted.escapes;
+        let slashes = self.escaped_slash && !accepted.escaped_slash;
         if escapes || slashes { Err(Malformed::NeedlessEscape) } else { Ok(()) }
     }
 }
@@ -273,7 +273,7 @@ fn read_host(given: &str) -> Result<Cow<'_, str>, Malformed> {
     let bracketed = given.starts_with('[');
     let end = if bracketed { given.find(']').map(|end| end + 1) } else { given.find(':') };
     let (name, port) = given.split_at(end.unwrap_or(given.len()));
-    let port_holds = port.is_empty()
+    let port_is_valid = port.is_empty()
         || port.strip_prefix(':').is_some_and(|digits| {
             (1..=5).contains(&digits.len())
                 && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -285,9 +285,9 @@ fn read_host(given: &str) -> Result<Cow<'_, str>, Malformed> {
         name.into()
     };
     let inside = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let name_holds = inside
+    let name_is_valid = inside
         .map_or_else(|| is_host(&name), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
-    if port_holds && name_holds { Ok(name) } else { Err(Malformed::HostForm) }
+    if port_is_valid && name_is_valid { Ok(name) } else { Err(Malformed::HostForm) }
 }
 
 #[cfg(test)]
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_target_is_taken_as_it_is() {
+    fn a_plain_target_is_accepted_unchanged() {
         for path in
             ["/", "/a", "/a/b", "/a:b", "/a~-._b", "/a%20b", "/%C3%A9", "/é", "/a%25", "/a;x=1/b"]
         {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_route_may_take_is_told_apart_from_what_none_does() {
+    fn what_a_route_may_accept_is_distinguished_from_what_none_does() {
         let spellings = |path: &str| {
             let Spellings { trailing_slash, escapes, escaped_slash } = check_path(path)?;
             Ok::<_, Malformed>([trailing_slash, escapes, escaped_slash])

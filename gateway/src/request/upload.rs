@@ -2,7 +2,7 @@
 //!
 //! Pingora times a server from the head of a request on. While the request's body is still coming
 //! a silent server owes nothing: the time of its answer begins with the last byte of the request.
-//! Its timeouts ask here when they are over.
+//! It may defer its timeouts.
 //!
 //! # Invariants
 //!
@@ -52,14 +52,14 @@ impl Upload {
         Arc::new(Self { clock, awaits_client, awaits_invitation, from })
     }
 
-    /// Runs `work`, whose timeouts ask this body.
+    /// Runs `work`, whose timeouts this body may defer.
     pub async fn within<T>(self: Arc<Self>, work: impl Future<Output = T>) -> T {
         CURRENT.scope(self, work).await
     }
 
-    /// Another request begins, whose client may wait to be told to go on.
+    /// Another request begins, whose client may wait for `100 Continue`.
     fn begin(&self, awaits_invitation: bool) {
-        self.came();
+        self.received();
         self.awaits_invitation.store(awaits_invitation, Ordering::Relaxed);
     }
 
@@ -69,7 +69,7 @@ impl Upload {
     }
 
     /// Some of it came, or its end.
-    pub fn came(&self) {
+    pub fn received(&self) {
         self.from.store(self.clock.now().tick.0, Ordering::Relaxed);
         self.awaits_client.store(false, Ordering::Relaxed);
         self.awaits_invitation.store(false, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Upload {
     }
 }
 
-/// The current request begins, whose client may wait to be told to go on.
+/// The current request begins, whose client may wait for `100 Continue`.
 pub fn begin(awaits_invitation: bool) {
     let _outside = CURRENT.try_with(|upload| upload.begin(awaits_invitation));
 }
@@ -98,13 +98,13 @@ pub fn invited() {
         CURRENT.try_with(|upload| upload.awaits_invitation.store(false, Ordering::Relaxed));
 }
 
-/// `timeout`, as one that asks here when it is over.
+/// `timeout`, marked so that [`install`] may defer its end.
 #[must_use]
-pub fn asking(timeout: Duration) -> Duration {
+pub fn deferrable(timeout: Duration) -> Duration {
     timeout + MARK
 }
 
-/// From now on timeouts that are over ask here.
+/// From now on marked timeouts are deferred while an upload continues.
 pub fn install() {
     pingora_timeout::put_off_with(|timeout| {
         let checks = timeout.subsec_nanos() % 1_000 == MARK.subsec_nanos();
@@ -136,7 +136,7 @@ mod tests {
             second = then;
             match what {
                 "waits" => upload.awaited(),
-                "comes" => upload.came(),
+                "comes" => upload.received(),
                 "invited" => upload.awaits_invitation.store(false, Ordering::Relaxed),
                 _ => {
                     let left = upload.left(TIMEOUT).map_or(0, |left| left.as_secs());
@@ -147,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_its_time_from_the_last_byte_that_came() {
+    fn a_servers_timeout_counts_from_the_last_received_byte() {
         check(false, "0 2  1 1  2 0  9 0");
         check(false, "1 comes  2 1  3 0  4 comes  4 2  6 0");
     }
 
     #[test]
-    fn no_server_is_late_while_its_client_is_waited_for() {
+    fn no_server_times_out_while_its_client_is_waited_for() {
         check(false, "0 waits  9 2  90 2  99 comes  99 2  100 1  101 0");
     }
 
     #[test]
-    fn a_client_that_waits_for_100_continue_is_not_late_until_it_gets_one() {
+    fn a_client_that_waits_for_100_continue_does_not_time_out_before_it() {
         check(true, "0 waits  1 1  2 0");
         check(true, "0 waits  1 invited  9 2");
         check(true, "0 waits  1 comes  1 waits  9 2");

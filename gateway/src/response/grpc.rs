@@ -127,10 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_allowance_is_resource_exhausted_and_says_when_to_come_back() {
-        let told =
+    fn a_used_up_allowance_is_resource_exhausted_with_a_retry_delay() {
+        let report =
             RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), told };
+        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), report };
         let reply = reply(Dialect::Grpc, &refusal);
         assert_eq!((reply.status, reply.body.as_slice()), (200, &b""[..]));
         for line in [
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_refusal_that_may_be_retried_at_once_says_so() {
+    fn only_a_refusal_that_may_be_retried_at_once_is_unavailable() {
         let busy = reply(Dialect::Web, &Refusal::NoServer { retry_after: 1 }).lines;
         assert!(busy.contains("grpc-status: 14\r\n") && busy.contains("Retry-After: 1\r\n"));
         assert!(busy.contains("grpc-retry-pushback-ms: 1000\r\n"), "{busy}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_of_ours_has_a_code() {
+    fn every_status_of_a_refusal_has_a_code() {
         for (code_of, statuses) in [
             (3, vec![400, 415, 422]),
             (4, vec![408, 504]),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_printable_whatever_it_says() {
+    fn a_message_is_printable_whatever_it_contains() {
         let encoded = utf8_percent_encode("50 % of é\r\n\x7f", ESCAPED).to_string();
         assert_eq!(encoded, "50 %25 of %C3%A9%0D%0A%7F");
     }

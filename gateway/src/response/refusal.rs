@@ -53,7 +53,7 @@ pub enum Refusal {
         /// Which limit.
         resource: String,
         /// What was told in the headers too.
-        told: RateLimitReport,
+        report: RateLimitReport,
     },
     /// A batch body that is no array, or too long a one.
     Batch {
@@ -189,17 +189,17 @@ impl Refusal {
             Self::Unauthenticated { flaw: None } => {
                 "Send a token, as Authorization: Bearer.".to_owned()
             }
-            Self::Unauthenticated { flaw: Some(flaw) } => format!("{}.", flaw.told()),
+            Self::Unauthenticated { flaw: Some(flaw) } => format!("{}.", flaw.message()),
             Self::TwoTokens => "Send Authorization once.".to_owned(),
             Self::ForeignToken(_) => "The token does not reach what the path names.".to_owned(),
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
             }
             Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
-            Self::RateLimited { resource, told } => format!(
+            Self::RateLimited { resource, report } => format!(
                 "The allowance `{resource}` of {} is used up. Try again in {} s.",
-                told.limit,
-                told.retry_after.unwrap_or(1),
+                report.limit,
+                report.retry_after.unwrap_or(1),
             ),
             Self::Batch { miscount: Miscount::TooMany, items_max } => {
                 format!("A batch has at most {items_max} items. Send the rest in another.")
@@ -235,10 +235,10 @@ impl Refusal {
     pub fn problem(&self) -> Problem {
         let (status, kind, title) = self.words();
         let members = match self {
-            Self::RateLimited { resource, told } => vec![
+            Self::RateLimited { resource, report } => vec![
                 ("resource", Value::from(resource.as_str())),
-                ("limit", Value::from(told.limit)),
-                ("retry_after", Value::from(told.retry_after.unwrap_or(1))),
+                ("limit", Value::from(report.limit)),
+                ("retry_after", Value::from(report.retry_after.unwrap_or(1))),
             ],
             Self::Batch { items_max, .. } => vec![("items_max", Value::from(*items_max))],
             Self::BodyTooLarge { bytes_max } => vec![("bytes_max", Value::from(*bytes_max))],
@@ -264,7 +264,7 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::RateLimited { told, .. } => told.retry_after,
+            Self::RateLimited { report, .. } => report.retry_after,
             Self::NoServer { retry_after } => Some(*retry_after),
             Self::Busy
             | Self::LimitsUnavailable
@@ -303,7 +303,7 @@ impl Refusal {
             Self::Unauthenticated { flaw: None } => challenge("Bearer"),
             Self::Unauthenticated { flaw: Some(flaw) } => challenge(&format!(
                 "Bearer error=\"invalid_token\", error_description=\"{}\"",
-                flaw.told()
+                flaw.message()
             )),
             Self::TwoTokens => challenge("Bearer error=\"invalid_request\""),
             Self::ForeignToken(_) => challenge("Bearer error=\"insufficient_scope\""),
@@ -338,10 +338,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_limit_says_which_how_much_and_how_long() {
-        let told =
+    fn a_rate_limited_problem_has_the_limit_its_value_and_the_wait() {
+        let report =
             RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 0, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), told };
+        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), report };
         let problem: Value = serde_json::from_slice(&refusal.problem().body()).unwrap();
         assert_eq!(problem["status"], 429);
         assert_eq!(problem["resource"], "workspace");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_says_what_rfc_6750_says_and_no_more() {
+    fn a_challenge_has_what_rfc_6750_defines_and_no_more() {
         for (refusal, status, value) in [
             (Refusal::Unauthenticated { flaw: None }, 401, "Bearer"),
             (

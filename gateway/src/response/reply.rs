@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_and_as_long_as_it_says() {
+    fn an_answer_is_complete_and_its_length_is_right() {
         let mut reply = Reply::new(404, "gone");
         reply.push("X", "y");
         assert_eq!(

@@ -9,10 +9,10 @@ use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
 use crate::rules::quota::value_of;
 use crate::rules::tenant::{Identity, LONE, Subject, Tenant, TenantRefs};
-use crate::rules::{Limit, Rules, ask};
+use crate::rules::{Limit, Rules, limit_check};
 use crate::settings::LimitKey;
 
-/// What a limit asks about one key.
+/// The checks of one key by a limit.
 pub struct KeyChecks<'r> {
     /// What its state is found by.
     pub key: Key,
@@ -61,7 +61,7 @@ impl Rules {
         })
     }
 
-    /// What a limit asks about `name`, an address or the tenant that `identity` was made of; or
+    /// The checks by a limit of `name`, an address or the tenant that `identity` was made of; or
     /// nothing, where no request is charged to that.
     #[must_use]
     pub fn key_checks(
@@ -78,7 +78,7 @@ impl Rules {
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
-                let checks = vec![(None, ask(limit, &subject, limit.quota))];
+                let checks = vec![(None, limit_check(limit, &subject, limit.quota))];
                 return Some(KeyChecks {
                     key: Key::new(subject.owner, limit.tag),
                     kind: limit.key,
@@ -89,12 +89,12 @@ impl Rules {
         };
         // A workspace that belongs to an organisation is charged there, not to one of its own.
         let subject = subject.filter(|subject| &*subject.name == name)?;
-        let own = ask(limit, subject, self.quota(index, limit, identity));
+        let own = limit_check(limit, subject, self.quota(index, limit, identity));
         let mut checks = vec![(None, own)];
         for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
-            checks.push((Some(plan), ask(limit, subject, quota)));
+            checks.push((Some(plan), limit_check(limit, subject, quota)));
         }
-        let differs = checks.iter().any(|(_, ask)| ask.quota != own.quota);
+        let differs = checks.iter().any(|(_, check)| check.quota != own.quota);
         checks.truncate(if differs { checks.len() } else { 1 });
         let known = subject.tenant.is_some();
         Some(KeyChecks { key: own.key, kind: limit.key, known, checks })

@@ -137,9 +137,9 @@ impl Checker<'_> {
     }
 
     fn method(&self, name: &Spanned<String>) -> Option<Method> {
-        let holds =
+        let is_valid =
             !name.value.is_empty() && name.value.bytes().all(|byte| byte.is_ascii_uppercase());
-        if !holds {
+        if !is_valid {
             let text = format!("`{}` is not a method: write it in capitals, as GET", name.value);
             self.document.fault(name.at, text);
         }
@@ -288,9 +288,10 @@ fn quotas(
         }
         match with_values(limit.quota, *values) {
             Some(quota) => quotas.push((index, quota)),
-            None => {
-                document.fault(name.at, format!("limit `{}` is {}", limit.name, takes(limit.quota)))
-            }
+            None => document.fault(
+                name.at,
+                format!("limit `{}` is {}", limit.name, accepted_values(limit.quota)),
+            ),
         }
     }
     quotas
@@ -300,7 +301,7 @@ fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
     all.iter().map(name).collect()
 }
 
-/// The place of `name` among the known, or a mistake with a suggestion.
+/// The place of `name` among the known, or an error with a suggestion.
 fn lookup(
     document: &Document,
     name: &Spanned<String>,
@@ -345,7 +346,7 @@ fn noun(key: LimitKey) -> &'static str {
     }
 }
 
-fn takes(quota: Quota) -> &'static str {
+fn accepted_values(quota: Quota) -> &'static str {
     match quota {
         Quota::Rolling(_) => "a rolling window: it takes { requests = … } alone",
         Quota::Bucket(_) => "a token bucket: it takes { rate = …, burst = … }, or one of these",
@@ -361,7 +362,7 @@ mod tests {
     const DIRECTORY: &str = "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\n\
         plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
 
-    /// The mistakes in the shipped settings after `from` has become `to`, and in a directory.
+    /// The problems in the shipped settings after `from` has become `to`, and in a directory.
     fn diagnostics(from: &str, to: &str, directory: &str) -> Vec<String> {
         assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
@@ -383,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_settings_have_no_mistakes() {
+    fn the_shipped_settings_have_no_problems() {
         assert!(of_settings("", "").is_empty());
     }
 
     #[test]
-    fn a_name_that_nothing_has_is_a_mistake_with_a_suggestion() {
+    fn an_unknown_name_is_reported_with_a_suggestion() {
         for (from, to, message) in [
             (
                 "limits = [\"batch\"]",
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_could_never_find_its_key_is_a_mistake() {
+    fn a_limit_whose_key_no_request_has_is_reported() {
         let found = of_settings(
             "limits = [\"address\"]\nupstream = \"control\"",
             "limits = [\"workspace\"]\nupstream = \"control\"",
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_is_there_twice_is_a_mistake() {
+    fn a_duplicate_route_is_reported() {
         let line = SHIPPED.lines().position(|line| line.starts_with("path = \"/v1/{*rest}\""));
         // The line of its `[[routes]]`, counted from 1.
         let line = line.unwrap() - 1;
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_other_algorithm_is_a_mistake() {
+    fn a_value_of_the_other_algorithm_is_reported() {
         let found = of_settings(
             "limits.workspace = { requests = 600 }",
             "limits.workspace = { rate = 600 }",

@@ -38,8 +38,8 @@ impl Retention {
         Self { windows: rules.limits.iter().filter_map(window).collect() }
     }
 
-    /// Has `store`, whose states were kept so, drop none that `rules` may still ask for.
-    pub fn hold(&self, store: &Store, rules: &Rules, now: Tick) {
+    /// Makes `store`, whose states were kept so, retain all that `rules` may still need.
+    pub fn retain_in(&self, store: &Store, rules: &Rules, now: Tick) {
         store.keep_until(now.plus(self.longest_grown(&Self::of(rules))));
     }
 
@@ -94,7 +94,7 @@ mod tests {
         ]
     }
 
-    fn ask(name: u8, quota: Quota) -> LimitCheck {
+    fn check(name: u8, quota: Quota) -> LimitCheck {
         let limit = SEED.limit(if matches!(quota, Quota::Bucket(_)) { "bucket" } else { "window" });
         let key = Key::new(SEED.owner(Scope::Workspace, &[name]), limit);
         LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true }
@@ -120,8 +120,8 @@ mod tests {
     /// Where every key stands by each rate and by the window.
     fn usages(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
         let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
-        let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| ask(name, quota)));
-        checks.map(|ask| store.usage(&ask, now).unwrap().remaining).collect()
+        let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| check(name, quota)));
+        checks.map(|check| store.usage(&check, now).unwrap().remaining).collect()
     }
 
     fn upgraded(store: &Store, now: Tick) -> Store {
@@ -150,7 +150,7 @@ mod tests {
         /// Beside a store that is swept and carried over stands one that forgets nothing but, when
         /// a window grows, what was over by then.
         #[test]
-        fn sweeps_restarts_and_upgrades_forget_nothing_that_a_request_could_tell(
+        fn sweeps_restarts_and_upgrades_forget_no_state_that_could_decide_a_request(
             steps in prop::collection::vec(step(), 1..120),
         ) {
             let (mut store, whole) = (Store::with_shards(100, 2), Store::with_shards(100, 2));
@@ -162,16 +162,16 @@ mod tests {
                         let quota = rate.map_or(window(seconds), |nth| rated(RATES[nth]));
                         for store in [&store, &whole] {
                             for _ in 0..times {
-                                let _ = store.judge(&[ask(name, quota)], now).unwrap();
+                                let _ = store.judge(&[check(name, quota)], now).unwrap();
                             }
                         }
                     }
                     Step::Grow => {
                         let longer = seconds * 5;
-                        let held = kept_so(seconds).longest_grown(&kept_so(longer));
+                        let kept = kept_so(seconds).longest_grown(&kept_so(longer));
                         for store in [&store, &whole] {
                             sweep(store, now);
-                            store.keep_until(now.plus(held));
+                            store.keep_until(now.plus(kept));
                         }
                         seconds = longer.min(100_000);
                     }
@@ -211,14 +211,14 @@ mod tests {
         for _ in 0..200 {
             assert!(store.judge(&[checks[0]], now).unwrap().is_admitted());
         }
-        Retention::of(rules[0]).hold(&store, rules[1], now);
+        Retention::of(rules[0]).retain_in(&store, rules[1], now);
         for second in 1..=10 {
             sweep(&store, now.plus(Duration::from_secs(second)));
         }
         store.usage(&checks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
     }
 
-    fn instance_ask(rules: &Rules, known: Option<&TenantEntries>) -> LimitCheck {
+    fn instance_check(rules: &Rules, known: Option<&TenantEntries>) -> LimitCheck {
         let names = TenantRefs { instance: Some("in_a"), ..TenantRefs::default() };
         let identity = rules.identify(&names, known);
         rules.key_checks("instance", "in_a", &identity).unwrap().checks[0].1
@@ -227,12 +227,12 @@ mod tests {
     #[test]
     fn a_tenant_on_a_slower_plan_has_no_fresh_burst_by_a_reload() {
         let [fast, slow] = ["pro", "free"].map(rules);
-        let checks = [&fast, &slow].map(|rules| instance_ask(rules, None));
+        let checks = [&fast, &slow].map(|rules| instance_check(rules, None));
         assert_eq!(left_after_a_move([&fast, &slow], checks), 10, "one a second, not two hundred");
     }
 
     #[test]
-    fn a_tenant_on_a_slower_plan_has_no_fresh_burst_by_a_directory_that_is_asked() {
+    fn a_tenant_on_a_slower_plan_has_no_fresh_burst_with_a_remote_directory() {
         let rules = rules("free");
         let known = |plan: &str| {
             let tenant = |name: &str, scope, parent: Option<&str>, plan| Tenant {
@@ -249,15 +249,15 @@ mod tests {
                 organisation: None,
             }
         };
-        let checks = ["pro", "free"].map(|plan| instance_ask(&rules, Some(&known(plan))));
+        let checks = ["pro", "free"].map(|plan| instance_check(&rules, Some(&known(plan))));
         assert_eq!(left_after_a_move([&rules, &rules], checks), 10);
     }
 
     #[test]
-    fn only_a_window_that_grows_holds_what_there_is() {
-        let held = |old, new| kept_so(old).longest_grown(&kept_so(new));
-        assert_eq!(held(60, 600), Duration::from_secs(600));
-        assert_eq!(held(600, 60), Duration::ZERO);
+    fn only_a_longer_window_retains_earlier_states() {
+        let kept = |old, new| kept_so(old).longest_grown(&kept_so(new));
+        assert_eq!(kept(60, 600), Duration::from_secs(600));
+        assert_eq!(kept(600, 60), Duration::ZERO);
         assert_eq!(Retention::default().longest_grown(&kept_so(60)), Duration::ZERO);
     }
 }

@@ -163,7 +163,7 @@ pub enum Parents<'e> {
     /// Everybody whom a file knows.
     File(&'e Tenants),
     /// Those whom one request names.
-    Asked(&'e TenantEntries),
+    Directory(&'e TenantEntries),
 }
 
 impl<'e> Parents<'e> {
@@ -172,7 +172,7 @@ impl<'e> Parents<'e> {
     pub fn organisation_of(self, workspace: &str) -> Option<&'e str> {
         let tenant = match self {
             Self::File(tenants) => tenants.workspaces.get(workspace),
-            Self::Asked(known) => known.workspace.as_deref(),
+            Self::Directory(known) => known.workspace.as_deref(),
         };
         parent_of(tenant, workspace)
     }
@@ -182,7 +182,7 @@ impl<'e> Parents<'e> {
     pub fn workspace_of(self, instance: &str) -> Option<&'e str> {
         let tenant = match self {
             Self::File(tenants) => tenants.instances.get(instance),
-            Self::Asked(known) => known.instance.as_deref(),
+            Self::Directory(known) => known.instance.as_deref(),
         };
         parent_of(tenant, instance)
     }

@@ -30,7 +30,7 @@ pub struct IdentitySettings {
 impl IdentitySettings {
     pub(super) fn files(&self) -> impl Iterator<Item = &String> {
         let secret = match &self.verify {
-            Verify::Introspection(asked) => asked.client_secret_file.as_ref(),
+            Verify::Introspection(introspection) => introspection.client_secret_file.as_ref(),
             Verify::Nothing | Verify::Jwt(_) => None,
         };
         let ca = self.ca.as_ref().filter(|_| self.verify != Verify::Nothing);
@@ -90,7 +90,7 @@ pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<
         table.fault("`planes` is missing: list those that need tokens, as planes = [\"control\"]");
     }
     let of_jwt = table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
-    let asked = table.table("introspection", "Which server introspects tokens.", |table| {
+    let introspection = table.table("introspection", "Which server introspects tokens.", |table| {
         introspection(table, kind == 2)
     });
     let claim = |table: &mut Table<'_>, key: &str, default: &str, doc: &str| {
@@ -104,7 +104,7 @@ pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<
     let settings = IdentitySettings {
         verify: match kind {
             1 => Verify::Jwt(of_jwt),
-            2 => Verify::Introspection(asked),
+            2 => Verify::Introspection(introspection),
             _ => Verify::Nothing,
         },
         workspace_claim: claim(

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_file_says_what_holds_without_it() {
+    fn the_shipped_file_has_the_defaults() {
         let shipped = Document::new("g", include_str!("../../../config/gateway.toml"));
         let Parsed { schema, effective, .. } = read(&shipped);
         let mut differ = Vec::new();

@@ -88,8 +88,8 @@ fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) 
         table.fault_at(admin_at, why);
     }
     for (nth, entry) in server.https.iter().enumerate() {
-        let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
-        if is_taken && entry.address.port() != 0 {
+        let is_used = server.http.contains(&entry.address) || server.admin == entry.address;
+        if is_used && entry.address.port() != 0 {
             let why = "is set in server.http or server.admin too: TLS needs an address of its own";
             table.fault_in(&format!("https[{nth}]"), format!("`{}` {why}", entry.address));
         }

@@ -48,7 +48,7 @@ metrics! {
     /// Invalid responses and entries of the directory.
     directory_unusable: IntCounter = "directory_unusable_total";
     /// Bytes of batch bodies buffered until their items are counted.
-    held_bytes: IntGauge = "batch_buffered_bytes";
+    buffered_bytes: IntGauge = "batch_buffered_bytes";
     /// Open client connections.
     connections: IntGauge = "connections";
     /// Connections closed on arrival, by reason: too many in total, or from one address.

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_stands_for_one_label() {
+    fn a_wildcard_matches_one_label() {
         check(Some("a.b.example.com"), 0);
         check(Some("example.com"), 0);
         check(Some("*.example.com"), 2);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use crate::upstream::ejection::{Change, Leave, Record};
+use crate::upstream::ejection::{Change, Permission, Record};
 
 /// One address of a server.
 pub struct Address {
@@ -56,31 +56,31 @@ impl Address {
         self.is_unreachable.load(Ordering::Relaxed)
     }
 
-    /// Takes note of whether it let us connect.
+    /// Records whether a connection was made.
     pub(super) fn connected(&self, connected: bool) {
         self.is_unreachable.store(!connected, Ordering::Relaxed);
     }
 
-    /// Takes note of an answer to a health check. True where it changed whether requests come.
-    pub fn checked(&self, well: bool, health: &crate::settings::upstream::Health) -> bool {
-        if well {
+    /// Records the result of a health check. True where `is_healthy` changed.
+    pub fn checked(&self, healthy: bool, health: &crate::settings::upstream::Health) -> bool {
+        if healthy {
             self.connected(true);
         }
-        if well == self.is_healthy() {
+        if healthy == self.is_healthy() {
             self.against.store(0, Ordering::Relaxed);
             return false;
         }
         let against = self.against.fetch_add(1, Ordering::Relaxed) + 1;
-        let needed = if well { health.healthy_after } else { health.unhealthy_after };
+        let needed = if healthy { health.healthy_after } else { health.unhealthy_after };
         if against < needed {
             return false;
         }
         self.against.store(0, Ordering::Relaxed);
-        self.is_healthy.store(well, Ordering::Relaxed);
+        self.is_healthy.store(healthy, Ordering::Relaxed);
         true
     }
 
-    /// How long it takes at least until health checks find it well, should it be so now.
+    /// How long at least until health checks find it healthy, should it be so now.
     pub(super) fn healthy_in(&self, health: &crate::settings::upstream::Health) -> Duration {
         let against = self.against.load(Ordering::Relaxed);
         health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
@@ -105,19 +105,19 @@ impl Address {
         self.is_unhealthy.store(record != Record::default(), Ordering::Relaxed);
     }
 
-    /// Whether it may be sent the next request; takes note where that is the one that decides.
-    pub(super) fn lets(&self, policy: &crate::settings::upstream::Ejection, now: Tick) -> bool {
+    /// Whether it may get the next request; records a probe as sent.
+    pub(super) fn admits(&self, policy: &crate::settings::upstream::Ejection, now: Tick) -> bool {
         if !self.is_unhealthy() {
             return true;
         }
         let record = self.record();
-        match record.ask(policy, now) {
-            Leave::Any => true,
-            Leave::Probe(probing) => {
+        match record.permission(policy, now) {
+            Permission::Send => true,
+            Permission::Probe(probing) => {
                 self.keep(record, probing);
                 true
             }
-            Leave::Rest => false,
+            Permission::Ejected => false,
         }
     }
 
@@ -134,7 +134,7 @@ impl Address {
         change
     }
 
-    /// Takes note that it did what it was asked.
+    /// Records a success.
     pub(super) fn succeeded(&self) -> Option<Change> {
         if !self.is_unhealthy() {
             return None;

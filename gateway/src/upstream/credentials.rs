@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. What Pingora would stumble over when a connection is made is a mistake of the configuration
+//! 1. What Pingora would stumble over when a connection is made is an error in the configuration
 //!    instead, with its place.
 //! 2. A private key is never printed.
 //!

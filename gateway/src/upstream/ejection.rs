@@ -37,22 +37,22 @@ pub enum Record {
     },
     /// One request is out to see.
     Probing {
-        /// When another may, should nothing be heard of that one.
+        /// When another may, should that one have no result.
         until: Tick,
         /// How long the ejection lasted.
         pause: Duration,
     },
 }
 
-/// What a server that is asked for may get.
+/// Which requests a server may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum Permission {
     /// As many requests as there are.
-    Any,
+    Send,
     /// This one, which decides; the record is to be kept.
     Probe(Record),
     /// None, unless there is no other server.
-    Rest,
+    Ejected,
 }
 
 /// What became of a record.
@@ -73,13 +73,15 @@ impl Default for Record {
 impl Record {
     /// Whether requests may be sent.
     #[must_use]
-    pub fn ask(self, policy: &Ejection, now: Tick) -> Leave {
+    pub fn permission(self, policy: &Ejection, now: Tick) -> Permission {
         match self {
-            _ if policy.failures == 0 => Leave::Any,
-            Self::Fine { .. } => Leave::Any,
-            Self::Ejected { until, .. } | Self::Probing { until, .. } if now < until => Leave::Rest,
+            _ if policy.failures == 0 => Permission::Send,
+            Self::Fine { .. } => Permission::Send,
+            Self::Ejected { until, .. } | Self::Probing { until, .. } if now < until => {
+                Permission::Ejected
+            }
             Self::Ejected { pause, .. } | Self::Probing { pause, .. } => {
-                Leave::Probe(Self::Probing { until: now.plus(pause), pause })
+                Permission::Probe(Self::Probing { until: now.plus(pause), pause })
             }
         }
     }
@@ -87,7 +89,7 @@ impl Record {
     /// After a request that failed. `may_eject` is false where no other server could take over.
     #[must_use]
     pub fn failed(self, policy: &Ejection, may_eject: bool, now: Tick) -> (Self, Option<Change>) {
-        let rest = |pause: Duration| {
+        let eject = |pause: Duration| {
             let pause = pause.min(policy.pause_max);
             (Self::Ejected { until: now.plus(pause), pause }, Some(Change::Ejected(pause)))
         };
@@ -95,12 +97,12 @@ impl Record {
             Self::Fine { failed } => {
                 let failed = failed.saturating_add(1);
                 if policy.failures > 0 && failed >= policy.failures && may_eject {
-                    rest(policy.pause)
+                    eject(policy.pause)
                 } else {
                     (Self::Fine { failed }, None)
                 }
             }
-            Self::Probing { pause, .. } => rest(pause.saturating_mul(2)),
+            Self::Probing { pause, .. } => eject(pause.saturating_mul(2)),
             // Of a request that began before the ejection, or for want of another server.
             Self::Ejected { .. } => (self, None),
         }
@@ -135,7 +137,7 @@ mod tests {
     }
 
     /// Plays `second what` after one another: `bad` and `good` requests, `alone` for a bad one
-    /// with no other server, and what is let through then: `any`, `probe` or `rest`.
+    /// with no other server, and what is let through then: `send`, `probe` or `ejected`.
     fn check(policy: &Ejection, story: &str) {
         let mut record = Record::default();
         for step in story.split("  ").map(str::trim).filter(|step| !step.is_empty()) {
@@ -146,14 +148,14 @@ mod tests {
                 "alone" => record = record.failed(policy, false, now).0,
                 "good" => record = record.succeeded().0,
                 _ => {
-                    let leave = record.ask(policy, now);
-                    let word = match leave {
-                        Leave::Any => "any",
-                        Leave::Probe(_) => "probe",
-                        Leave::Rest => "rest",
+                    let permission = record.permission(policy, now);
+                    let word = match permission {
+                        Permission::Send => "send",
+                        Permission::Probe(_) => "probe",
+                        Permission::Ejected => "ejected",
                     };
                     assert_eq!(word, what, "{step} in {story}");
-                    if let Leave::Probe(probing) = leave {
+                    if let Permission::Probe(probing) = permission {
                         record = probing;
                     }
                 }
@@ -163,34 +165,37 @@ mod tests {
 
     #[test]
     fn a_server_is_ejected_after_consecutive_failures() {
-        check(&POLICY, "0 bad  0 bad  0 any  0 bad  0 rest  4 rest");
-        check(&POLICY, "0 bad  0 bad  0 good  0 bad  0 bad  0 any  0 bad  0 rest");
+        check(&POLICY, "0 bad  0 bad  0 send  0 bad  0 ejected  4 ejected");
+        check(&POLICY, "0 bad  0 bad  0 good  0 bad  0 bad  0 send  0 bad  0 ejected");
     }
 
     #[test]
     fn after_a_pause_one_request_decides() {
-        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  5 rest  6 good  6 any  6 bad  6 any");
-        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  5 bad  14 rest  15 probe  15 rest");
+        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  5 ejected  6 good  6 send  6 bad  6 send");
+        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  5 bad  14 ejected  15 probe  15 ejected");
     }
 
     #[test]
-    fn a_pause_doubles_up_to_the_longest_and_begins_anew_after_a_good_one() {
-        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  5 bad  15 probe  15 bad  29 rest  30 probe");
+    fn an_ejection_doubles_up_to_the_maximum_and_restarts_after_a_success() {
+        check(
+            &POLICY,
+            "0 bad  0 bad  0 bad  5 probe  5 bad  15 probe  15 bad  29 ejected  30 probe",
+        );
         check(
             &POLICY,
             "0 bad  0 bad  0 bad  5 probe  5 bad  15 probe  15 good  15 bad  15 bad  15 bad  \
-             19 rest  20 probe",
+             19 ejected  20 probe",
         );
     }
 
     #[test]
-    fn a_probe_that_is_never_heard_of_is_followed_by_another() {
-        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  9 rest  10 probe  10 rest");
+    fn a_probe_without_a_result_is_followed_by_another() {
+        check(&POLICY, "0 bad  0 bad  0 bad  5 probe  9 ejected  10 probe  10 ejected");
     }
 
     #[test]
     fn the_last_server_is_never_ejected_until_there_is_another() {
-        check(&POLICY, "0 alone  0 alone  0 alone  0 alone  0 any  1 bad  1 rest");
+        check(&POLICY, "0 alone  0 alone  0 alone  0 alone  0 send  1 bad  1 ejected");
     }
 
     #[test]
@@ -201,88 +206,88 @@ mod tests {
     #[test]
     fn without_a_number_of_failures_nothing_is_ejected() {
         let never = Ejection { failures: 0, ..POLICY };
-        check(&never, "0 bad  0 bad  0 bad  0 bad  0 any");
+        check(&never, "0 bad  0 bad  0 bad  0 bad  0 send");
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Good,
         Bad,
-        LimitCheck,
+        Request,
         Wait(u64),
     }
 
     /// The reference: keeps all that happened, and derives each answer from the beginning.
     #[derive(Default)]
-    struct Diary(Vec<(Tick, &'static str)>);
+    struct History(Vec<(Tick, &'static str)>);
 
-    impl Diary {
-        /// When and for how long it last began to rest, if it has not returned since, and when
+    impl History {
+        /// When and for how long it was last ejected, if it has not returned since, and when
         /// a probe was let through last.
         fn read(&self) -> (u32, Option<(Tick, Duration)>, Option<Tick>) {
-            let (mut row, mut rest, mut probe) = (0, None, None);
+            let (mut row, mut ejected, mut probe) = (0, None, None);
             for (when, what) in &self.0 {
-                match (*what, rest) {
-                    ("good", _) => (row, rest, probe) = (0, None, None),
+                match (*what, ejected) {
+                    ("good", _) => (row, ejected, probe) = (0, None, None),
                     ("probe", _) => probe = Some(*when),
                     ("bad", None) => {
                         row += 1;
                         if row >= POLICY.failures {
-                            rest = Some((*when, POLICY.pause));
+                            ejected = Some((*when, POLICY.pause));
                         }
                     }
                     ("bad", Some((_, pause))) if probe.is_some() => {
-                        rest = Some((*when, (pause * 2).min(POLICY.pause_max)));
+                        ejected = Some((*when, (pause * 2).min(POLICY.pause_max)));
                         probe = None;
                     }
                     _ => {}
                 }
             }
-            (row, rest, probe)
+            (row, ejected, probe)
         }
     }
 
     proptest! {
         #[test]
-        fn a_random_story_is_decided_as_by_reading_a_diary(
+        fn random_sequences_are_decided_as_by_the_reference(
             story in prop::collection::vec(
                 prop_oneof![
                     2 => Just(Event::Good),
                     5 => Just(Event::Bad),
-                    6 => Just(Event::LimitCheck),
+                    6 => Just(Event::Request),
                     3 => (1u64..12).prop_map(Event::Wait),
                 ],
                 1..120,
             )
         ) {
-            let (mut record, mut diary, mut second) = (Record::default(), Diary::default(), 0);
+            let (mut record, mut history, mut second) = (Record::default(), History::default(), 0);
             for event in story {
                 let now = at(second);
                 match event {
                     Event::Wait(seconds) => second += seconds,
                     Event::Good => {
                         record = record.succeeded().0;
-                        diary.0.push((now, "good"));
+                        history.0.push((now, "good"));
                     }
                     Event::Bad => {
                         record = record.failed(&POLICY, true, now).0;
-                        diary.0.push((now, "bad"));
+                        history.0.push((now, "bad"));
                     }
-                    Event::LimitCheck => {
-                        let expected = match diary.read() {
-                            (_, None, _) => "any",
+                    Event::Request => {
+                        let expected = match history.read() {
+                            (_, None, _) => "send",
                             (_, Some((from, pause)), probe) => {
                                 let over = now >= probe.unwrap_or(from).plus(pause);
-                                if over { "probe" } else { "rest" }
+                                if over { "probe" } else { "ejected" }
                             }
                         };
-                        match record.ask(&POLICY, now) {
-                            Leave::Any => prop_assert_eq!(expected, "any"),
-                            Leave::Rest => prop_assert_eq!(expected, "rest"),
-                            Leave::Probe(probing) => {
+                        match record.permission(&POLICY, now) {
+                            Permission::Send => prop_assert_eq!(expected, "send"),
+                            Permission::Ejected => prop_assert_eq!(expected, "ejected"),
+                            Permission::Probe(probing) => {
                                 prop_assert_eq!(expected, "probe");
                                 record = probing;
-                                diary.0.push((now, "probe"));
+                                history.0.push((now, "probe"));
                             }
                         }
                     }

@@ -53,12 +53,12 @@ pub async fn call(
     timeout: Duration,
 ) -> Result<ServerResponse> {
     let peer = HttpPeer::new(address, false, String::new());
-    ask(&Connector::new(None), &peer, request, timeout).await
+    send(&Connector::new(None), &peer, request, timeout).await
 }
 
-/// Asks as `peer` says, on a connection of its own, and waits for the whole answer no longer than
+/// Sends to `peer` on a connection of its own, and waits for the whole answer no longer than
 /// `timeout`.
-pub async fn ask(
+pub async fn send(
     connector: &Connector,
     peer: &HttpPeer,
     request: &Request<'_>,
@@ -70,7 +70,7 @@ pub async fn ask(
 
 /// Why there is no answer, in words for an operator: Pingora's own repeat themselves.
 #[must_use]
-pub fn told(error: &Error) -> String {
+pub fn cause(error: &Error) -> String {
     let cause = error.root_cause();
     match (cause.downcast_ref::<io::Error>(), error.etype()) {
         (Some(why), _) if why.raw_os_error().is_none() => why.to_string(),
@@ -137,6 +137,6 @@ mod tests {
         let address = free.local_addr().unwrap();
         drop(free);
         let error = call(address, &GET, Duration::from_secs(5)).await.unwrap_err();
-        assert_eq!(told(&error), "connection refused");
+        assert_eq!(cause(&error), "connection refused");
     }
 }

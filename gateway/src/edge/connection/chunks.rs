@@ -102,8 +102,8 @@ fn after(state: State, line: &[u8]) -> State {
 fn size(line: &[u8]) -> Option<u64> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, extensions) = line.split_at_checked(digits)?;
-    let holds = (1..=DIGITS_MAX).contains(&digits.len()) && are_extensions(extensions);
-    let digits = std::str::from_utf8(digits).ok().filter(|_| holds)?;
+    let is_valid = (1..=DIGITS_MAX).contains(&digits.len()) && are_extensions(extensions);
+    let digits = std::str::from_utf8(digits).ok().filter(|_| is_valid)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_whose_end_has_not_come_is_neither() {
+    fn a_body_without_its_end_is_neither() {
         for body in ["", "4", "4\r", "4\r\nabc", "4\r\nabcd", "4\r\nabcd\r\n", "0\r\n", "0\r\n\r"] {
             assert!(!matches!(read(body), State::Over | State::Broken), "{body:?}");
         }

@@ -111,16 +111,16 @@ impl Connection {
             return Poll::Ready(());
         }
         let set = || (deadline, Box::pin(tokio::time::sleep(deadline.since(now))));
-        let (goes_off, alarm) = self.alarm.get_or_insert_with(set);
+        let (fires_at, alarm) = self.alarm.get_or_insert_with(set);
         // An alarm that goes off early is set anew; one that would go off late is moved.
-        while *goes_off > deadline || alarm.as_mut().poll(cx).is_ready() {
-            (*goes_off, *alarm) = set();
+        while *fires_at > deadline || alarm.as_mut().poll(cx).is_ready() {
+            (*fires_at, *alarm) = set();
         }
         Poll::Pending
     }
 
     /// What came of a write: a client that has taken nothing for too long is given up.
-    pub(super) fn poll_taken<T>(
+    pub(super) fn poll_progress<T>(
         &mut self,
         cx: &mut Context<'_>,
         wrote: Poll<io::Result<T>>,

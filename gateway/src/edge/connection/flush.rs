@@ -19,14 +19,14 @@ impl Connection {
     /// Writes what is held back, and our last words, as far as the socket takes them.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.held.append(&mut pending.answer);
+        self.outgoing.append(&mut pending.answer);
         if let Some(farewell) = &mut self.farewell {
-            self.held.append(farewell);
+            self.outgoing.append(farewell);
         }
-        while !self.held.is_empty() {
-            let wrote = Pin::new(&mut self.socket).poll_write(cx, &self.held);
-            let sent = ready!(self.poll_taken(cx, wrote))?;
-            self.held.drain(..sent);
+        while !self.outgoing.is_empty() {
+            let wrote = Pin::new(&mut self.socket).poll_write(cx, &self.outgoing);
+            let sent = ready!(self.poll_progress(cx, wrote))?;
+            self.outgoing.drain(..sent);
         }
         Poll::Ready(Ok(()))
     }
@@ -37,18 +37,18 @@ impl Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        while !self.held.is_empty() {
-            let both = [IoSlice::new(&self.held), IoSlice::new(bytes)];
+        while !self.outgoing.is_empty() {
+            let both = [IoSlice::new(&self.outgoing), IoSlice::new(bytes)];
             let wrote = Pin::new(&mut self.socket).poll_write_vectored(cx, &both);
-            let sent = ready!(self.poll_taken(cx, wrote))?;
-            let of_held = sent.min(self.held.len());
-            self.held.drain(..of_held);
-            if sent > of_held {
-                return Poll::Ready(Ok(sent - of_held));
+            let sent = ready!(self.poll_progress(cx, wrote))?;
+            let of_outgoing = sent.min(self.outgoing.len());
+            self.outgoing.drain(..of_outgoing);
+            if sent > of_outgoing {
+                return Poll::Ready(Ok(sent - of_outgoing));
             }
         }
         let wrote = Pin::new(&mut self.socket).poll_write(cx, bytes);
-        self.poll_taken(cx, wrote)
+        self.poll_progress(cx, wrote)
     }
 
     /// Sends what TLS has taken and the socket has not, as far as it takes it now: Pingora flushes
@@ -66,7 +66,7 @@ impl Connection {
     /// Sends what is left, and says that nothing follows.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.poll_taken(cx, ended)
+        self.poll_progress(cx, ended)
     }
 
     /// Makes a refusal our last words, unless they have been pending already.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_frame_ends_where_it_ends_however_its_bytes_come() {
+    fn each_frame_ends_where_it_ends_however_its_bytes_arrive() {
         for masked in [false, true] {
             let lengths = [0, 1, 125, 126, 65_535, 65_536];
             let all = lengths.map(|length| frame(0x82, length, masked));

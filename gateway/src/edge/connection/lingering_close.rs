@@ -1,4 +1,4 @@
-//! Closes a connection whose client is still sending, so that it can read what it was told.
+//! Closes a connection whose client is still sending, so that it can read the response.
 //!
 //! Bytes that are unread at the close make the kernel send a reset, at which clients give up
 //! before they look for an answer, or lose the one they had (RFC 9112, 9.6).
@@ -40,13 +40,13 @@ pub(super) struct LingeringClose {
     time_max: Duration,
     /// Until when; nothing before our side is closed.
     until: Option<Pin<Box<Sleep>>>,
-    taken: usize,
+    discarded: usize,
 }
 
 impl LingeringClose {
     /// The close of a connection that has been pending goodbye to.
     pub(super) fn briefly() -> Self {
-        Self { time_max: GOODBYE_TIME_MAX, until: None, taken: 0 }
+        Self { time_max: GOODBYE_TIME_MAX, until: None, discarded: 0 }
     }
 }
 
@@ -81,14 +81,14 @@ impl Connection {
         }
         let sleep = || Box::pin(tokio::time::sleep(linger.time_max));
         let until = linger.until.get_or_insert_with(sleep);
-        while linger.taken <= LINGER_BYTES_MAX && until.as_mut().poll(cx).is_pending() {
+        while linger.discarded <= LINGER_BYTES_MAX && until.as_mut().poll(cx).is_pending() {
             let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
             let mut rest = ReadBuf::uninit(&mut bytes);
             ready!(Pin::new(&mut self.socket).poll_read(cx, &mut rest))?;
             if rest.filled().is_empty() {
                 break;
             }
-            linger.taken += rest.filled().len();
+            linger.discarded += rest.filled().len();
         }
         Poll::Ready(Ok(()))
     }

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_line_has_two_spaces_and_nothing_that_would_be_mended() {
+    fn a_request_line_has_two_spaces_and_nothing_that_would_be_repaired() {
         assert!(!is_odd(&["GET /a HTTP/1.1\r\nhost: a b c\r\nx:\ty\r\n\r\n"]));
         assert!(!is_odd(&["\r\n\r\nGET /a HT", "TP/1.1\r\na: b c d\r\n"]));
         assert!(is_odd(&["GET /a b HTTP/1.1\r\n"]));

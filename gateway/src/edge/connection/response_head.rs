@@ -22,7 +22,7 @@ pub(super) struct PendingResponse {
 }
 
 impl PendingResponse {
-    /// Takes a head that Pingora writes `into` what is held, with what is to be pending beside it.
+    /// Appends a head that Pingora writes to the outgoing bytes, with the lines pending for it.
     /// False where the bytes are no head.
     pub(super) fn complete(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> bool {
         if !self.awaits_head {
@@ -56,26 +56,27 @@ mod tests {
         let lines = b"X: y\r\n".to_vec();
         let mut pending =
             PendingResponse { awaits_head: true, lines, ..PendingResponse::default() };
-        let mut held = Vec::new();
-        let taken = heads.iter().map(|head| pending.complete(head.as_bytes(), &mut held)).collect();
-        (String::from_utf8(held).unwrap(), taken)
+        let mut outgoing = Vec::new();
+        let completed_heads =
+            heads.iter().map(|head| pending.complete(head.as_bytes(), &mut outgoing)).collect();
+        (String::from_utf8(outgoing).unwrap(), completed_heads)
     }
 
     #[test]
-    fn lines_stand_in_the_head_of_the_answer_and_nowhere_else() {
-        let (held, taken) = completed(&[
+    fn lines_are_in_the_head_of_the_answer_and_nowhere_else() {
+        let (outgoing, completed_heads) = completed(&[
             "HTTP/1.1 103 Early Hints\r\n\r\n",
             "HTTP/1.1 200 OK\r\nA: b\r\n\r\n",
             "HTTP/1.1 is what this body begins with\r\n",
         ]);
         let answer = "HTTP/1.1 200 OK\r\nA: b\r\nX: y\r\n\r\n";
-        assert_eq!(held, format!("HTTP/1.1 103 Early Hints\r\n\r\n{answer}"));
-        assert_eq!(taken, [true, true, false]);
+        assert_eq!(outgoing, format!("HTTP/1.1 103 Early Hints\r\n\r\n{answer}"));
+        assert_eq!(completed_heads, [true, true, false]);
     }
 
     #[test]
     fn a_switch_of_protocols_is_an_answer() {
-        let (held, _) = completed(&["HTTP/1.1 101 Switching Protocols\r\n\r\n"]);
-        assert!(held.contains("X: y"));
+        let (outgoing, _) = completed(&["HTTP/1.1 101 Switching Protocols\r\n\r\n"]);
+        assert!(outgoing.contains("X: y"));
     }
 }

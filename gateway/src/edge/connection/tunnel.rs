@@ -45,8 +45,8 @@ pub(super) struct Tunnel {
     going: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     leaving: bool,
     /// Whether the one side, and the other, has a close frame of ours.
-    told_client: bool,
-    told_server: bool,
+    closed_to_client: bool,
+    closed_to_server: bool,
 }
 
 impl Tunnel {
@@ -56,14 +56,14 @@ impl Tunnel {
             to_client: Frames::new(false),
             going: Box::pin(async move { turned(&mut going).await }),
             leaving: false,
-            told_client: false,
-            told_server: false,
+            closed_to_client: false,
+            closed_to_server: false,
         }
     }
 
     /// What of `bytes` goes to the client; none where nothing more does.
     pub(super) fn passing<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
-        if self.told_client {
+        if self.closed_to_client {
             return &[];
         }
         if !self.leaving {
@@ -115,32 +115,32 @@ impl Connection {
         if !tunnel.leaving {
             return Poll::Pending;
         }
-        self.tell_client();
+        self.close_to_client();
         // What the client does not take now goes before whatever is written next.
         let _ = self.poll_send(cx)?;
         let Some(tunnel) = self.tunnel() else { return Poll::Pending };
         if tunnel.from_client.is_between() && buf.remaining() >= TO_SERVER.len() {
             buf.put_slice(&TO_SERVER);
             tunnel.from_client.close();
-            tunnel.told_server = true;
+            tunnel.closed_to_server = true;
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
     }
 
     /// Puts our close frame behind the last frame that went to the client.
-    pub(super) fn tell_client(&mut self) {
+    pub(super) fn close_to_client(&mut self) {
         let Some(tunnel) = self.tunnel() else { return };
         if tunnel.leaving && tunnel.to_client.is_between() {
             tunnel.to_client.close();
-            tunnel.told_client = true;
-            self.held.extend_from_slice(&TO_CLIENT);
+            tunnel.closed_to_client = true;
+            self.outgoing.extend_from_slice(&TO_CLIENT);
         }
     }
 
     /// Whether the server has our close frame, and nothing that the client sends goes to it.
     pub(super) fn has_left(&mut self) -> bool {
-        self.tunnel().is_some_and(|tunnel| tunnel.told_server)
+        self.tunnel().is_some_and(|tunnel| tunnel.closed_to_server)
     }
 
     /// Reads away what the client still sends: bytes that are unread at the close would

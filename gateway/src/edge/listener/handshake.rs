@@ -40,30 +40,30 @@ pub(super) struct Handshaken {
     pub(super) permit: Option<ConnectionPermit>,
 }
 
-/// Why a connection came to nothing before its first request.
+/// Why a connection ended before its first request.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// For a reason that is counted under this word.
     Handshake(&'static str),
     /// Its address has as many connections as it may.
-    Crowded,
+    AddressLimit,
 }
 
 impl HandshakeSettings {
     /// Whether there is anything to wait for.
-    pub(super) fn take_time(&self) -> bool {
+    pub(super) fn must_wait(&self) -> bool {
         self.has_header || self.https.is_some()
     }
 }
 
 /// Reads what comes before HTTP.
 pub(super) async fn establish(
-    manners: HandshakeSettings,
+    settings: HandshakeSettings,
     mut socket: TcpStream,
     peer: SocketAddr,
     shared: &Shared,
 ) -> Result<Handshaken, Failed> {
-    let HandshakeSettings { https, has_header, counts } = manners;
+    let HandshakeSettings { https, has_header, counts } = settings;
     let (mut peer, mut permit) = (peer, None);
     if has_header && let ProxyHeader::Client(client) = header(&mut socket).await? {
         let active = shared.active.load();
@@ -90,7 +90,7 @@ pub(super) fn place(
         return Ok(None);
     }
     let permit = counts.enter(address.ip(), server.caps.connections_per_address_max);
-    permit.map(Some).ok_or(Failed::Crowded)
+    permit.map(Some).ok_or(Failed::AddressLimit)
 }
 
 /// Whether an address is of one of these networks.

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_connections_takes_no_memory() {
+    fn an_address_without_connections_uses_no_memory() {
         let counts = Arc::new(ConnectionCounts::default());
         let enter = |nth: u32| counts.enter(std::net::Ipv4Addr::from_bits(nth).into(), 1);
         let permits: Vec<_> = (0..1_000).filter_map(enter).collect();

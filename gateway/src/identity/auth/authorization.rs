@@ -186,7 +186,7 @@ mod tests {
         if is_foreign(&names, Some(&claims)) {
             // So it is refused by whatever is known, and by nothing as well.
             let unasked = TenantEntries::default();
-            let authorized = authorize(Parents::Asked(&unasked), &names, Some(&claims));
+            let authorized = authorize(Parents::Directory(&unasked), &names, Some(&claims));
             assert!(matches!(authorized, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
             assert!(makes.is_err(), "{names:?} {claims:?}");
         }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_cannot_reach_whatever_the_directory_says_needs_no_directory() {
+    fn a_token_that_no_entry_could_authorize_is_refused_without_the_directory() {
         let foreign = |names: [&str; 3], claims: [&str; 2]| {
             let [workspace, organisation, instance] = names.map(named);
             let names =

@@ -34,10 +34,10 @@ pub(super) fn read(headers: &HeaderMap) -> Bearer<'_> {
     }
     let token = token.trim_start();
     let bare = token.trim_end_matches('=');
-    let holds = !bare.is_empty()
+    let is_valid = !bare.is_empty()
         && token.len() <= TOKEN_BYTES_MAX
         && bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte));
-    if holds { Bearer::Token(token) } else { Bearer::Malformed }
+    if is_valid { Bearer::Token(token) } else { Bearer::Malformed }
 }
 
 #[cfg(test)]

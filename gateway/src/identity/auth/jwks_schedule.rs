@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wanted_two_fetches_begin_a_second_apart() {
+    fn two_fetches_start_at_least_a_second_apart() {
         let mut schedule = Schedule::default();
         let mut began = Vec::new();
         for millis in (0..20_000_u64).step_by(7) {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_lets_one_ask_in_each_pause() {
+    fn an_open_breaker_admits_one_probe_in_each_pause() {
         let breaker = open(Tick(0));
         assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_ejected(Tick(SECOND - 1)));
         assert!(!breaker.is_ejected(Tick(SECOND)));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_look_an_entry_up_anew() {
+    fn other_rules_look_an_entry_up_again() {
         let entry = entry(r#"{"plan": "pro"}"#).unwrap();
         let plan = |text: &str, version| {
             let rules = rules(text);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_good_then_of_use_then_gone() {
+    fn an_entry_is_fresh_then_stale_then_evicted() {
         run(async {
             let cache = EntryCache::new(10);
             cache.keep(owner("a"), Arc::new(entry("{}").unwrap()), cache.mark()).await;

@@ -2,7 +2,7 @@
 //!
 //! The entries are those of the directory file, as JSON. Unknown members are ignored, so
 //! that a directory can serve others too; a known one has its type, and `null` is the same as
-//! absent. A member that stands twice could be read in two ways, and is a mistake. Every mistake of
+//! absent. A member that stands twice could be read in two ways, and is an error. Every error of
 //! a response is reported at once.
 //!
 //! Not here: whether its plan and its limits are those of the settings (`rules::check`).
@@ -16,7 +16,7 @@ use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::key::Scope;
 
-/// Of a response's mistakes, which may quote all of it, so much is logged.
+/// Of a response's errors, which may quote all of it, so much is logged.
 const FAULT_CHARS_MAX: usize = 300;
 
 /// The kind of a tenant: its requests and its responses differ by it.
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_of_mistakes_is_of_bounded_length() {
+    fn logged_faults_have_a_bounded_length() {
         let limits: Vec<String> = (0..2_000).map(|n| format!("\"limit_{n}\": 7")).collect();
         let body = format!("{{\"limits\": {{{}}}}}", limits.join(","));
         let logged = read(TenantKind::Workspace, body.as_bytes()).unwrap_err();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_gone_with_its_last_permit_even_where_a_waiter_left() {
+    fn a_key_is_removed_with_its_last_permit_even_where_a_waiter_left() {
         run(async {
             let semaphore = KeyedSemaphore::new(1);
             let permit = semaphore.acquire("a").await;

@@ -40,7 +40,7 @@ impl<'s> UnknownBudget<'s> {
     #[must_use]
     pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Limiter, now: Tick) -> Self {
         let tag = seed.limit(UNKNOWN_LIMIT);
-        let ask = LimitCheck {
+        let check = LimitCheck {
             key: Key::new(Subject::address(seed, address).owner, tag),
             limit: tag,
             quota: UNKNOWN_QUOTA,
@@ -48,7 +48,7 @@ impl<'s> UnknownBudget<'s> {
             enforced: true,
             known: false,
         };
-        Self { limit: Some((limiter, ask)), now }
+        Self { limit: Some((limiter, check)), now }
     }
 
     /// The operator's: any name may be looked up.
@@ -59,20 +59,20 @@ impl<'s> UnknownBudget<'s> {
 
     /// The address that is charged, where one is.
     pub(super) fn key(&self) -> Option<Key> {
-        self.limit.as_ref().map(|(_, ask)| ask.key)
+        self.limit.as_ref().map(|(_, check)| check.key)
     }
 
     /// Whether a name that is not cached may be looked up.
     pub(super) fn allows(&self) -> bool {
-        let Some((limiter, ask)) = &self.limit else { return true };
-        !limiter.is_used_up(&mut [*ask], self.now)
+        let Some((limiter, check)) = &self.limit else { return true };
+        !limiter.is_used_up(&mut [*check], self.now)
     }
 
     /// Charges the lookup of a name that does not exist.
     pub(super) fn charge(&self) {
-        if let Some((limiter, ask)) = &self.limit {
+        if let Some((limiter, check)) = &self.limit {
             // Whether it fits was checked before; of a few at one time, the last may not.
-            let _ = limiter.check(&mut [*ask], self.now);
+            let _ = limiter.check(&mut [*check], self.now);
         }
     }
 }

@@ -47,13 +47,13 @@ impl GatewayAdmin {
         let now = self.0.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
-        for (nth, (plan, ask)) in met.checks.iter().enumerate() {
-            let usage = self.0.limiter.store.usage(ask, now.tick)?;
+        for (nth, (plan, check)) in met.checks.iter().enumerate() {
+            let usage = self.0.limiter.store.usage(check, now.tick)?;
             let next = (usage.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
                 "plan": plan,
-                "allowance": allowance(ask.quota),
+                "allowance": allowance(check.quota),
                 "used": usage.limit.saturating_sub(usage.remaining),
                 "remaining": usage.remaining,
                 "reset": now.unix_of(usage.full_at).seconds_up(),
@@ -89,7 +89,7 @@ impl GatewayAdmin {
 
     pub(super) async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
         let met = self.met(limit, key).await?;
-        let own: Vec<Quota> = met.checks.iter().map(|(_, ask)| ask.lasting).collect();
+        let own: Vec<Quota> = met.checks.iter().map(|(_, check)| check.lasting).collect();
         let (raised, ttl) = match boosted(&own, body) {
             Ok(boost) => boost,
             Err(detail) => return Err(refusal(422, "boost", "Not a boost", detail)),

@@ -29,7 +29,7 @@ pub(super) struct Met {
 }
 
 impl GatewayAdmin {
-    /// The questions that `limit` would ask about `key` now; or why there are none.
+    /// The checks of `key` by `limit` now; or why there are none.
     pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
         let unknown = || unknown_limit(limit, key);
         let active = self.0.active.load_full();
@@ -40,16 +40,16 @@ impl GatewayAdmin {
             refusal(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
         let identity = active.rules.identify(&names, known.as_ref());
-        let asked = active.rules.key_checks(limit, key, &identity).ok_or_else(unknown)?;
-        let boosted = |(plan, mut ask): (Option<&str>, LimitCheck)| {
-            self.0.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
-            (plan.map(str::to_owned), ask)
+        let found = active.rules.key_checks(limit, key, &identity).ok_or_else(unknown)?;
+        let boosted = |(plan, mut check): (Option<&str>, LimitCheck)| {
+            self.0.limiter.boosts.apply(std::slice::from_mut(&mut check), now);
+            (plan.map(str::to_owned), check)
         };
-        let checks = asked.checks.into_iter().map(boosted).collect();
-        Ok(Met { key: asked.key, kind: asked.kind, known: asked.known, checks })
+        let checks = found.checks.into_iter().map(boosted).collect();
+        Ok(Met { key: found.key, kind: found.kind, known: found.known, checks })
     }
 
-    /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.
+    /// Fetches one tenant's entry again, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
         let active = self.0.active.load_full();
         let Some(lookups) = &active.lookups else {

@@ -56,7 +56,7 @@ impl First {
                     }
                 }
             }
-            let told = tokio::select! {
+            let signal = tokio::select! {
                 _ = self.children.recv() => continue,
                 _ = self.terminate.recv() => Signal::TERM,
                 _ = self.interrupt.recv() => Signal::INT,
@@ -64,7 +64,7 @@ impl First {
                 _ = self.upgrade.recv() => Signal::USR2,
             };
             // An error says that it has just ended, of which we hear next.
-            let _ = kill_process(serving, told);
+            let _ = kill_process(serving, signal);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. We accept nothing before we have everything, and need nothing of it afterwards.
-//! 2. What it asks is decided as our own requests are, by its own allowances; where a limit's
+//! 2. Its checks are decided as our own requests are, by its own allowances; where a limit's
 //!    window or algorithm is another now, by ours: its states must not be cut to an older shape.
 //!
 //! # Not here
@@ -74,20 +74,20 @@ impl Predecessor {
         Ok(Self { stream, offer, sockets })
     }
 
-    /// Says why its place cannot be taken.
-    pub fn give_up(mut self, why: &str) {
+    /// Reports why this process cannot take over.
+    pub fn fail(mut self, why: &str) {
         // If it is gone too, no process needs this.
         let _ = protocol::write(&mut self.stream, Kind::Failed, why.as_bytes());
     }
 
-    /// Says that all is ready, and takes the counters. Says how many states there were.
-    pub fn take_counters(&mut self, shared: &Shared) -> Result<usize, UpgradeError> {
-        let taking = "taking the counters over";
-        protocol::write(&mut self.stream, Kind::Ready, &[]).map_err(broken(taking))?;
+    /// Reports readiness, and receives the counters. Returns how many states there were.
+    pub fn receive_counters(&mut self, shared: &Shared) -> Result<usize, UpgradeError> {
+        let receiving = "taking the counters over";
+        protocol::write(&mut self.stream, Kind::Ready, &[]).map_err(broken(receiving))?;
         let mut count = 0;
         loop {
-            let (kind, body) = protocol::read(&mut self.stream).map_err(broken(taking))?;
-            let damaged = || broken(taking)(io::ErrorKind::InvalidData.into());
+            let (kind, body) = protocol::read(&mut self.stream).map_err(broken(receiving))?;
+            let damaged = || broken(receiving)(io::ErrorKind::InvalidData.into());
             match kind {
                 Kind::States => {
                     let now = of_machine(shared.clock.now().tick);
@@ -96,9 +96,9 @@ impl Predecessor {
                 }
                 Kind::Moved => {
                     let rest: OtherStates = serde_json::from_slice(&body).map_err(|_| damaged())?;
-                    self.take_rest(shared, rest);
+                    self.restore_rest(shared, rest);
                     // An error says that it has died, and then all of it is ours already.
-                    let _ = protocol::write(&mut self.stream, Kind::Taken, &[]);
+                    let _ = protocol::write(&mut self.stream, Kind::Received, &[]);
                     return Ok(count);
                 }
                 _ => return Err(UpgradeError::Unexpected("its counters")),
@@ -106,7 +106,7 @@ impl Predecessor {
         }
     }
 
-    fn take_rest(&self, shared: &Shared, rest: OtherStates) {
+    fn restore_rest(&self, shared: &Shared, rest: OtherStates) {
         let now = shared.clock.now().tick;
         for (bits, [requests, rate, burst], until) in rest.boosts {
             let raised = Values { requests, rate, burst };
@@ -116,10 +116,10 @@ impl Predecessor {
                 shared.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
         shared.limiter.store.keep_until(Tick(rest.keep_until));
-        rest.memory.hold(&shared.limiter.store, &shared.active.load().rules, now);
+        rest.memory.retain_in(&shared.limiter.store, &shared.active.load().rules, now);
     }
 
-    /// Decides what its requests ask, until it is gone. Tells it to end when we are to.
+    /// Decides its checks until it ends. Sends it an end when this process stops.
     pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
         if let Err(error) = serve(self.stream, &shared, ending).await {
             let fields = [("error", json!(error.to_string()))];
@@ -138,12 +138,12 @@ async fn serve(
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
     let mut frames = Messages::new(reader);
     let mut bytes = Vec::new();
-    let mut told_to_end = false;
+    let mut end_sent = false;
     loop {
         let frame = tokio::select! {
             frame = frames.next() => frame?,
-            () = turned(&mut ending), if !told_to_end => {
-                told_to_end = true;
+            () = turned(&mut ending), if !end_sent => {
+                end_sent = true;
                 protocol::put(&mut bytes, Kind::End, &[]);
                 writer.write_all(&bytes).await?;
                 bytes.clear();
@@ -173,7 +173,7 @@ async fn put_answer(
     }
     let mut checks = protocol::question(&body)?;
     let active = shared.active.load_full();
-    checks.iter_mut().for_each(|ask| adapt(ask, &active.rules));
+    checks.iter_mut().for_each(|check| adapt(check, &active.rules));
     let verdict = shared.limiter.check_at_owner(&mut checks).await;
     let verdict =
         verdict.map_err(|_| io::Error::other("the counters have moved on and are lost"))?;
@@ -184,15 +184,15 @@ async fn put_answer(
 }
 
 /// Gives a question the shape of the limit as it is now.
-fn adapt(ask: &mut LimitCheck, rules: &Rules) {
-    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == ask.limit) else { return };
-    let same_shape = match (ask.lasting, limit.quota) {
+fn adapt(check: &mut LimitCheck, rules: &Rules) {
+    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == check.limit) else { return };
+    let same_shape = match (check.lasting, limit.quota) {
         (Quota::Rolling(then), Quota::Rolling(now)) => then.window == now.window,
         (Quota::Bucket(_), Quota::Bucket(_)) => true,
         _ => false,
     };
     if !same_shape {
-        (ask.quota, ask.lasting) = (limit.quota, limit.quota);
+        (check.quota, check.lasting) = (limit.quota, limit.quota);
     }
 }
 
@@ -217,11 +217,11 @@ mod tests {
         };
         let adapted = |name: &str, quota| {
             let (key, limit) = (Key::from_bits(1), seed.limit(name));
-            let mut ask =
+            let mut check =
                 LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true };
-            adapt(&mut ask, &rules);
-            assert_eq!(ask.quota, ask.lasting);
-            ask.quota
+            adapt(&mut check, &rules);
+            assert_eq!(check.quota, check.lasting);
+            check.quota
         };
         let own = window(600, now.window().as_secs());
         assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");

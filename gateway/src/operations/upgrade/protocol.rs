@@ -45,8 +45,8 @@ pub enum Kind {
     /// All of them have been sent.
     Moved,
     /// The new process has them, and accepts.
-    Taken,
-    /// What the old process is asked by a request.
+    Received,
+    /// The checks of a request in the old process.
     Question,
     /// What it is to answer.
     Answer,
@@ -63,7 +63,7 @@ impl Kind {
         Self::Failed,
         Self::States,
         Self::Moved,
-        Self::Taken,
+        Self::Received,
         Self::Question,
         Self::Answer,
         Self::End,
@@ -207,13 +207,13 @@ impl<R: AsyncRead + Unpin> Messages<R> {
     }
 }
 
-/// Writes what a request asks.
+/// Writes the checks of a request.
 pub fn put_question(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
-    for ask in checks {
-        bytes.extend_from_slice(&ask.key.bits().to_le_bytes());
-        bytes.extend_from_slice(&ask.limit.bits().to_le_bytes());
-        bytes.push(u8::from(ask.enforced) | u8::from(ask.known) << 1);
-        put_quota(bytes, ask.lasting);
+    for check in checks {
+        bytes.extend_from_slice(&check.key.bits().to_le_bytes());
+        bytes.extend_from_slice(&check.limit.bits().to_le_bytes());
+        bytes.push(u8::from(check.enforced) | u8::from(check.known) << 1);
+        put_quota(bytes, check.lasting);
     }
 }
 
@@ -222,9 +222,9 @@ pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
     let mut reader = Reader(bytes);
     let mut checks = ArrayVec::new();
     while !reader.0.is_empty() && !checks.is_full() {
-        let key = Key::from_bits(u128::from_le_bytes(reader.take()?));
-        let limit = LimitTag::from_bits(u128::from_le_bytes(reader.take()?));
-        let [marks] = reader.take()?;
+        let key = Key::from_bits(u128::from_le_bytes(reader.next_array()?));
+        let limit = LimitTag::from_bits(u128::from_le_bytes(reader.next_array()?));
+        let [marks] = reader.next_array()?;
         let quota = reader.quota()?;
         let (enforced, known) = (marks & 1 != 0, marks & 2 != 0);
         checks.push(LimitCheck { key, limit, quota, lasting: quota, enforced, known });
@@ -235,7 +235,7 @@ pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
 /// Writes what a request is answered, by which allowances.
 pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck]) {
     bytes.push(u8::from(verdict.is_admitted()));
-    for (answer, ask) in verdict.answers().zip(checks) {
+    for (answer, check) in verdict.answers().zip(checks) {
         let (kind, tick) = match answer.decision {
             Decision::Admit => (0, Tick(0)),
             Decision::Refuse { retry_at } => (1, retry_at),
@@ -247,26 +247,26 @@ pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck])
         bytes.extend_from_slice(&limit.to_le_bytes());
         bytes.extend_from_slice(&remaining.to_le_bytes());
         bytes.extend_from_slice(&full_at.0.to_le_bytes());
-        put_quota(bytes, ask.quota);
+        put_quota(bytes, check.quota);
     }
 }
 
 /// Reads what [`put_answer`] wrote.
 pub(super) fn answer(bytes: &[u8]) -> io::Result<RemoteVerdict> {
     let mut reader = Reader(bytes);
-    let [admitted] = reader.take()?;
+    let [admitted] = reader.next_array()?;
     let (mut answers, mut quotas) = (ArrayVec::new(), ArrayVec::new());
     while !reader.0.is_empty() && !answers.is_full() {
-        let [kind] = reader.take()?;
-        let retry_at = Tick(u64::from_le_bytes(reader.take()?));
+        let [kind] = reader.next_array()?;
+        let retry_at = Tick(u64::from_le_bytes(reader.next_array()?));
         let decision = match kind {
             0 => Decision::Admit,
             1 => Decision::Refuse { retry_at },
             _ => Decision::TooLarge,
         };
-        let limit = u32::from_le_bytes(reader.take()?);
-        let remaining = u32::from_le_bytes(reader.take()?);
-        let full_at = Tick(u64::from_le_bytes(reader.take()?));
+        let limit = u32::from_le_bytes(reader.next_array()?);
+        let remaining = u32::from_le_bytes(reader.next_array()?);
+        let full_at = Tick(u64::from_le_bytes(reader.next_array()?));
         answers.push(CheckResult { decision, usage: Usage { limit, remaining, full_at } });
         quotas.push(reader.quota()?);
     }
@@ -286,16 +286,16 @@ fn put_quota(bytes: &mut Vec<u8>, quota: Quota) {
 struct Reader<'b>(&'b [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or_else(|| damaged("a short frame"))?;
+    fn next_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(|| damaged("a short frame"))?;
         self.0 = rest;
-        Ok(*taken)
+        Ok(*bytes)
     }
 
     fn quota(&mut self) -> io::Result<Quota> {
-        let [kind] = self.take()?;
-        let first = u32::from_le_bytes(self.take()?);
-        let second = u64::from_le_bytes(self.take()?);
+        let [kind] = self.next_array()?;
+        let first = u32::from_le_bytes(self.next_array()?);
+        let second = u64::from_le_bytes(self.next_array()?);
         let burst = || u32::try_from(second).map_err(|_| damaged("a burst beyond all"));
         Ok(match kind {
             0 => Allowance::Rolling(first, second),
@@ -317,7 +317,7 @@ mod tests {
         let window = Duration::from_secs(60);
         let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
         let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 5, burst: 7 });
-        let ask = |bits, quota| LimitCheck {
+        let check = |bits, quota| LimitCheck {
             key: Key::from_bits(bits),
             limit: LimitTag::from_bits(bits + 1),
             quota,
@@ -325,7 +325,7 @@ mod tests {
             enforced: bits > 1,
             known: bits == 1,
         };
-        [ask(1, rolling), ask(u128::MAX - 1, bucket)]
+        [check(1, rolling), check(u128::MAX - 1, bucket)]
     }
 
     #[test]
@@ -350,9 +350,9 @@ mod tests {
             let verdict = Verdict::new(answers.into_iter().collect(), admitted);
             let mut bytes = Vec::new();
             put_answer(&mut bytes, &verdict, &checks());
-            let told = answer(&bytes).unwrap();
-            assert_eq!(format!("{:?}", told.verdict), format!("{verdict:?}"));
-            assert_eq!(told.quotas[..], checks().map(|ask| ask.quota));
+            let decided = answer(&bytes).unwrap();
+            assert_eq!(format!("{:?}", decided.verdict), format!("{verdict:?}"));
+            assert_eq!(decided.quotas[..], checks().map(|check| check.quota));
             assert!(answer(&bytes[..bytes.len() - 1]).is_err());
         }
     }

@@ -43,7 +43,7 @@ impl Sockets {
     /// The socket of an address: the one that was offered, or else a new one.
     pub fn bind(&mut self, listener: &str, address: SocketAddr) -> Result<TcpListener, BindError> {
         let named = NamedSocket { listener: listener.to_owned(), address };
-        let socket = match self.take(&named) {
+        let socket = match self.remove(&named) {
             Some(socket) => socket,
             None => bind(address)?,
         };
@@ -53,7 +53,7 @@ impl Sockets {
     }
 
     /// Takes what was offered for the same: a port has one use, port 0 one of each name.
-    fn take(&mut self, named: &NamedSocket) -> Option<TcpListener> {
+    fn remove(&mut self, named: &NamedSocket) -> Option<TcpListener> {
         let same = |offered: &NamedSocket| offered == named;
         let there =
             |offered: &NamedSocket| named.address.port() != 0 && offered.address == named.address;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_takes_its_own_socket() {
+    fn each_listener_gets_its_own_socket() {
         let any = "127.0.0.1:0";
         let (mut sockets, ports) = offered(&[("http", any), ("admin", any), ("http", any)]);
         let mut bind = |listener| port(&sockets.bind(listener, any.parse().unwrap()).unwrap());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_pass_through_a_socket_and_go_on_listening() {
+    fn sockets_pass_through_a_socket_and_keep_listening() {
         let (sockets, ports) = offered(&[("http", "127.0.0.1:0"), ("admin", "127.0.0.1:0")]);
         let sockets = Sockets { ours: sockets.offered, offered: Vec::new() };
         let (left, right) = UnixStream::pair().unwrap();

@@ -108,42 +108,46 @@ fn establish(
     let talking = "talking to the new process";
     stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(talking))?;
     stream.set_write_timeout(Some(MOVE_WAIT)).map_err(broken(talking))?;
-    let hello = hear(&mut stream, Kind::Hello, "which protocol it speaks")?;
+    let hello = expect_message(&mut stream, Kind::Hello, "which protocol it speaks")?;
     if hello != PROTOCOL.to_le_bytes() {
         return Err(UpgradeError::Unexpected("our protocol: stop this and start the other"));
     }
     sockets::send(&stream, passed).map_err(broken("passing sockets"))?;
     let offer = serde_json::to_vec(offer).map_err(|why| broken(talking)(why.into()))?;
     protocol::write(&mut stream, Kind::Offer, &offer).map_err(broken(talking))?;
-    hear(&mut stream, Kind::Ready, "that it is ready")?;
+    expect_message(&mut stream, Kind::Ready, "that it is ready")?;
     Ok(stream)
 }
 
-/// What the new process says next, which must be `kind`.
-fn hear(stream: &mut StdStream, kind: Kind, what: &'static str) -> Result<Vec<u8>, UpgradeError> {
+/// The next message of the new process, which must be `kind`.
+fn expect_message(
+    stream: &mut StdStream,
+    kind: Kind,
+    what: &'static str,
+) -> Result<Vec<u8>, UpgradeError> {
     match protocol::read(stream).map_err(broken("waiting for the new process"))? {
         (Kind::Failed, why) => Err(UpgradeError::Failed(String::from_utf8_lossy(&why).into())),
-        (said, body) if said == kind => Ok(body),
+        (received, body) if received == kind => Ok(body),
         _ => Err(UpgradeError::Unexpected(what)),
     }
 }
 
 impl Candidate {
-    /// Moves the counters. It is not to be given up half way: it ends in time by itself.
-    pub async fn take_counters(self, shared: &Arc<Shared>) -> Result<Successor, UpgradeError> {
+    /// Moves the counters. Must not be cancelled half way: it has its own deadline.
+    pub async fn send_counters(self, shared: &Arc<Shared>) -> Result<Successor, UpgradeError> {
         let shared = shared.clone();
-        let moved = tokio::task::spawn_blocking(move || self.take(&shared)).await;
+        let moved = tokio::task::spawn_blocking(move || self.send_blocking(&shared)).await;
         // A panic there is ours to mend, and leaves nothing that could be opened again.
         moved.map_err(|error| broken("moving the counters")(error.into()))?
     }
 
-    fn take(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
+    fn send_blocking(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
         let from = shared.clock.now().tick;
         shared.limiter.set_owner(LimitOwner::Moving);
         let mut shelf = Vec::new();
-        let taken = hand_states(&mut self.stream, shared, &mut shelf);
+        let sent = send_states(&mut self.stream, shared, &mut shelf);
         let child = self.started.0.take();
-        let (Ok(states), Some(child)) = (&taken, child) else {
+        let (Ok(states), Some(child)) = (&sent, child) else {
             // It must not have them when they are ours again.
             drop(self.started);
             for (nth, closed) in shelf.into_iter().enumerate() {
@@ -151,7 +155,7 @@ impl Candidate {
             }
             shared.limiter.boosts.reopen();
             shared.limiter.set_owner(LimitOwner::Here);
-            return Err(taken.err().unwrap_or(UpgradeError::Unexpected("anything")));
+            return Err(sent.err().unwrap_or(UpgradeError::Unexpected("anything")));
         };
         let (way, questions) = mpsc::channel(QUESTIONS_MAX);
         shared.limiter.set_owner(LimitOwner::There(way));
@@ -166,8 +170,8 @@ impl Candidate {
     }
 }
 
-/// Closes shard after shard and sends what was in them. Says how many states there were.
-pub(super) fn hand_states(
+/// Closes shard after shard and sends what was in them. Returns how many states there were.
+pub(super) fn send_states(
     stream: &mut StdStream,
     shared: &Shared,
     shelf: &mut Vec<Closed>,
@@ -206,7 +210,7 @@ pub(super) fn hand_states(
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
     stream.flush().map_err(broken(sending))?;
-    hear(stream, Kind::Taken, "that it has the counters").map(|_| count)
+    expect_message(stream, Kind::Received, "that it has the counters").map(|_| count)
 }
 
 /// The moment of a tick for both processes: their ticks are the machine's, so that snapshots need
@@ -227,11 +231,11 @@ impl Successor {
         let _ = kill_process(self.process(), Signal::TERM);
     }
 
-    /// Asks what requests ask, until the other process is gone. `hurry` turns true where it wants
+    /// Forwards checks until the other process ends. `hurry` turns true where it wants
     /// us to end, or is gone.
     pub async fn answer(self, shared: Arc<Shared>, hurry: watch::Sender<bool>) {
         let Self { stream, mut questions, .. } = self;
-        if let Err(error) = ask(stream, &mut questions, &hurry).await {
+        if let Err(error) = forward(stream, &mut questions, &hurry).await {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Error, "limit owner lost", &fields);
         }
@@ -240,7 +244,7 @@ impl Successor {
     }
 }
 
-async fn ask(
+async fn forward(
     stream: StdStream,
     questions: &mut mpsc::Receiver<RemoteCheck>,
     hurry: &watch::Sender<bool>,
@@ -266,12 +270,12 @@ async fn ask(
                 }
                 writer.write_all(&bytes).await?;
             }
-            said = frames.next() => match said? {
+            message = frames.next() => match message? {
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some((Kind::Answer, body)) => {
-                    let told = protocol::answer(&body)?;
+                    let verdict = protocol::answer(&body)?;
                     // The receiver may be gone.
-                    waiting.pop_front().map(|asker| asker.send(told).ok());
+                    waiting.pop_front().map(|caller| caller.send(verdict).ok());
                 }
                 Some((Kind::End, _)) => drop(hurry.send(true)),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),

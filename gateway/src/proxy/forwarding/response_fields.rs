@@ -17,10 +17,10 @@ use pingora_http::ResponseHeader;
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::{ADDED, hex, value};
 
-/// What every answer says for us, as header lines with their line ends.
+/// The gateway's fields of every answer, as header lines with their line ends.
 pub fn lines(context: &RequestContext) -> String {
     let mut text = String::with_capacity(256);
-    tell(context, |field, value| {
+    each_field(context, |field, value| {
         for part in [field.line, value, "\r\n"] {
             text.push_str(part);
         }
@@ -28,12 +28,12 @@ pub fn lines(context: &RequestContext) -> String {
     text
 }
 
-/// Adds what every answer says to a head that HTTP/2 carries, whose names have no case to be kept:
+/// Adds the gateway's fields to a head that HTTP/2 carries, whose names have no case to be kept:
 /// Pingora's header type would parse each name and keep its case, its parts are a plain map.
 pub(super) fn add_fields(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     in_parts(head, |headers| {
         let mut added = Ok(());
-        tell(context, |field, text| match value(text) {
+        each_field(context, |field, text| match value(text) {
             Ok(mut value) => {
                 value.set_sensitive(field.varies);
                 headers.append(&field.name, value);
@@ -93,28 +93,32 @@ static RESOURCE: Field = Field::new("x-ratelimit-resource", "X-RateLimit-Resourc
 static POLICY: Field = Field::new("ratelimit-policy", "RateLimit-Policy: ", false);
 static STANDING: Field = Field::new("ratelimit", "RateLimit: ", true);
 
-/// Says each field of what every answer says for us, with its value.
-fn tell(context: &RequestContext, mut say: impl FnMut(&'static Field, &str)) {
+/// Calls `add` with each of the gateway's fields and its value.
+fn each_field(context: &RequestContext, mut add: impl FnMut(&'static Field, &str)) {
     match &context.facts.given_id {
-        Some(given) => say(&ID, given),
-        None => say(&ID, &hex(context.id, 32)),
+        Some(given) => add(&ID, given),
+        None => add(&ID, &hex(context.id, 32)),
     }
-    let Some(told) = &context.facts.limits.report else { return };
-    let mut number = |field, number: u64| say(field, itoa::Buffer::new().format(number));
-    number(&LIMIT, told.limit.into());
-    number(&REMAINING, told.remaining.into());
-    number(&RESET, told.reset);
-    if let Some(seconds) = told.retry_after {
+    let Some(report) = &context.facts.limits.report else { return };
+    let mut number = |field, number: u64| add(field, itoa::Buffer::new().format(number));
+    number(&LIMIT, report.limit.into());
+    number(&REMAINING, report.remaining.into());
+    number(&RESET, report.reset);
+    if let Some(seconds) = report.retry_after {
         number(&RETRY_AFTER, seconds);
     }
     let limits = &context.config.rules.limits;
-    let binding =
-        context.facts.limits.outcomes.get(told.binding).and_then(|said| limits.get(said.limit));
+    let binding = context
+        .facts
+        .limits
+        .outcomes
+        .get(report.binding)
+        .and_then(|outcome| limits.get(outcome.limit));
     if let Some(limit) = binding {
-        say(&RESOURCE, &limit.name);
+        add(&RESOURCE, &limit.name);
     }
     if let Some((policy, usage)) = &context.facts.limits.ietf {
-        say(&POLICY, policy);
-        say(&STANDING, usage);
+        add(&POLICY, policy);
+        add(&STANDING, usage);
     }
 }

@@ -29,7 +29,7 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 /// What an answer of our own says to these origins.
-fn said(cors: &Cors, origins: &[&str]) -> String {
+fn answered(cors: &Cors, origins: &[&str]) -> String {
     let fields: Vec<_> = origins.iter().map(|origin| ("origin", *origin)).collect();
     cors.lines(&headers(&fields), &[])
 }
@@ -37,14 +37,14 @@ fn said(cors: &Cors, origins: &[&str]) -> String {
 /// What a preflight is answered, for a path that takes GET and PUT.
 fn preflight(cors: &Cors, fields: &[(&'static str, &str)]) -> Option<String> {
     let map = headers(fields);
-    let asked = Preflight::read(&Method::OPTIONS, &map)?;
-    cors.preflight(&asked, &[Method::GET, Method::PUT])
+    let requested = Preflight::read(&Method::OPTIONS, &map)?;
+    cors.preflight(&requested, &[Method::GET, Method::PUT])
 }
 
 #[test]
 fn an_allowed_origin_is_echoed_with_the_headers_it_may_read() {
     assert_eq!(
-        said(&cors(&["https://b.test", APP], true, &[]), &[APP]),
+        answered(&cors(&["https://b.test", APP], true, &[]), &[APP]),
         format!(
             "Vary: Origin\r\nAccess-Control-Allow-Origin: {APP}\r\n\
              Access-Control-Allow-Credentials: true\r\n\
@@ -69,7 +69,7 @@ fn any_other_origin_gets_nothing_but_vary() {
         vec![APP, "https://evil.test"],
         vec![APP, APP],
     ] {
-        assert_eq!(said(&cors, &origins), "Vary: Origin\r\n", "{origins:?}");
+        assert_eq!(answered(&cors, &origins), "Vary: Origin\r\n", "{origins:?}");
     }
 }
 
@@ -79,13 +79,13 @@ fn where_all_may_read_the_response_depends_on_no_origin() {
     let same =
         format!("Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {EXPOSED}\r\n");
     for origins in [vec![], vec!["null"], vec![APP]] {
-        assert_eq!(said(&cors, &origins), same, "{origins:?}");
+        assert_eq!(answered(&cors, &origins), same, "{origins:?}");
     }
 }
 
 #[test]
 fn a_preflight_gets_the_methods_of_the_path_and_the_headers_allowed() {
-    let asked = [
+    let requested = [
         ("origin", APP),
         ("access-control-request-method", "PUT"),
         ("access-control-request-headers", "authorization,x-own"),
@@ -101,9 +101,9 @@ fn a_preflight_gets_the_methods_of_the_path_and_the_headers_allowed() {
     };
     let any = cors(&[APP], false, &[]);
     let some = cors(&[APP], false, &["Authorization", "Content-Type"]);
-    assert_eq!(preflight(&any, &asked).unwrap(), answer("authorization,x-own"));
-    assert_eq!(preflight(&some, &asked).unwrap(), answer("Authorization, Content-Type"));
-    assert!(!preflight(&any, &asked[..2]).unwrap().contains("Allow-Headers"));
+    assert_eq!(preflight(&any, &requested).unwrap(), answer("authorization,x-own"));
+    assert_eq!(preflight(&some, &requested).unwrap(), answer("Authorization, Content-Type"));
+    assert!(!preflight(&any, &requested[..2]).unwrap().contains("Allow-Headers"));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn what_is_no_preflight_of_an_allowed_origin_is_not_answered() {
 }
 
 #[test]
-fn an_origin_that_no_browser_sends_is_a_mistake() {
+fn an_origin_that_no_browser_sends_is_reported() {
     for good in [
         APP,
         "http://localhost:3000",

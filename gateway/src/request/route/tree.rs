@@ -216,7 +216,7 @@ mod tests {
         let having = rows.iter().enumerate().filter_map(|(at, (pattern, methods))| {
             let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
             let order = [methods.contains(method), as_get, methods.is_empty()];
-            let order = order.into_iter().position(|takes| takes)?;
+            let order = order.into_iter().position(|accepts| accepts)?;
             rank(pattern, path).map(|rank| (rank, order, at))
         });
         having.min().map(|(_, _, at)| at)
@@ -268,10 +268,11 @@ mod tests {
                 let undecided = |other: &usize| is_undecided(&row, &rows[*other]);
                 let same: Vec<usize> = (0..rows.len()).filter(undecided).collect();
                 let mut tried = tree.clone();
-                let mut told = tried.insert(&Pattern::read(&row.0).unwrap(), &row.1, rows.len());
-                told.sort_unstable();
-                told.dedup();
-                assert_eq!(told, same, "seed {seed}: {row:?} beside {rows:?}");
+                let mut reported =
+                    tried.insert(&Pattern::read(&row.0).unwrap(), &row.1, rows.len());
+                reported.sort_unstable();
+                reported.dedup();
+                assert_eq!(reported, same, "seed {seed}: {row:?} beside {rows:?}");
                 if same.is_empty() {
                     tree = tried;
                     rows.push(row);
@@ -279,13 +280,17 @@ mod tests {
             }
             for _ in 0..60 {
                 let path = dice.short_path();
-                let taking = |method| by_trying_every_route(&rows, method, &path);
+                let expected = |method| by_trying_every_route(&rows, method, &path);
                 for method in &METHODS {
                     let found = tree.find(method, &path);
-                    assert_eq!(found, taking(method), "seed {seed}: {method} {path} in {rows:?}");
+                    assert_eq!(found, expected(method), "seed {seed}: {method} {path} in {rows:?}");
                 }
                 let (named, all) = tree.methods(&path);
-                assert_eq!(all, taking(&Method::TRACE).is_some(), "seed {seed}: {path}, {rows:?}");
+                assert_eq!(
+                    all,
+                    expected(&Method::TRACE).is_some(),
+                    "seed {seed}: {path}, {rows:?}"
+                );
                 let has = |method: &Method| {
                     let names = |(own, methods): &Row| {
                         let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
@@ -302,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_get_takes_head_unless_another_of_its_path_names_it() {
+    fn a_route_of_get_accepts_head_unless_another_of_its_path_names_it() {
         let insert = |rows: &[(&str, &[Method])]| {
             let mut tree = Tree::default();
             for (at, (path, methods)) in rows.iter().enumerate() {

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_need_to_be_known_from_whom_they_come_and_for_whom_they_are() {
+    fn token_verification_needs_an_issuer_and_an_audience() {
         check("", "", "");
         check("jwt.issuer = \"https://id.test\"\n", "", "identity.jwt.issuer is missing");
         check("jwt.audience = [\"api\"]\n", "", "identity.jwt.audience is missing");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_over_tls_or_from_this_machine() {
+    fn keys_are_fetched_over_tls_or_from_this_machine() {
         for good in [
             "https://id.test/keys?x=1",
             "http://127.0.0.1:9/k",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_a_token_is_charged_by_address_without_one() {
+    fn a_route_that_needs_a_token_charges_the_address_without_one() {
         let without =
             SHIPPED.replace("unknown_limits = [\"address\"]", "unknown_limits = [\"adress\"]");
         assert!(read(&without, "verify = \"none\"").1.is_empty(), "no tenant would be charged");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_for_whom_a_route_without_names_is() {
+    fn a_token_names_the_tenant_of_a_route_without_names() {
         let of =
             "path = \"/v1/{*rest}\"            # no tenant in the path: charged to the address\n";
         let from = format!("{of}limits = [\"address\"]");

@@ -32,11 +32,11 @@ impl Checker<'_> {
                 spellings: route.spellings,
             })
             .collect();
-        let asks_more = |one: Index, other: Index| match (routes.get(one), routes.get(other)) {
-            (Some(one), Some(other)) => one.asks_more_than(other),
+        let is_stricter = |one: Index, other: Index| match (routes.get(one), routes.get(other)) {
+            (Some(one), Some(other)) => one.is_stricter_than(other),
             _ => false,
         };
-        let (paths, undecided) = Paths::new(&entries, asks_more);
+        let (paths, undecided) = Paths::new(&entries, is_stricter);
         for (later, earlier) in undecided {
             self.undecided(routes, later, earlier);
         }
@@ -47,7 +47,7 @@ impl Checker<'_> {
     fn undecided(&self, routes: &[Route], later: Index, earlier: Index) {
         let raw = |at: Index| self.raw.routes.get(at).map_or(0, |route| route.at);
         let (Some(one), Some(other)) = (routes.get(later), routes.get(earlier)) else { return };
-        // A path with a mistake, which is reported already, is read as `/`.
+        // A path with an error, which is reported already, is read as `/`.
         let is_read = |(at, route): (Index, &Route)| {
             let raw = self.raw.routes.get(at).and_then(|raw| raw.path.as_ref());
             raw.is_some_and(|raw| raw.value == route.pattern.text)
@@ -113,7 +113,7 @@ impl Checker<'_> {
 impl Route {
     /// Whether its requests meet something that those of `other` do not: a limit, a bound on the
     /// body, a token, or a tenant that the token has to reach.
-    fn asks_more_than(&self, other: &Self) -> bool {
+    fn is_stricter_than(&self, other: &Self) -> bool {
         let counts_more = self.limits.iter().any(|limit| !other.limits.contains(limit));
         let bounds_more = self.batch.is_some_and(|own| {
             other.batch.is_none_or(|other| {

@@ -35,7 +35,7 @@ fn spellings(text: &str) -> Spellings {
     }
 }
 
-fn asks_more(rows: &[Row], one: Index, other: Index) -> bool {
+fn is_stricter(rows: &[Row], one: Index, other: Index) -> bool {
     let at = |row: Index, name: &str| rows[row].0.split('/').position(|part| part == name);
     let tenant = |name| at(one, name).is_some() && at(one, name) != at(other, name);
     let limit = rows[one].1.iter().any(|limit| !rows[other].1.contains(limit));
@@ -51,7 +51,7 @@ fn paths(rows: &[Row]) -> Paths {
         spellings: spellings(rows[route].2),
     };
     let entries: Vec<RouteEntry<'_>> = patterns.iter().enumerate().map(entry).collect();
-    let (paths, undecided) = Paths::new(&entries, |one, other| asks_more(rows, one, other));
+    let (paths, undecided) = Paths::new(&entries, |one, other| is_stricter(rows, one, other));
     assert_eq!(undecided, []);
     paths
 }
@@ -66,7 +66,7 @@ fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malfor
 }
 
 #[test]
-fn what_clients_really_send_passes_where_the_route_takes_it() {
+fn targets_of_real_clients_pass_where_the_route_accepts_them() {
     let paths = paths(CONTROL);
     for (path, route) in [
         ("/v1/workspaces/ws_a/files/a%2Fb.txt", 3),
@@ -86,7 +86,7 @@ fn what_clients_really_send_passes_where_the_route_takes_it() {
 }
 
 #[test]
-fn what_a_route_does_not_take_is_refused_as_everywhere() {
+fn what_a_route_does_not_accept_is_refused_as_everywhere() {
     let paths = paths(CONTROL);
     for (path, why) in [
         ("/v1/workspaces/ws_a/users/", Malformed::EmptySegment),
@@ -105,7 +105,7 @@ fn what_a_route_does_not_take_is_refused_as_everywhere() {
 }
 
 #[test]
-fn a_spelling_that_leads_elsewhere_once_it_is_read_is_refused_whatever_the_route_takes() {
+fn a_spelling_that_decodes_to_another_route_is_refused_on_every_route() {
     let paths = paths(CONTROL);
     for path in [
         "/v1/workspaces/ws_a/tenants%3Abatch",
@@ -137,7 +137,7 @@ fn a_spelling_that_leads_elsewhere_once_it_is_read_is_refused_whatever_the_route
 }
 
 #[test]
-fn what_only_looks_like_a_route_that_asks_more_is_refused() {
+fn what_only_resembles_a_stricter_route_is_refused() {
     let paths = paths(CONTROL);
     for path in [
         "/v1/workspaces/ws_a/tenants:Batch",
@@ -317,7 +317,7 @@ impl Dice {
 }
 
 #[test]
-fn no_server_finds_a_route_that_asks_more_or_another_tenant_in_what_is_let_through() {
+fn no_server_reads_a_stricter_route_or_another_tenant_in_what_is_admitted() {
     let paths = paths(CONTROL);
     // In another case it is another tenant, which this one's token does not reach.
     fn own(name: Option<&str>) -> Option<String> {
@@ -348,7 +348,7 @@ fn no_server_finds_a_route_that_asks_more_or_another_tenant_in_what_is_let_throu
                 assert_eq!(CONTROL[other].0, CONTROL[route].0, "{story}");
                 assert_eq!(names(other, &reading), names(route, &path), "{story}");
             } else {
-                assert!(!asks_more(CONTROL, other, route), "{story}: {}", CONTROL[other].0);
+                assert!(!is_stricter(CONTROL, other, route), "{story}: {}", CONTROL[other].0);
                 let pairs = names(other, &reading).into_iter().zip(names(route, &path));
                 let foreign = |(other, own): (Option<String>, _)| other.is_some() && other != own;
                 assert!(!pairs.into_iter().any(foreign), "{story}: another tenant");
