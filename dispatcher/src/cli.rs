@@ -23,7 +23,7 @@ use weir_common::time::Clock;
 
 use crate::app::{self, RunError};
 use crate::auth::{self, Scope, Tokens};
-use crate::cli::listen::Listen;
+use crate::cli::listen::{Listen, TestWebhook};
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
@@ -278,8 +278,8 @@ impl SendTest {
         let client = DeliveryClient::new(&settings.egress, rules.clone(), clock.clone());
         let client = client.map_err(|why| why.to_string())?;
         let url = rules.canonical(&self.url)?;
-        let secret = self.secret.secret()?;
-        let sending = listen::send_test(&client, url, &secret, &settings.signature, kind, &clock);
+        let webhook = TestWebhook { url, secret: self.secret.secret()? };
+        let sending = listen::send_test(webhook, &client, &settings.signature, kind, &clock);
         let response = runtime()?.block_on(sending);
         match response.outcome {
             Outcome::Delivered { status } => Ok(format!("delivered: {status}")),

@@ -37,7 +37,7 @@ use weir_common::time::Clock;
 
 use crate::app::serving::{ClientListeners, Serving};
 use crate::app::workers::Workers;
-use crate::config::active::{ActiveConfig, Config, addresses};
+use crate::config::active::{Config, addresses};
 use crate::config::shared::{Seeds, Shared};
 use crate::limit::key::Seed;
 use crate::operations::background as beside;
@@ -48,7 +48,6 @@ use crate::operations::upgrade::init::First;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::request::upload;
-use crate::telemetry::metrics::Metrics;
 use weir_common::http_server::listeners::{BindError, Listeners};
 
 /// How long a stop waits for the last lines of the access log to be taken.
@@ -239,9 +238,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         seeds.keys = earlier.seed;
         checked.rules.rekey(seeds.keys);
     }
-    let metrics = Arc::new(Metrics::new());
-    let active = ActiveConfig::new(checked, None, &metrics, &clock);
-    let shared = Arc::new(Shared::new(clock, config, active, seeds, metrics, connections_max));
+    let shared = Arc::new(Shared::new(clock, config, checked, seeds, connections_max));
     shared.mark_applied();
     if let Some(earlier) = earlier {
         let states = persistence::restore(&shared, earlier);

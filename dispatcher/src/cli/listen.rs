@@ -230,11 +230,18 @@ fn answer(status: u16) -> Reply {
     Reply { status, headers: Vec::new(), body: Bytes::new() }
 }
 
+/// A webhook to try: it has no row in the store.
+pub struct TestWebhook {
+    /// The receiver.
+    pub url: Url,
+    /// The signing key.
+    pub secret: Secret<String>,
+}
+
 /// Sends one signed example event, like the dispatcher.
 pub async fn send_test(
+    webhook: TestWebhook,
     client: &DeliveryClient,
-    url: Url,
-    secret: &Secret<String>,
     signature: &Signature,
     kind: EventType,
     clock: &Clock,
@@ -252,7 +259,9 @@ pub async fn send_test(
     let body = Bytes::from(envelope.to_string());
     let unix_seconds = now.0 / 1_000_000;
     let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
-    let headers = signature::headers(signature, &signed, std::iter::once(secret.expose().as_str()));
+    let secrets = std::iter::once(webhook.secret.expose().as_str());
+    let headers = signature::headers(signature, &signed, secrets);
+    let url = webhook.url;
     client.deliver(AttemptRequest { url, headers, body, fresh_connection: false }).await
 }
 
@@ -457,12 +466,12 @@ mod tests {
         let client = DeliveryClient::new(&egress, rules, desk.clock.clone()).expect("it builds");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let secret = Secret::new(SECRET.to_owned());
         for kind in EventType::ALL.into_iter().chain([EventType::Ping]) {
             desk.clock.advance(Duration::from_secs(1));
             let url = Url::parse(&format!("http://{address}/")).expect("a URL");
+            let webhook = TestWebhook { url, secret: Secret::new(SECRET.to_owned()) };
             let signature = signature();
-            let sending = send_test(&client, url, &secret, &signature, kind, &desk.clock);
+            let sending = send_test(webhook, &client, &signature, kind, &desk.clock);
             let (response, (headers, body)) = tokio::join!(sending, next_request(&listener));
             assert_eq!(response.outcome, crate::domain::outcome::Outcome::of_status(204));
             let envelope: Value = serde_json::from_slice(&body).expect("it is JSON");

@@ -12,7 +12,7 @@ use pingora_proxy::HttpProxy;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::edge::http2::{self, Bounds, GOODBYE_TIME};
+use crate::edge::http2::{self, Bounds, GOODBYE_TIME, Http2};
 use crate::proxy::Proxy;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
@@ -43,9 +43,13 @@ impl ServerApp for Front {
             streams_max: server.caps.streams_max,
         };
         let refusals = &self.shared.metrics.refusals;
-        let rejected =
-            refusals.with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]);
-        http2::serve(&self.proxy, stream, bounds, &self.shared.clock, stop.clone(), rejected).await;
+        let http2 = Http2 {
+            app: self.proxy.clone(),
+            clock: self.shared.clock.clone(),
+            rejected: refusals
+                .with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]),
+        };
+        http2::serve(http2, stream, bounds, stop.clone()).await;
         None
     }
 

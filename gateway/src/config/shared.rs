@@ -68,16 +68,17 @@ pub struct Seeds {
 }
 
 impl Shared {
-    /// Puts the parts together around a first configuration.
+    /// Puts the parts together around a first configuration, and activates it.
     #[must_use]
     pub fn new(
         clock: Clock,
         config: Config,
-        active: ActiveConfig,
+        checked: CheckedConfig,
         seeds: Seeds,
-        metrics: Arc<Metrics>,
         connections_max: u64,
     ) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let active = ActiveConfig::new(checked, None, &metrics, &clock);
         let settings = &active.settings;
         let unknown_keys_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
         let access_log = settings.log.access.then(|| LineLog::new(&metrics.log_dropped));

@@ -29,6 +29,7 @@ mod response_head;
 pub mod socket;
 mod tunnel;
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -52,7 +53,7 @@ use crate::edge::connection::deadlines::{Allowance, Silence};
 use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::request_line::{Head, Phase};
 use crate::edge::connection::response_head::PendingResponse;
-use crate::edge::connection::socket::Socket;
+use crate::edge::connection::socket::{Handshaken, Socket};
 use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
 
@@ -96,22 +97,19 @@ pub struct Connection {
     requests: AtomicU32,
     /// The header value with the client's certificate, where it has sent one.
     client_certificate: Option<Arc<str>>,
-    /// Something to be dropped with the connection: the room it takes.
-    _room: Box<dyn std::any::Any + Send + Sync>,
+    _permits: Box<dyn Any + Send + Sync>,
 }
 
 impl Connection {
-    /// Takes a connection over. `room` is dropped with it.
-    #[expect(clippy::too_many_arguments, reason = "an HTTP/1 front will take its place")]
+    /// Takes a connection over.
     pub fn new(
-        socket: Socket,
-        peer: SocketAddr,
+        handshaken: Handshaken,
         clock: Clock,
         allowance: Allowance,
         refusals: IntCounterVec,
         going: watch::Receiver<bool>,
-        room: Box<dyn std::any::Any + Send + Sync>,
     ) -> Self {
+        let Handshaken { socket, peer, permits } = handshaken;
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
         // The cell is empty: it was made in the line above.
         let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
@@ -143,7 +141,7 @@ impl Connection {
             stalled_from: None,
             alarm: None,
             going,
-            _room: room,
+            _permits: permits,
         }
     }
 

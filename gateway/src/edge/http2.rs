@@ -109,14 +109,22 @@ impl Bounds {
     }
 }
 
+/// What all connections share.
+pub struct Http2<A> {
+    /// What requests go through.
+    pub app: Arc<A>,
+    /// The clock.
+    pub clock: Clock,
+    /// Requests that are none.
+    pub rejected: IntCounter,
+}
+
 /// Serves a connection until it is over, and all of its requests are.
 pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
-    app: &Arc<A>,
+    http2: Http2<A>,
     stream: Stream,
     bounds: Bounds,
-    clock: &Clock,
     stop: ShutdownWatch,
-    rejected: IntCounter,
 ) {
     let digest = Arc::new(Digest {
         ssl_digest: stream.get_ssl_digest(),
@@ -127,33 +135,31 @@ pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
     let shaken = timeout(bounds.preface_timeout, handshake(stream, Some(bounds.options()))).await;
     let Ok(Ok(connection)) = shaken else { return };
     let driver = Driver {
+        patience_ends: Some(http2.clock.now().tick.plus(bounds.idle_timeout)),
+        http2,
         connection,
         digest,
         bounds,
-        clock: clock.clone(),
         requests: JoinSet::new(),
         served: 0,
         faults: 0,
-        rejected,
         leaving: false,
-        patience_ends: Some(clock.now().tick.plus(bounds.idle_timeout)),
     };
-    let mut requests = driver.drive(app, stop).await;
+    let mut requests = driver.drive(stop).await;
     // The connection is gone, of which each of them learns by itself and writes its log line.
     while let Some(ended) = requests.join_next().await {
         listener::note(ended);
     }
 }
 
-struct Driver {
+struct Driver<A> {
+    http2: Http2<A>,
     connection: server::Connection<Stream, Bytes>,
     digest: Arc<Digest>,
     bounds: Bounds,
-    clock: Clock,
     requests: JoinSet<()>,
     served: u32,
     faults: u32,
-    rejected: IntCounter,
     /// Whether the client has been told to go.
     leaving: bool,
     /// While there is no request: until when we wait for one, or for a goodbye.
@@ -172,12 +178,9 @@ enum Event {
     OutOfPatience,
 }
 
-impl Driver {
+impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     /// Goes on until the connection is to be closed. What is left of its requests comes back.
-    async fn drive<A>(mut self, app: &Arc<A>, mut stop: ShutdownWatch) -> JoinSet<()>
-    where
-        A: HttpServerApp + Send + Sync + 'static,
-    {
+    async fn drive(mut self, mut stop: ShutdownWatch) -> JoinSet<()> {
         loop {
             match self.next(&mut stop).await {
                 Event::Closed => break,
@@ -198,8 +201,8 @@ impl Driver {
                 Event::Stream(session) => {
                     self.served = self.served.saturating_add(1);
                     self.patience_ends = None;
-                    let (app, stop) = (app.clone(), stop.clone());
-                    let upload = Upload::new(self.clock.clone());
+                    let (app, stop) = (self.http2.app.clone(), stop.clone());
+                    let upload = Upload::new(self.http2.clock.clone());
                     let session = ServerSession::new_http2(*session);
                     let session = SessionOverride::paced(session, upload.clone());
                     self.requests.spawn(upload.within(async move {
@@ -208,7 +211,7 @@ impl Driver {
                 }
                 Event::Rejected => {
                     self.faults += 1;
-                    self.rejected.inc();
+                    self.http2.rejected.inc();
                 }
             }
             // Who does not go when told, or sends what is no request, is not listened to.
@@ -225,7 +228,7 @@ impl Driver {
 
     async fn next(&mut self, stop: &mut ShutdownWatch) -> Event {
         let has_room = self.requests.len() < self.bounds.streams_max as usize;
-        let left = self.patience_ends.map(|ends| ends.since(self.clock.now().tick));
+        let left = self.patience_ends.map(|ends| ends.since(self.http2.clock.now().tick));
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop), if !self.leaving => Event::Stop,
@@ -246,7 +249,7 @@ impl Driver {
         if self.requests.is_empty() {
             let Bounds { goodbye_time, idle_timeout, .. } = self.bounds;
             let wait = if self.leaving { goodbye_time } else { idle_timeout };
-            self.patience_ends = Some(self.clock.now().tick.plus(wait));
+            self.patience_ends = Some(self.http2.clock.now().tick.plus(wait));
         }
     }
 
@@ -377,12 +380,12 @@ mod tests {
                 };
                 let _ = tokio::join!(down, up);
             });
-            let served = app.clone();
-            ends.spawn(async move {
-                let clock = Clock::manual(UnixTime(0));
-                let rejected = IntCounter::new("rejected", "rejected").unwrap();
-                serve(&served, Box::new(ours), BOUNDS, &clock, stopping, rejected).await;
-            });
+            let http2 = Http2 {
+                app: app.clone(),
+                clock: Clock::manual(UnixTime(0)),
+                rejected: IntCounter::new("rejected", "rejected").unwrap(),
+            };
+            ends.spawn(serve(http2, Box::new(ours), BOUNDS, stopping));
             let (client, connection) = client::handshake(theirs).await.unwrap();
             ends.spawn(async move { drop(connection.await) });
             Self { app, client, stop, arrives, ends }

@@ -37,9 +37,7 @@ use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::edge::connection::deadlines::Allowance;
 use crate::edge::drain::turned;
-use crate::edge::listener::handshake::{
-    Failed, HandshakeSettings, Handshaken, establish, is_of, place,
-};
+use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 
 /// How long accepting pauses when the process has no file descriptors left.
@@ -158,7 +156,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     let (settings, permit) = if is_of(&server.proxy_protocol_from, peer) {
         (settings(true), None)
     } else {
-        match place(&context.counts, peer, server) {
+        match permit_of(&context.counts, peer, server) {
             Ok(permit) => (settings(false), permit),
             Err(_) => return refused("address"),
         }
@@ -242,7 +240,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     };
     let must_wait = settings.must_wait();
     let mut cutting = end.cutting.clone();
-    let handshake = establish(settings, socket, peer, &shared);
+    let handshake = establish(settings, socket, peer, place, &shared);
     let handshaken = tokio::select! {
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>
@@ -250,7 +248,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         // There is no request yet that could be seen to its end.
         () = turned(&mut cutting), if must_wait => return,
     };
-    let Handshaken { socket, peer, permit } = match handshaken {
+    let handshaken = match handshaken {
         Ok(handshaken) => handshaken,
         Err(Failed::Handshake(reason)) => {
             return shared.metrics.handshake_failures.with_label_values(&[reason]).inc();
@@ -260,13 +258,11 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         }
     };
     let connection = Connection::new(
-        socket,
-        peer,
+        handshaken,
         shared.clock.clone(),
         allowance,
         shared.metrics.refusals.clone(),
         end.going.clone(),
-        Box::new((place, permit)),
     );
     let stream: Stream = Box::new(connection);
     app.process_new(stream, &end.stopping).await;

@@ -204,10 +204,9 @@ mod tests {
     use weir_common::time::Clock;
 
     use super::*;
-    use crate::config::active::{ActiveConfig, CheckedConfig, Config, Origin};
+    use crate::config::active::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
-    use crate::telemetry::metrics::Metrics;
     use crate::upstream::names::Resolved;
 
     const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
@@ -223,11 +222,9 @@ mod tests {
             (&Directory::default(), &nothing),
             seed,
         );
-        let metrics = Arc::new(Metrics::default());
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
-        let active = ActiveConfig::new(checked, None, &metrics, &clock);
         let seeds = Seeds { keys: seed, names: seed };
-        Arc::new(Shared::new(clock, Config::built_in(), active, seeds, metrics, 10))
+        Arc::new(Shared::new(clock, Config::built_in(), checked, seeds, 10))
     }
 
     fn place(shared: &Shared, found: Resolved) {

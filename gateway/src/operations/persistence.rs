@@ -114,10 +114,9 @@ pub(crate) mod tests {
     use weir_common::time::{Tick, UnixTime};
 
     use super::*;
-    use crate::config::active::{ActiveConfig, CheckedConfig, Config, Origin};
+    use crate::config::active::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
-    use crate::telemetry::metrics::Metrics;
 
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 
@@ -134,11 +133,9 @@ pub(crate) mod tests {
             seed,
         );
         assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
-        let metrics = std::sync::Arc::new(Metrics::default());
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
-        let active = ActiveConfig::new(checked, None, &metrics, clock);
         let seeds = Seeds { keys: seed, names: seed };
-        Shared::new(clock.clone(), Config::built_in(), active, seeds, metrics, 10)
+        Shared::new(clock.clone(), Config::built_in(), checked, seeds, 10)
     }
 
     /// For how long nothing is dropped once rules have taken up what others left, or what left

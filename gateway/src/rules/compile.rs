@@ -64,6 +64,13 @@ struct Checker<'c> {
     seed: Seed,
 }
 
+/// Which tenants the requests of a route may name.
+struct NamedTenants {
+    workspace: bool,
+    organisation: bool,
+    instance: bool,
+}
+
 impl Checker<'_> {
     fn limits(&self) -> Vec<Limit> {
         let limit = |(name, limit): &(Spanned<String>, RawLimit)| Limit {
@@ -116,6 +123,7 @@ impl Checker<'_> {
             pattern.flatten().unwrap_or_else(|| Pattern::read("/").expect("`/` is a path"));
         let methods = route.methods.iter().filter_map(|method| self.method(method)).collect();
         let needs_token = self.needs_token(route, plane);
+        let named = self.named(&pattern, plane, needs_token);
         let mut own_limits = Vec::new();
         for name in &route.limits {
             let known = names(limits, |limit| &limit.name);
@@ -124,8 +132,9 @@ impl Checker<'_> {
                 self.document.fault(name.at, format!("limit `{}` is listed twice", name.value));
                 continue;
             }
-            let key = limits.get(index).map(|limit| limit.key);
-            self.key_of(name, key, &pattern, plane, needs_token);
+            if let Some(limit) = limits.get(index) {
+                self.check_key(name, limit.key, &named);
+            }
             own_limits.push(index);
         }
         let batch = route
@@ -146,29 +155,25 @@ impl Checker<'_> {
         name.value.parse().ok()
     }
 
-    /// Reports a limit that could never find whom to charge on this route. A token may always
-    /// say who it is for.
-    fn key_of(
-        &self,
-        limit: &Spanned<String>,
-        key: Option<LimitKey>,
-        pattern: &Pattern,
-        plane: Index,
-        needs_token: bool,
-    ) {
-        let names_instance = self.names_instance(plane);
+    /// Which tenants a request may name. A token may always say who it is for.
+    fn named(&self, pattern: &Pattern, plane: Index, needs_token: bool) -> NamedTenants {
+        let instance = self.names_instance(plane);
         let has_workspace = |instance: &Instance| instance.workspace.is_some();
-        let by_instance = names_instance
-            && (!self.is_file() || self.directory.instances.values().any(has_workspace));
+        let by_instance =
+            instance && (!self.is_file() || self.directory.instances.values().any(has_workspace));
         let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
-        let Some(key) = key else { return };
+        let organisation = pattern.organisation_at.is_some() || workspace;
+        NamedTenants { workspace, organisation, instance }
+    }
+
+    /// Reports a limit that could never find whom to charge on a route.
+    fn check_key(&self, limit: &Spanned<String>, key: LimitKey, named: &NamedTenants) {
         let (found, needed) = match key {
-            LimitKey::Workspace => (workspace, "its path needs {workspace}"),
+            LimitKey::Workspace => (named.workspace, "its path needs {workspace}"),
             LimitKey::Organisation => {
-                let found = pattern.organisation_at.is_some() || workspace;
-                (found, "its path needs {organisation} or {workspace}")
+                (named.organisation, "its path needs {organisation} or {workspace}")
             }
-            LimitKey::Instance => (names_instance, "a host of its plane needs {instance}"),
+            LimitKey::Instance => (named.instance, "a host of its plane needs {instance}"),
             LimitKey::Address => (true, ""),
         };
         if !found {

@@ -1,6 +1,8 @@
 //! What a connection's bytes go through: TCP alone, or TLS over it.
 
+use std::any::Any;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +22,16 @@ pub enum Socket {
     Plain(TcpStream),
     /// After its handshake.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A socket that may speak HTTP: its handshakes are over.
+pub struct Handshaken {
+    /// The socket.
+    pub socket: Socket,
+    /// Its client, which a PROXY header may have named.
+    pub peer: SocketAddr,
+    /// What counts it among others until it is dropped.
+    pub permits: Box<dyn Any + Send + Sync>,
 }
 
 impl Socket {

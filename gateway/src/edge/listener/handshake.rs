@@ -16,7 +16,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::config::shared::Shared;
-use crate::edge::connection::socket::Socket as Wire;
+use crate::edge::connection::socket::{Handshaken, Socket as Wire};
+use crate::edge::listener::Place;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;
@@ -31,13 +32,6 @@ pub(super) struct HandshakeSettings {
     pub(super) has_header: bool,
     /// Where its address is counted.
     pub(super) counts: Arc<ConnectionCounts>,
-}
-
-/// A connection that may speak HTTP.
-pub(super) struct Handshaken {
-    pub(super) socket: Wire,
-    pub(super) peer: SocketAddr,
-    pub(super) permit: Option<ConnectionPermit>,
 }
 
 /// Why a connection ended before its first request.
@@ -61,6 +55,7 @@ pub(super) async fn establish(
     settings: HandshakeSettings,
     mut socket: TcpStream,
     peer: SocketAddr,
+    place: Place,
     shared: &Shared,
 ) -> Result<Handshaken, Failed> {
     let HandshakeSettings { https, has_header, counts } = settings;
@@ -68,20 +63,21 @@ pub(super) async fn establish(
     if has_header && let ProxyHeader::Client(client) = header(&mut socket).await? {
         let active = shared.active.load();
         peer = client;
-        permit = place(&counts, client, &active.settings.server)?;
+        permit = permit_of(&counts, client, &active.settings.server)?;
     }
+    let permits = Box::new((place, permit));
     let Some(https) = https else {
-        return Ok(Handshaken { socket: Wire::Plain(socket), peer, permit });
+        return Ok(Handshaken { socket: Wire::Plain(socket), peer, permits });
     };
     let config = shared.active.load().origin.tls.config(https).cloned();
     // A listener's entries are there for as long as it is: only another process has others.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let stream = tls::handshake(config, socket).await.map_err(Failed::Handshake)?;
-    Ok(Handshaken { socket: Wire::Tls(Box::new(stream)), peer, permit })
+    Ok(Handshaken { socket: Wire::Tls(Box::new(stream)), peer, permits })
 }
 
-/// A place for an address, or none where it needs none.
-pub(super) fn place(
+/// A permit for an address, or none where it needs none.
+pub(super) fn permit_of(
     counts: &Arc<ConnectionCounts>,
     address: SocketAddr,
     server: &ServerSettings,

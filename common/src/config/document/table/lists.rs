@@ -10,13 +10,26 @@ use crate::config::document::table::Table;
 use crate::config::document::table::shape_of;
 use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
 
+/// What a list is made of.
+struct ItemKind<R> {
+    /// The schema of an item.
+    shape: Value,
+    /// The list, as a mistake in it names what should be there.
+    wanted: String,
+    /// Reads an item; nothing where it is of another kind.
+    read: R,
+}
+
 impl Table<'_> {
     /// A list of texts; empty where not given.
     pub fn texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
-        self.items(key, doc, json!({"type": "string"}), "a list of texts", |item| match item {
+        let read = |item: &DeValue<'_>| match item {
             DeValue::String(text) => Some(text.to_string()),
             _ => None,
-        })
+        };
+        let texts =
+            ItemKind { shape: json!({"type": "string"}), wanted: "a list of texts".into(), read };
+        self.items(key, doc, texts)
     }
 
     /// A list of whole numbers within `range`; empty where not given.
@@ -29,12 +42,13 @@ impl Table<'_> {
         let (least, most) = (range.start(), range.end());
         let shape = json!({"type": "integer", "minimum": least, "maximum": most});
         let wanted = format!("a list of whole numbers from {least} to {most}");
-        self.items(key, doc, shape, &wanted, |item| match item {
+        let read = |item: &DeValue<'_>| match item {
             DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix())
                 .ok()
                 .filter(|number| range.contains(number)),
             _ => None,
-        })
+        };
+        self.items(key, doc, ItemKind { shape, wanted, read })
     }
 
     /// A list of lengths of time within `range`; empty where not given.
@@ -48,10 +62,11 @@ impl Table<'_> {
         let (least, most) = (shown(*range.start()), shown(*range.end()));
         let wanted =
             format!("a list of times such as \"10s\" (in {SPAN_UNITS}), from {least} to {most}");
-        self.items(key, doc, shape, &wanted, |item| match item {
+        let read = |item: &DeValue<'_>| match item {
             DeValue::String(text) => span_of(text).filter(|span| range.contains(span)),
             _ => None,
-        })
+        };
+        self.items(key, doc, ItemKind { shape, wanted, read })
     }
 
     /// Every `[[key]]`, in the order of the file.
@@ -94,21 +109,20 @@ impl Table<'_> {
         &mut self,
         key: &str,
         doc: &str,
-        shape: Value,
-        wanted: &str,
-        read: impl Fn(&DeValue<'_>) -> Option<T>,
+        kind: ItemKind<impl Fn(&DeValue<'_>) -> Option<T>>,
     ) -> Vec<Spanned<T>> {
+        let ItemKind { shape, wanted, read } = kind;
         self.ask(key, doc, json!({"type": "array", "items": shape}));
         let Some((at, value)) = self.value(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
-            return self.wrong(key, at, value, wanted).unwrap_or_default();
+            return self.wrong(key, at, value, &wanted).unwrap_or_default();
         };
         let mut made = Vec::new();
         for item in items {
             let at = item.span().start;
             match read(item.get_ref()) {
                 Some(value) => made.push(Spanned { value, at }),
-                None => drop(self.wrong::<()>(key, at, item.get_ref(), wanted)),
+                None => drop(self.wrong::<()>(key, at, item.get_ref(), &wanted)),
             }
         }
         made
