@@ -112,15 +112,15 @@ impl Arrivals {
 
     /// When the events were due that arrived since the last call, and when they did.
     #[must_use]
-    pub fn take(&self) -> Vec<(Tick, Tick)> {
+    pub fn drain(&self) -> Vec<(Tick, Tick)> {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From when its event was due to its arrival, of each since the last call, in microseconds;
     /// sorted.
     #[must_use]
-    pub fn take_latencies(&self) -> Vec<u64> {
-        sorted(self.take().into_iter().map(|(due, arrived)| micros(arrived.since(due))))
+    pub fn drain_latencies(&self) -> Vec<u64> {
+        sorted(self.drain().into_iter().map(|(due, arrived)| micros(arrived.since(due))))
     }
 
     fn arrived(&self, body: &[u8]) {

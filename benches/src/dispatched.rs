@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::flags::fail;
-use crate::lab::{Folder, Process, ask, free_address};
+use crate::lab::{Folder, Process, free_address, get};
 use crate::post::{Aim, connect, exchange};
 
 const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
@@ -149,7 +149,7 @@ impl Dispatcher {
     /// The value of a metric without labels; 0 if it is missing.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
-        let text = ask(self.admin, "weir", "/metrics");
+        let text = get(self.admin, "weir", "/metrics");
         let name = format!("weir_dispatcher_{name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&name));
         value.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)

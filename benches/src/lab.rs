@@ -245,7 +245,7 @@ pub fn free_address() -> SocketAddr {
 
 /// Sends one request on its own connection, and returns the whole response.
 #[must_use]
-pub fn ask(address: SocketAddr, host: &str, path: &str) -> String {
+pub fn get(address: SocketAddr, host: &str, path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const DRIP_EVERY: Duration = Duration::from_secs(1);
 
 /// Longer than any attempt takes; connections that are still open then are closed.
-const HELD_FOR: Duration = Duration::from_secs(12);
+const OPEN_FOR: Duration = Duration::from_secs(12);
 
 /// What drips: an answer whose header does not end before the attempt does.
 const DRIPS: &[u8] = b"HTTP/1.1 200 OK\r\nX-Pad: xxxxxxxx";
@@ -94,7 +94,7 @@ impl Unresponsive {
         }
         let clock = clock.clone();
         let thread = std::thread::Builder::new().name("unresponsive".to_owned());
-        let started = thread.spawn(move || hold(&open, &clock));
+        let started = thread.spawn(move || serve(&open, &clock));
         drop(started.unwrap_or_else(|error| fail(&format!("no thread: {error}"))));
         Self { addresses, _full: full }
     }
@@ -123,33 +123,33 @@ fn deaf() -> std::io::Result<(SocketAddr, (Socket, Vec<TcpStream>))> {
 }
 
 /// A connection that is held.
-struct Held {
+struct OpenConnection {
     stream: TcpStream,
     since: Tick,
     /// Bytes that it has been sent.
     sent: usize,
 }
 
-fn hold(listeners: &[(Kind, TcpListener)], clock: &Clock) {
+fn serve(listeners: &[(Kind, TcpListener)], clock: &Clock) {
     let (mut silent, mut dripping) = (VecDeque::new(), VecDeque::new());
     loop {
         std::thread::sleep(LOOK_EVERY);
         let now = clock.now().tick;
         for (kind, listener) in listeners {
-            let held = if *kind == Kind::Silent { &mut silent } else { &mut dripping };
+            let open = if *kind == Kind::Silent { &mut silent } else { &mut dripping };
             while let Ok((stream, _)) = listener.accept() {
-                held.push_back((now, Held { stream, since: now, sent: 0 }));
+                open.push_back((now, OpenConnection { stream, since: now, sent: 0 }));
             }
         }
-        let over = |held: &Held| now.since(held.since) >= HELD_FOR;
-        while silent.pop_front_if(|(_, held)| over(held)).is_some() {}
+        let over = |open: &OpenConnection| now.since(open.since) >= OPEN_FOR;
+        while silent.pop_front_if(|(_, open)| over(open)).is_some() {}
         // Each has its turn a second after its last: they stay in order.
-        let due = |(last, _): &mut (Tick, Held)| now.since(*last) >= DRIP_EVERY;
-        while let Some((_, mut held)) = dripping.pop_front_if(due) {
-            let drip = DRIPS.get(held.sent..=held.sent).unwrap_or_default();
-            held.sent += 1;
-            if !over(&held) && held.stream.write_all(drip).is_ok() {
-                dripping.push_back((now, held));
+        let due = |(last, _): &mut (Tick, OpenConnection)| now.since(*last) >= DRIP_EVERY;
+        while let Some((_, mut open)) = dripping.pop_front_if(due) {
+            let drip = DRIPS.get(open.sent..=open.sent).unwrap_or_default();
+            open.sent += 1;
+            if !over(&open) && open.stream.write_all(drip).is_ok() {
+                dripping.push_back((now, open));
             }
         }
     }

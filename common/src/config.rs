@@ -1,4 +1,4 @@
-//! Settings files: read whole, every mistake with its place, and their schema; read again when they
+//! Settings files: read whole, every error with its place, and their schema; read again when they
 //! change.
 
 pub mod document;

@@ -68,7 +68,7 @@ pub struct Values {
 }
 
 impl Directory {
-    /// Reads `document`, which then holds the mistakes. `workspaces` is what their identifiers
+    /// Reads `document`, which then holds the errors. `workspaces` is what their identifiers
     /// look like.
     #[must_use]
     pub fn read(document: &Document, workspaces: &IdForm) -> Self {
@@ -103,7 +103,7 @@ impl Directory {
 }
 
 /// Reports a reference to an entry that is not there. What may have been meant is looked for as
-/// long as the mistakes are few enough to be shown.
+/// long as the errors are few enough to be shown.
 fn refers_to<T>(
     document: &Document,
     reference: Option<&Spanned<String>>,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_says_who_belongs_to_whom() {
+    fn a_directory_lists_organisations_workspaces_and_instances() {
         let document = Document::new(
             "d.toml",
             "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\nplan = \"pro\"\n\
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_directory_is_read_in_no_time_with_mistakes_and_without() {
+    fn a_large_directory_is_read_quickly_with_errors_and_without() {
         let mut text = String::new();
         for n in 0..20_000 {
             text += &format!("[organisations.o{n}]\n[workspaces.w{n}]\norganisation = \"o{n}\"\n");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_the_prefix_that_the_settings_say() {
+    fn a_workspace_has_the_configured_prefix() {
         let check = |prefix: &str, text: &str, expected: &[&str]| {
             let document = Document::new("d.toml", text);
             let _ = Directory::read(&document, &IdForm::new(prefix).unwrap());

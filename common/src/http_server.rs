@@ -375,7 +375,7 @@ mod tests {
     struct Echo {
         bodies: AtomicUsize,
         begun: Notify,
-        go_on: Notify,
+        released: Notify,
         ended: Notify,
     }
 
@@ -391,13 +391,13 @@ mod tests {
                 "/panic" => panic!("as it was asked to"),
                 "/wait" => {
                     self.begun.notify_one();
-                    self.go_on.notified().await;
+                    self.released.notified().await;
                     self.ended.notify_one();
                 }
                 _ => {}
             }
-            let said = format!("{} {} {}", call.method, call.path, call.body.len());
-            Reply::new(200, "text/plain", said)
+            let text = format!("{} {} {}", call.method, call.path, call.body.len());
+            Reply::new(200, "text/plain", text)
         }
 
         fn refuses(&self, head: &Head) -> Option<Reply> {
@@ -427,7 +427,7 @@ mod tests {
     ) -> Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (listening, told) = watch::channel(Listening::Open);
+        let (listening, subscriber) = watch::channel(Listening::Open);
         let echo = Arc::new(Echo::default());
         let connections = Arc::new(Semaphore::new(connections));
         let each = change(ConnectionBounds {
@@ -442,7 +442,7 @@ mod tests {
             bodies_bytes_max: 15,
         };
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, told));
+        serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, subscriber));
         Running { address, echo, connections, listening, serving }
     }
 
@@ -452,7 +452,7 @@ mod tests {
         }
 
         /// What comes back until the connection closes.
-        async fn told(&self, request: &str) -> String {
+        async fn exchange(&self, request: &str) -> String {
             let mut stream = self.connect().await;
             stream.write_all(request.as_bytes()).await.expect("it reads");
             rest_of(stream).await
@@ -478,54 +478,54 @@ mod tests {
     const CLOSE: &str = "host: x\r\nconnection: close\r\n\r\n";
 
     #[tokio::test]
-    async fn an_answer_says_that_nobody_is_to_keep_it() {
+    async fn a_response_is_not_cacheable() {
         let server = server(9).await;
-        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
-        assert!(told.starts_with("http/1.1 200 ok\r\n"), "{told}");
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 200 ok\r\n"), "{response}");
         for line in ["cache-control: no-store", "x-content-type-options: nosniff"] {
-            assert!(told.contains(&format!("\r\n{line}\r\n")), "{told}");
+            assert!(response.contains(&format!("\r\n{line}\r\n")), "{response}");
         }
-        assert!(told.ends_with("\r\n\r\nget /a 0"), "{told}");
+        assert!(response.ends_with("\r\n\r\nget /a 0"), "{response}");
     }
 
     #[tokio::test]
     async fn a_head_is_a_get_without_its_body() {
         let server = server(9).await;
-        let told = server.told(&format!("HEAD /a HTTP/1.1\r\n{CLOSE}")).await;
-        assert!(told.contains("\r\ncontent-length: 8\r\n"), "{told}");
-        assert!(told.ends_with("\r\n\r\n"), "{told}");
+        let response = server.exchange(&format!("HEAD /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.contains("\r\ncontent-length: 8\r\n"), "{response}");
+        assert!(response.ends_with("\r\n\r\n"), "{response}");
     }
 
     #[tokio::test]
-    async fn a_body_that_says_it_is_too_large_is_refused_unread() {
+    async fn a_body_announced_too_large_is_refused_unread() {
         let server = server(9).await;
         let head = "POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n";
         let mut stream = server.connect().await;
         stream.write_all(head.as_bytes()).await.expect("it reads");
-        let told = first_of(&mut stream).await;
-        assert!(told.starts_with("http/1.1 413 "), "{told}");
-        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
-        assert!(told.contains("application/problem+json"), "{told}");
-        let told = server
-            .told(
+        let response = first_of(&mut stream).await;
+        assert!(response.starts_with("http/1.1 413 "), "{response}");
+        assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
+        assert!(response.contains("application/problem+json"), "{response}");
+        let response = server
+            .exchange(
                 &head
                     .replace("11", "10")
                     .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n0123456789"),
             )
             .await;
-        assert!(told.ends_with("post /a 10"), "{told}");
+        assert!(response.ends_with("post /a 10"), "{response}");
     }
 
     #[tokio::test]
-    async fn what_its_head_refuses_is_refused_before_its_body_is_asked_for() {
+    async fn a_request_refused_by_its_head_gets_no_100_continue_for_its_body() {
         let server = server(9).await;
         let expect = "host: x\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n";
         let mut stream = server.connect().await;
         let request = format!("POST /closed HTTP/1.1\r\n{expect}");
         stream.write_all(request.as_bytes()).await.expect("it reads");
-        let told = first_of(&mut stream).await;
-        assert!(told.starts_with("http/1.1 404 "), "{told}");
-        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
+        let response = first_of(&mut stream).await;
+        assert!(response.starts_with("http/1.1 404 "), "{response}");
+        assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
         let mut stream = server.connect().await;
         let request = format!("POST /a HTTP/1.1\r\n{expect}");
         stream.write_all(request.as_bytes()).await.expect("it reads");
@@ -533,47 +533,51 @@ mod tests {
         // Where there is no body, there is no reason to part.
         let mut stream = server.connect().await;
         stream.write_all(b"GET /closed HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
-        let told = first_of(&mut stream).await;
-        assert!(told.starts_with("http/1.1 404 ") && !told.contains("connection:"), "{told}");
+        let response = first_of(&mut stream).await;
+        assert!(
+            response.starts_with("http/1.1 404 ") && !response.contains("connection:"),
+            "{response}"
+        );
     }
 
     #[tokio::test]
-    async fn bodies_have_a_bound_together_and_give_back_what_they_took() {
+    async fn bodies_share_a_budget_and_return_what_they_used() {
         let server = server(9).await;
         let ten = "host: x\r\nconnection: close\r\ncontent-length: 10\r\n\r\n0123456789";
         let mut first = server.connect().await;
         let wait = format!("POST /wait HTTP/1.1\r\n{ten}");
         first.write_all(wait.as_bytes()).await.expect("it reads");
         server.echo.begun.notified().await;
-        let told = server.told(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
-        assert!(told.starts_with("http/1.1 503 "), "{told}");
-        assert!(told.contains("\r\nretry-after: 1\r\n"), "{told}");
-        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
+        let response = server.exchange(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
+        assert!(response.starts_with("http/1.1 503 "), "{response}");
+        assert!(response.contains("\r\nretry-after: 1\r\n"), "{response}");
+        assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
         assert_eq!(server.echo.bodies.load(Ordering::Relaxed), 10);
-        server.echo.go_on.notify_one();
+        server.echo.released.notify_one();
         assert!(rest_of(first).await.ends_with("post /wait 10"));
-        let told = server.told(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
-        assert!(told.ends_with("post /a 10"), "{told}");
+        let response = server.exchange(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
+        assert!(response.ends_with("post /a 10"), "{response}");
     }
 
     #[tokio::test]
-    async fn whoever_sends_too_much_still_hears_why() {
+    async fn a_client_that_sends_too_much_still_gets_its_413() {
         let server = server(9).await;
         let chunk = format!("10000\r\n{}\r\n", "x".repeat(65_536));
         let request = format!(
             "POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n",
             chunk.repeat(64)
         );
-        let told = server.told(&request).await;
-        assert!(told.starts_with("http/1.1 413 "), "{}", told.len());
+        let response = server.exchange(&request).await;
+        assert!(response.starts_with("http/1.1 413 "), "{}", response.len());
     }
 
     #[tokio::test]
     async fn slow_heads_and_slow_bodies_end() {
         let server = server(9).await;
-        assert_eq!(server.told("GET /a HT").await, "");
-        let told = server.told("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab").await;
-        assert!(told.starts_with("http/1.1 408 "), "{told}");
+        assert_eq!(server.exchange("GET /a HT").await, "");
+        let response =
+            server.exchange("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab").await;
+        assert!(response.starts_with("http/1.1 408 "), "{response}");
     }
 
     #[tokio::test]
@@ -593,27 +597,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_compressed_body_is_refused_with_what_would_be_taken() {
+    async fn a_compressed_body_is_refused_with_the_accepted_encoding() {
         let server = server(9).await;
-        let ask = |coding: &str| {
+        let request = |coding: &str| {
             let body = "content-length: 2\r\nconnection: close\r\n\r\n{}";
             format!("POST /a HTTP/1.1\r\nhost: x\r\ncontent-encoding: {coding}\r\n{body}")
         };
         for coding in ["gzip", "zstd", "GZIP", "identity, gzip", "br\r\ncontent-encoding: identity"]
         {
-            let told = server.told(&ask(coding)).await;
-            assert!(told.starts_with("http/1.1 415 "), "{coding}: {told}");
-            assert!(told.contains("\r\naccept-encoding: identity\r\n"), "{coding}: {told}");
-            assert!(told.contains("unsupported-content-encoding"), "{coding}: {told}");
+            let response = server.exchange(&request(coding)).await;
+            assert!(response.starts_with("http/1.1 415 "), "{coding}: {response}");
+            assert!(response.contains("\r\naccept-encoding: identity\r\n"), "{coding}: {response}");
+            assert!(response.contains("unsupported-content-encoding"), "{coding}: {response}");
         }
         for coding in ["identity", "Identity", ""] {
-            let told = server.told(&ask(coding)).await;
-            assert!(told.ends_with("post /a 2"), "{coding}: {told}");
+            let response = server.exchange(&request(coding)).await;
+            assert!(response.ends_with("post /a 2"), "{coding}: {response}");
         }
     }
 
     #[tokio::test]
-    async fn whoever_does_not_take_an_answer_makes_place() {
+    async fn a_client_that_does_not_read_its_response_loses_its_connection() {
         let server = server(1).await;
         let mut idle = server.connect().await;
         idle.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
@@ -622,44 +626,48 @@ mod tests {
         let place = tokio::time::timeout(SOON, server.connections.acquire()).await;
         assert!(place.is_ok(), "its place is taken for ever");
         drop(place);
-        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
-        assert!(told.starts_with("http/1.1 200 "), "{told}");
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 200 "), "{response}");
     }
 
     #[tokio::test]
     async fn a_head_has_a_bound() {
         let server = server(9).await;
-        let told = server.told(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_BYTES_MAX))).await;
-        assert!(told.starts_with("http/1.1 431 ") || told.starts_with("http/1.1 414 "), "{told}");
+        let response =
+            server.exchange(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_BYTES_MAX))).await;
+        assert!(
+            response.starts_with("http/1.1 431 ") || response.starts_with("http/1.1 414 "),
+            "{response}"
+        );
         // Just above the bound, and just below it.
         let head = |count: usize| format!("GET /a HTTP/1.1\r\nx: {}\r\n{CLOSE}", "a".repeat(count));
         let around = head(0).len();
-        let told = server.told(&head(HEAD_BYTES_MAX + 1 - around)).await;
-        assert!(told.starts_with("http/1.1 431 "), "{told}");
-        let told = server.told(&head(HEAD_BYTES_MAX - around)).await;
-        assert!(told.starts_with("http/1.1 200 "), "{told}");
+        let response = server.exchange(&head(HEAD_BYTES_MAX + 1 - around)).await;
+        assert!(response.starts_with("http/1.1 431 "), "{response}");
+        let response = server.exchange(&head(HEAD_BYTES_MAX - around)).await;
+        assert!(response.starts_with("http/1.1 200 "), "{response}");
     }
 
     #[tokio::test]
     async fn a_panic_costs_its_own_request_and_nothing_else() {
         let server = server(9).await;
-        let told = server.told(&format!("GET /panic HTTP/1.1\r\n{CLOSE}")).await;
-        assert!(told.starts_with("http/1.1 500 "), "{told}");
-        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
-        assert!(told.starts_with("http/1.1 200 "), "{told}");
+        let response = server.exchange(&format!("GET /panic HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 500 "), "{response}");
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 200 "), "{response}");
     }
 
     #[tokio::test]
-    async fn a_request_that_was_begun_is_carried_to_its_end_though_its_client_is_gone() {
+    async fn a_request_is_finished_though_its_client_disconnected() {
         let server = server(9).await;
         let mut stream = server.connect().await;
         stream.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
         server.echo.begun.notified().await;
         stream.set_zero_linger().expect("a socket");
         drop(stream);
-        // Another connection's answer: ours has been told of its end by then.
-        let _ = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
-        server.echo.go_on.notify_one();
+        // Another connection's answer: the server has noticed the end of ours by then.
+        let _ = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        server.echo.released.notify_one();
         let ended = tokio::time::timeout(SOON, server.echo.ended.notified()).await;
         assert!(ended.is_ok(), "it was dropped half way");
     }
@@ -675,7 +683,7 @@ mod tests {
         assert!(first_of(&mut idle).await.starts_with("http/1.1 200 "));
         server.listening.send(Listening::Closing).expect("it serves");
         assert_eq!(rest_of(idle).await, "");
-        server.echo.go_on.notify_one();
+        server.echo.released.notify_one();
         assert!(rest_of(begun).await.ends_with("get /wait 0"));
         let returned = tokio::time::timeout(SOON, server.serving.join_next()).await;
         assert!(matches!(returned, Ok(Some(Ok(())))), "{returned:?}");
@@ -702,7 +710,7 @@ mod tests {
         idle.write_all(request).await.expect("it reads");
         assert!(!first_of(&mut idle).await.contains("connection:"));
         server.listening.send(Listening::Draining).expect("it serves");
-        // Its socket is closed once it has been told.
+        // Its socket is closed once it drains.
         while TcpStream::connect(server.address).await.is_ok() {}
         idle.write_all(request).await.expect("it reads");
         assert!(rest_of(idle).await.contains("\r\nconnection: close\r\n"));
@@ -717,7 +725,7 @@ mod tests {
         first.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
         server.echo.begun.notified().await;
         assert_eq!(rest_of(server.connect().await).await, "");
-        server.echo.go_on.notify_one();
+        server.echo.released.notify_one();
         assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
     }
 }

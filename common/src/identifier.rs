@@ -34,8 +34,8 @@ impl IdForm {
     /// Identifiers with this prefix, which may be empty; nothing where none could have it.
     #[must_use]
     pub fn new(prefix: &str) -> Option<Self> {
-        let holds = prefix.is_empty() || is_identifier(prefix) && prefix.len() < LENGTH_MAX;
-        holds.then(|| Self { prefix: prefix.into() })
+        let is_valid = prefix.is_empty() || is_identifier(prefix) && prefix.len() < LENGTH_MAX;
+        is_valid.then(|| Self { prefix: prefix.into() })
     }
 
     /// Those of workspaces, by default.

@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_read_as_it_stands() {
+    fn an_object_is_read_unchanged() {
         let text = r#"{"a":1,"b":[true,null,-2,1.5,"x"],"c":{"a":{}}}"#;
         let read = Value::Object(object(text.as_bytes()).unwrap());
         assert_eq!(read.to_string(), text);
     }
 
     #[test]
-    fn what_is_no_object_or_says_something_twice_is_refused() {
+    fn what_is_no_object_or_has_a_duplicate_key_is_refused() {
         for text in [
             "",
             "1",

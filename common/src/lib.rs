@@ -19,7 +19,7 @@ pub mod log;
 // What a program counts.
 pub mod metrics;
 
-// Settings files: every value, and every mistake with its place; reloads.
+// Settings files: every value, and every error with its place; reloads.
 pub mod config;
 
 // Identifiers of tenants.

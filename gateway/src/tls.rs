@@ -93,7 +93,7 @@ fn listener(entries: &[Entry<'_>], document: &Document) -> Option<Listener> {
     let faults = document.count();
     let mut reader = Reader { document, seen: Context::new(&SHA256), provider: ring_provider() };
     for entry in entries {
-        agree(first, *entry, document);
+        check_same_settings(first, *entry, document);
     }
     let pairs: Vec<_> =
         entries.iter().filter_map(|entry| Some((*entry, reader.pair(*entry)?))).collect();
@@ -181,7 +181,7 @@ impl Reader<'_> {
 }
 
 /// What belongs to an address must be the same in all its entries.
-fn agree(first: &Https, of: Entry<'_>, document: &Document) {
+fn check_same_settings(first: &Https, of: Entry<'_>, document: &Document) {
     if first.clients != of.entry.clients || first.tls12 != of.entry.tls12 {
         let why = "entries of one address must agree in client_ca, client_certificate and tls_min";
         of.fault(document, "", why);

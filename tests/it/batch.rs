@@ -151,7 +151,7 @@ fn a_server_that_refuses_the_connection_costs_a_batch_nothing() {
 }
 
 #[test]
-fn a_batch_that_no_server_takes_is_a_502_with_its_headers() {
+fn a_batch_that_no_server_accepts_is_a_502_with_its_headers() {
     let mut world = World::new();
     world.control.stop();
     let lost = world.call(&Request::post(BATCH, items(2)));

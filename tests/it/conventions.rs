@@ -43,6 +43,77 @@ const EFFECTS: [&str; 18] = [
 /// Whose values core files have, though it also reads the clock.
 const TIME: &str = "weir_common::time";
 
+/// Identifiers that were renamed.
+const RETIRED: [(&str, &str); 40] = [
+    ("Cou", "rier"),
+    ("Par", "cel"),
+    ("Post", "man"),
+    ("Lan", "e"),
+    ("Lan", "es"),
+    ("Lan", "eId"),
+    ("Mis", "take"),
+    ("Ho", "oks"),
+    ("Ques", "tions"),
+    ("For", "ce"),
+    ("No", "Way"),
+    ("Home", "less"),
+    ("Far", "ed"),
+    ("To", "ld"),
+    ("De", "sk"),
+    ("Ta", "lly"),
+    ("ByHa", "nd"),
+    ("la", "ne"),
+    ("la", "nes"),
+    ("by_ha", "nd"),
+    ("cou", "rier"),
+    ("needed", "_by"),
+    ("gone_up", "_to"),
+    ("told", "_to_stop"),
+    ("until", "_told"),
+    ("is_", "told"),
+    ("take", "_in"),
+    ("take", "_up"),
+    ("take", "_mails"),
+    ("take", "_counters"),
+    ("are_", "taken"),
+    ("held", "_until"),
+    ("held", "_bytes"),
+    ("hold", "_up"),
+    ("let", "_go"),
+    ("ask", "_for"),
+    ("asks", "_more"),
+    ("last", "_well"),
+    ("Ping", "Well"),
+    ("hand", "_over"),
+];
+
+/// Words of which no function is named: they stand for many acts, or for no subject.
+const VAGUE: [(&str, &str); 23] = [
+    ("as", "k"),
+    ("as", "ks"),
+    ("as", "king"),
+    ("te", "ll"),
+    ("te", "lls"),
+    ("to", "ld"),
+    ("he", "ar"),
+    ("he", "ars"),
+    ("he", "ard"),
+    ("sa", "ys"),
+    ("sa", "id"),
+    ("he", "ld"),
+    ("il", "l"),
+    ("ca", "me"),
+    ("cro", "wd"),
+    ("cro", "wded"),
+    ("res", "ts"),
+    ("res", "ting"),
+    ("who", "ever"),
+    ("no", "body"),
+    ("some", "body"),
+    ("mis", "take"),
+    ("mis", "takes"),
+];
+
 #[test]
 fn core_files_wait_for_nothing_and_share_nothing_nor_does_what_they_import() {
     let files = files();
@@ -140,31 +211,6 @@ fn a_thing_has_one_path() {
 /// Identifiers that were renamed, and words that say who without a subject.
 #[test]
 fn retired_words_do_not_come_back() {
-    let identifiers = [
-        ("Cou", "rier"),
-        ("Par", "cel"),
-        ("Post", "man"),
-        ("Lan", "e"),
-        ("Lan", "es"),
-        ("Lan", "eId"),
-        ("Mis", "take"),
-        ("Ho", "oks"),
-        ("Ques", "tions"),
-        ("For", "ce"),
-        ("No", "Way"),
-        ("Home", "less"),
-        ("Far", "ed"),
-        ("To", "ld"),
-        ("De", "sk"),
-        ("Ta", "lly"),
-        ("ByHa", "nd"),
-        ("la", "ne"),
-        ("la", "nes"),
-        ("by_ha", "nd"),
-        ("cou", "rier"),
-        ("needed", "_by"),
-        ("gone_up", "_to"),
-    ];
     let phrases = [
         ("who", "ever"),
         ("no", "body"),
@@ -180,7 +226,7 @@ fn retired_words_do_not_come_back() {
         ("made by", " dice"),
         ("seeing cli", "ents out"),
     ];
-    let (identifiers, phrases) = (identifiers.map(joined), phrases.map(joined));
+    let (identifiers, phrases) = (RETIRED.map(joined), phrases.map(joined));
     let mut wrong = Vec::new();
     for path in kept().into_iter().filter(|path| is_ours_to_word(path)) {
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
@@ -192,6 +238,30 @@ fn retired_words_do_not_come_back() {
         }
     }
     assert!(wrong.is_empty(), "{} retired words:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The exact word stands in the name: `fetch`, `check`, `report`, not one verb for all of them.
+#[test]
+fn functions_are_named_by_their_act() {
+    let words = VAGUE.map(joined);
+    let mut wrong = Vec::new();
+    let folders = ["common", "gateway", "dispatcher", "tests/it", "benches"];
+    let is_named = |path: &PathBuf| folders.iter().any(|folder| path.starts_with(folder));
+    for path in kept().into_iter().filter(is_named) {
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        for (at, line) in (1..).zip(text.lines()) {
+            let found = words.iter().filter(|word| is_in_name(line, word));
+            wrong.extend(found.map(|word| format!("{}:{at}: {word}", path.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{} functions:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_part_of_a_name_is_found() {
+    let is_in = |line| is_in_name(line, "plan");
+    assert!(is_in("    pub(crate) async fn plan<T>(") && is_in("fn of_plan_b() {"));
+    assert!(!is_in("fn planned() {") && !is_in("let plan = 1;") && !is_in("fn new(plan: u8) {"));
 }
 
 #[test]
@@ -229,6 +299,15 @@ fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part)
     })
+}
+
+/// Whether `line` declares a function with `word` as a part of its name.
+fn is_in_name(line: &str, word: &str) -> bool {
+    let is_part = |one: char| one.is_alphanumeric() || one == '_';
+    let Some((_, rest)) = line.split_once("fn ") else { return false };
+    rest.split(|one| !is_part(one))
+        .next()
+        .is_some_and(|name| name.split('_').any(|one| one == word))
 }
 
 /// A file without its tests, and the files that it imports.

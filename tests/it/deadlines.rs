@@ -20,7 +20,7 @@ fn a_head_that_never_ends_times_out() {
         let before = wait::now();
         let mut client = world.client();
         client.send(beginning);
-        expect_let_go(&mut client);
+        expect_closed(&mut client);
         assert!(before.elapsed() >= SHORT, "given up on after {:?}", before.elapsed());
     }
     world.control.assert_untouched();
@@ -49,7 +49,7 @@ fn the_next_head_on_a_connection_has_the_same_deadline() {
     let mut client = world.client();
     client.get("/healthz").expect(200);
     client.send("GET /healthz HTTP/1.1\r\nHo");
-    expect_let_go(&mut client);
+    expect_closed(&mut client);
     assert_eq!(world.control.requests().len(), 1);
 }
 
@@ -59,11 +59,11 @@ fn a_body_that_stops_arriving_times_out() {
     let mut client = world.client();
     client.send(Request::post("/v1/me", "ten bytes.").head_bytes());
     client.send("ten");
-    expect_let_go(&mut client);
+    expect_closed(&mut client);
     let mut client = world.client();
     client.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());
     client.send(chunk("some"));
-    expect_let_go(&mut client);
+    expect_closed(&mut client);
     assert!(world.control.requests().iter().all(|request| !request.complete));
     world.get("/healthz").expect(200);
 }
@@ -117,7 +117,7 @@ fn a_connection_without_a_request_is_closed() {
 fn a_connection_that_sends_no_byte_is_closed() {
     let world = impatient();
     let mut client = world.client();
-    expect_let_go(&mut client);
+    expect_closed(&mut client);
 }
 
 #[test]
@@ -197,17 +197,17 @@ fn a_line_without_end_is_refused_when_it_is_too_long() {
 #[test]
 fn connections_beyond_the_limit_wait_or_are_closed_until_others_leave() {
     let world = World::with(|config| config.with("[server]", "connections_max = 3"));
-    let mut held: Vec<Client> = (0..3).map(|_| world.client()).collect();
-    for client in &mut held {
+    let mut open: Vec<Client> = (0..3).map(|_| world.client()).collect();
+    for client in &mut open {
         client.get("/healthz").expect(200);
     }
     let served = || world.try_client()?.try_exchange(Request::get("/healthz").head_bytes());
     let answer = served();
     assert!(answer.is_err(), "a fourth connection was served: {answer:?}");
-    for client in &mut held {
+    for client in &mut open {
         client.get("/healthz").expect(200);
     }
-    held.pop();
+    open.pop();
     wait::until("room for another", || served().ok()).expect(200);
 }
 
@@ -239,7 +239,7 @@ fn impatient() -> World {
 
 /// The server ends the connection, with a 408 or without a word.
 #[track_caller]
-fn expect_let_go(client: &mut Client) {
+fn expect_closed(client: &mut Client) {
     let rest = client.read_to_end();
     let text = String::from_utf8_lossy(&rest).into_owned();
     assert!(rest.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");

@@ -8,7 +8,7 @@ use std::path::Path;
 mod checks;
 
 #[test]
-fn the_invariants_hold_for_the_kept_inputs() {
+fn the_invariants_hold_for_the_stored_corpus() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, check) in checks::ALL {
         let inputs: Vec<_> = fs::read_dir(corpus.join(name)).unwrap().collect();

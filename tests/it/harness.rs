@@ -27,7 +27,7 @@ fn an_upstream_keeps_every_byte_and_the_connection() {
 }
 
 #[test]
-fn an_upstream_waits_at_a_gate_and_shows_what_came_so_far() {
+fn an_upstream_waits_at_a_gate_and_shows_what_it_received() {
     let upstream = Upstream::start();
     let gate = Gate::new();
     let begun = Answer::script().send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab");
@@ -45,7 +45,7 @@ fn an_upstream_waits_at_a_gate_and_shows_what_came_so_far() {
 }
 
 #[test]
-fn an_upstream_hangs_up_resets_stops_and_comes_back_on_its_port() {
+fn an_upstream_hangs_up_resets_stops_and_restarts_on_its_port() {
     let mut upstream = Upstream::start();
     let address = upstream.address();
     upstream.always(Answer::script().close());

@@ -28,8 +28,8 @@ impl Provided {
     fn start() -> Self {
         let mut command = real::node("tests/real/identity_provider.mjs");
         let provider = Process::spawn("identity provider", &mut command);
-        let says = |line: &Value| line["listening"].is_string();
-        let address = provider.stdout().wait("where the provider listens", says);
+        let is_listening = |line: &Value| line["listening"].is_string();
+        let address = provider.stdout().wait("where the provider listens", is_listening);
         let servers = format!("servers = [{}]", address["listening"]);
         let house = House::with(|config| {
             config

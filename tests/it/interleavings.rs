@@ -122,7 +122,7 @@ fn a_check_beside_a_move_is_charged_once_at_one_owner() {
 }
 
 #[test]
-fn a_move_that_is_taken_back_has_cost_nothing() {
+fn a_move_that_is_undone_has_cost_nothing() {
     let a = limit_check("a", 1, "x");
     loom::model(move || {
         let store = Arc::new(Store::with_shards(1_000, 2));

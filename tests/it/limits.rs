@@ -51,7 +51,7 @@ fn a_noisy_workspace_costs_its_organisation_only_what_was_admitted() {
 }
 
 #[test]
-fn no_window_holds_more_than_the_allowance_and_a_refused_request_delays_nothing() {
+fn no_window_admits_more_than_the_allowance_and_a_refused_request_delays_nothing() {
     let world =
         World::with(|config| config.with("[limits.workspace]", "requests = 3\nwindow = \"2s\""));
     let request = Request::get("/v1/workspaces/ws_acme");
@@ -103,7 +103,7 @@ fn a_client_within_the_rolling_limit_is_never_refused() {
 }
 
 #[test]
-fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
+fn a_bucket_admits_its_burst_at_once_and_then_its_rate() {
     let world = World::with(|config| config.with("[limits.instance]", "rate = 2\nburst = 20"));
     let request = Request::get("/login").host(&data_host("in_acme"));
     let before = wait::now();
@@ -123,7 +123,7 @@ fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
 }
 
 #[test]
-fn an_idle_bucket_holds_no_more_than_its_burst() {
+fn an_idle_bucket_accumulates_no_more_than_its_burst() {
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1000\nburst = 3"));
     let request = Request::get("/login").host(&data_host("in_acme"));
     world.call(&request).expect(200);

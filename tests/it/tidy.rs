@@ -13,8 +13,8 @@ const LINE_COLUMNS_MAX: usize = 100;
 #[test]
 fn a_file_opens_with_its_reason() {
     check(|file| {
-        let says = file.text.starts_with("//! ");
-        complain(!says, || "does not begin with `//! `".to_owned())
+        let has_head = file.text.starts_with("//! ");
+        complain(!has_head, || "does not begin with `//! `".to_owned())
     });
 }
 

@@ -134,11 +134,15 @@ fn the_reason_of_a_401_is_in_both_logs_and_in_explain_and_not_in_the_response() 
             assert!(!challenge.contains("audience") && !challenge.contains("iss"), "{challenge}");
         }
         gateway.access_log().wait(reason, |line| line["token_error"] == reason);
-        let is_told =
+        let is_logged =
             |line: &Value| line["message"] == "tokens rejected" && line["reason"] == reason;
-        let line = gateway.log().wait(reason, is_told);
+        let line = gateway.log().wait(reason, is_logged);
         assert_eq!((&line["level"], &line["count"]), (&json!("warn"), &json!(1)));
-        assert_eq!(gateway.log().json().iter().filter(|line| is_told(line)).count(), 1, "{reason}");
+        assert_eq!(
+            gateway.log().json().iter().filter(|line| is_logged(line)).count(),
+            1,
+            "{reason}"
+        );
         let output = explain(&token);
         assert!(output.contains("401") && output.contains(&format!("{reason}: ")), "{output}");
         assert!(token.len() < 9 || !output.contains(&token[..40]), "{output}");
@@ -238,7 +242,7 @@ fn a_claim_without_an_identifier_reaches_no_workspace() {
 }
 
 #[test]
-fn a_route_that_names_a_method_lets_no_token_past_the_other_routes() {
+fn a_route_that_names_a_method_admits_no_token_on_other_routes() {
     // `DELETE …/{thing}` hides `…/{*rest}`, only for that method.
     let guarded = Guarded::with(|config| {
         config.with(

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use weir_benches::flags::{Flags, fail, sibling};
-use weir_benches::lab::{Folder, ask};
+use weir_benches::lab::{Folder, get};
 use weir_benches::load::saturate;
 use weir_benches::report::{Series, quantile, table};
 use weir_benches::steady::{self, Pace};
@@ -202,7 +202,7 @@ fn measure(plan: &Plan, target: &Target, record: &mut Record) {
 
 /// Sends one request, and ends the comparison unless the response is this row's.
 fn check(target: &Target) {
-    let response = |_| ask(target.aim.address, &target.aim.host, &target.aim.path);
+    let response = |_| get(target.aim.address, &target.aim.host, &target.aim.path);
     // A limit that refuses admits the first.
     let answer = [(); 2].map(response).into_iter().next_back().unwrap_or_default();
     let answer = answer.to_ascii_lowercase();

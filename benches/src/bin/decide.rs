@@ -132,7 +132,7 @@ impl World {
         let owner = self.seed.owner(Scope::Workspace, name);
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
         let [workspace, wider] = self.question.quotas();
-        let ask = |owner, limit, quota| LimitCheck {
+        let check = |owner, limit, quota| LimitCheck {
             key: Key::new(owner, limit),
             limit,
             quota,
@@ -141,9 +141,9 @@ impl World {
             known: true,
         };
         let [first, second] = self.tags;
-        let checks = [ask(owner, first, workspace), ask(organisation, second, wider)];
-        let asked = checks.get(..self.question.count()).unwrap_or(&checks);
-        black_box(self.store.judge(asked, now)).is_ok_and(|verdict| verdict.is_admitted())
+        let checks = [check(owner, first, workspace), check(organisation, second, wider)];
+        let charged = checks.get(..self.question.count()).unwrap_or(&checks);
+        black_box(self.store.judge(charged, now)).is_ok_and(|verdict| verdict.is_admitted())
     }
 
     /// Makes `decisions` checks in random order, `step` apart, and counts admissions.
@@ -225,10 +225,10 @@ fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Serie
         let elapsed = micros(clock.now().tick.since(begun)) as f64 * 1_000.0;
         series.0.push(elapsed / decisions as f64);
         allocations += Counts::now().allocations - before.allocations;
-        let asked = decisions * usize::try_from(threads).unwrap_or(1);
-        let wanted = if matches!(world.question, Question::Refused) { 0 } else { asked };
+        let decided = decisions * usize::try_from(threads).unwrap_or(1);
+        let wanted = if matches!(world.question, Question::Refused) { 0 } else { decided };
         if admitted != wanted {
-            fail(&format!("{}: {admitted} of {asked} admitted", world.question.name()));
+            fail(&format!("{}: {admitted} of {decided} admitted", world.question.name()));
         }
     }
     (series, allocations as f64 / (rounds * decisions) as f64)
@@ -297,8 +297,8 @@ fn invented() -> World {
     for nth in 0..INVENTED {
         let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());
         let key = Key::new(owner, limit);
-        let ask = LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false };
-        let _ = black_box(world.store.judge(&[ask], Tick(1_000_000_000 + nth)));
+        let check = LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false };
+        let _ = black_box(world.store.judge(&[check], Tick(1_000_000_000 + nth)));
     }
     world
 }

@@ -7,8 +7,8 @@
 //! and warming up are discarded. Over TLS `h2load` sends the load twice, the second time with
 //! more requests: the difference excludes the cost of the connections.
 //!
-//! Deliveries are counted one after another, from the post to the record, each in commits of its own:
-//! under load commits are shared, and a delivery costs less.
+//! Deliveries are counted one after another, from the post to the record, each in commits of its
+//! own: under load commits are shared, and a delivery costs less.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,14 +1,14 @@
-//! Reads a settings file: every value it holds, and every mistake in it at once.
+//! Reads a settings file: every value in it, and every error in it at once.
 //!
 //! A program asks a [`Table`] for what it knows, key by key. What was asked becomes the JSON
 //! Schema of the file; what stands in the file and was not asked for becomes a [`Diagnostic`] with
-//! line, column and a suggestion. Reading goes on after a mistake with the default in its place.
+//! line, column and a suggestion. Reading goes on after an error with the default in its place.
 //!
 //! # Invariants
 //!
 //! 1. No key is ignored: each is asked for, or reported.
 //! 2. The schema and the reading cannot disagree: one call makes both.
-//! 3. A mistake is one line, whatever stands in the file.
+//! 3. An error is one line, whatever stands in the file.
 //!
 //! Not here: what the values mean together, which the caller reports with [`Document::fault`].
 
@@ -47,7 +47,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every mistake, a line each.
+/// Every error, a line each.
 #[must_use]
 pub fn lines(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -62,7 +62,7 @@ pub struct Spanned<T> {
     pub at: usize,
 }
 
-/// A settings file: its name, its text, and the mistakes found in it so far.
+/// A settings file: its name, its text, and the errors found in it so far.
 #[derive(Debug)]
 pub struct Document {
     name: String,
@@ -71,7 +71,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Takes a file's text; `name` is what mistakes call it.
+    /// A document with a file's text; `name` is what errors call it.
     #[must_use]
     pub fn new(name: &str, text: &str) -> Self {
         let (name, text) = (name.to_owned(), text.to_owned());
@@ -95,7 +95,7 @@ impl Document {
         Parsed { made, schema, effective }
     }
 
-    /// Notes a mistake at a byte offset. What it quotes of the file cannot make two lines of it.
+    /// Notes an error at a byte offset. What it quotes of the file cannot make two lines of it.
     pub fn fault(&self, at: usize, message: impl Into<String>) {
         let mut message = message.into();
         if message.contains(char::is_control) {
@@ -104,7 +104,7 @@ impl Document {
         self.faults.borrow_mut().push((at, message));
     }
 
-    /// Notes a mistake in the value of the key at `path`.
+    /// Notes an error in the value of the key at `path`.
     pub fn fault_in(&self, path: &str, message: impl Into<String>) {
         self.fault(self.value_place(path), message);
     }
@@ -155,7 +155,7 @@ impl Document {
         places
     }
 
-    /// Every mistake so far, in the order of the file; of very many, the first.
+    /// Every error so far, in the order of the file; of very many, the first.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut faults = self.faults.borrow().clone();
@@ -170,19 +170,19 @@ impl Document {
         faults.into_iter().map(|(at, message)| self.diagnostic(&lines, at, message)).collect()
     }
 
-    /// The line of a byte offset, from 1: for a mistake that two places make together.
+    /// The line of a byte offset, from 1: for an error that two places make together.
     #[must_use]
     pub fn line(&self, at: usize) -> usize {
         1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count()
     }
 
-    /// How many mistakes there are so far.
+    /// How many errors there are so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.faults.borrow().len()
     }
 
-    /// A mistake, with its place found among the starts of all lines but the first.
+    /// An error, with its place found among the starts of all lines but the first.
     fn diagnostic(&self, lines: &[usize], at: usize, message: String) -> Diagnostic {
         let before = lines.partition_point(|start| *start <= at);
         let start = before.checked_sub(1).and_then(|line| lines.get(line)).copied().unwrap_or(0);
@@ -195,7 +195,7 @@ impl Document {
     }
 }
 
-/// A character as a mistake shows it: in an escape, where a terminal would obey it.
+/// A character as an error shows it: in an escape, where a terminal would obey it.
 fn printed(char: char) -> String {
     if char.is_control() { char.escape_default().collect() } else { char.into() }
 }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_one_line_whatever_stands_in_the_file() {
+    fn a_diagnostic_is_one_line_whatever_the_file_contains() {
         let found = diagnostics("quiet = \"no\\nf.toml:9:9: yes\"\n\"ne\\u001b\\u0085w\" = 1\n");
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found.iter().all(|diagnostic| !diagnostic.contains(char::is_control)), "{found:?}");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported_at_once_with_its_place() {
+    fn every_error_is_reported_at_once_with_its_place() {
         assert_eq!(
             diagnostics("widnow = \"1m\"\nrequests = 101\n  quiet = \"yes\"\n"),
             [
@@ -346,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_the_syntax_does_not_hide_the_others() {
+    fn a_syntax_error_does_not_hide_other_errors() {
         let found = diagnostics("window = = 1\nrequests = 0\n");
         assert!(found.iter().any(|line| line.starts_with("f.toml:1:")), "{found:?}");
         assert!(found.iter().any(|line| line.starts_with("f.toml:2:12:")), "{found:?}");
     }
 
     #[test]
-    fn very_many_mistakes_are_counted_and_found_in_no_time() {
+    fn very_many_errors_are_counted_and_found_quickly() {
         let text: String = (0..200_000).map(|n| format!("unknown_{n} = 1\n")).collect();
         let found = diagnostics(&text);
         assert_eq!(found.len(), MISTAKES_MAX + 1);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_few_is_asked_for_with_all_of_them() {
+    fn an_invalid_choice_is_reported_with_all_choices() {
         let choice = |text: &str| {
             let document = Document::new("f.toml", text);
             let _ = document.read(|table| table.choice("http", &[("1.1", 1), ("2", 2)], "Which."));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_or_size_out_of_range_is_a_mistake() {
+    fn a_time_or_size_out_of_range_is_reported() {
         for text in [
             "window = \"0s\"",
             "window = \"2h\"",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_knows_what_was_asked_for() {
+    fn the_schema_has_every_key_that_was_read() {
         let document = Document::new("f.toml", "");
         let schema = document
             .read(|table| {

@@ -78,7 +78,7 @@ impl ConfigFile {
         diagnostic
     }
 
-    /// The text of a file that the settings name under `key`; one that cannot be read is a mistake
+    /// The text of a file that the settings name under `key`; one that cannot be read is an error
     /// in `document`, and empty.
     #[must_use]
     pub fn beside(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_nothing_is_built_in_but_for_those_who_ask() {
+    fn the_built_in_configuration_is_used_only_if_selected() {
         let usual = ConfigFile::new(None, USUAL);
         let diagnostic = usual.read("built in").unwrap_err();
         assert_eq!(diagnostic.file, USUAL);

@@ -55,7 +55,7 @@ pub fn whole(path: &str) -> String {
     std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
 }
 
-/// A settings file that cannot be read, as a mistake in it.
+/// A settings file that cannot be read, as an error in it.
 #[must_use]
 pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
     Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }

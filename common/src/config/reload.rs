@@ -26,7 +26,7 @@ pub enum Reload {
     Applied,
     /// It is the active one already.
     Unchanged,
-    /// It has these mistakes; the earlier one stays active.
+    /// It has these errors; the earlier one stays active.
     Refused(Vec<Diagnostic>),
 }
 

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_what_came_in_however_small_its_pieces() {
+    fn a_body_is_received_whole_however_small_its_pieces() {
         let whole: Vec<u8> = (0..=255).cycle().take(3 * BLOCK_BYTES).collect();
         for size in [1, 1_000, BLOCK_BYTES, BLOCK_BYTES + 1, whole.len()] {
             let mut blocks = Blocks::default();

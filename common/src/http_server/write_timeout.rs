@@ -236,11 +236,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_taken_whole_counts_no_more() {
+    async fn a_finished_write_has_no_timeout() {
         let (ours, mut theirs) = duplex(1);
         let (mut stream, _) = timed(ours);
-        let mut took = [0; 2];
-        let (written, _) = tokio::join!(stream.write_all(b"ab"), theirs.read_exact(&mut took));
+        let mut read = [0; 2];
+        let (written, _) = tokio::join!(stream.write_all(b"ab"), theirs.read_exact(&mut read));
         written.expect("it is taken");
         assert!(stream.waiting.is_some());
         stream.flush().await.expect("it is taken");

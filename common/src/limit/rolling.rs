@@ -324,7 +324,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
         #[test]
-        fn a_random_story_is_decided_as_by_counting(steps in steps(1), requests in 1..20_u32) {
+        fn a_random_sequence_is_decided_as_by_counting(steps in steps(1), requests in 1..20_u32) {
             agrees_with_the_model(&[Quota { requests, window: MINUTE }], &steps)?;
         }
 
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_minute_of_sixty_takes_two_hundred_and_sixty_bytes_at_most() {
+    fn a_full_minute_of_sixty_uses_at_most_260_bytes() {
         let quota = Quota { requests: 60, window: MINUTE };
         let mut log = Log::default();
         (0..60).for_each(|now| assert!(log.charge(quota, 1, Tick(now)).remaining < 60));

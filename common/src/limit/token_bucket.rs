@@ -138,7 +138,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
         #[test]
-        fn a_random_story_is_decided_as_by_counting_tokens(
+        fn a_random_sequence_is_decided_as_by_counting_tokens(
             rate in 1..1_000_u32,
             burst in 1..300_u32,
             steps in prop::collection::vec((0..2_000_000_u64, 1..4_u32), 1..400),

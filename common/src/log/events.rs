@@ -43,13 +43,13 @@ struct JsonLines {
 impl JsonLines {
     fn begin(clock: Clock) -> Self {
         let outlet = Arc::new(Outlet::default());
-        let (lines, said) = (Self { clock: clock.clone(), outlet: None }, Arc::clone(&outlet));
+        let (lines, writer) = (Self { clock: clock.clone(), outlet: None }, Arc::clone(&outlet));
         let dropped = move |count: u64| {
             lines.line(Level::Warn, "log lines dropped", &[("count", count.into())])
         };
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
             loop {
-                said.write_some(&mut io::stderr(), &dropped);
+                writer.write_some(&mut io::stderr(), &dropped);
             }
         });
         // Without one, the caller writes.
@@ -70,7 +70,7 @@ impl JsonLines {
 
     fn write(&self, line: &[u8]) {
         match &self.outlet {
-            Some(outlet) => outlet.say(line),
+            Some(outlet) => outlet.write_line(line),
             // Standard error is closed: there is nowhere to report that.
             None => drop(io::stderr().write_all(line)),
         }
@@ -107,13 +107,13 @@ mod tests {
     fn messages_of_libraries_that_clients_can_provoke_are_not_logged() {
         let log = JsonLines { clock: Clock::manual(UnixTime(0)), outlet: None };
         log::set_max_level(LevelFilter::Info);
-        for (target, heard) in [
+        for (target, expected) in [
             ("pingora_proxy::proxy_h1", false),
             ("rustls::msgs::handshake", false),
             ("reqwest::connect", true),
         ] {
             let metadata = Metadata::builder().target(target).level(Level::Warn).build();
-            assert_eq!(log.enabled(&metadata), heard, "{target}");
+            assert_eq!(log.enabled(&metadata), expected, "{target}");
         }
     }
 

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_json_whatever_stands_in_it() {
+    fn a_line_is_json_whatever_it_contains() {
         let mut line = Line::new();
         let odd = "quote \" backslash \\ newline \n bell \u{7} csi \u{9b} del \u{7f} ls \u{2028} é";
         line.text("odd", odd);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_write_too_lines_go_out_whole_and_in_small_pieces() {
+    fn with_other_writers_lines_are_written_whole_in_small_pieces() {
         let lines: Vec<u8> = (0..200).flat_map(|n| format!("{n:=<99}\n").into_bytes()).collect();
         let all: Vec<&[u8]> = pieces(&lines, PIECE_MAX).collect();
         assert_eq!(all.concat(), lines);

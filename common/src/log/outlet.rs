@@ -28,8 +28,8 @@ pub(crate) struct Outlet {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// How many lines have come, and how many of them are out.
-    come: u64,
+    /// How many lines were pushed, and how many of them are out.
+    pushed: u64,
     out: u64,
     /// Whether a caller waited in vain, and nothing has gone out since.
     stuck: bool,
@@ -43,7 +43,7 @@ impl Outlet {
     }
 
     /// Has a line written, with its end.
-    pub(crate) fn say(&self, line: &[u8]) {
+    pub(crate) fn write_line(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.waiting.len() + line.len() > WAITING_MAX {
             state.dropped += 1;
@@ -63,12 +63,12 @@ impl Outlet {
         }
     }
 
-    /// Writes one piece of what waits, once something does; `dropped` is what is said of lines
-    /// that found no room.
+    /// Writes one piece of what waits, once something does; `dropped` makes the line that
+    /// reports those without room.
     pub(crate) fn write_some(&self, to: &mut impl Write, dropped: impl FnOnce(u64) -> Vec<u8>) {
         let some = self.changed.wait_while(self.lock(), |state| state.waiting.is_empty());
         let mut state = some.unwrap_or_else(PoisonError::into_inner);
-        let (bytes, come) = (std::mem::take(&mut state.waiting), state.come);
+        let (bytes, pushed) = (std::mem::take(&mut state.waiting), state.pushed);
         drop(state);
         // One at a time: what others write to the same pipe meanwhile, a program that takes our
         // place for one, comes between lines and not into them.
@@ -77,7 +77,7 @@ impl Outlet {
             let _ = to.write_all(line);
         }
         let mut state = self.lock();
-        (state.out, state.stuck) = (come, false);
+        (state.out, state.stuck) = (pushed, false);
         if state.dropped > 0 {
             let line = dropped(std::mem::take(&mut state.dropped));
             state.push(&line);
@@ -89,8 +89,8 @@ impl Outlet {
 impl State {
     fn push(&mut self, line: &[u8]) -> u64 {
         self.waiting.extend_from_slice(line);
-        self.come += 1;
-        self.come
+        self.pushed += 1;
+        self.pushed
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_out_before_its_caller_goes_on() {
+    fn a_line_is_written_before_its_caller_continues() {
         let (outlet, out) = (Outlet::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -114,7 +114,7 @@ mod tests {
                 }
             });
             for line in 0..100 {
-                outlet.say(format!("{line}\n").as_bytes());
+                outlet.write_line(format!("{line}\n").as_bytes());
                 assert_eq!(outlet.lock().out, line + 1, "nothing waits");
             }
         });
@@ -141,19 +141,19 @@ mod tests {
     fn lines_that_waited_together_are_written_one_by_one() {
         let (outlet, mut out) = (Outlet::default(), Pieces::default());
         for line in ["first\n", "second\n"] {
-            outlet.say(line.as_bytes());
+            outlet.write_line(line.as_bytes());
         }
         outlet.write_some(&mut out, counted);
         assert_eq!(out.0, ["first\n", "second\n"]);
     }
 
     #[test]
-    fn no_caller_waits_for_a_reader_that_stands_still_and_dropped_lines_are_reported() {
+    fn no_caller_waits_for_a_blocked_reader_and_dropped_lines_are_reported() {
         let outlet = Outlet::default();
         let line = [b"a".repeat(1_023), b"\n".to_vec()].concat();
         // Each of them waiting would take seven minutes.
         for _ in 0..4_096 {
-            outlet.say(&line);
+            outlet.write_line(&line);
         }
         assert!(outlet.lock().stuck);
         let mut out = Vec::new();

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_seen_stands_as_it_is() {
+    fn printable_characters_stay_unchanged() {
         let mut bytes = Vec::new();
         write(&mut bytes, "é日本");
         assert_eq!(bytes, "\"é日本\"".as_bytes());

@@ -43,8 +43,8 @@ impl Claims {
     ///
     /// Another issuer, or none is named.
     pub fn check_issuer(&self, issuer: &str) -> Result<(), Flaw> {
-        let says = self.0.get("iss").and_then(Value::as_str);
-        if says == Some(issuer) { Ok(()) } else { Err(Flaw::Issuer) }
+        let found = self.0.get("iss").and_then(Value::as_str);
+        if found == Some(issuer) { Ok(()) } else { Err(Flaw::Issuer) }
     }
 
     /// Checks whom it is meant for: one of `audience`.
@@ -53,11 +53,11 @@ impl Claims {
     ///
     /// Where it is meant for others only, or does not say.
     pub fn check_audience(&self, audience: &[String]) -> Result<(), Flaw> {
-        let ours =
-            |says: &Value| says.as_str().is_some_and(|says| audience.iter().any(|a| a == says));
+        let is_meant =
+            |name: &Value| name.as_str().is_some_and(|name| audience.iter().any(|a| a == name));
         let meant = match self.0.get("aud") {
-            Some(Value::Array(all)) => all.iter().all(Value::is_string) && all.iter().any(ours),
-            Some(one) => ours(one),
+            Some(Value::Array(all)) => all.iter().all(Value::is_string) && all.iter().any(is_meant),
+            Some(one) => is_meant(one),
             None => false,
         };
         if meant { Ok(()) } else { Err(Flaw::Audience) }
@@ -148,14 +148,14 @@ mod tests {
 
     /// What the claim at `path` holds; "nothing" where it is not there.
     #[track_caller]
-    fn check(claims: &str, path: &str, holds: &str) {
+    fn check(claims: &str, path: &str, expected: &str) {
         let claims = Claims::read(claims.as_bytes()).unwrap();
         let names = claims.names(path).map(|names| names.join(" "));
-        assert_eq!(names.as_deref().unwrap_or("nothing"), holds, "{path} in {claims:?}");
+        assert_eq!(names.as_deref().unwrap_or("nothing"), expected, "{path} in {claims:?}");
     }
 
     #[test]
-    fn a_claim_that_is_there_and_holds_no_identifier_names_no_tenant() {
+    fn a_claim_without_an_identifier_names_no_tenant() {
         for value in ["null", "\"\"", "[]", "[null]", "[[\"ws_a\"]]", "7", "true", "{}", "\"a b\""]
         {
             check(&format!("{{\"ws\": {value}}}"), "ws", "");

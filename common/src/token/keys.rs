@@ -190,10 +190,10 @@ fn rsa(n: &[u8], e: &[u8]) -> Option<Public> {
     };
     let (n, e) = (bare(n), bare(e));
     let unused = usize::try_from(n.first()?.leading_zeros()).ok()?;
-    let holds = RSA_BITS.contains(&(n.len() * 8 - unused))
+    let is_valid = RSA_BITS.contains(&(n.len() * 8 - unused))
         && n.last()? & 1 == 1
         && e.len() <= EXPONENT_BYTES_MAX
         && e.last()? & 1 == 1
         && e != [1];
-    holds.then_some(Public::Rsa(n, e))
+    is_valid.then_some(Public::Rsa(n, e))
 }

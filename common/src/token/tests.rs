@@ -121,7 +121,7 @@ fn check(token: &str, flaw: Option<Flaw>) {
 }
 
 #[test]
-fn the_published_examples_hold() {
+fn the_published_examples_verify() {
     for name in ["rs256", "es256", "eddsa"] {
         let keys = set(&[public(name, json!({}))]);
         let vectors = vectors();
@@ -140,7 +140,7 @@ fn the_published_examples_hold() {
 }
 
 #[test]
-fn a_token_of_each_kind_holds_until_it_expires() {
+fn a_token_of_each_kind_is_valid_until_it_expires() {
     for (name, alg) in [("rs256", "RS256"), ("es256", "ES256"), ("eddsa", "EdDSA")] {
         let header = json!({ "alg": alg, "kid": name, "typ": "at+jwt" }).to_string();
         let claims = json!({ "iss": "https://id.test", "aud": ["x", "api"], "exp": NOW + 60 });
@@ -155,7 +155,7 @@ fn a_token_of_each_kind_holds_until_it_expires() {
 }
 
 #[test]
-fn no_change_of_a_single_character_goes_unnoticed() {
+fn every_change_of_a_single_character_is_detected() {
     for name in ["rs256", "es256", "eddsa"] {
         let alg = if name == "eddsa" { "EdDSA".to_owned() } else { name.to_uppercase() };
         let claims = json!({ "iss": "https://id.test", "aud": "api", "exp": NOW + 60 });
@@ -315,7 +315,7 @@ fn a_token_has_a_size() {
 }
 
 #[test]
-fn issuer_and_audience_are_ours_byte_for_byte() {
+fn issuer_and_audience_match_byte_for_byte() {
     for iss in [
         json!("https://id.test/"),
         json!("HTTPS://id.test"),
@@ -367,7 +367,7 @@ fn a_token_has_its_time() {
 }
 
 #[test]
-fn claims_are_not_looked_at_before_the_signature_holds() {
+fn claims_are_not_read_before_the_signature_is_verified() {
     let expired = changed(json!({}), json!({ "exp": 1, "iss": "x" }));
     let (signed, _) = expired.rsplit_once('.').unwrap();
     check(&format!("{signed}.{}", coded([0; 64])), Some(Flaw::Signature));
@@ -375,7 +375,7 @@ fn claims_are_not_looked_at_before_the_signature_holds() {
 
 proptest! {
     #[test]
-    fn no_text_is_taken_for_a_token_and_none_is_too_strange_to_be_refused(
+    fn no_arbitrary_text_is_a_token_and_every_one_is_refused(
         text in "[ -~]{0,40}(\\.[A-Za-z0-9_-]{0,60}){0,4}",
     ) {
         prop_assert!(judged(&text, &keys(), &terms()).is_err());

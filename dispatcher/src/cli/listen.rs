@@ -309,7 +309,7 @@ mod tests {
         clock: Clock,
     }
 
-    fn desk(forward: Option<Url>) -> Setup {
+    fn setup(forward: Option<Url>) -> Setup {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let listen = Listen {
             address: ([127, 0, 0, 1], 0).into(),
@@ -337,10 +337,10 @@ mod tests {
             let unix_seconds = self.clock.now().unix.0 / 1_000_000;
             let signed = Signed { event_id: "evt_1", body: &body, unix_seconds };
             let headers = signature::headers(&signature(), &signed, std::iter::once(secret));
-            self.take(headers, body).await
+            self.post(headers, body).await
         }
 
-        async fn take(&self, headers: HeaderMap, body: Bytes) -> (u16, String) {
+        async fn post(&self, headers: HeaderMap, body: Bytes) -> (u16, String) {
             let (method, path) = (Method::POST, "/".to_owned());
             let call = Call { method, path, query: None, headers, body };
             let reply = self.receiver.handle(call).await;
@@ -351,50 +351,50 @@ mod tests {
 
     #[tokio::test]
     async fn a_verified_delivery_is_printed_and_answered_204_and_a_second_one_is_a_duplicate() {
-        let desk = desk(None);
+        let setup = setup(None);
         let body = r#"{"id":"evt_1","type":"user.created","data":{}}"#;
         let pretty = "{\n  \"id\": \"evt_1\",\n  \"type\": \"user.created\",\n  \"data\": {}\n}";
         let line = "2023-11-14T22:13:20.000Z user.created evt_1 verified";
-        let (status, printed) = desk.receive(SECRET, body).await;
+        let (status, printed) = setup.receive(SECRET, body).await;
         assert_eq!((status, printed), (204, format!("{line}\n{pretty}")));
-        let (status, printed) = desk.receive(SECRET, body).await;
+        let (status, printed) = setup.receive(SECRET, body).await;
         assert_eq!((status, printed), (204, format!("{line}, duplicate\n{pretty}")));
     }
 
     #[tokio::test]
     async fn an_invalid_signature_is_answered_400_and_the_reason_printed() {
-        let desk = desk(None);
+        let setup = setup(None);
         let body = r#"{"id":"evt_1"}"#;
-        let (status, printed) = desk.receive("whsec_other", body).await;
+        let (status, printed) = setup.receive("whsec_other", body).await;
         assert_eq!(status, 400);
         assert!(printed.contains("? evt_1 NOT VERIFIED: no v1 matches"), "{printed}");
-        let (status, printed) = desk.take(HeaderMap::new(), Bytes::from(body)).await;
+        let (status, printed) = setup.post(HeaderMap::new(), Bytes::from(body)).await;
         assert_eq!(status, 400);
         assert!(printed.contains("there is no header service-signature"), "{printed}");
-        let (status, printed) = desk.receive(SECRET, body).await;
+        let (status, printed) = setup.receive(SECRET, body).await;
         assert_eq!(status, 204);
         assert!(!printed.contains("duplicate"), "an invalid delivery is not remembered: {printed}");
     }
 
     #[tokio::test]
     async fn no_delivery_controls_the_terminal() {
-        let desk = desk(None);
+        let setup = setup(None);
         let body = r#"{"id":"evt\u001b[2J\n1","type":"a\u0007","x":"\u001b\u009b","y":1}"#;
         for body in [body, "\u{1b}[2J", "{\"x\":\"\u{9b}\u{2028}\u{202e}\"}"] {
-            let (_, printed) = desk.receive(SECRET, body).await;
+            let (_, printed) = setup.receive(SECRET, body).await;
             assert!(!printed.contains(|c: char| visible::is_unsafe(c) && c != '\n'), "{printed:?}");
         }
-        assert!(desk.receive(SECRET, "no").await.1.contains("(2 bytes, no JSON)"));
+        assert!(setup.receive(SECRET, "no").await.1.contains("(2 bytes, no JSON)"));
     }
 
     #[tokio::test]
     async fn the_number_of_remembered_events_is_bounded() {
-        let desk = desk(None);
+        let setup = setup(None);
         for n in 0..=SEEN_MAX {
-            assert!(!desk.receiver.remember(&n.to_string()));
+            assert!(!setup.receiver.remember(&n.to_string()));
         }
-        assert_eq!(desk.receiver.seen.lock().expect("no panic").len(), SEEN_MAX);
-        assert!(desk.receiver.remember("1") && !desk.receiver.remember("0"));
+        assert_eq!(setup.receiver.seen.lock().expect("no panic").len(), SEEN_MAX);
+        assert!(setup.receiver.remember("1") && !setup.receiver.remember("0"));
     }
 
     #[tokio::test]
@@ -412,13 +412,13 @@ mod tests {
             String::from_utf8(request).expect("it is text")
         });
         let url = Url::parse(&format!("http://{address}/local")).expect("a URL");
-        let desk = desk(Some(url));
-        assert_eq!(desk.receive("whsec_other", r#"{"id":"evt_1"}"#).await.0, 400);
+        let setup = setup(Some(url));
+        assert_eq!(setup.receive("whsec_other", r#"{"id":"evt_1"}"#).await.0, 400);
         let body = Bytes::from(r#"{"id":"evt_1"}"#);
         let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: 1_700_000_000 };
         let mut headers = signature::headers(&signature(), &signed, std::iter::once(SECRET));
         headers.insert(header::HOST, "weir.example".parse().expect("a value"));
-        let (status, printed) = desk.take(headers, body).await;
+        let (status, printed) = setup.post(headers, body).await;
         assert!(status == 418 && printed.ends_with("passed on, answered 418"), "{printed}");
         let request = task.join_next().await.and_then(Result::ok).expect("it was passed on");
         let request = request.to_lowercase();
@@ -427,7 +427,7 @@ mod tests {
         assert!(request.contains("\r\nwebhook-id: evt_1\r\n"), "{request}");
         assert!(request.contains(&format!("\r\nhost: {address}\r\n")), "{request}");
 
-        let (status, printed) = desk.receive(SECRET, r#"{"id":"evt_2"}"#).await;
+        let (status, printed) = setup.receive(SECRET, r#"{"id":"evt_2"}"#).await;
         assert_eq!(status, 502, "the listener is closed");
         assert!(printed.contains("not passed on: "), "{printed}");
     }
@@ -461,23 +461,23 @@ mod tests {
             ports: vec![],
             ..crate::delivery::egress::tests::egress(&["127.0.0.0/8"])
         };
-        let desk = desk(None);
+        let setup = setup(None);
         let rules = Arc::new(crate::delivery::egress::Rules::system(egress.clone()));
-        let client = DeliveryClient::new(&egress, rules, desk.clock.clone()).expect("it builds");
+        let client = DeliveryClient::new(&egress, rules, setup.clock.clone()).expect("it builds");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         for kind in EventType::ALL.into_iter().chain([EventType::Ping]) {
-            desk.clock.advance(Duration::from_secs(1));
+            setup.clock.advance(Duration::from_secs(1));
             let url = Url::parse(&format!("http://{address}/")).expect("a URL");
             let webhook = TestWebhook { url, secret: Secret::new(SECRET.to_owned()) };
             let signature = signature();
-            let sending = send_test(webhook, &client, &signature, kind, &desk.clock);
+            let sending = send_test(webhook, &client, &signature, kind, &setup.clock);
             let (response, (headers, body)) = tokio::join!(sending, next_request(&listener));
             assert_eq!(response.outcome, crate::domain::outcome::Outcome::of_status(204));
             let envelope: Value = serde_json::from_slice(&body).expect("it is JSON");
             let fields = ["id", "type", "workspace_id", "tenant_id", "created_at", "data"];
             assert!(envelope.as_object().expect("an object").keys().eq(fields), "{envelope}");
-            let (status, printed) = desk.take(headers, body).await;
+            let (status, printed) = setup.post(headers, body).await;
             assert_eq!(status, 204, "{printed}");
             assert!(printed.contains(&format!("Z {} evt_test_", kind.name())), "{printed}");
         }

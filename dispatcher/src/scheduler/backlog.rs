@@ -229,7 +229,7 @@ impl Backlog {
     }
 
     /// Removes the first delivery, to start it.
-    pub(super) fn take(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
+    pub(super) fn pop_first(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
         let cached = match flow {
             Flow::Stopped => None,
             Flow::Probing(Probe::This(_)) => self.probe.take().map(|probe| *probe),

@@ -185,7 +185,7 @@ impl Scheduler {
         let target = self.webhooks.target(webhook)?;
         let (endpoint, backlog) = (self.endpoints.get_mut(&id)?, self.backlogs.get_mut(&webhook)?);
         let (before, first) = (backlog.weight(), backlog.in_flight.is_empty());
-        let delivery = backlog.take(flow, now.tick)?;
+        let delivery = backlog.pop_first(flow, now.tick)?;
         self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let _ = endpoint.starts.charge(self.policies.limits.quota, 1, now.tick);
         let (was, bytes) = (endpoint.occupancy(), delivery.body.len());

@@ -165,11 +165,11 @@ impl Scheduler {
         self.cached_bytes -= backlog.weight();
         backlog.forget(endpoint, now);
         backlog.gone = true;
-        self.drop_gone(webhook);
+        self.remove_if_drained(webhook);
         self.put(endpoint, now);
     }
 
-    fn drop_gone(&mut self, webhook: WebhookId) {
+    fn remove_if_drained(&mut self, webhook: WebhookId) {
         let gone = |backlog: &&Backlog| backlog.gone && backlog.in_flight.is_empty();
         let Some(endpoint) =
             self.backlogs.get(&webhook).filter(gone).map(|backlog| backlog.endpoint)
@@ -258,7 +258,7 @@ impl Scheduler {
         endpoint.ended(bytes, responsiveness, most, now.tick);
         let now_is = endpoint.occupancy();
         self.slots.changed(was, now_is);
-        self.drop_gone(webhook);
+        self.remove_if_drained(webhook);
         self.put(counted_on, now.tick);
         if endpoint_now != counted_on {
             self.put(endpoint_now, now.tick);

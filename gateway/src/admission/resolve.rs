@@ -31,7 +31,7 @@ pub(super) async fn resolve(
     (address, now): (IpAddr, Tick),
 ) -> Result<Option<TenantEntries>, Refusal> {
     let rules = &config.rules;
-    let Some(directory) = &config.lookups else {
+    let Some(directory) = &config.remote_directory else {
         crate::identity::auth::authorization::authorize(
             Parents::File(&rules.tenants),
             &route_match.names,

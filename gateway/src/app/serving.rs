@@ -70,9 +70,9 @@ impl ClientListeners {
         }
     }
 
-    fn accept(&mut self, listener: TcpListener, door: ListenerContext, shared: &Arc<Shared>) {
+    fn accept(&mut self, listener: TcpListener, context: ListenerContext, shared: &Arc<Shared>) {
         let listening = self.listening.subscribe();
-        self.accepting.spawn(listener::accept(listener, door, shared.clone(), listening));
+        self.accepting.spawn(listener::accept(listener, context, shared.clone(), listening));
     }
 
     /// Accepts nothing more, and only then tells the workers.
@@ -141,8 +141,8 @@ impl Serving {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
             let (workers, open, counts) = (self.workers.ways.clone(), open.clone(), counts.clone());
-            let door = ListenerContext { workers, open, counts, https };
-            self.clients.accept(listener, door, &self.shared);
+            let context = ListenerContext { workers, open, counts, https };
+            self.clients.accept(listener, context, &self.shared);
             announce(name, address);
         }
         Ok(())

@@ -86,7 +86,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
     }
     tokio::join!(
         try_identity(active, document, now),
-        try_directory(active.lookups.as_ref(), document, settings),
+        try_directory(active.remote_directory.as_ref(), document, settings),
         try_upstreams(active, document),
     );
     running
@@ -159,14 +159,16 @@ async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
 }
 
 async fn try_directory(
-    lookups: Option<&RemoteDirectory>,
+    remote_directory: Option<&RemoteDirectory>,
     document: &Document,
     settings: &crate::settings::Settings,
 ) {
-    let (Some(lookups), DirectorySource::Http(http)) = (lookups, &settings.directory.source) else {
+    let (Some(remote_directory), DirectorySource::Http(http)) =
+        (remote_directory, &settings.directory.source)
+    else {
         return;
     };
-    let why = match http_client::send(lookups.probe()).await {
+    let why = match http_client::send(remote_directory.probe()).await {
         Ok(answer) if answer.status == 200 || answer.status == 404 => return,
         Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
         Err(why) => why.to_string(),

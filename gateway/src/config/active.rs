@@ -62,7 +62,7 @@ pub struct ActiveConfig {
     /// The counters of each limit.
     pub limits: Vec<LimitMeter>,
     /// The directory, where it is one over HTTP.
-    pub lookups: Option<RemoteDirectory>,
+    pub remote_directory: Option<RemoteDirectory>,
     /// What the configuration was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
 }
@@ -241,9 +241,10 @@ impl ActiveConfig {
         let nothing = Listeners::default();
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
         metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
-        let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
-        let lookups = origin.client.clone();
-        let lookups = lookups.map(|client| RemoteDirectory::new(client, before, metrics, clock));
+        let before = earlier.and_then(|earlier| earlier.remote_directory.as_ref());
+        let remote_directory = origin.client.clone();
+        let remote_directory =
+            remote_directory.map(|client| RemoteDirectory::new(client, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = crate::identity::auth::verifier::VerifierSource {
             settings: of_identity,
@@ -252,7 +253,7 @@ impl ActiveConfig {
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
         let verifier = Verifier::new(&settings.identity, of, earlier, metrics, clock);
         let origin = Origin { tls, ..origin };
-        Self { rules, settings, upstreams, verifier, planes, limits, lookups, origin }
+        Self { rules, settings, upstreams, verifier, planes, limits, remote_directory, origin }
     }
 
     fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
@@ -309,9 +310,9 @@ impl ActiveConfig {
         names: &TenantRefs<'_>,
         now: Tick,
     ) -> Result<Option<TenantEntries>, DirectoryUnavailable> {
-        let Some(lookups) = &self.lookups else { return Ok(None) };
+        let Some(remote_directory) = &self.remote_directory else { return Ok(None) };
         let operator = UnknownBudget::unlimited(now);
-        lookups.find(&self.rules, names, true, &operator).await.map(Some)
+        remote_directory.find(&self.rules, names, true, &operator).await.map(Some)
     }
 }
 

@@ -254,11 +254,11 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     }
 
     /// Says which requests were the last to be begun, so that others can be sent elsewhere.
-    async fn close(&mut self, reason: Reason, patience: Duration) {
+    async fn close(&mut self, reason: Reason, within: Duration) {
         self.connection.abrupt_shutdown(reason);
         let closed = poll_fn(|cx| self.connection.poll_closed(cx));
         // However it goes: the connection is dropped next.
-        let _ = timeout(patience, closed).await;
+        let _ = timeout(within, closed).await;
     }
 }
 

@@ -43,7 +43,7 @@ enum Body {
     /// From the client.
     Paced {
         /// How long it has for each piece.
-        patience: Option<Duration>,
+        piece_timeout: Option<Duration>,
         /// What is known of it.
         upload: Arc<Upload>,
     },
@@ -71,7 +71,7 @@ impl SessionOverride {
     /// `real`, whose client must not be silent for longer than its read timeout.
     #[must_use]
     pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
-        Self::session(real, Body::Paced { patience: None, upload }, None, None)
+        Self::session(real, Body::Paced { piece_timeout: None, upload }, None, None)
     }
 
     /// `real` with `body` as the body of its request; it comes back to `slot`.
@@ -129,15 +129,15 @@ impl CustomSession for SessionOverride {
                 *sent = true;
                 Ok(Some(whole.clone()))
             }
-            Body::Paced { patience, upload } => {
-                let (patience, upload) = (*patience, upload.clone());
+            Body::Paced { piece_timeout, upload } => {
+                let (piece_timeout, upload) = (*piece_timeout, upload.clone());
                 upload.awaited();
                 let read = self.real_mut().read_request_body();
-                let read = match patience {
+                let read = match piece_timeout {
                     None => read.await,
-                    Some(patience) => {
-                        tokio::time::timeout(patience, read).await.unwrap_or_else(|_| is_late())
-                    }
+                    Some(piece_timeout) => tokio::time::timeout(piece_timeout, read)
+                        .await
+                        .unwrap_or_else(|_| is_late()),
                 };
                 upload.received();
                 read.map_err(|error| error.into_down())
@@ -198,8 +198,8 @@ impl CustomSession for SessionOverride {
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {
-        if let Body::Paced { patience, .. } = &mut self.body {
-            *patience = timeout;
+        if let Body::Paced { piece_timeout, .. } = &mut self.body {
+            *piece_timeout = timeout;
         }
         self.real_mut().set_read_timeout(timeout);
     }

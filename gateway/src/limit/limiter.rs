@@ -109,7 +109,7 @@ impl Limiter {
                     }
                 }
                 LimitOwner::Moving => owner.changed().await.map_err(|_| OwnerLost)?,
-                LimitOwner::There(way) => return check_there(&way, checks).await,
+                LimitOwner::There(sender) => return check_there(&sender, checks).await,
                 LimitOwner::Lost => return Err(OwnerLost),
             }
         }
@@ -131,13 +131,13 @@ impl Limiter {
 }
 
 async fn check_there(
-    way: &mpsc::Sender<RemoteCheck>,
+    sender: &mpsc::Sender<RemoteCheck>,
     checks: &mut [LimitCheck],
 ) -> Result<Verdict, OwnerLost> {
     remove_boosts(checks);
     let (answer, answered) = oneshot::channel();
     let own = checks.iter().copied().take(CHECKS_MAX).collect();
-    way.send(RemoteCheck { checks: own, answer }).await.map_err(|_| OwnerLost)?;
+    sender.send(RemoteCheck { checks: own, answer }).await.map_err(|_| OwnerLost)?;
     let RemoteVerdict { verdict, quotas } = answered.await.map_err(|_| OwnerLost)?;
     for (check, quota) in checks.iter_mut().zip(quotas) {
         check.quota = quota;

@@ -83,8 +83,8 @@ impl Closed {
     }
 }
 
-/// What was found when a limit was asked.
-struct Look {
+/// The state that a check found.
+struct Lookup {
     /// Whose state answers: the check's own, or a shared one.
     key: Key,
     /// Where it is, if it is there.
@@ -148,22 +148,22 @@ impl Store {
             order.iter().position(|other| *other == shard).unwrap_or_default()
         };
         let mut admitted = true;
-        let mut looks: ArrayVec<Look, CHECKS_MAX> = ArrayVec::new();
+        let mut lookups: ArrayVec<Lookup, CHECKS_MAX> = ArrayVec::new();
         for check in checks {
             let Some(table) = tables.get_mut(place(check)) else { continue };
-            let look = table.decide(check, now);
-            admitted &= !check.enforced || look.decision == Decision::Admit;
-            looks.push(look);
+            let lookup = table.decide(check, now);
+            admitted &= !check.enforced || lookup.decision == Decision::Admit;
+            lookups.push(lookup);
         }
         let mut answers = ArrayVec::new();
-        for (check, look) in checks.iter().zip(looks) {
+        for (check, lookup) in checks.iter().zip(lookups) {
             let Some(table) = tables.get_mut(place(check)) else { continue };
-            let usage = if admitted && look.decision == Decision::Admit {
-                table.charge(&look, check, now)
+            let usage = if admitted && lookup.decision == Decision::Admit {
+                table.charge(&lookup, check, now)
             } else {
-                table.usage(look.key, check, now)
+                table.usage(lookup.key, check, now)
             };
-            answers.push(CheckResult { decision: look.decision, usage });
+            answers.push(CheckResult { decision: lookup.decision, usage });
         }
         Ok(Verdict::new(answers, admitted))
     }
@@ -292,7 +292,7 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
 
 impl Table {
     /// What the state that answers `check` decides, and whose and where that is.
-    fn decide(&mut self, check: &LimitCheck, now: Tick) -> Look {
+    fn decide(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
         let key = self.effective(check, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
         let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
@@ -302,7 +302,7 @@ impl Table {
             }
             None => State::fresh(check.quota).decide(check.quota, 1, now),
         };
-        Look { key, place, decision }
+        Lookup { key, place, decision }
     }
 
     fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
@@ -312,14 +312,14 @@ impl Table {
         }
     }
 
-    fn charge(&mut self, look: &Look, check: &LimitCheck, now: Tick) -> Usage {
-        let key = look.key;
+    fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
+        let key = lookup.key;
         // There are only a few shared entries: they count for no unknown key.
         let shared = key != check.key;
         self.overflowed += u64::from(shared);
         let known = check.known || shared;
         // Another check's new state may have moved this one, and then its key tells.
-        let place = look
+        let place = lookup
             .place
             .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
         let place =
@@ -451,7 +451,7 @@ mod tests {
             (0..1_000).map(|n| check("w", 5, &format!("s{n}"))).collect();
         let known = LimitCheck { known: true, ..check("w", 5, "acme") };
         let total: usize =
-            unknown_keys.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
+            unknown_keys.iter().map(|unknown| admitted(&store, &[*unknown], 5)).sum();
         assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
         assert_eq!(admitted(&store, &[known], 10), 5);
         assert_eq!(store.fill().unknown_keys, 10);
@@ -495,11 +495,11 @@ mod tests {
     #[test]
     fn an_unknown_key_that_enters_the_directory_frees_its_entry() {
         let store = Store::with_shards(1, 1);
-        let stranger = check("w", 5, "ws");
-        let _ = store.judge(&[stranger], Tick(1));
-        let _ = store.judge(&[LimitCheck { known: true, ..stranger }], Tick(1));
+        let unknown = check("w", 5, "ws");
+        let _ = store.judge(&[unknown], Tick(1));
+        let _ = store.judge(&[LimitCheck { known: true, ..unknown }], Tick(1));
         assert_eq!(store.fill(), Fill { keys: 1, unknown_keys: 0, overflowed: 0 });
-        assert_eq!(remaining(&store, &stranger), 3);
+        assert_eq!(remaining(&store, &unknown), 3);
     }
 
     #[test]

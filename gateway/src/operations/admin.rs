@@ -51,8 +51,8 @@ impl Program for GatewayAdmin {
         let active = shared.active.load_full();
         let remembered = active.verifier.as_ref().map_or(0, |verifier| verifier.cached());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
-        if let Some(lookups) = &active.lookups {
-            let fill = lookups.fill().await;
+        if let Some(remote_directory) = &active.remote_directory {
+            let fill = remote_directory.fill().await;
             for (kind, entries) in ["known", "unknown"].into_iter().zip(fill) {
                 let entries = i64::try_from(entries).unwrap_or(i64::MAX);
                 metrics.directory_entries.with_label_values(&[kind]).set(entries);

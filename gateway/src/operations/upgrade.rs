@@ -10,7 +10,7 @@
 //!   old  ◀───── Ready ────────  new
 //!   old  ── States …, Moved ─▶  new      decisions wait; a failure opens the old store again
 //!   old  ◀─── Received ───────  new      the new one accepts, the old one no longer does
-//!   old  ──── Question … ────▶  new      until the old one's last connection is over
+//!   old  ───── Check … ──────▶  new      until the old one's last connection is over
 //! ```
 //!
 //! # Invariants
@@ -46,7 +46,7 @@ const READY_WAIT: Duration = Duration::from_secs(30);
 const MOVE_WAIT: Duration = Duration::from_secs(10);
 
 /// Requests that wait to be sent. Every connection makes one more at most.
-const QUESTIONS_MAX: usize = 1_024;
+const REMOTE_CHECKS_MAX: usize = 1_024;
 
 /// Why there was no hand-over.
 #[derive(Debug, thiserror::Error)]

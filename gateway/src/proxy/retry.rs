@@ -301,7 +301,7 @@ mod tests {
     }
 
     /// What h2 says of a request on a connection that its peer ended without taking it.
-    async fn gone(reason: h2::Reason) -> h2::Error {
+    async fn goaway_error(reason: h2::Reason) -> h2::Error {
         let (near, mut far) = tokio::io::duplex(1024);
         let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
         let request = http::Request::get("http://control.test/").body(()).unwrap();
@@ -321,13 +321,13 @@ mod tests {
             error.retry = retry.into();
             error
         };
-        let ended = refused(gone(h2::Reason::NO_ERROR).await, true);
+        let ended = refused(goaway_error(h2::Reason::NO_ERROR).await, true);
         assert_eq!(tries_after(&ended, SAFE, 3), TRIES_MAX);
         assert_eq!(tries_after(&ended, AttemptFacts { reused: false, ..SAFE }, 3), 3);
         assert_eq!(tries_after(&ended, SAFE, 1), 1);
-        let unsure = refused(gone(h2::Reason::NO_ERROR).await, false);
+        let unsure = refused(goaway_error(h2::Reason::NO_ERROR).await, false);
         assert_eq!(tries_after(&unsure, SAFE, 3), 3);
-        let angry = refused(gone(h2::Reason::ENHANCE_YOUR_CALM).await, true);
+        let angry = refused(goaway_error(h2::Reason::ENHANCE_YOUR_CALM).await, true);
         assert_eq!(tries_after(&angry, SAFE, 3), 3);
         let busy = refused(h2::Reason::REFUSED_STREAM.into(), true);
         assert_eq!(tries_after(&busy, SAFE, 3), 3);

@@ -21,8 +21,8 @@ const EXPOSED: [&str; 8] = [
 /// Everything that speaks to browsers.
 fn cors_fields(answer: &Response) -> Vec<(String, String)> {
     let fields = answer.head.fields.iter().map(|(name, value)| (name.to_lowercase(), value));
-    let ours = fields.filter(|(name, _)| name.starts_with("access-control-") || name == "vary");
-    ours.map(|(name, value)| (name, value.clone())).collect()
+    let relevant = fields.filter(|(name, _)| name.starts_with("access-control-") || name == "vary");
+    relevant.map(|(name, value)| (name, value.clone())).collect()
 }
 
 #[track_caller]
@@ -161,10 +161,10 @@ fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
 }
 
 #[test]
-fn a_preflight_learns_which_methods_the_path_takes() {
+fn a_preflight_lists_the_methods_that_the_path_accepts() {
     let world = World::with(readable);
     let mut client = world.client();
-    for (target, method, takes) in [
+    for (target, method, methods) in [
         ("/healthz", "GET", "GET, HEAD"),
         ("/healthz", "DELETE", "GET, HEAD"),
         ("/v1/me", "PATCH", "PATCH"),
@@ -173,7 +173,11 @@ fn a_preflight_learns_which_methods_the_path_takes() {
     ] {
         // All on one connection, which a preflight leaves open.
         let answer = client.call(&preflight(APP, method, target)).expect(204);
-        assert_eq!(answer.field("access-control-allow-methods"), Some(takes), "{method} {target}");
+        assert_eq!(
+            answer.field("access-control-allow-methods"),
+            Some(methods),
+            "{method} {target}"
+        );
         assert_eq!(answer.field("connection"), Some("keep-alive"));
     }
     client.get("/healthz").expect(200);

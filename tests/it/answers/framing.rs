@@ -87,7 +87,7 @@ fn an_answer_of_not_modified_shows_the_allowance_and_has_no_body() {
 }
 
 #[test]
-fn a_websocket_beyond_its_limit_gets_a_plain_refusal_on_a_connection_that_goes_on() {
+fn a_websocket_beyond_its_limit_gets_a_plain_refusal_and_keeps_its_connection() {
     let house = used_up();
     let upgrade = Request::get(TARGET)
         .field("Connection", "Upgrade")

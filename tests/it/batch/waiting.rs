@@ -141,8 +141,8 @@ fn without_buffer_budget_a_batch_is_refused_and_the_budget_is_returned() {
     first.send(&large[..large.len() - 1]);
     wait::until("all of the first to be held but its last byte", || {
         let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
-        let held = format!("\nweir_gateway_batch_buffered_bytes {}\n", large.len() - 1);
-        metrics.contains(&held).then_some(())
+        let buffered = format!("\nweir_gateway_batch_buffered_bytes {}\n", large.len() - 1);
+        metrics.contains(&buffered).then_some(())
     });
     let second = Request::post(&BATCH.replace("ws_acme", "ws_quiet"), large.clone());
     let refused = world.call(&second);

@@ -219,11 +219,11 @@ fn a_database_moved_away_at_run_time_accepts_no_events_and_does_not_flood_the_lo
         let lines = stage.dispatcher.log().json().into_iter();
         lines.filter(|line| line["level"] == "error").collect::<Vec<_>>()
     };
-    let is_told = |line: &Value| {
+    let is_logged = |line: &Value| {
         let cause = line["cause"].as_str().unwrap_or_default();
         line["message"] == "store writes failing" && cause.contains("put it back")
     };
-    wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
+    wait::until("the log to tell", || errors().iter().any(is_logged).then_some(()));
     assert!(errors().len() < 5, "each call says the same: {:?}", errors());
     let readiness = || stage.dispatcher.call_admin(&Request::get("/readyz"));
     let not_ready = readiness().expect(503).text();

@@ -90,8 +90,8 @@ fn a_reactivated_endpoint_gets_one_probe_and_is_then_drained_in_order() {
     reactivate(&stage, &webhook);
     stage.receiver.wait(before + 1);
     let acme = stage.dispatcher.acme();
-    let held = acme.wait_for_delivery(&ids[9], |one| one["waiting_for"].is_object());
-    assert_eq!(held["waiting_for"]["reason"], "probe", "{held}");
+    let waiting = acme.wait_for_delivery(&ids[9], |one| one["waiting_for"].is_object());
+    assert_eq!(waiting["waiting_for"]["reason"], "probe", "{waiting}");
     assert_eq!(stage.receiver.count(), before + 1, "one probe, and nothing else");
     let ping = acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(409);
     assert!(ping.text().contains("webhook-probing"), "{}", ping.text());
@@ -180,7 +180,7 @@ fn occasional_successes_keep_an_endpoint_from_being_paused() {
 }
 
 #[test]
-fn every_delivery_says_why_it_waits() {
+fn every_delivery_shows_why_it_waits() {
     let stage = Stage::with(|config| {
         config.with("[egress]", "deadline = \"5s\"").with(
             "[retry]",

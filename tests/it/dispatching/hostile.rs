@@ -9,7 +9,7 @@ use weir_tests::wait;
 use super::{Stage, attempts, text};
 
 /// The possible outcomes of a hostile response, by the name of the response.
-const COMES_TO: [(&str, &[&str]); 9] = [
+const OUTCOMES: [(&str, &[&str]); 9] = [
     ("hangs", &["timeout"]),
     ("hangs up", &["connection"]),
     ("resets", &["connection"]),
@@ -51,7 +51,7 @@ fn each_failure_is_classified_and_ends_by_the_deadline() {
         });
         let delivery = acme.delivery(text(&tried, "id"));
         let (_, outcome) = attempts(&delivery).remove(0);
-        let allowed = COMES_TO.iter().find(|(known, _)| *known == name).unwrap().1;
+        let allowed = OUTCOMES.iter().find(|(known, _)| *known == name).unwrap().1;
         assert!(allowed.contains(&outcome.as_str()), "{name}: {delivery}");
         let took = delivery["attempt_log"][0]["duration_ms"].as_u64().unwrap();
         assert!(took < 3_000, "{name} took {took} ms");

@@ -25,7 +25,7 @@ fn paced(config: Config) -> Config {
 }
 
 #[test]
-fn no_window_holds_more_starts_than_are_allowed() {
+fn no_window_has_more_starts_than_are_allowed() {
     let stage = Stage::with(paced);
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_events("user.created", 17);
@@ -177,7 +177,7 @@ fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_positio
 }
 
 #[test]
-fn the_pace_holds_across_a_restart_and_a_kill() {
+fn the_pace_is_kept_across_a_restart_and_a_kill() {
     // A start on a busy machine must fit into the window, or it shows nothing.
     let mut stage = Stage::with(|config| paced(config).with("[egress]", "window = \"2s\""));
     stage.webhook("/hook", &["user.created"]);

@@ -137,7 +137,7 @@ fn a_retry_after_beyond_its_maximum_is_shortened() {
 }
 
 #[test]
-fn a_receiver_that_comes_back_in_time_gets_its_event() {
+fn a_receiver_that_recovers_in_time_gets_its_event() {
     let mut stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"30s\""));
     stage.receiver.stop();
     stage.webhook("/hook", &["user.created"]);

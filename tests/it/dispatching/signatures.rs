@@ -88,18 +88,18 @@ impl Case {
             ("verify.mjs", real::node("tests/real/snippet.mjs")),
         ] {
             command.arg(real::root().join("docs/verify").join(name));
-            all.push((name, self.says(&mut command)));
+            all.push((name, self.accepts(&mut command)));
         }
-        all.extend(self.go().map(|printed| ("verify.go", printed)));
+        all.extend(self.accepts_in_go().map(|printed| ("verify.go", printed)));
         all
     }
 
-    fn says(&self, command: &mut Command) -> bool {
+    fn accepts(&self, command: &mut Command) -> bool {
         command.args([&self.secret, self.signature()]).arg(self.folder.path("body"));
         real::run(command).expect(0).stdout.trim().parse().unwrap()
     }
 
-    fn go(&self) -> Option<bool> {
+    fn accepts_in_go(&self) -> Option<bool> {
         if Command::new("go").arg("version").output().is_err() {
             eprintln!("docs/verify/verify.go was not run: there is no go on this machine");
             return None;
@@ -112,7 +112,7 @@ impl Case {
         let mut build = Command::new("go");
         build.args(["build", "-o"]).arg(&program).current_dir(self.folder.root());
         real::run(&mut build).expect(0);
-        Some(self.says(&mut Command::new(program)))
+        Some(self.accepts(&mut Command::new(program)))
     }
 }
 

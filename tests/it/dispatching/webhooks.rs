@@ -203,7 +203,7 @@ fn a_changed_webhook_uses_its_new_settings() {
 }
 
 #[test]
-fn waiting_deliveries_go_to_the_new_url() {
+fn waiting_deliveries_are_sent_to_the_new_url() {
     let stage = Stage::new();
     stage.receiver.answer(|request| match request.target().as_slice() {
         b"/old" => Answer::status(500),
@@ -222,7 +222,7 @@ fn waiting_deliveries_go_to_the_new_url() {
 }
 
 #[test]
-fn a_deleted_webhook_is_gone_and_nothing_more_is_sent() {
+fn a_deleted_webhook_is_not_found_and_gets_nothing_more() {
     let stage = Stage::new();
     stage.receiver.status(500);
     let webhook = stage.webhook("/hook", &["user.created"]);

@@ -160,8 +160,8 @@ impl Machine {
             text = self.finish(here).replace('\r', "");
             printed::is_as_promised(&expected, &text).then_some(())
         };
-        let came = if only_reads { wait::within(wait::PATIENCE, look) } else { look() };
-        assert!(came.is_some(), "$ {here}\nprints\n{text}\nand the document has\n{promised}");
+        let matched = if only_reads { wait::within(wait::PATIENCE, look) } else { look() };
+        assert!(matched.is_some(), "$ {here}\nprints\n{text}\nand the document has\n{promised}");
         let made_up = printed::names(promised).into_iter().zip(printed::names(&text));
         self.names.extend(made_up.map(|(there, here)| (there.to_owned(), here.to_owned())));
     }
@@ -274,7 +274,7 @@ fn changed(file: &str, lines: &str) -> String {
 }
 
 #[test]
-fn lines_take_the_place_of_those_of_their_table() {
+fn lines_replace_those_of_their_table() {
     assert_eq!(
         changed("[a] # a\nx = 1\n[b]\nx = 1\n", "[b]\nx = 2\ny = 3\n[c]\nz = 4\n[[b]]\nx = 5\n"),
         "[a] # a\nx = 1\n[b]\ny = 3\nx = 2\n[c]\nz = 4\n[[b]]\nx = 5\n"

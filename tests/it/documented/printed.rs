@@ -8,21 +8,21 @@ const EXACT: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratel
 
 /// Whether what came is what was promised. Of an answer of HTTP the status, the promised fields,
 /// and the body where one is promised; of anything else all of it.
-pub(super) fn is_as_promised(promised: &str, came: &str) -> bool {
+pub(super) fn is_as_promised(promised: &str, actual: &str) -> bool {
     if !promised.starts_with("HTTP/") {
-        return plain(promised.trim_end()) == plain(came.trim_end());
+        return plain(promised.trim_end()) == plain(actual.trim_end());
     }
     let parts = |text: &str| -> (String, String) {
         let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
         (head.trim_end().to_lowercase(), plain(body.trim_end()))
     };
-    let ((promised, promised_body), (head, body)) = (parts(promised), parts(came));
+    let ((promised, promised_body), (head, body)) = (parts(promised), parts(actual));
     let compared = |line: &str| {
         let name = line.split_once(": ").map_or(line, |(name, _)| name);
         if EXACT.contains(&name) { line.to_owned() } else { name.to_owned() }
     };
-    let came: Vec<String> = head.lines().map(compared).collect();
-    promised.lines().map(compared).all(|line| came.contains(&line))
+    let actual: Vec<String> = head.lines().map(compared).collect();
+    promised.lines().map(compared).all(|line| actual.contains(&line))
         && (promised_body.is_empty() || promised_body == body)
 }
 

@@ -22,16 +22,16 @@ fn a_new_certificate_is_used_without_a_restart_and_open_connections_continue() {
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let mut earlier = secured(&world, &authority);
     earlier.get("/healthz").expect(200);
-    for ask in ["saved", "signal", "request"] {
+    for trigger in ["saved", "signal", "request"] {
         let before = authority.der("server.crt");
         authority.sign("server", NAMES, 3);
         assert_ne!(authority.der("server.crt"), before);
-        match ask {
+        match trigger {
             "signal" => world.gateway.signal("HUP"),
             "request" => drop(world.gateway.reload().expect(200)),
             _ => {}
         }
-        wait::until(&format!("the new certificate ({ask})"), || {
+        wait::until(&format!("the new certificate ({trigger})"), || {
             (shown(&world, &authority) == authority.der("server.crt")).then_some(())
         });
         earlier.get("/healthz").expect(200);
@@ -96,16 +96,16 @@ fn a_metric_shows_when_the_first_certificate_expires() {
 fn a_reload_adds_a_certificate_to_an_address_and_no_address() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
-    let comes_in = |name: &str| {
+    let connects = |name: &str| {
         let client = Client::connect(&world.gateway.https());
         client.try_secured(&authority.trusted(), name).is_ok()
     };
-    assert!(!comes_in("more.example"));
+    assert!(!connects("more.example"));
     let more = authority.entry("more", "DNS:more.example");
     let added = world.config().with("[[server.https]]", &more);
     world.gateway.write_config(&added.to_string());
     world.gateway.reload().expect(200);
-    assert!(comes_in("more.example") && comes_in("api.localhost"));
+    assert!(connects("more.example") && connects("api.localhost"));
     let elsewhere = more.replace("127.0.0.1:0", "127.0.0.2:0");
     let moved = world.config().with("[[server.https]]", &elsewhere);
     world.gateway.write_config(&moved.to_string());
@@ -124,7 +124,7 @@ fn checked(entries: &[String], code: i32) -> String {
 }
 
 #[test]
-fn check_finds_what_is_wrong_with_certificates() {
+fn check_reports_invalid_certificates() {
     let authority = Authority::new();
     for (name, subjects, days) in [
         ("server", NAMES, 2),
@@ -144,7 +144,7 @@ fn check_finds_what_is_wrong_with_certificates() {
     let no_root = with("server", &ca.replace("ca.crt", "server.key"));
     let disagreeing = [entry("server"), with("other", "tls_min = \"1.3\"")];
     let unequal = [entry("server"), with("other", &ca)];
-    let taken = entry("server").replace("127.0.0.1:0", "127.0.0.1:7");
+    let used = entry("server").replace("127.0.0.1:0", "127.0.0.1:7");
     for (entries, word) in [
         (vec![missing], "cannot be read"),
         (vec![mixed], "not that of the certificate"),
@@ -159,7 +159,7 @@ fn check_finds_what_is_wrong_with_certificates() {
         let output = checked(&entries, 64);
         assert!(output.contains(word) && output.contains("gateway.toml:"), "{word}: {output}");
     }
-    checked(&[taken], 0);
+    checked(&[used], 0);
     checked(&[entry("nameless"), entry("other")], 0);
     let output = checked(&[entry("lapsed")], 0);
     assert!(output.contains("warning: ") && output.contains("lapsed.crt"), "{output}");

@@ -12,7 +12,7 @@ use super::{NAMES, world_of};
 
 /// A world that requests client certificates, which the authority of `clients` signs.
 #[track_caller]
-fn asking(authority: &Authority, clients: &Authority, how: &str) -> World {
+fn with_client_certificates(authority: &Authority, clients: &Authority, how: &str) -> World {
     let lines =
         format!("client_ca = \"{}\"\nclient_certificate = \"{how}\"", clients.path("ca.crt"));
     world_of(authority, &[("server", NAMES)], &lines, |config| config)
@@ -32,7 +32,7 @@ fn a_listener_that_requires_client_certificates_accepts_only_those_of_its_author
     let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     client_of(&authority, &others, "other");
-    let world = asking(&authority, &clients, "required");
+    let world = with_client_certificates(&authority, &clients, "required");
     for version in VERSIONS {
         for (presented, accepted) in [(Some("client"), true), (None, false), (Some("other"), false)]
         {
@@ -54,7 +54,7 @@ fn a_listener_that_requires_client_certificates_accepts_only_those_of_its_author
 fn the_upstream_gets_the_verified_client_certificate_and_no_forged_one() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
-    let world = asking(&authority, &clients, "optional");
+    let world = with_client_certificates(&authority, &clients, "optional");
     let forged = Request::get("/v1/me")
         .field("Client-Cert", ":Zm9yZ2Vk:")
         .field("client_cert", ":Zm9yZ2Vk:")
@@ -83,7 +83,7 @@ fn the_upstream_gets_the_verified_client_certificate_and_no_forged_one() {
 fn over_http2_the_upstream_gets_the_same_certificate_headers() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
-    let world = asking(&authority, &clients, "optional");
+    let world = with_client_certificates(&authority, &clients, "optional");
     let address = world.gateway.https();
     let port = address.rsplit(':').next().unwrap();
     let curl = |presented: bool| {
@@ -109,7 +109,7 @@ fn over_http2_the_upstream_gets_the_same_certificate_headers() {
 fn a_removed_authority_admits_no_client() {
     let (authority, clients, next) = (Authority::new(), Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
-    let world = asking(&authority, &clients, "required");
+    let world = with_client_certificates(&authority, &clients, "required");
     for version in VERSIONS {
         let old_ca = clients.read("ca.crt");
         let config = authority.client(&[version], Some("client"));
@@ -133,7 +133,7 @@ fn a_removed_authority_admits_no_client() {
 #[test]
 fn an_expired_client_certificate_is_refused() {
     let (authority, clients) = (Authority::new(), Authority::new());
-    let world = asking(&authority, &clients, "optional");
+    let world = with_client_certificates(&authority, &clients, "optional");
     for (days, accepted) in [(2, true), (-1, false)] {
         clients.sign("client", "DNS:client.example", days);
         for end in ["crt", "key"] {
@@ -154,7 +154,7 @@ fn an_expired_authority_is_trusted_until_it_is_removed() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     clients.lapse();
-    let world = asking(&authority, &clients, "required");
+    let world = with_client_certificates(&authority, &clients, "required");
     for version in VERSIONS {
         assert!(answers(&authority, &world, version), "{version:?}");
     }

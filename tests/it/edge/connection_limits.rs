@@ -20,11 +20,11 @@ fn an_address_has_its_own_connection_limit() {
     let world = World::with(|config| config.with("[server]", "connections_per_address_max = 3"));
     let http = world.gateway.http();
     let from = |address| is_served(Client::connect_from(address, http));
-    let mut held: Vec<Client> = (0..3).map(|_| from("127.0.0.5").unwrap()).collect();
+    let mut open: Vec<Client> = (0..3).map(|_| from("127.0.0.5").unwrap()).collect();
     assert!(from("127.0.0.5").is_none(), "a fourth connection of one address was served");
     assert!(from("127.0.0.6").is_some());
     assert_eq!(world.gateway.metric(REFUSED), 1.0);
-    held.pop();
+    open.pop();
     wait::until("room for another", || from("127.0.0.5"));
 }
 
@@ -35,8 +35,8 @@ fn a_trusted_proxy_has_no_per_address_limit() {
         config.with("[server]", lines)
     });
     let from = |address| is_served(Client::connect_from(address, world.gateway.http()));
-    let held: Vec<_> = (0..5).filter_map(|_| from("127.0.0.5")).collect();
-    assert_eq!(held.len(), 5);
+    let open: Vec<_> = (0..5).filter_map(|_| from("127.0.0.5")).collect();
+    assert_eq!(open.len(), 5);
     let first = from("127.0.0.6");
     assert!(first.is_some() && from("127.0.0.6").is_none());
 }
@@ -49,7 +49,7 @@ fn unfinished_handshakes_count_against_the_limit() {
     });
     let https = world.gateway.https();
     let silent = ["127.0.0.5", "127.0.0.5", "127.0.0.6"];
-    let held: Vec<_> = silent.iter().map(|from| Client::connect_from(from, &https)).collect();
+    let open: Vec<_> = silent.iter().map(|from| Client::connect_from(from, &https)).collect();
     wait::until("three connections", || {
         (world.gateway.metric("weir_gateway_connections") == 3.0).then_some(())
     });
@@ -57,15 +57,15 @@ fn unfinished_handshakes_count_against_the_limit() {
     assert_eq!(refused.read_to_end(), b"");
     let total = "weir_gateway_connections_refused_total{reason=\"total\"}";
     assert_eq!(world.gateway.metric(total), 1.0);
-    drop(held);
+    drop(open);
     wait::until("all of them gone", || {
         (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
     });
-    let held = [(); 2].map(|()| Client::connect_from("127.0.0.5", &https));
+    let open = [(); 2].map(|()| Client::connect_from("127.0.0.5", &https));
     let mut refused = Client::connect_from("127.0.0.5", &https);
     assert_eq!(refused.read_to_end(), b"");
     assert_eq!(world.gateway.metric(REFUSED), 1.0);
-    drop(held);
+    drop(open);
 }
 
 #[test]

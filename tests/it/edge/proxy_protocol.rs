@@ -72,7 +72,7 @@ fn the_address_in_a_header_is_the_clients_in_both_versions_with_and_without_tls(
 }
 
 #[test]
-fn a_header_may_come_byte_by_byte() {
+fn a_header_may_arrive_byte_by_byte() {
     let (world, _) = balanced();
     let v4 = [192, 0, 2, 77, 198, 51, 100, 1, 0x9c, 0x40, 1, 187];
     for header in [V1.as_bytes(), &v2(0x21, 0x11, &v4)] {
@@ -157,11 +157,11 @@ fn limits_use_the_address_in_the_header() {
     let served = |mut client: Client| {
         client.try_exchange(Request::get("/healthz").head_bytes()).is_ok().then_some(client)
     };
-    let held: Vec<_> = (0..2).filter_map(|_| served(of(1))).collect();
-    assert_eq!(held.len(), 2);
+    let open: Vec<_> = (0..2).filter_map(|_| served(of(1))).collect();
+    assert_eq!(open.len(), 2);
     assert!(served(of(1)).is_none(), "a third connection of one client");
     assert!(served(of(2)).is_some());
-    drop(held);
+    drop(open);
     let refused = "weir_gateway_connections_refused_total{reason=\"address\"}";
     wait::until("one refused", || (world.gateway.metric(refused) == 1.0).then_some(()));
     for (last, status) in [(3, 200), (3, 200), (3, 429), (4, 200)] {

@@ -247,14 +247,14 @@ fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)>
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", length + 4);
         Answer::script().send(head).flood(length).wait(&gate).send("done")
     });
-    let ask = |nth: u64| {
+    let begin = |nth: u64| {
         let length = nth * (40 << 10);
         let client = Client::connect_narrow(&world.gateway.https());
         let mut client = client.secured(&authority.trusted(), "api.localhost");
         client.send(Request::get(&format!("/assets/{length}")).head_bytes());
         (length, client)
     };
-    (1..=110).map(ask).collect()
+    (1..=110).map(begin).collect()
 }
 
 #[test]

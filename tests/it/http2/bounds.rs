@@ -195,7 +195,7 @@ fn a_connection_ends_after_its_requests_and_none_of_them_fails() {
 }
 
 #[test]
-fn a_wrong_preface_closes_the_connection() {
+fn an_invalid_preface_closes_the_connection() {
     let edge = Edge::new();
     let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(b"GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");

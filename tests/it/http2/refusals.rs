@@ -217,7 +217,7 @@ fn three_hundred_streams_at_once_on_a_limit_of_sixty_admit_exactly_sixty() {
 }
 
 #[test]
-fn a_body_that_does_not_come_is_refused_and_the_connection_stays() {
+fn a_body_that_does_not_arrive_is_refused_and_the_connection_stays() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"300ms\""));
     let mut client = edge.client();
     for (path, sent) in [(PATH, ""), (PATH, "abc"), (BATCH, ""), (BATCH, "[1,")] {

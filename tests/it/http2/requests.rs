@@ -72,7 +72,7 @@ fn authority_and_host_agree_or_the_request_is_refused() {
 /// The gateway ignores the scheme: a proxy before it may pass on its own client's. The upstream
 /// learns the protocol of the gateway's connection.
 #[test]
-fn a_scheme_is_ignored_and_the_upstream_is_told_ours() {
+fn a_scheme_is_ignored_and_the_upstream_gets_the_gateways() {
     let edge = Edge::new();
     for scheme in ["http", "https"] {
         let mut client = edge.client();
@@ -112,7 +112,7 @@ fn a_cookie_in_crumbs_arrives_whole() {
 }
 
 #[test]
-fn fields_of_a_connection_end_the_stream_they_come_on_and_no_other() {
+fn connection_specific_fields_end_their_stream_and_no_other() {
     let edge = Edge::new();
     let mut client = edge.client();
     for (name, value) in [
@@ -225,7 +225,7 @@ fn a_head_beyond_its_cap_is_refused_and_the_connection_stays() {
 }
 
 #[test]
-fn targets_and_hosts_are_held_to_the_rules_of_http_1_1() {
+fn targets_and_hosts_follow_the_rules_of_http_1_1() {
     let edge = Edge::with(|config| {
         config
             .with("[limits.workspace]", "requests = 1000")

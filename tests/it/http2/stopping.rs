@@ -9,7 +9,7 @@ use super::{Edge, outcome};
 const PATH: &str = "/v1/workspaces/ws_acme";
 
 #[test]
-fn a_stop_lets_streams_in_flight_finish_and_takes_no_more() {
+fn a_stop_lets_streams_in_flight_finish_and_accepts_no_more() {
     let mut edge = Edge::new();
     let gate = Gate::new();
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
@@ -59,7 +59,7 @@ fn a_stop_does_not_wait_for_connections_without_a_request() {
 }
 
 #[test]
-fn a_reload_drops_no_stream_and_the_next_one_goes_by_the_new_rules() {
+fn a_reload_drops_no_stream_and_the_next_one_follows_the_new_rules() {
     let edge = Edge::new();
     let gate = Gate::new();
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));

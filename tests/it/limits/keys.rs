@@ -34,7 +34,7 @@ fn an_organisations_own_calls_and_its_workspaces_share_its_allowance() {
 }
 
 #[test]
-fn a_tenants_own_entry_comes_before_its_plan_and_its_plan_before_the_limit() {
+fn a_tenants_own_entry_precedes_its_plan_and_its_plan_the_limit() {
     let world = World::new();
     let limit = |workspace: &str| {
         world.get(&format!("/v1/workspaces/{workspace}")).expect(200).allowance().limit

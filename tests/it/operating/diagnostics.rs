@@ -8,7 +8,7 @@ use weir_tests::world::World;
 use super::folder_of;
 
 /// A section, lines set in it, and a word that the complaint must have.
-const MISTAKES: &[(&str, &str, &str)] = &[
+const PROBLEMS: &[(&str, &str, &str)] = &[
     ("[server]", "htpp = [\"127.0.0.1:0\"]", "http"),
     ("[sever]", "threads = 1", "server"),
     ("[server]", "threads = \"many\"", "threads"),
@@ -117,7 +117,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 #[test]
 fn every_configuration_error_is_reported_with_its_place() {
     let mut wrong = Vec::new();
-    for (section, lines, word) in MISTAKES {
+    for (section, lines, word) in PROBLEMS {
         let config = Config::default().with(section, lines);
         let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]);
         let printed = finished.output();
@@ -226,9 +226,9 @@ fn check_online_connects_to_every_server_and_reports_failures_with_their_place()
     let online = ["check", "--online", "--config", CONFIG];
     run(world.gateway.folder(), &online).expect(0);
 
-    let taken = Upstream::start();
+    let occupant = Upstream::start();
     let config = Config::default()
-        .with("[server]", &format!("http = [\"{}\"]", taken.address()))
+        .with("[server]", &format!("http = [\"{}\"]", occupant.address()))
         .with("[upstreams.data]", "servers = [\"no-such-host.invalid:80\"]")
         .with("[store]", "snapshot = \"/dev/null/nowhere/limits\"")
         .with("[identity]", "verify = \"jwt\"\nplanes = [\"control\"]")
@@ -244,7 +244,7 @@ fn check_online_connects_to_every_server_and_reports_failures_with_their_place()
     run(&folder, &["check", "--config", CONFIG]).expect(0);
     let printed = run(&folder, &online).expect(1).stderr;
     for line in [
-        format!("http = [\"{}\"]", taken.address()),
+        format!("http = [\"{}\"]", occupant.address()),
         "servers = [\"127.0.0.1:9\"]".to_owned(),
         "servers = [\"no-such-host.invalid:80\"]".to_owned(),
         "snapshot = \"/dev/null/nowhere/limits\"".to_owned(),
@@ -259,14 +259,14 @@ fn check_online_connects_to_every_server_and_reports_failures_with_their_place()
 #[test]
 fn only_addresses_of_the_running_gateway_may_be_in_use() {
     let world = World::new();
-    let taken = Upstream::start();
+    let occupant = Upstream::start();
     let of = |http: &str| {
         let lines = format!("admin = \"{}\"\nhttp = [\"{http}\"]", world.gateway.admin());
         folder_of(&world.config().with("[server]", &lines), DIRECTORY)
     };
     let online = ["check", "--online", "--config", CONFIG];
-    let printed = run(&of(&taken.address()), &online).expect(1).stderr;
-    assert!(printed.contains(&taken.address()), "{printed}");
+    let printed = run(&of(&occupant.address()), &online).expect(1).stderr;
+    assert!(printed.contains(&occupant.address()), "{printed}");
     run(&of("127.0.0.1:0"), &online).expect(0);
 }
 
@@ -313,14 +313,14 @@ fn a_token_file_without_a_token_is_found_before_the_start() {
 
 #[test]
 fn an_address_in_use_is_reported_and_the_process_ends() {
-    let taken = Upstream::start();
+    let occupant = Upstream::start();
     for key in ["http", "admin"] {
-        let value = format!("\"{}\"", taken.address());
+        let value = format!("\"{}\"", occupant.address());
         let value = if key == "http" { format!("[{value}]") } else { value };
         let config = Config::default().with("[server]", &format!("{key} = {value}"));
         let finished = run(&folder_of(&config, DIRECTORY), &["run", "--config", CONFIG]);
         assert!(finished.code.is_some_and(|code| code != 0), "{:?}", finished.code);
-        assert!(finished.stderr.contains(&taken.address()), "{}", finished.stderr);
+        assert!(finished.stderr.contains(&occupant.address()), "{}", finished.stderr);
     }
 }
 

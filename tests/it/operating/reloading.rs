@@ -237,17 +237,17 @@ fn a_gateway_whose_upstream_does_not_resolve_is_not_ready_until_a_reload_fixes_i
     command.args(["run", "--config", "gateway.toml"]).current_dir(folder.root());
     let fresh = weir_tests::process::Process::spawn("weir-gateway", &mut command);
     let admin = fresh.listening("admin");
-    let ask = |request: Request| Client::connect(&admin).call(&request);
+    let call = |request: Request| Client::connect(&admin).call(&request);
     // A listening process is not ready at once, and never reports ready until then.
     let output = wait::until("that it is not ready", || {
-        let answer = ask(Request::get("/readyz"));
+        let answer = call(Request::get("/readyz"));
         assert_eq!(answer.status, 503);
         Some(answer.text()).filter(|text| text.contains("upstream"))
     });
     assert_eq!(output, "not ready: no server resolves of upstream control\n");
     with_control(&world, &by_name(&world.control));
-    ask(Request::new("POST", "/reload").body("")).expect(200);
-    ask(Request::get("/readyz")).expect(200);
+    call(Request::new("POST", "/reload").body("")).expect(200);
+    call(Request::get("/readyz")).expect(200);
 }
 
 /// Writes the configuration with another limit on workspaces.

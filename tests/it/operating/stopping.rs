@@ -120,7 +120,7 @@ fn a_broken_snapshot_is_logged_and_discarded() {
 }
 
 #[test]
-fn a_window_goes_on_while_the_gateway_is_down() {
+fn a_window_continues_while_the_gateway_is_down() {
     let world = World::with(|config| {
         config
             .with("[store]", "snapshot = \"limits.snapshot\"")

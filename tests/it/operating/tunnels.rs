@@ -34,7 +34,7 @@ fn open(world: &World) -> Client {
 }
 
 /// Waits until tunnels get their close frames.
-fn wait_until_told(world: &World) {
+fn wait_until_draining(world: &World) {
     world.gateway.log().wait("a goodbye", |line| line["message"] == "closing tunnels");
 }
 
@@ -84,7 +84,7 @@ fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
     let (begun, end) = OF_CLIENT.split_at(8);
     client.send(begun);
     world.gateway.signal("TERM");
-    wait_until_told(&world);
+    wait_until_draining(&world);
     gate.open();
     assert_eq!(client.read_until(LEAVES_CLIENT), [&OF_SERVER[4..], LEAVES_CLIENT].concat());
     client.send([end, OF_CLIENT].concat());

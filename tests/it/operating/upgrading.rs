@@ -164,7 +164,7 @@ fn a_stop_of_the_new_process_ends_both_and_nothing_counted_is_lost() {
 }
 
 #[test]
-fn an_upgrade_takes_a_changed_configuration_and_its_listeners() {
+fn an_upgrade_loads_a_changed_configuration_and_its_listeners() {
     let world = World::new();
     world.get(TARGET).expect(200);
     let changed = world.config().with("[limits.workspace]", "requests = 2");

@@ -24,7 +24,7 @@ fn a_server_that_refuses_connections_is_skipped() {
 }
 
 #[test]
-fn a_server_that_goes_and_comes_back_is_used_again() {
+fn a_server_that_stops_and_restarts_is_used_again() {
     let mut world = World::new();
     world.get("/v1/me").expect(200);
     world.control.stop();
@@ -65,8 +65,8 @@ fn interim_answers_that_never_end_are_a_502() {
     for request in [Request::get("/healthz"), Request::post("/v1/me", "x")] {
         let answer = world.call(&request);
         // Some of the last ones may still be in flight when it ends.
-        let came = answer.interim.len();
-        assert!((151..=200).contains(&came), "{came} interim answers");
+        let interim = answer.interim.len();
+        assert!((151..=200).contains(&interim), "{interim} interim answers");
         answer.expect_problem(502);
     }
 }

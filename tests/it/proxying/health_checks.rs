@@ -23,39 +23,40 @@ fn feeling(status: u16) -> impl Fn(&Received) -> Answer + Send + Sync + 'static 
 
 #[test]
 fn an_unhealthy_server_gets_no_requests_until_it_recovers() {
-    let [well, ill] = [(); 2].map(|()| Upstream::start());
-    well.answer(feeling(200));
-    ill.answer(feeling(500));
-    let servers = format!("servers = [\"{}\", \"{}\"]{HEALTH}", well.address(), ill.address());
+    let [healthy, unhealthy] = [(); 2].map(|()| Upstream::start());
+    healthy.answer(feeling(200));
+    unhealthy.answer(feeling(500));
+    let servers =
+        format!("servers = [\"{}\", \"{}\"]{HEALTH}", healthy.address(), unhealthy.address());
     let world = World::with(|config| config.with("[upstreams.control]", &servers));
     let metrics = |number: &str| {
         let request = weir_tests::request::Request::get("/metrics");
         let text = world.gateway.call_admin(&request).expect(200).text();
         let line = format!(
             "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {number}",
-            ill.address()
+            unhealthy.address()
         );
         text.contains(&line).then_some(())
     };
     wait::until("the ill server to be found out", || metrics("0"));
-    let before = served(&ill);
+    let before = served(&unhealthy);
     for _ in 0..6 {
         world.get("/healthz").expect(200);
     }
-    assert_eq!(served(&ill), before, "it was sent requests");
-    ill.answer(feeling(204));
+    assert_eq!(served(&unhealthy), before, "it was sent requests");
+    unhealthy.answer(feeling(204));
     wait::until("the server to be found well again", || metrics("1"));
     for _ in 0..4 {
         world.get("/healthz").expect(200);
     }
-    assert!(served(&ill) > before, "it is sent requests again");
+    assert!(served(&unhealthy) > before, "it is sent requests again");
 }
 
 #[test]
 fn without_a_healthy_server_the_response_is_503_with_retry_after() {
-    let ill = Upstream::start();
-    ill.answer(feeling(500));
-    let servers = format!("servers = [\"{}\"]{HEALTH}", ill.address());
+    let unhealthy = Upstream::start();
+    unhealthy.answer(feeling(500));
+    let servers = format!("servers = [\"{}\"]{HEALTH}", unhealthy.address());
     let world = World::with(|config| config.with("[upstreams.control]", &servers));
     wait::until("the only server to be found out", || {
         (world.get("/healthz").status == 503).then_some(())
@@ -72,7 +73,7 @@ fn responses_are_503_exactly_while_no_server_is_healthy() {
     let lines =
         format!("servers = [\"{}\", \"{}\"]{HEALTH}", servers[0].address(), servers[1].address());
     let world = World::with(|config| config.with("[upstreams.control]", &lines));
-    let well = |count: f64| {
+    let healthy = |count: f64| {
         let of = |server: &Upstream| {
             let labels = format!("server=\"{}\",upstream=\"control\"", server.address());
             world.gateway.metric(&format!("weir_gateway_upstream_healthy{{{labels}}}"))
@@ -80,17 +81,17 @@ fn responses_are_503_exactly_while_no_server_is_healthy() {
         (servers.iter().map(of).sum::<f64>() == count).then_some(())
     };
     for _ in 0..3 {
-        for (ill, count) in [(&servers[0], 1.0), (&servers[1], 0.0)] {
-            ill.answer(feeling(500));
-            wait::until("one more to be found out", || well(count));
+        for (unhealthy, count) in [(&servers[0], 1.0), (&servers[1], 0.0)] {
+            unhealthy.answer(feeling(500));
+            wait::until("one more to be found out", || healthy(count));
             world.get("/healthz").expect(if count > 0.0 { 200 } else { 503 });
         }
         assert_eq!(world.get("/healthz").retry_after(), 1);
         servers[1].answer(feeling(200));
-        wait::until("one to be found back", || well(1.0));
+        wait::until("one to be found back", || healthy(1.0));
         world.get("/healthz").expect(200);
         servers[0].answer(feeling(200));
-        wait::until("both to be found back", || well(2.0));
+        wait::until("both to be found back", || healthy(2.0));
         let before = servers.each_ref().map(served);
         (0..4).for_each(|_| drop(world.get("/healthz").expect(200)));
         let after = servers.each_ref().map(served);

@@ -62,8 +62,8 @@ fn a_stream_that_the_goaway_accepted_is_not_retried() {
     let reset = || vec![Step::Reset(INTERNAL_ERROR)];
     check(reset, &[("POST", 502, 1), ("GET", 502, 1)]);
     check(|| vec![Step::Close], &[("POST", 502, 1)]);
-    let taken = || vec![Step::GoAway { before: 0, code: 0 }, Step::Close];
-    check(taken, &[("POST", 502, 1)]);
+    let accepted = || vec![Step::GoAway { before: 0, code: 0 }, Step::Close];
+    check(accepted, &[("POST", 502, 1)]);
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl Liar {
     }
 
     /// The next request is served after any fault, and nothing in the gateway has failed.
-    fn check_well(&self, of: &str) {
+    fn check_healthy(&self, of: &str) {
         self.edge.wait_until_idle();
         self.edge.world.get("/healthz").expect(200);
         let log = self.edge.world.gateway.log().text();
@@ -132,7 +132,7 @@ fn check(lies: &[(&str, &str, Lie)]) {
             if !allowed.split(", ").any(|allowed| allowed == outcome) {
                 wrong.push(format!("{name}: {outcome}, not of {allowed}"));
             }
-            liar.check_well(name);
+            liar.check_healthy(name);
         }
         assert!(wrong.is_empty(), "{version:?}: {wrong:#?}");
     });
@@ -315,7 +315,7 @@ fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
         for length in [1, 100_000, 1_000_000] {
             let outcome = liar.outcome(version, |_| Vec::new(), &request(length));
             assert_eq!(outcome, "504", "{length} bytes, {version:?}");
-            liar.check_well("no window");
+            liar.check_healthy("no window");
         }
         // A server that responds before it has read the body is heard.
         assert_eq!(liar.outcome(version, truth, &request(100_000)), "200 5", "{version:?}");

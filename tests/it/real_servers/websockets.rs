@@ -40,7 +40,7 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
 }
 
 #[test]
-fn a_server_that_speaks_http2_too_is_asked_to_switch_in_http1() {
+fn a_server_that_speaks_http2_too_gets_the_upgrade_over_http1() {
     let files = certificates();
     let server = server(python());
     let behind = server.listening("ws");
@@ -127,8 +127,8 @@ fn an_immediate_101_opens_the_tunnel() {
     // there is something to read only when it has nothing else to do; that end has then passed.
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1000\nburst = 1000"));
     world.data.always(Answer::script().send(SWITCH).at_head());
-    let held = (0..300).filter(|_| holds(&world)).count();
-    assert_eq!(held, 300, "of 300 tunnels");
+    let open = (0..300).filter(|_| stays_open(&world)).count();
+    assert_eq!(open, 300, "of 300 tunnels");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_101_before_the_request_may_end_the_connection() {
             .with("[upstreams.data]", &servers)
     });
     // How often it fails depends on the machine's other work: most tunnels hold.
-    let torn = (0..3_000).find(|_| !holds(&world));
+    let torn = (0..3_000).find(|_| !stays_open(&world));
     assert!(torn.is_some(), "all of 3,000 tunnels held");
 }
 
@@ -174,7 +174,7 @@ const UPGRADE: &str = "GET /socket HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 /// Whether a byte got through a tunnel to the upstream, and its answer back.
-fn holds(world: &World) -> bool {
+fn stays_open(world: &World) -> bool {
     let mut client: Client = world.client();
     client.send(UPGRADE);
     let Ok(answer) = client.try_read_head_only() else { return false };

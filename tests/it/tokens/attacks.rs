@@ -17,18 +17,18 @@ const TARGET: &str = "/v1/workspaces/ws_acme/users";
 #[test]
 fn tokens_of_pyjwt_are_accepted_and_its_forgeries_refused() {
     let mut python = real::python("tests/real/tokens.py");
-    hold(&real::run(python.args([ISSUER, AUDIENCE])).expect(0).stdout);
+    check(&real::run(python.args([ISSUER, AUDIENCE])).expect(0).stdout);
 }
 
 #[test]
 fn tokens_of_jose_are_accepted_and_its_forgeries_refused() {
     let mut node = real::node("tests/real/tokens.mjs");
-    hold(&real::run(node.args([ISSUER, AUDIENCE])).expect(0).stdout);
+    check(&real::run(node.args([ISSUER, AUDIENCE])).expect(0).stdout);
 }
 
 /// Checks a gateway with `{"jwks": …, "good": {name: token}, "bad": {name: token}}`.
 #[track_caller]
-fn hold(made: &str) {
+fn check(made: &str) {
     let made: Value = serde_json::from_str(made).unwrap();
     let server = Upstream::start();
     server.always(Answer::ok(made["jwks"].to_string()));

@@ -53,9 +53,9 @@ impl Setup {
 }
 
 fn active(more: Value) -> Answer {
-    let mut says = json!({ "active": true, "workspace_id": "ws_acme" });
-    says.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    Answer::ok(says.to_string())
+    let mut claims = json!({ "active": true, "workspace_id": "ws_acme" });
+    claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Answer::ok(claims.to_string())
 }
 
 fn inactive() -> Answer {
@@ -116,21 +116,21 @@ fn an_introspection_response_must_match_the_settings() {
     let setup = Setup::new(
         "issuer = \"https://id.test\"\naudience = [\"api\"]\nttl = \"1m\"\nnegative_ttl = \"1m\"",
     );
-    let ours = |more: Value| {
-        let mut says = json!({ "iss": "https://id.test", "aud": ["api"] });
-        says.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        active(says)
+    let with_claims = |more: Value| {
+        let mut claims = json!({ "iss": "https://id.test", "aud": ["api"] });
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        active(claims)
     };
     let now = wait::unix_seconds();
     for (nth, (answer, status)) in [
-        (ours(json!({})), 200),
-        (ours(json!({ "workspace_id": "ws_quiet" })), 403),
-        (ours(json!({ "exp": now - 1 })), 401),
-        (ours(json!({ "nbf": now + 60 })), 401),
+        (with_claims(json!({})), 200),
+        (with_claims(json!({ "workspace_id": "ws_quiet" })), 403),
+        (with_claims(json!({ "exp": now - 1 })), 401),
+        (with_claims(json!({ "nbf": now + 60 })), 401),
         // The server's clock is ahead, and the server itself reports the token as active.
-        (ours(json!({ "iat": now + 5, "nbf": now + 5 })), 200),
-        (ours(json!({ "iss": "https://evil.test" })), 401),
-        (ours(json!({ "aud": "other" })), 401),
+        (with_claims(json!({ "iat": now + 5, "nbf": now + 5 })), 200),
+        (with_claims(json!({ "iss": "https://evil.test" })), 401),
+        (with_claims(json!({ "aud": "other" })), 401),
         (active(json!({})), 401),
         (inactive(), 401),
         (Answer::ok("{\"active\":\"true\"}"), 503),
@@ -223,7 +223,7 @@ fn a_flood_of_unknown_tokens_introspects_no_more_than_its_addresss_limit() {
 }
 
 #[test]
-fn wrong_introspection_settings_are_reported_with_their_place() {
+fn invalid_introspection_settings_are_reported_with_their_place() {
     let folder = weir_tests::folder::Folder::new();
     let config = weir_tests::config::Config::default()
         .with("[identity]", "verify = \"introspection\"\nplanes = [\"control\"]\nca = \"none.pem\"")

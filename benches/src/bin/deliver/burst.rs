@@ -25,10 +25,10 @@ impl Lab {
         let programs = self.plan.programs();
         let mut shown = vec![[const { [const { Series(Vec::new()) }; 3] }; 3]; programs.len()];
         let mut parts = shown.clone();
-        let mut taken = vec![Series::default(); programs.len()];
+        let mut rates = vec![Series::default(); programs.len()];
         for round in 0..self.plan.rounds {
-            let each = programs.iter().zip(&mut shown).zip(&mut parts).zip(&mut taken);
-            for ((((_, program), shown), parts), taken) in each {
+            let each = programs.iter().zip(&mut shown).zip(&mut parts).zip(&mut rates);
+            for ((((_, program), shown), parts), rates) in each {
                 let folder = Folder::new("burst");
                 let mut dispatcher = self.start(&folder, program, "10s");
                 dispatcher.register("c", &urls(&self.arrivals.addresses, "x", 1));
@@ -39,11 +39,11 @@ impl Lab {
                 let [idle, meanwhile, after] = shown;
                 record(idle, &self.firsts(&dispatcher, "f0n", || true));
                 scope(|scope| {
-                    let burst = scope.spawn(|| self.come(&dispatcher));
+                    let burst = scope.spawn(|| self.send_burst(&dispatcher));
                     let coming = || !burst.is_finished();
                     let answered = self.one_by_one(&dispatcher.one_each("f1n"), coming);
                     self.parts_of_the_way(parts, &answered);
-                    taken.0.push(burst.join().unwrap_or_default());
+                    rates.0.push(burst.join().unwrap_or_default());
                 });
                 let [whole, ..] = parts;
                 meanwhile.clone_from(whole);
@@ -53,12 +53,12 @@ impl Lab {
         }
         let mut rows = Vec::new();
         let mut ways = Vec::new();
-        let each = programs.iter().zip(&shown).zip(&parts).zip(&taken);
-        for ((((name, _), shown), parts), taken) in each {
+        let each = programs.iter().zip(&shown).zip(&parts).zip(&rates);
+        for ((((name, _), shown), parts), rates) in each {
             for (part, series) in PARTS.iter().zip(parts) {
                 ways.push(latency(&format!("{name}{part}"), series));
             }
-            let rate = taken.range(0);
+            let rate = rates.range(0);
             println!("{name}the burst was taken at {rate} events a second");
             let [[_, idle, _], ..] = shown;
             for (when, series) in WHEN.iter().zip(shown) {
@@ -76,7 +76,7 @@ impl Lab {
     }
 
     /// Posts the burst; gives how many of it were taken a second.
-    fn come(&self, dispatcher: &Dispatcher) -> f64 {
+    fn send_burst(&self, dispatcher: &Dispatcher) -> f64 {
         let load = Load { events: self.plan.burst, per_call: PER_CALL, connections: CONNECTIONS };
         let took = flood(&dispatcher.all_of_each("c"), load, &self.clock);
         self.plan.burst as f64 / seconds(took)
@@ -86,6 +86,6 @@ impl Lab {
     /// arrived, for as long as `on` says.
     fn firsts(&self, dispatcher: &Dispatcher, prefix: &str, on: impl Fn() -> bool) -> Vec<u64> {
         let _ = self.one_by_one(&dispatcher.one_each(prefix), on);
-        self.arrivals.take_latencies()
+        self.arrivals.drain_latencies()
     }
 }

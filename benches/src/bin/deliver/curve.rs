@@ -47,7 +47,7 @@ impl Lab {
                     shown.commits.0.push(commits / seconds);
                     let took = answers.iter().map(|one| micros(one.at.since(one.due)));
                     record(&mut shown.answers, &sorted(took));
-                    record(&mut shown.arrivals, &self.arrivals.take_latencies());
+                    record(&mut shown.arrivals, &self.arrivals.drain_latencies());
                 }
             }
             eprintln!("curve: round {} of {}", round + 1, self.plan.rounds);

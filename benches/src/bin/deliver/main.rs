@@ -204,7 +204,7 @@ impl Lab {
 
     /// Records the duration of each part of the latency, for all events that have arrived.
     fn parts_of_the_way(&self, parts: &mut [[Series; 3]; 3], answered: &[Answered]) {
-        let arrived: HashMap<Tick, Tick> = self.arrivals.take().into_iter().collect();
+        let arrived: HashMap<Tick, Tick> = self.arrivals.drain().into_iter().collect();
         let [arrivals, answers, between] = parts;
         record(arrivals, &sorted(arrived.iter().map(|(due, at)| micros(at.since(*due)))));
         record(answers, &sorted(answered.iter().map(|one| micros(one.at.since(one.due)))));
@@ -223,7 +223,7 @@ impl Lab {
         self.call_each(dispatcher, "h");
         self.arrivals.wait_for(before + endpoints as u64, PATIENCE);
         self.settle(dispatcher);
-        let _ = self.arrivals.take_latencies();
+        let _ = self.arrivals.drain_latencies();
     }
 
     /// Has each endpoint of the workspaces with `prefix` called once.
@@ -279,7 +279,7 @@ impl Lab {
         if self.arrivals.count() > before + deliveries {
             fail("more was delivered than was asked for");
         }
-        let _ = self.arrivals.take_latencies();
+        let _ = self.arrivals.drain_latencies();
     }
 
     /// Posts at a rate, and waits until all has arrived. Gives how long each answer took.

@@ -145,7 +145,7 @@ impl Lab {
     }
 
     fn show(&self, shown: &mut Shown, answers: &[Answered], then: Tick) {
-        let arrived = self.arrivals.take();
+        let arrived = self.arrivals.drain();
         let (first, rest): (Vec<_>, Vec<_>) = arrived.iter().partition(|(due, _)| *due < then);
         let took = |(due, arrived): &(Tick, Tick)| micros(arrived.since(*due));
         record(&mut shown.first, &sorted(first.iter().map(took)));

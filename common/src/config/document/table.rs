@@ -1,7 +1,7 @@
 //! A table of a settings file, asked for key by key.
 //!
 //! Each method asks for one kind of value, notes what it asked for in the schema, and leaves a
-//! mistake in the document where something else stands there.
+//! error in the document where something else stands there.
 
 mod lists;
 
@@ -23,7 +23,7 @@ pub struct Table<'d> {
     given: Option<&'d DeTable<'d>>,
     start: usize,
     path: String,
-    asked: Map<String, Value>,
+    described: Map<String, Value>,
     effective: Map<String, Value>,
     required: Vec<Value>,
 }
@@ -40,7 +40,7 @@ impl<'d> Table<'d> {
             given,
             start,
             path,
-            asked: Map::new(),
+            described: Map::new(),
             effective: Map::new(),
             required: Vec::new(),
         }
@@ -58,17 +58,17 @@ impl<'d> Table<'d> {
         self.given.is_some()
     }
 
-    /// Notes a mistake about the table as a whole.
+    /// Notes an error about the table as a whole.
     pub fn fault(&self, message: impl Into<String>) {
         self.document.fault(self.start, message);
     }
 
-    /// Notes a mistake at a place of the same document.
+    /// Notes an error at a place of the same document.
     pub fn fault_at(&self, at: usize, message: impl Into<String>) {
         self.document.fault(at, message);
     }
 
-    /// Notes a mistake in the value at `path`, which counts from this table.
+    /// Notes an error in the value at `path`, which counts from this table.
     pub fn fault_in(&self, path: &str, message: impl Into<String>) {
         self.document.fault_in(&self.name_of(path), message);
     }
@@ -88,7 +88,7 @@ impl<'d> Table<'d> {
 
     /// Text, where given.
     pub fn text(&mut self, key: &str, doc: &str) -> Option<Spanned<String>> {
-        self.ask(key, doc, json!({"type": "string"}));
+        self.describe(key, doc, json!({"type": "string"}));
         let (at, value) = self.value(key)?;
         match value {
             DeValue::String(text) => Some(Spanned { value: text.to_string(), at }),
@@ -98,7 +98,7 @@ impl<'d> Table<'d> {
 
     /// `true` or `false`.
     pub fn flag(&mut self, key: &str, default: bool, doc: &str) -> bool {
-        self.ask(key, doc, json!({"type": "boolean"}));
+        self.describe(key, doc, json!({"type": "boolean"}));
         self.set_default(key, default.into());
         let Some((at, value)) = self.value(key) else { return default };
         match value {
@@ -114,7 +114,7 @@ impl<'d> Table<'d> {
         range: RangeInclusive<u64>,
         doc: &str,
     ) -> Option<Spanned<u64>> {
-        self.ask(
+        self.describe(
             key,
             doc,
             json!({"type": "integer", "minimum": range.start(), "maximum": range.end()}),
@@ -148,7 +148,7 @@ impl<'d> Table<'d> {
 
     /// A share from 0 to 1, or `default`.
     pub fn share_or(&mut self, key: &str, default: f64, doc: &str) -> f64 {
-        self.ask(key, doc, json!({"type": "number", "minimum": 0, "maximum": 1}));
+        self.describe(key, doc, json!({"type": "number", "minimum": 0, "maximum": 1}));
         self.set_default(key, default.into());
         let Some((at, value)) = self.value(key) else { return default };
         let share = match value {
@@ -168,7 +168,11 @@ impl<'d> Table<'d> {
         range: RangeInclusive<Duration>,
         doc: &str,
     ) -> Option<Spanned<Duration>> {
-        self.ask(key, doc, json!({"type": "string", "examples": ["500ms", "10s", "1m", "24h"]}));
+        self.describe(
+            key,
+            doc,
+            json!({"type": "string", "examples": ["500ms", "10s", "1m", "24h"]}),
+        );
         let (at, value) = self.value(key)?;
         let span = match value {
             DeValue::String(text) => span_of(text),
@@ -209,7 +213,7 @@ impl<'d> Table<'d> {
         default: u64,
         doc: &str,
     ) -> u64 {
-        self.ask(key, doc, json!({"type": "string", "examples": ["32KiB", "1MiB"]}));
+        self.describe(key, doc, json!({"type": "string", "examples": ["32KiB", "1MiB"]}));
         self.set_default(key, bytes_shown(default).into());
         let Some((at, value)) = self.value(key) else { return default };
         let bytes = match value {
@@ -226,7 +230,7 @@ impl<'d> Table<'d> {
     /// One of several words, each standing for a value; the first is the default.
     pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], doc: &str) -> T {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        self.ask(key, doc, json!({"enum": words}));
+        self.describe(key, doc, json!({"enum": words}));
         let (default_word, default) = choices.first().expect("a choice has choices");
         self.set_default(key, (*default_word).into());
         let Some((at, value)) = self.value(key) else { return *default };
@@ -258,7 +262,7 @@ impl<'d> Table<'d> {
         let mut table = Table::new(self.document, given, start, self.name_of(key));
         let made = read(&mut table);
         let Shape { schema, effective } = table.finish();
-        self.ask(key, doc, schema);
+        self.describe(key, doc, schema);
         self.effective.insert(key.to_owned(), effective);
         made
     }
@@ -293,17 +297,17 @@ impl<'d> Table<'d> {
         }
         let shape =
             shape_of(|table| drop(read(&Spanned { value: "name".to_owned(), at: 0 }, table)));
-        self.ask(key, doc, json!({"type": "object", "additionalProperties": shape}));
+        self.describe(key, doc, json!({"type": "object", "additionalProperties": shape}));
         self.effective.insert(key.to_owned(), effective.into());
         made
     }
 
     /// Reports what was not asked for and gives the schema of what was.
     pub(super) fn finish(self) -> Shape {
-        let known: Vec<&str> = self.asked.keys().map(String::as_str).collect();
+        let known: Vec<&str> = self.described.keys().map(String::as_str).collect();
         for (key, _) in self.given.into_iter().flatten() {
             let name = key.get_ref();
-            if !self.asked.contains_key(name.as_ref()) {
+            if !self.described.contains_key(name.as_ref()) {
                 let place = if self.path.is_empty() {
                     String::new()
                 } else {
@@ -318,7 +322,7 @@ impl<'d> Table<'d> {
             "type": "object",
             "additionalProperties": false,
             "required": self.required,
-            "properties": self.asked,
+            "properties": self.described,
         });
         Shape { schema, effective: self.effective.into() }
     }
@@ -329,11 +333,11 @@ impl<'d> Table<'d> {
         Some((start, value.get_ref()))
     }
 
-    fn ask(&mut self, key: &str, doc: &str, mut shape: Value) {
+    fn describe(&mut self, key: &str, doc: &str, mut shape: Value) {
         if let Some(object) = shape.as_object_mut() {
             object.insert("description".to_owned(), doc.into());
         }
-        self.asked.insert(key.to_owned(), shape);
+        self.described.insert(key.to_owned(), shape);
         if let Some((_, value)) = self.value(key) {
             self.effective.insert(key.to_owned(), json_of(value));
         }
@@ -345,16 +349,16 @@ impl<'d> Table<'d> {
         self.value(key).is_some()
     }
 
-    /// Tells the schema that a number may be no larger, where a mistake of its own says why.
+    /// Limits a number in the schema, where an error of its own says why.
     pub fn set_maximum(&mut self, key: &str, most: u64) {
-        if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
+        if let Some(Value::Object(shape)) = self.described.get_mut(key) {
             shape.insert("maximum".to_owned(), most.into());
         }
     }
 
     /// Sets the value that the schema and the active values have where `key` is missing.
     pub fn set_default(&mut self, key: &str, default: Value) {
-        if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
+        if let Some(Value::Object(shape)) = self.described.get_mut(key) {
             shape.insert("default".to_owned(), default.clone());
         }
         if self.value(key).is_none() {

@@ -90,7 +90,7 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
-    open::check_ours(&path, &conn)?;
+    open::check_application_id(&path, &conn)?;
     match open::key_check(&conn) {
         Ok(Some(_)) => Ok((path, conn)),
         Ok(None) => Err(OpenError::Empty { path }),

@@ -30,26 +30,26 @@ pub(super) fn jump(
     conn: &Connection,
     counters: &mut Counters,
     now: UnixTime,
-    luck: i64,
+    random: i64,
 ) -> rusqlite::Result<()> {
     for number in [&mut counters.deliveries_made, &mut counters.webhooks_made] {
-        *number = after(*number, now, luck);
+        *number = after(*number, now, random);
     }
     let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'";
     let jobs: i64 = conn.query_row(sql, [], |row| row.get(0))?;
     conn.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'", [])?;
     let sql = "INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?1)";
-    conn.execute(sql, [after(jobs, now, luck)]).map(drop)
+    conn.execute(sql, [after(jobs, now, random)]).map(drop)
 }
 
 /// The number behind which the next are.
-fn after(last: i64, now: UnixTime, luck: i64) -> i64 {
+fn after(last: i64, now: UnixTime, random: i64) -> i64 {
     let seconds = (now.0 / 1_000_000).saturating_sub(FIRST_SECOND).min(SECONDS_MAX);
-    let clocks = i64::try_from(seconds).unwrap_or(0) * PER_SECOND + luck.rem_euclid(PER_SECOND);
+    let clocks = i64::try_from(seconds).unwrap_or(0) * PER_SECOND + random.rem_euclid(PER_SECOND);
     if clocks > last.saturating_add(PER_SECOND) {
         clocks
     } else {
-        last.saturating_add(JUMP + luck.rem_euclid(JUMP))
+        last.saturating_add(JUMP + random.rem_euclid(JUMP))
     }
 }
 

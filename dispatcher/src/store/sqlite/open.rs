@@ -211,7 +211,7 @@ pub(super) fn open(
     // A refusal closes it: without this, SQLite would checkpoint the WAL into the database then,
     // be it the log of another, and what was there before would be lost.
     checkpoint_on_close(&conn, false).map_err(sqlite)?;
-    check_ours(path, &conn)?;
+    check_application_id(path, &conn)?;
     let sealer = check_key(path, &conn, key_path)?;
     checkpoint_on_close(&conn, true).map_err(sqlite)?;
     owner::forget(&mut lock).map_err(unread)?;
@@ -241,7 +241,7 @@ fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<
 }
 
 /// Refuses what is not ours, before anything is written to it.
-pub(super) fn check_ours(path: &Path, conn: &Connection) -> Result<(), OpenError> {
+pub(super) fn check_application_id(path: &Path, conn: &Connection) -> Result<(), OpenError> {
     let path = path.to_owned();
     match schema::look(conn) {
         Ok(Found::Ours) => Ok(()),

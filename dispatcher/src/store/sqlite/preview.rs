@@ -47,7 +47,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     }
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let conn = unchanging(&path).map_err(sqlite)?;
-    open::check_ours(&path, &conn)?;
+    open::check_application_id(&path, &conn)?;
     let Some(check) = open::key_check(&conn).map_err(sqlite)? else { return Ok(()) };
     let Some(sealer) = sealer else {
         return Err(KeyError::Gone { path: key_path.to_owned() }.into());

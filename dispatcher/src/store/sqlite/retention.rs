@@ -39,7 +39,7 @@ const ENDED: &str = "SELECT id FROM deliveries \
 const UNNEEDED: &str =
     "SELECT id FROM events WHERE delivery_refs = 0 AND coalesce(over_at, created_at) < ?1 LIMIT ?2";
 
-const GONE: &str =
+const DELETED: &str =
     "SELECT id, endpoint FROM webhooks WHERE deleted_up_to IS NOT NULL ORDER BY id LIMIT 1";
 
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
@@ -66,7 +66,7 @@ const OVER: [(&str, &str); 3] = [
 #[derive(Clone, Copy)]
 enum Kind {
     Ended(DeliveryState, UnixTime),
-    Gone,
+    Deleted,
     Unneeded(UnixTime),
     Started(UnixTime),
     Over(UnixTime),
@@ -86,7 +86,7 @@ pub(super) fn sweep(
     let kinds = [
         Kind::Ended(DeliveryState::Delivered, delivered_before),
         Kind::Ended(DeliveryState::FailedPermanent, failed_before),
-        Kind::Gone,
+        Kind::Deleted,
         Kind::Unneeded(delivered_before),
         Kind::Started(delivered_before),
         Kind::Over(before(now, KEPT)),
@@ -123,7 +123,7 @@ fn drop_some(
             let range = (state.code(), at(before), rows::count(most));
             drop_deliveries(session, &ids(&session.conn, ENDED, range)?, now)
         }
-        Kind::Gone => drop_gone(session, most, now),
+        Kind::Deleted => drop_deleted(session, most, now),
         Kind::Unneeded(before) => {
             let unneeded = ids(&session.conn, UNNEEDED, (at(before), rows::count(most)))?;
             for id in &unneeded {
@@ -143,11 +143,11 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
 }
 
 /// Drops what waits for webhooks that are gone, and those for which nothing does.
-fn drop_gone(session: &mut WriteSession, most: usize, now: UnixTime) -> Result<usize, Fault> {
+fn drop_deleted(session: &mut WriteSession, most: usize, now: UnixTime) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
         let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("endpoint")?));
-        let gone = session.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
+        let gone = session.conn.prepare_cached(DELETED)?.query_row([], both).optional()?;
         let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
         let waiting = ids(&session.conn, WAITING, (webhook, rows::count(left)))?;
         left = left.saturating_sub(drop_deliveries(session, &waiting, now)?);

@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::config::shared::Shared;
-use crate::edge::connection::socket::{Handshaken, Socket as Wire};
+use crate::edge::connection::socket::{Handshaken, Socket};
 use crate::edge::listener::Place;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
@@ -67,13 +67,13 @@ pub(super) async fn establish(
     }
     let permits = Box::new((place, permit));
     let Some(https) = https else {
-        return Ok(Handshaken { socket: Wire::Plain(socket), peer, permits });
+        return Ok(Handshaken { socket: Socket::Plain(socket), peer, permits });
     };
     let config = shared.active.load().origin.tls.config(https).cloned();
     // A listener's entries are there for as long as it is: only another process has others.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let stream = tls::handshake(config, socket).await.map_err(Failed::Handshake)?;
-    Ok(Handshaken { socket: Wire::Tls(Box::new(stream)), peer, permits })
+    Ok(Handshaken { socket: Socket::Tls(Box::new(stream)), peer, permits })
 }
 
 /// A permit for an address, or none where it needs none.

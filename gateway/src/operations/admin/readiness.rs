@@ -20,7 +20,7 @@ pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
 fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
     let identity = active.verifier.as_ref().and_then(|verifier| verifier.trouble());
     let directory =
-        active.lookups.as_ref().filter(|lookups| lookups.is_out()).map(
+        active.remote_directory.as_ref().filter(|remote_directory| remote_directory.is_out()).map(
             |_| "directory.url does not answer: tenants that are not remembered are answered 503",
         );
     let upstreams = active.upstreams.iter().filter_map(|upstream| {

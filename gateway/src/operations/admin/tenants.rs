@@ -52,7 +52,7 @@ impl GatewayAdmin {
     /// Fetches one tenant's entry again, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
         let active = self.0.active.load_full();
-        let Some(lookups) = &active.lookups else {
+        let Some(remote_directory) = &active.remote_directory else {
             let detail = "The directory is a file: it is read again when it changes.";
             return refusal(409, "directory-file", "Nothing to forget", detail);
         };
@@ -64,7 +64,7 @@ impl GatewayAdmin {
             form.allows(name).then_some((kind, name))
         });
         let Some((kind, name)) = found else { return not_found() };
-        lookups.forget(&active.rules, kind, name).await;
+        remote_directory.forget(&active.rules, kind, name).await;
         events::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
         shown(&json!({"forgotten": which}))
     }

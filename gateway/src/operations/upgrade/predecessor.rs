@@ -168,10 +168,10 @@ async fn put_answer(
     (kind, body): (Kind, Vec<u8>),
     shared: &Shared,
 ) -> io::Result<()> {
-    if kind != Kind::Question {
+    if kind != Kind::Check {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut checks = protocol::question(&body)?;
+    let mut checks = protocol::read_checks(&body)?;
     let active = shared.active.load_full();
     checks.iter_mut().for_each(|check| adapt(check, &active.rules));
     let verdict = shared.limiter.check_at_owner(&mut checks).await;

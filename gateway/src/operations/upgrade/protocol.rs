@@ -47,7 +47,7 @@ pub enum Kind {
     /// The new process has them, and accepts.
     Received,
     /// The checks of a request in the old process.
-    Question,
+    Check,
     /// What it is to answer.
     Answer,
     /// The new process is being stopped, and so is the old one.
@@ -64,7 +64,7 @@ impl Kind {
         Self::States,
         Self::Moved,
         Self::Received,
-        Self::Question,
+        Self::Check,
         Self::Answer,
         Self::End,
     ];
@@ -208,7 +208,7 @@ impl<R: AsyncRead + Unpin> Messages<R> {
 }
 
 /// Writes the checks of a request.
-pub fn put_question(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
+pub fn put_checks(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
     for check in checks {
         bytes.extend_from_slice(&check.key.bits().to_le_bytes());
         bytes.extend_from_slice(&check.limit.bits().to_le_bytes());
@@ -217,8 +217,8 @@ pub fn put_question(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
     }
 }
 
-/// Reads what [`put_question`] wrote.
-pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
+/// Reads what [`put_checks`] wrote.
+pub fn read_checks(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
     let mut reader = Reader(bytes);
     let mut checks = ArrayVec::new();
     while !reader.0.is_empty() && !checks.is_full() {
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn a_check_arrives_as_it_was_sent() {
         let mut bytes = Vec::new();
-        put_question(&mut bytes, &checks());
-        assert_eq!(format!("{:?}", question(&bytes).unwrap()), format!("{:?}", checks()));
+        put_checks(&mut bytes, &checks());
+        assert_eq!(format!("{:?}", read_checks(&bytes).unwrap()), format!("{:?}", checks()));
         for length in (1..bytes.len()).filter(|length| length * 2 != bytes.len()) {
-            assert!(question(&bytes[..length]).is_err(), "{length}");
+            assert!(read_checks(&bytes[..length]).is_err(), "{length}");
         }
     }
 

@@ -37,7 +37,7 @@ use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{self, Kind, Messages, Offer, OtherStates, PROTOCOL};
 use crate::operations::upgrade::sockets::{self, SOCKETS_MAX, Sockets};
 use crate::operations::upgrade::{
-    MOVE_WAIT, QUESTIONS_MAX, READY_WAIT, TAKE_OVER, UpgradeError, broken,
+    MOVE_WAIT, READY_WAIT, REMOTE_CHECKS_MAX, TAKE_OVER, UpgradeError, broken,
 };
 use crate::rules::retention::Retention;
 
@@ -70,7 +70,7 @@ pub struct Candidate {
 pub struct Successor {
     child: Child,
     stream: StdStream,
-    questions: mpsc::Receiver<RemoteCheck>,
+    checks_to_send: mpsc::Receiver<RemoteCheck>,
 }
 
 /// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
@@ -144,21 +144,21 @@ impl Candidate {
     fn send_blocking(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
         let from = shared.clock.now().tick;
         shared.limiter.set_owner(LimitOwner::Moving);
-        let mut shelf = Vec::new();
-        let sent = send_states(&mut self.stream, shared, &mut shelf);
+        let mut closed_shards = Vec::new();
+        let sent = send_states(&mut self.stream, shared, &mut closed_shards);
         let child = self.started.0.take();
         let (Ok(states), Some(child)) = (&sent, child) else {
             // It must not have them when they are ours again.
             drop(self.started);
-            for (nth, closed) in shelf.into_iter().enumerate() {
+            for (nth, closed) in closed_shards.into_iter().enumerate() {
                 shared.limiter.store.reopen(nth, closed);
             }
             shared.limiter.boosts.reopen();
             shared.limiter.set_owner(LimitOwner::Here);
             return Err(sent.err().unwrap_or(UpgradeError::Unexpected("anything")));
         };
-        let (way, questions) = mpsc::channel(QUESTIONS_MAX);
-        shared.limiter.set_owner(LimitOwner::There(way));
+        let (owner, checks_to_send) = mpsc::channel(REMOTE_CHECKS_MAX);
+        shared.limiter.set_owner(LimitOwner::There(owner));
         let seconds = shared.clock.now().tick.since(from).as_secs_f64();
         let fields = [
             ("process", json!(child.id())),
@@ -166,7 +166,7 @@ impl Candidate {
             ("seconds", json!(seconds)),
         ];
         events::event(Level::Info, "successor took over", &fields);
-        Ok(Successor { child, stream: self.stream, questions })
+        Ok(Successor { child, stream: self.stream, checks_to_send })
     }
 }
 
@@ -174,7 +174,7 @@ impl Candidate {
 pub(super) fn send_states(
     stream: &mut StdStream,
     shared: &Shared,
-    shelf: &mut Vec<Closed>,
+    closed_shards: &mut Vec<Closed>,
 ) -> Result<usize, UpgradeError> {
     let sending = "sending the counters";
     stream.set_read_timeout(Some(MOVE_WAIT)).map_err(broken(sending))?;
@@ -185,11 +185,11 @@ pub(super) fn send_states(
     for nth in 0..shared.limiter.store.shards() {
         let Some(closed) = shared.limiter.store.close(nth) else { break };
         let now = shared.clock.now().tick;
-        shelf.push(closed);
+        closed_shards.push(closed);
         if now > deadline {
             return Err(UpgradeError::Slow);
         }
-        for kept in shelf.last().into_iter().flat_map(|closed| closed.each(now)) {
+        for kept in closed_shards.last().into_iter().flat_map(|closed| closed.each(now)) {
             count += 1;
             snapshot::put(&mut piece, kept, of_machine(now));
             if piece.len() >= PIECE_BYTES {
@@ -234,8 +234,8 @@ impl Successor {
     /// Forwards checks until the other process ends. `hurry` turns true where it wants
     /// us to end, or is gone.
     pub async fn answer(self, shared: Arc<Shared>, hurry: watch::Sender<bool>) {
-        let Self { stream, mut questions, .. } = self;
-        if let Err(error) = forward(stream, &mut questions, &hurry).await {
+        let Self { stream, mut checks_to_send, .. } = self;
+        if let Err(error) = forward(stream, &mut checks_to_send, &hurry).await {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Error, "limit owner lost", &fields);
         }
@@ -246,7 +246,7 @@ impl Successor {
 
 async fn forward(
     stream: StdStream,
-    questions: &mut mpsc::Receiver<RemoteCheck>,
+    checks_to_send: &mut mpsc::Receiver<RemoteCheck>,
     hurry: &watch::Sender<bool>,
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
@@ -256,16 +256,16 @@ async fn forward(
     let mut bytes = Vec::new();
     loop {
         tokio::select! {
-            Some(first) = questions.recv(), if waiting.len() < PIPELINE_MAX => {
+            Some(first) = checks_to_send.recv(), if waiting.len() < PIPELINE_MAX => {
                 bytes.clear();
                 let mut next = Some(first);
                 while let Some(RemoteCheck { checks, answer }) = next.take() {
                     let mut body = Vec::with_capacity(64 * checks.len());
-                    protocol::put_question(&mut body, &checks);
-                    protocol::put(&mut bytes, Kind::Question, &body);
+                    protocol::put_checks(&mut body, &checks);
+                    protocol::put(&mut bytes, Kind::Check, &body);
                     waiting.push_back(answer);
                     if waiting.len() < PIPELINE_MAX {
-                        next = questions.try_recv().ok();
+                        next = checks_to_send.try_recv().ok();
                     }
                 }
                 writer.write_all(&bytes).await?;

@@ -263,7 +263,7 @@ fn explain_fetches_entries_too() {
 }
 
 #[test]
-fn a_wrong_directory_setting_is_reported_with_its_place() {
+fn an_invalid_directory_setting_is_reported_with_its_place() {
     let http = "source = \"http\"\n";
     for (lines, word) in [
         ("url = \"directory.example.com\"", "must be a URL"),

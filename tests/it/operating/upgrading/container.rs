@@ -56,7 +56,7 @@ impl Container {
 }
 
 #[test]
-fn process_1_upgrades_more_than_once_and_stands_for_the_serving_process() {
+fn process_1_upgrades_more_than_once_and_represents_the_serving_process() {
     let upstream = Upstream::start();
     let servers = format!("servers = [\"{}\"]", upstream.address());
     let config = Config::default().with("[upstreams.control]", &servers);

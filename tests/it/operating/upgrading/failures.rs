@@ -41,12 +41,12 @@ fn an_invalid_configuration_leaves_the_old_process_serving() {
 #[test]
 fn an_address_in_use_leaves_the_old_process_serving() {
     let world = World::new();
-    let taken = world.data.address();
-    let bad = world.config().with("[server]", &format!("http = [\"127.0.0.1:0\", \"{taken}\"]"));
+    let used = world.data.address();
+    let bad = world.config().with("[server]", &format!("http = [\"127.0.0.1:0\", \"{used}\"]"));
     world.gateway.write_config(&bad.to_string());
     world.gateway.signal("USR2");
     let why = world.gateway.wait_for_no_successor();
-    assert!(why.contains(&taken), "{why}");
+    assert!(why.contains(&used), "{why}");
     world.get(TARGET).expect(200);
 }
 

@@ -15,22 +15,22 @@ fn systemd_is_notified_of_the_main_process_and_of_its_end() {
     let place = folder.path("notify");
     let supervisor = UnixDatagram::bind(&place).unwrap();
     supervisor.set_read_timeout(Some(wait::PATIENCE)).unwrap();
-    let hear = || {
-        let mut heard = [0; 500];
-        let length = supervisor.recv(&mut heard).unwrap();
-        String::from_utf8_lossy(&heard[..length]).into_owned()
+    let receive = || {
+        let mut received = [0; 500];
+        let length = supervisor.recv(&mut received).unwrap();
+        String::from_utf8_lossy(&received[..length]).into_owned()
     };
     let environment = [("NOTIFY_SOCKET", place.to_str().unwrap())];
     let config = Config::default().to_string();
     let path = program("weir-gateway");
     let mut gateway = Gateway::start_as(&path, &environment, folder, &config, DIRECTORY);
     let serves = |id: u32| format!("READY=1\nMAINPID={id}\nSTATUS=serving");
-    assert_eq!(hear(), serves(gateway.id()));
+    assert_eq!(receive(), serves(gateway.id()));
     let new = gateway.upgrade();
-    assert_eq!(hear(), serves(new));
+    assert_eq!(receive(), serves(new));
     assert_eq!(gateway.wait_for_exit(), Some(0));
     assert!(process::signal(new, "TERM"));
-    assert!(hear().starts_with("STOPPING=1\n"), "the old process said nothing when it ended");
+    assert!(receive().starts_with("STOPPING=1\n"), "the old process said nothing when it ended");
 }
 
 #[test]

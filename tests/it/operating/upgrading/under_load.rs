@@ -100,7 +100,7 @@ fn hammer(address: &str, stop: &AtomicBool, admitted: &Mutex<Admitted>) {
 }
 
 #[test]
-fn no_window_holds_more_than_the_limit_and_none_much_less() {
+fn no_window_admits_more_than_the_limit_and_none_much_less() {
     const LIMIT: usize = 200;
     const WINDOW: Duration = Duration::from_secs(2);
     let world = World::with(|config| {

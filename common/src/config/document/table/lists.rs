@@ -100,7 +100,7 @@ impl Table<'_> {
             None => {}
         }
         let shape = shape_of(|table| drop(read(table)));
-        self.ask(key, doc, json!({"type": "array", "items": shape}));
+        self.describe(key, doc, json!({"type": "array", "items": shape}));
         self.effective.insert(key.to_owned(), effective.into());
         made
     }
@@ -112,7 +112,7 @@ impl Table<'_> {
         kind: ItemKind<impl Fn(&DeValue<'_>) -> Option<T>>,
     ) -> Vec<Spanned<T>> {
         let ItemKind { shape, wanted, read } = kind;
-        self.ask(key, doc, json!({"type": "array", "items": shape}));
+        self.describe(key, doc, json!({"type": "array", "items": shape}));
         let Some((at, value)) = self.value(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             return self.wrong(key, at, value, &wanted).unwrap_or_default();

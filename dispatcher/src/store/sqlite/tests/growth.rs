@@ -95,7 +95,7 @@ fn costs(thousands: u64) -> BTreeMap<&'static str, i64> {
         let all = filled(&store, thousands).await;
         let mut costs = BTreeMap::new();
         let mut cost = |call| {
-            let steps = watch.take().values().map(|seen| seen.steps).sum();
+            let steps = watch.drain().values().map(|seen| seen.steps).sum();
             assert!(costs.insert(call, steps).is_none(), "{call} twice");
         };
         reads(&store, &all, &mut cost).await;

@@ -33,7 +33,7 @@ fn statements() -> Vec<String> {
         let (folder, store) = watched(&watch);
         (folder, Arc::new(store) as Arc<dyn Store>)
     }));
-    let seen = watch.take().into_keys();
+    let seen = watch.drain().into_keys();
     let plain = |sql: &String| PLAIN.iter().any(|word| sql.starts_with(word));
     seen.filter(|sql| !plain(sql)).collect()
 }
@@ -48,7 +48,7 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
     steps
 }
 
-fn goes_through_all(step: &str) -> bool {
+fn scans_all(step: &str) -> bool {
     let narrow = NARROW.iter().any(|name| step.contains(name));
     let small = SMALL.iter().any(|name| step.contains(name));
     step.contains("TEMP B-TREE") || (step.contains("SCAN") && !narrow && !small)
@@ -65,7 +65,7 @@ fn no_statement_scans_a_whole_table() {
     }
     for sql in all {
         for step in plan(&conn, &sql) {
-            assert!(!goes_through_all(&step), "{sql}\n{step}");
+            assert!(!scans_all(&step), "{sql}\n{step}");
         }
     }
 }
@@ -81,7 +81,7 @@ fn a_scan_and_a_sort_are_seen() {
         "SELECT id FROM attempts WHERE endpoint = 1",
     ] {
         let steps = plan(&conn, sql);
-        assert!(steps.iter().any(|step| goes_through_all(step)), "{sql}\n{steps:?}");
+        assert!(steps.iter().any(|step| scans_all(step)), "{sql}\n{steps:?}");
     }
 }
 

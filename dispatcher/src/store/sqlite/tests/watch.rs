@@ -32,7 +32,7 @@ impl Watch {
     }
 
     /// All that was seen since the last call.
-    pub(super) fn take(&self) -> BTreeMap<String, Seen> {
+    pub(super) fn drain(&self) -> BTreeMap<String, Seen> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 

@@ -83,9 +83,9 @@ pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn S
     let (new, arrivals) = accept(store, batch, t(3)).await;
     assert_eq!(new, [true, true, false, false]);
     assert_eq!(arrivals.iter().map(|one| one.webhook).collect::<Vec<_>>(), [one.id, two.id]);
-    let stranger = NewEvent { workspace: "ws_new".into(), ..event("evt_1") };
+    let other_workspace = NewEvent { workspace: "ws_new".into(), ..event("evt_1") };
     let another = NewEvent { digest: [9; 32], ..other("evt_2") };
-    match store.accept(vec![stranger, another], t(4)).await.unwrap() {
+    match store.accept(vec![other_workspace, another], t(4)).await.unwrap() {
         Accepted::Conflict(places) => assert_eq!(places, [1]),
         Accepted::Stored { new, .. } => panic!("stored {new:?}"),
     }
