@@ -15,8 +15,8 @@
     reason = "a run that breaks a promise says which and stops"
 )]
 
-// Random numbers that repeat themselves, and spans of time.
-mod dice;
+// Spans of time.
+mod spans;
 
 // What customers, backends and upkeep ask for, and what they are answered.
 mod orders;

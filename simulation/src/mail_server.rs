@@ -9,8 +9,8 @@ use weir_dispatcher::email::smtp::SendResult;
 use weir_dispatcher::state::State;
 use weir_dispatcher::store::StoreError;
 use weir_dispatcher::store::types::NewMail;
+use weir_tests::rng::SeededRng;
 
-use crate::dice::Dice;
 use crate::model::{SECRETS, violated};
 
 /// A mail that reached the server, and what that said.
@@ -40,7 +40,7 @@ pub(crate) async fn post(
         }
         // The key would tell of keys that no seed decides.
         let nth = luck.unwrap_or(0).wrapping_add(posted.fetch_add(1, Ordering::Relaxed));
-        let posting = match Dice::new(nth).roll(100) {
+        let posting = match SeededRng::new(nth).below(100) {
             _ if luck.is_none() => SendResult::Sent,
             0..=9 => SendResult::Abandoned("there is no such mailbox".to_owned()),
             10..=54 => SendResult::Failed("later".to_owned()),

@@ -9,17 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime, micros};
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::outcome::Outcome;
+use weir_tests::promises::Promises;
+use weir_tests::promises::pace::Pace;
+use weir_tests::promises::same::Same;
 
 use crate::model::counts::Counts;
 use crate::model::outbox::Outbox;
 use crate::model::record::Record;
-use crate::model::slots::{InFlightSlots, Start};
+use crate::model::slots::InFlightSlots;
 use crate::model::turns::Turns;
 use crate::model::upkeep::Upkeep;
 use crate::orders::Order;
@@ -109,8 +112,6 @@ pub(crate) struct Delivery {
     pub(crate) paused_before: Duration,
     pub(crate) attempts: u32,
     pub(crate) flight: Option<Flight>,
-    /// The receiver has said 2xx since it began.
-    pub(crate) taken: bool,
     /// It was tried since the reactivation that was then.
     pub(crate) drained: Option<UnixTime>,
     /// It began anew by its owner's wish: it has left the order of creation.
@@ -128,6 +129,7 @@ impl Delivery {
 
 pub(crate) mod counts;
 pub(crate) mod outbox;
+mod promised;
 pub(crate) mod record;
 pub(crate) mod slots;
 pub(crate) mod turns;
@@ -166,8 +168,11 @@ pub(crate) struct Model {
     /// Events that are known to be on disk.
     pub(crate) on_disk: BTreeSet<Arc<str>>,
     pub(crate) orders: BTreeMap<u64, Order>,
-    /// Starts at each URL within the window, as its receiver saw them.
-    pub(crate) starts: Vec<VecDeque<Start>>,
+    /// What an outsider can judge of each event and webhook.
+    pub(crate) promises: Promises<Arc<str>, WebhookId>,
+    pub(crate) bodies: Same<Arc<str>, Bytes>,
+    /// Starts at each URL, as its receiver saw them.
+    pub(crate) starts: Vec<Pace>,
     pub(crate) places: Vec<InFlightSlots>,
     /// When processes were found to have been killed: within a window of each, a place for every
     /// attempt that may have been under way is taken, of which there were so many.
@@ -194,7 +199,9 @@ impl Model {
     pub(crate) fn new(urls: Vec<String>, settings: Settings, memory: usize, trace: Trace) -> Self {
         let places = InFlightSlots::fresh(1, usize::MAX, Tick(0));
         Self {
-            starts: vec![VecDeque::new(); urls.len()],
+            promises: Promises::new(micros(settings.retry.give_up_after)),
+            bodies: Same::default(),
+            starts: vec![Pace::default(); urls.len()],
             places: vec![places; urls.len()],
             urls,
             settings,
@@ -245,17 +252,6 @@ impl Model {
         self.under_way.values().filter(|at| url.is_none_or(|url| **at == url)).count()
     }
 
-    /// Takes in a delivery that is on disk.
-    pub(crate) fn comes(&mut self, delivery: Delivery) {
-        let name = (delivery.event.clone(), delivery.hook);
-        self.on_disk.insert(delivery.event.clone());
-        if self.names.insert(name, delivery.id).is_some() {
-            violated("8", format!("{} was stored twice for one webhook", delivery.event));
-        }
-        self.open.insert((delivery.hook, delivery.id));
-        self.deliveries.insert(delivery.id, delivery);
-    }
-
     /// Webhooks that an event is for.
     pub(crate) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
         let of = |hook: &&Hook| !hook.deleted && *hook.ws == *ws && hook.events.has(kind);
@@ -267,6 +263,7 @@ impl Model {
         self.counts.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
+        self.promises.give_up_after = micros(self.settings.retry.give_up_after);
         let most = self.settings.egress.in_flight_per_endpoint();
         for places in &mut self.places {
             // What ends in this moment may be heard of before or after.
@@ -364,7 +361,8 @@ impl Model {
         delivery.waits_until(due, now);
         (delivery.step, delivery.first, delivery.since) = (0, None, None);
         delivery.paused_before = Duration::ZERO;
-        (delivery.taken, delivery.redelivered) = (false, true);
+        delivery.redelivered = true;
+        self.promises.redelivered(delivery.pair(), now.tick.0, true);
         if let Some(flight) = &mut delivery.flight {
             flight.loose = true;
         }
@@ -380,6 +378,7 @@ impl Model {
         hook.record = Record::default();
         for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
             let delivery = self.deliveries.get_mut(open).unwrap();
+            self.promises.needs_no_delay(delivery.pair());
             if let Some(flight) = &mut delivery.flight {
                 flight.loose = true;
                 // It was tried since, and waits for its own time.

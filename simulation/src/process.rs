@@ -31,8 +31,8 @@ use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::sqlite::read_pool::executor::manual::ManualReads;
 use weir_dispatcher::store::sqlite::writer::manual::ManualWriter;
 use weir_dispatcher::worker::{Completion, Drained, InMemory, Memory, Resources, Turn, Worker};
+use weir_tests::rng::SeededRng;
 
-use crate::dice::Dice;
 use crate::mail_server::Letters;
 use crate::orders::{Answer, Order};
 use crate::process::perform::{Counter, perform};
@@ -244,13 +244,13 @@ impl Process {
     }
 
     /// One turn of the worker's loop; says whether anything was done.
-    pub(crate) fn turn(&mut self, dice: &mut Dice) -> bool {
+    pub(crate) fn turn(&mut self, rng: &mut SeededRng) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let (heard, tasks) = (worker.queued_commands(), worker.tasks());
         let lingering = self.lingering.load(Ordering::Relaxed) > 0;
         let late = !self.late.is_empty();
         if self.jumbled {
-            jumble(worker, &mut self.late, dice);
+            jumble(worker, &mut self.late, rng);
         } else {
             worker.catch_up();
         }
@@ -273,12 +273,12 @@ impl Process {
 
     /// Lets the store look at what the worker asks for, and tell of what it saw a step ago or
     /// earlier, unless that takes longer; says whether anybody may be told of anything.
-    pub(crate) fn read(&mut self, dice: &mut Dice, tells: bool) -> bool {
+    pub(crate) fn read(&mut self, rng: &mut SeededRng, tells: bool) -> bool {
         let any = self.reads.any();
-        if any && tells && (!self.jumbled || dice.chance(50)) {
+        if any && tells && (!self.jumbled || rng.chance(50)) {
             self.reads.deliver();
         }
-        if any && (!self.jumbled || dice.chance(50)) {
+        if any && (!self.jumbled || rng.chance(50)) {
             self.reads.begin();
         }
         any && tells
@@ -338,18 +338,18 @@ impl Process {
 
 /// Tells a worker what has come, in any order, and some of it later: its tasks end on many
 /// threads, and any of them may be first.
-fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, dice: &mut Dice) {
+fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, rng: &mut SeededRng) {
     late.extend(std::iter::from_fn(|| worker.next_completion()));
     let mut news = worker.queued_commands();
     let mut tasks = std::mem::take(late);
     while news > 0 || !tasks.is_empty() {
-        if dice.roll((news + tasks.len()) as u64) < news as u64 {
+        if rng.below((news + tasks.len()) as u64) < news as u64 {
             news -= 1;
             // Who tells it is a way on which nothing overtakes.
             worker.next_command().into_iter().for_each(|command| worker.handle_command(command));
             continue;
         }
-        let told = tasks.swap_remove(dice.roll(tasks.len() as u64) as usize);
-        if dice.chance(20) { late.push(told) } else { worker.handle_completion(told) }
+        let told = tasks.swap_remove(rng.below(tasks.len() as u64) as usize);
+        if rng.chance(20) { late.push(told) } else { worker.handle_completion(told) }
     }
 }

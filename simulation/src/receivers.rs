@@ -12,8 +12,7 @@ use tokio::sync::oneshot;
 use weir_dispatcher::delivery::connection::AttemptRequest;
 use weir_dispatcher::delivery::transport::{Answer, Transport};
 use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
-
-use crate::dice::Dice;
+use weir_tests::rng::SeededRng;
 
 /// An attempt that has reached the network.
 pub(crate) struct Call {
@@ -118,41 +117,41 @@ impl Receiver {
         &self,
         request: &AttemptRequest,
         deadline: Duration,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
     ) -> Reaction {
         let event = request.headers["webhook-id"].to_str().unwrap();
         let ms = Duration::from_millis;
         let poisoned = self.poisons && event.ends_with('7');
         let mood = match self.mood {
-            Mood::Flapping => *dice.pick(&MOODS).unwrap(),
+            Mood::Flapping => *rng.pick(&MOODS).unwrap(),
             mood => mood,
         };
         let status = |status| Outcome::of_status(status);
         let (after, outcome) = match mood {
-            Mood::Scarce if dice.chance(25) => (ms(0), Outcome::Internal(Fault::Resources)),
-            Mood::Parting if !request.fresh_connection && dice.chance(40) => {
-                (ms(dice.roll(100)), Outcome::Internal(Fault::StaleConnection))
+            Mood::Scarce if rng.chance(25) => (ms(0), Outcome::Internal(Fault::Resources)),
+            Mood::Parting if !request.fresh_connection && rng.chance(40) => {
+                (ms(rng.below(100)), Outcome::Internal(Fault::StaleConnection))
             }
             Mood::Well | Mood::Flapping | Mood::Scarce | Mood::Parting if poisoned => {
-                (ms(dice.roll(2) * dice.roll(50)), status(422))
+                (ms(rng.below(2) * rng.below(50)), status(422))
             }
             Mood::Well | Mood::Flapping | Mood::Scarce | Mood::Parting => {
-                (ms(dice.roll(300)), status(200 + dice.roll(7) as u16))
+                (ms(rng.below(300)), status(200 + rng.below(7) as u16))
             }
-            Mood::Late => (deadline.saturating_sub(ms(2)) + ms(dice.roll(5)), status(200)),
-            Mood::Tardy => (deadline + deadline / 100 * dice.roll(300) as u32, status(200)),
-            Mood::Slow => (ms(2_000 + dice.roll(7_000)), status(if poisoned { 500 } else { 200 })),
-            Mood::Refusing => (ms(dice.roll(3)), Outcome::Failed(Failure::Refused)),
+            Mood::Late => (deadline.saturating_sub(ms(2)) + ms(rng.below(5)), status(200)),
+            Mood::Tardy => (deadline + deadline / 100 * rng.below(300) as u32, status(200)),
+            Mood::Slow => (ms(2_000 + rng.below(7_000)), status(if poisoned { 500 } else { 200 })),
+            Mood::Refusing => (ms(rng.below(3)), Outcome::Failed(Failure::Refused)),
             Mood::Nameless => {
-                (ms(dice.roll(2) * dice.roll(2_000)), Outcome::Internal(Fault::Resolver))
+                (ms(rng.below(2) * rng.below(2_000)), Outcome::Internal(Fault::Resolver))
             }
             Mood::Silent => (Duration::MAX, Outcome::Failed(Failure::Timeout)),
-            Mood::Erring => (ms(dice.roll(2_000)), status([500, 404, 410][dice.roll(3) as usize])),
-            Mood::Limiting => (ms(dice.roll(20)), status([429, 503][dice.roll(2) as usize])),
-            Mood::Redirecting => (ms(dice.roll(20)), status(302)),
+            Mood::Erring => (ms(rng.below(2_000)), status([500, 404, 410][rng.below(3) as usize])),
+            Mood::Limiting => (ms(rng.below(20)), status([429, 503][rng.below(2) as usize])),
+            Mood::Redirecting => (ms(rng.below(20)), status(302)),
         };
-        let says = mood == Mood::Limiting || (mood == Mood::Redirecting && dice.chance(50));
-        let retry_after = says.then(|| [0, 1, 30, 90, 3_600, 100_000][dice.roll(6) as usize]);
+        let says = mood == Mood::Limiting || (mood == Mood::Redirecting && rng.chance(50));
+        let retry_after = says.then(|| [0, 1, 30, 90, 3_600, 100_000][rng.below(6) as usize]);
         Reaction { after, outcome, retry_after }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_common::time::{Clock, Tick};
+use weir_tests::rng::SeededRng;
 
-use crate::dice::Dice;
 use crate::model::Trace;
 use crate::model::counts::Counts;
 use crate::scenarios::{Life, Tempo, config};
@@ -107,15 +107,15 @@ fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
     let place = Place::new(seed);
-    let mut dice = Dice::new(seed);
-    let tempo = Tempo::of(&mut dice);
-    let config = config(&mut dice);
-    let urls = (0..1 + dice.roll(4)).map(|n| format!("https://r{n}.example/in/linnet")).collect();
-    let mut world = World::new(place.0.clone(), &config, urls, dice, trace);
+    let mut rng = SeededRng::new(seed);
+    let tempo = Tempo::of(&mut rng);
+    let config = config(&mut rng);
+    let urls = (0..1 + rng.below(4)).map(|n| format!("https://r{n}.example/in/linnet")).collect();
+    let mut world = World::new(place.0.clone(), &config, urls, rng, trace);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             world.start().await;
-            let mut life = Life::new(tempo, world.now().tick, &mut world.dice);
+            let mut life = Life::new(tempo, world.now().tick, &mut world.rng);
             let end = world.now().tick.plus(tempo.horizon);
             while world.now().tick < end {
                 if over() {

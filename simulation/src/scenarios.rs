@@ -12,13 +12,14 @@ use weir_common::time::{Tick, UnixTime, micros};
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::store::types::NewEvent;
+use weir_tests::rng::SeededRng;
 
-use crate::dice::{DAY, Dice, HOUR, MINUTE, SECOND};
 use crate::faults::Disk;
 use crate::model::{Delivery, Hook, violated};
 use crate::orders::{Order, WORKSPACES};
 use crate::receivers::{MOODS, Mood};
 use crate::scenarios::acts::Act;
+use crate::spans::{DAY, HOUR, MINUTE, SECOND};
 use crate::world::World;
 
 /// With so much that waits, no more comes: a world is to end some day.
@@ -38,9 +39,9 @@ pub(crate) struct Tempo {
 }
 
 impl Tempo {
-    pub(crate) fn of(dice: &mut Dice) -> Self {
-        let clocks = dice.chance(15);
-        match dice.roll(10) {
+    pub(crate) fn of(rng: &mut SeededRng) -> Self {
+        let clocks = rng.chance(15);
+        match rng.below(10) {
             0..=2 => Self {
                 horizon: 200 * DAY,
                 events: [5 * HOUR, 8 * DAY],
@@ -99,7 +100,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(crate) fn new(tempo: Tempo, now: Tick, dice: &mut Dice) -> Self {
+    pub(crate) fn new(tempo: Tempo, now: Tick, rng: &mut SeededRng) -> Self {
         let far = now.plus(tempo.troubles[1]);
         let moods = now.plus(tempo.moods[0]);
         Self {
@@ -112,7 +113,7 @@ impl Life {
             plans: BTreeMap::new(),
             planned: 0,
             recovers: now,
-            open_max: *dice.pick(&OPEN_MAX).unwrap(),
+            open_max: *rng.pick(&OPEN_MAX).unwrap(),
             made: 0,
         }
     }
@@ -137,7 +138,7 @@ impl Life {
         let now = world.now().tick;
         let tempo = self.tempo;
         let again = |world: &mut World, [from, to]: [Duration; 2]| {
-            now.plus(world.dice.span(from, to).max(Duration::from_millis(1)))
+            now.plus(world.rng.span(from, to).max(Duration::from_millis(1)))
         };
         if self.recovers <= now {
             if world.process.is_none() {
@@ -147,10 +148,10 @@ impl Life {
             }
         }
         if self.moods <= now {
-            let nth = world.dice.roll(world.receivers.len() as u64) as usize;
-            let mood = *world.dice.pick(&MOODS).unwrap();
+            let nth = world.rng.below(world.receivers.len() as u64) as usize;
+            let mood = *world.rng.pick(&MOODS).unwrap();
             world.receivers[nth].mood = mood;
-            world.receivers[nth].poisons = world.dice.chance(30);
+            world.receivers[nth].poisons = world.rng.chance(30);
             let moment = world.now();
             world.model.note(moment, || format!("url {nth} is {mood:?}"));
             self.moods = again(world, tempo.moods);
@@ -160,8 +161,8 @@ impl Life {
             self.owners = again(world, tempo.owners);
         }
         if self.events <= now {
-            let burst = if world.dice.chance(80) { 3 } else { tempo.burst };
-            for _ in 0..1 + world.dice.roll(burst) {
+            let burst = if world.rng.chance(80) { 3 } else { tempo.burst };
+            for _ in 0..1 + world.rng.below(burst) {
                 self.events(world);
             }
             self.events = again(world, tempo.events);
@@ -181,7 +182,7 @@ impl Life {
     pub(crate) fn burst(&mut self, world: &mut World, ws: usize, count: u64) {
         let mut left = count;
         while left > 0 {
-            let some = (1 + world.dice.roll(20)).min(left);
+            let some = (1 + world.rng.below(20)).min(left);
             let batch = self.batch(world, ws, some);
             self.send(world, batch);
             left -= some;
@@ -189,7 +190,7 @@ impl Life {
     }
 
     fn batch(&mut self, world: &mut World, ws: usize, count: u64) -> Vec<NewEvent> {
-        let kind = |world: &mut World| EventType::ALL[world.dice.roll(3) as usize];
+        let kind = |world: &mut World| EventType::ALL[world.rng.below(3) as usize];
         let mut one = || (kind(world), world.padding());
         let kinds: Vec<_> = (0..count).map(|_| one()).collect();
         kinds.into_iter().map(|(kind, more)| self.event(WORKSPACES[ws], kind, more)).collect()
@@ -214,10 +215,10 @@ impl Life {
 
     /// A batch of events, sometimes with some that were sent before.
     fn events(&mut self, world: &mut World) {
-        let (number, count) = (world.dice.roll(2) as usize, 1 + world.dice.roll(3));
+        let (number, count) = (world.rng.below(2) as usize, 1 + world.rng.below(3));
         let ws = WORKSPACES[number];
         let mut batch = self.batch(world, number, count);
-        if world.dice.chance(10) {
+        if world.rng.chance(10) {
             let again = world.model.deliveries.values().next_back();
             let again = again.filter(|one| {
                 let there = world.model.hooks[&one.hook].ws.as_ref() == ws;
@@ -240,26 +241,26 @@ impl Life {
     fn owner(&mut self, world: &mut World) {
         let alive: Vec<_> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let busy = |hook: &Hook| world.model.orders.values().any(|order| order.names(hook.id));
-        let mut dice = world.dice.clone();
+        let mut rng = world.rng.clone();
         let paused: Vec<_> = alive.iter().filter(|hook| hook.paused_at.is_some()).collect();
-        let hook = match dice.pick(&paused) {
-            Some(hook) if dice.chance(70) => Some(**hook),
-            _ => dice.pick(&alive).copied(),
+        let hook = match rng.pick(&paused) {
+            Some(hook) if rng.chance(70) => Some(**hook),
+            _ => rng.pick(&alive).copied(),
         };
-        let (ws, url) = (*dice.pick(&WORKSPACES).unwrap(), dice.pick(&world.model.urls).cloned());
+        let (ws, url) = (*rng.pick(&WORKSPACES).unwrap(), rng.pick(&world.model.urls).cloned());
         let url = url.unwrap();
-        let secret = format!("whsec_{:016x}", dice.next());
-        let events = EventSet::of(EventType::ALL.into_iter().take(1 + dice.roll(3) as usize));
-        let order = match (hook, dice.roll(100)) {
+        let secret = format!("whsec_{:016x}", rng.next());
+        let events = EventSet::of(EventType::ALL.into_iter().take(1 + rng.below(3) as usize));
+        let order = match (hook, rng.below(100)) {
             (None, _) => Order::Create { ws: ws.into(), url, events, secret },
             (_, 0..=14) if alive.len() < 6 => Order::Create { ws: ws.into(), url, events, secret },
             (_, 15..=20) => Order::Sweep,
-            (_, 21..=26) => Order::Post(Some(dice.next())),
+            (_, 21..=26) => Order::Post(Some(rng.next())),
             (_, 27..=31) => Order::RedeliverFailed { ws: ws.into() },
-            (Some(hook), _) if busy(hook) => Order::Post(Some(dice.next())),
+            (Some(hook), _) if busy(hook) => Order::Post(Some(rng.next())),
             (Some(hook), 32..=46) => {
                 // One of a webhook that is gone must be refused.
-                let gone = dice.chance(20);
+                let gone = rng.chance(20);
                 let over = |one: &&Delivery| {
                     let of = &world.model.hooks[&one.hook];
                     one.state.is_some_and(|state| state != DeliveryState::Waiting)
@@ -267,9 +268,9 @@ impl Life {
                 };
                 let over: Vec<_> = world.model.deliveries.values().filter(over).collect();
                 let ws = hook.ws.clone();
-                match dice.pick(&over) {
+                match rng.pick(&over) {
                     Some(one) => Order::Redeliver { ws, delivery: one.id },
-                    None => Order::Post(Some(dice.next())),
+                    None => Order::Post(Some(rng.next())),
                 }
             }
             (Some(hook), roll) => {
@@ -292,7 +293,7 @@ impl Life {
                 }
             }
         };
-        world.dice = dice;
+        world.rng = rng;
         let now = world.now();
         world.model.note(now, || format!("orders {}", order.short()));
         world.order(order);
@@ -301,28 +302,28 @@ impl Life {
     /// Something goes wrong.
     fn trouble(&mut self, world: &mut World) {
         let now = world.now();
-        let down = match world.dice.roll(4) {
+        let down = match world.rng.below(4) {
             0 => Duration::from_millis(1),
-            1 => world.dice.span(SECOND, MINUTE),
-            _ => world.dice.span(SECOND, self.tempo.troubles[1]),
+            1 => world.rng.span(SECOND, MINUTE),
+            _ => world.rng.span(SECOND, self.tempo.troubles[1]),
         };
         if world.process.is_none() || world.disk != Disk::Well || world.stopping {
             return;
         }
         self.recovers = now.tick.plus(down);
-        if self.tempo.clocks && world.dice.chance(60) {
-            let by = micros(world.dice.span(SECOND, 3 * DAY));
-            let set = if world.dice.chance(50) { now.unix.0 + by } else { now.unix.0 - by };
+        if self.tempo.clocks && world.rng.chance(60) {
+            let by = micros(world.rng.span(SECOND, 3 * DAY));
+            let set = if world.rng.chance(50) { now.unix.0 + by } else { now.unix.0 - by };
             world.model.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
             world.set_clock(UnixTime(set));
         }
         // Something is to be asked for when it happens.
         self.owner(world);
-        match world.dice.roll(100) {
-            0..=44 => world.crash_in = Some(world.dice.roll(12) as u32),
+        match world.rng.below(100) {
+            0..=44 => world.crash_in = Some(world.rng.below(12) as u32),
             45..=59 => {
-                let by = world.dice.span(SECOND, 2 * HOUR);
-                world.stands_in = Some((1 + world.dice.roll(12) as u32, by));
+                let by = world.rng.span(SECOND, 2 * HOUR);
+                world.stands_in = Some((1 + world.rng.below(12) as u32, by));
             }
             roll @ 60..=76 => {
                 let alive = world.model.hooks.values().filter(|hook| !hook.deleted);
@@ -363,13 +364,13 @@ impl Life {
             }
             let paused = world.model.hooks.values();
             let paused = paused.filter(|hook| !hook.deleted && hook.paused_at.is_some());
-            let orders: Vec<_> = paused
-                .map(|hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id })
-                .collect();
+            let order = |hook: &Hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id };
+            let orders: Vec<_> = paused.map(order).collect();
             orders.into_iter().for_each(|order| world.order(order));
             world.order(Order::Post(None));
             world.settle().await;
             if world.model.open.is_empty() && !world.mails_wait() {
+                world.model.nothing_is_owed();
                 return world.crash().await;
             }
             world.go_on(world.now().tick.plus(HOUR)).await;
@@ -380,12 +381,12 @@ impl Life {
 }
 
 /// The contract's settings, or nearly: what a pace, a cap or a patience of another size shows.
-pub(crate) fn config(dice: &mut Dice) -> String {
-    let requests: u32 = *dice.pick(&[100, 100, 20, 20, 6]).unwrap();
-    let total = *dice.pick(&[4_096, 40, 20]).unwrap();
-    let pause_after = dice.pick(&["24h", "24h", "3h", "20m"]).unwrap();
-    let deadline = *dice.pick(&[10, 10, 4, 15]).unwrap();
-    let mode = dice.pick(&["delay", "delay", "delay", "offset"]).unwrap();
+pub(crate) fn config(rng: &mut SeededRng) -> String {
+    let requests: u32 = *rng.pick(&[100, 100, 20, 20, 6]).unwrap();
+    let total = *rng.pick(&[4_096, 40, 20]).unwrap();
+    let pause_after = rng.pick(&["24h", "24h", "3h", "20m"]).unwrap();
+    let deadline = *rng.pick(&[10, 10, 4, 15]).unwrap();
+    let mode = rng.pick(&["delay", "delay", "delay", "offset"]).unwrap();
     // One endpoint that does not answer may not hold them all.
     let total = total.max((requests * deadline).div_ceil(60) + 3);
     format!(

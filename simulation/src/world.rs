@@ -12,10 +12,12 @@ use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 use weir_dispatcher::store::DeliveryQueue;
 use weir_dispatcher::worker::InMemory;
+use weir_tests::promises::When;
+use weir_tests::promises::pace::Pace;
+use weir_tests::rng::SeededRng;
 
 use crate::checks::ledger::Read;
 use crate::checks::secrets::logged_nothing_secret;
-use crate::dice::Dice;
 use crate::faults::Disk;
 use crate::model::{Model, Trace, violated};
 use crate::orders::Order;
@@ -30,7 +32,7 @@ pub(crate) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 const STEPS_MAX: u32 = 50_000;
 
 pub(crate) struct World {
-    pub(crate) dice: Dice,
+    pub(crate) rng: SeededRng,
     pub(crate) machine: Machine,
     pub(crate) process: Option<Process>,
     pub(crate) model: Model,
@@ -65,18 +67,18 @@ impl World {
         folder: PathBuf,
         config: &str,
         urls: Vec<String>,
-        dice: Dice,
+        rng: SeededRng,
         trace: Trace,
     ) -> Self {
-        let mut dice = dice;
-        let (is_slow, jumbled, large) = (dice.chance(50), dice.chance(50), dice.chance(15));
+        let mut rng = rng;
+        let (is_slow, jumbled, large) = (rng.chance(50), rng.chance(50), rng.chance(15));
         let memory = [64 << 20, 40 << 10, 4 << 10];
-        let memory = [(); 2].map(|()| *dice.pick(&memory).unwrap());
+        let memory = [(); 2].map(|()| *rng.pick(&memory).unwrap());
         let machine = Machine::new(folder, config, Clock::manual(START), memory);
         let model = Model::new(urls.clone(), machine.settings.clone(), memory[0], trace);
         let receiver = |url| Receiver { url, mood: Mood::Well, poisons: false };
         Self {
-            dice,
+            rng,
             machine,
             process: None,
             model,
@@ -137,7 +139,7 @@ impl World {
         }
         if self.model.clock_set && now.tick.since(self.model.set_at) < 2 * window {
             // Starts are on disk by the time of day: a clock that was set tells them wrongly.
-            self.model.starts.iter_mut().for_each(std::collections::VecDeque::clear);
+            self.model.starts.iter_mut().for_each(Pace::forget);
         }
         self.process = Some(process);
         // No process reads its store within no time at all.
@@ -153,6 +155,7 @@ impl World {
         logged_nothing_secret(&process.log);
         self.model.note(now, || "is killed".to_owned());
         self.model.counts.crashes += 1;
+        self.model.promises.process_ended(When::exactly(now.tick.0));
         process.kill().await;
         // What had been handed to the network may or may not have gone out.
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
@@ -169,8 +172,8 @@ impl World {
             return;
         }
         self.numbers += 1;
-        let dice = &mut self.dice;
-        let mut steps = || if dice.chance(60) { 0 } else { dice.roll(40) };
+        let rng = &mut self.rng;
+        let mut steps = || if rng.chance(60) { 0 } else { rng.below(40) };
         let ways = [steps(), steps()];
         process.order(self.numbers, order.clone(), ways);
         self.model.orders.insert(self.numbers, order);
@@ -178,7 +181,7 @@ impl World {
 
     /// How much longer than it need be a body is.
     pub(crate) fn padding(&mut self) -> usize {
-        if self.large && self.dice.chance(50) { self.dice.roll(100_000) as usize } else { 0 }
+        if self.large && self.rng.chance(50) { self.rng.below(100_000) as usize } else { 0 }
     }
 
     /// Other settings become active.
@@ -212,8 +215,8 @@ impl World {
     /// Goes on until all is idle, or the process is killed on the way.
     pub(crate) async fn settle(&mut self) {
         self.end_attempts();
-        if self.is_slow && self.now().tick >= self.slow_until && self.dice.chance(5) {
-            let by = self.dice.span(Duration::from_millis(1), Duration::from_secs(2));
+        if self.is_slow && self.now().tick >= self.slow_until && self.rng.chance(5) {
+            let by = self.rng.span(Duration::from_millis(1), Duration::from_secs(2));
             self.slow(by);
         }
         let mut quiet = 0;
@@ -281,7 +284,7 @@ impl World {
             busy = true;
             self.model.answered(answer, &*process.store, now);
         }
-        busy |= process.turn(&mut self.dice);
+        busy |= process.turn(&mut self.rng);
         breathe().await;
         busy |= self.take_calls(now);
         let process = self.process.as_mut().unwrap();
@@ -289,10 +292,10 @@ impl World {
             return true;
         }
         let tells = now.tick >= self.tells_at;
-        if now.tick >= self.slow_until && process.read(&mut self.dice, tells) {
+        if now.tick >= self.slow_until && process.read(&mut self.rng, tells) {
             busy = true;
             if now.tick < self.leisurely_until {
-                let by = self.dice.span(Duration::from_millis(20), Duration::from_secs(1));
+                let by = self.rng.span(Duration::from_millis(20), Duration::from_secs(1));
                 self.tells_at = now.tick.plus(by);
             }
         }
@@ -301,7 +304,7 @@ impl World {
             busy = true;
             self.model.counts.commits += 1;
             if now.tick < self.sluggish_until {
-                let by = self.dice.span(Duration::from_millis(20), Duration::from_secs(1));
+                let by = self.rng.span(Duration::from_millis(20), Duration::from_secs(1));
                 self.slow_until = now.tick.plus(by);
             }
             if self.crash_in == Some(1) {
@@ -340,9 +343,9 @@ impl World {
             if in_flight != seen {
                 violated("caps", format!("{in_flight} are said to be under way, {seen} are"));
             }
-            if self.model.orders.is_empty() && self.dice.chance(2) {
+            if self.model.orders.is_empty() && self.rng.chance(2) {
                 let store = process.store.clone();
-                self.model.read_pages(&store, &mut self.dice, now).await;
+                self.model.read_pages(&store, &mut self.rng, now).await;
             }
         }
     }

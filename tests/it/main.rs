@@ -25,6 +25,7 @@ mod interleavings;
 mod limits;
 mod operating;
 mod over_tls;
+mod promises;
 mod proxying;
 mod real_servers;
 mod references;

@@ -1,22 +1,22 @@
 //! Whether weir-dispatcher keeps its word while it is killed, stopped, starved of disk and has its
-//! clock set: the real program under load, and books of what was acknowledged and what arrived.
+//! clock set: the real program under load, and a history of what was acknowledged and what arrived.
 //!
 //! `tests/it/dispatching/faults.rs` runs it for seconds, `benches/src/bin/survive.rs` for hours.
 //!
 //! # Invariants
 //!
-//! 1. The checker (`books`, `receivers`, `judge`) believes nothing that the dispatcher says of
+//! 1. The checker (`history`, `receivers`, `judge`) believes nothing that the dispatcher says of
 //!    itself, but for what it gave up, which is judged too, and for timeouts on a slow machine,
 //!    which are counted apart (`logs`).
-//! 2. What is done to the process is in the books before it is done.
+//! 2. What is done to the process is in the history before it is done.
 //! 3. At the end every receiver is healthy, and everything must have arrived.
 
-pub mod books;
 pub mod cast;
 pub mod clients;
 pub mod disk;
 pub mod events;
-pub mod fate;
+pub mod faults;
+pub mod history;
 pub mod judge;
 pub mod logs;
 pub mod receivers;
@@ -28,15 +28,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::books::Books;
 use self::clients::{GivenUp, Owner, backend};
 use self::disk::Disk;
-use self::fate::{Fate, Part, Scale};
+use self::faults::{FaultInjector, Part, Scale};
+use self::history::History;
 use self::judge::Verdict;
 use self::receivers::Receivers;
 use self::victim::Victim;
 use self::wall_clock::WallClock;
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 use crate::wait::Deadline;
 
 /// Backends that post at one time.
@@ -54,14 +54,14 @@ const AHEAD_SECONDS: i64 = 5 * 86_400;
 pub struct Plan {
     /// The dispatcher.
     pub program: PathBuf,
-    /// Where its files and the books go. There is nothing of an earlier run.
+    /// Where its files and the history go. There is nothing of an earlier run.
     pub folder: PathBuf,
     /// What it is about.
     pub part: Part,
-    /// How long blows are dealt, at least.
+    /// How long faults are injected, at least.
     pub time: Duration,
-    /// How many blows are dealt, at least.
-    pub blows: u64,
+    /// How many faults are injected, at least.
+    pub faults: u64,
     /// How much there is of everything.
     pub scale: Scale,
     /// What decides what happens.
@@ -84,9 +84,9 @@ pub struct Ran {
     pub disk: &'static str,
 }
 
-/// Runs it: load and blows, then peace until nothing waits, then judgement. `told` hears of each
-/// blow how many there were so far.
-pub fn run(plan: &Plan, told: &dyn Fn(&Books)) -> Result<Ran, Skipped> {
+/// Runs it: load and faults, then peace until nothing waits, then judgement. `told` hears of each
+/// fault what is known so far.
+pub fn run(plan: &Plan, told: &dyn Fn(&History)) -> Result<Ran, Skipped> {
     let Plan { folder, part, seed, .. } = plan;
     std::fs::create_dir_all(folder).unwrap();
     let clock = match part {
@@ -99,28 +99,28 @@ pub fn run(plan: &Plan, told: &dyn Fn(&Books)) -> Result<Ran, Skipped> {
         Part::Refuse => Disk::limited(folder),
         _ => Disk::plain(folder),
     };
-    let books = Arc::new(Books::open(folder, *seed));
-    let receivers = Receivers::start(&books, clock_holds);
+    let history = Arc::new(History::open(folder, *seed));
+    let receivers = Receivers::start(&history, clock_holds);
     let environment = clock.as_ref().map(WallClock::environment).unwrap_or_default();
     // So short that much is dropped while it goes on; where days pass at once, nothing may be.
     let retention = if clock_holds { "2m" } else { "365d" };
-    let mut victim = Victim::new(&plan.program, folder, disk, environment, &books, retention);
+    let mut victim = Victim::new(&plan.program, folder, disk, environment, &history, retention);
     let how = victim.disk.how();
     victim.start();
-    let left = live(plan, &books, &receivers, &mut victim, clock.as_ref(), told);
+    let left = live(plan, &history, &receivers, &mut victim, clock.as_ref(), told);
     victim.stop_in_order();
     drop(victim);
     drop(receivers);
     let said = logs::read(&folder.join("attempts.log"), &left.webhooks);
-    let verdict = judge::judge(&books, &left.given_up, &said, clock_holds);
-    for fault in &verdict.faults {
-        books.note(format_args!("JUDGED {fault}"));
+    let verdict = judge::judge(&history, &left.given_up, &said, clock_holds);
+    for violation in &verdict.violations {
+        history.note(format_args!("JUDGED {violation}"));
     }
-    books.flush();
+    history.flush();
     Ok(Ran { verdict, disk: how })
 }
 
-/// What is known at the end beside the books.
+/// What is known at the end beside the history.
 struct Left {
     /// What had been given up before everything was sent again.
     given_up: Vec<GivenUp>,
@@ -137,34 +137,34 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Load and blows, then peace.
+/// Load and faults, then peace.
 fn live(
     plan: &Plan,
-    books: &Books,
+    history: &History,
     receivers: &Receivers,
     victim: &mut Victim,
     clock: Option<&WallClock>,
-    told: &dyn Fn(&Books),
+    told: &dyn Fn(&History),
 ) -> Left {
     let addresses = victim.addresses.clone();
-    let (mut owner, secrets) = Owner::register(books, receivers, &addresses);
+    let (mut owner, secrets) = Owner::register(history, receivers, &addresses);
     receivers.know(secrets);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let over_at_last = Sets(&over);
         for stream in 0..BACKENDS {
             let (over, addresses, burst) = (&over, &addresses, plan.scale.burst);
-            scope.spawn(move || backend(books, addresses, 10 + stream, burst, over));
+            scope.spawn(move || backend(history, addresses, 10 + stream, burst, over));
         }
         scope.spawn(|| owner.work(&over));
         let deadline = Deadline::after(plan.time);
-        let dice = Dice::new(plan.seed, 0);
-        let mut fate = Fate { part: plan.part, scale: plan.scale, dice, victim, clock };
-        let mut blows = 0;
-        while deadline.left().is_some() || blows < plan.blows {
-            fate.strike();
-            blows += 1;
-            told(books);
+        let rng = SeededRng::stream(plan.seed, 0);
+        let mut injector = FaultInjector { part: plan.part, scale: plan.scale, rng, victim, clock };
+        let mut faults = 0;
+        while deadline.left().is_some() || faults < plan.faults {
+            injector.inject();
+            faults += 1;
+            told(history);
         }
         drop(over_at_last);
     });
@@ -178,12 +178,12 @@ fn live(
         victim.start();
     }
     if !owner.drain(DRAIN_MAX) {
-        books.fault(format!("something still waits after {DRAIN_MAX:?} of peace"));
+        history.violation(format!("something still waits after {DRAIN_MAX:?} of peace"));
     }
     let given_up = owner.given_up();
     owner.redeliver_all();
     if !owner.drain(DRAIN_MAX) {
-        books.fault(format!("what was given up still waits after {DRAIN_MAX:?}"));
+        history.violation(format!("what was given up still waits after {DRAIN_MAX:?}"));
     }
     Left { given_up, webhooks: owner.webhooks }
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use weir_benches::flags::{Flags, fail, sibling};
-use weir_tests::survival::books::Books;
-use weir_tests::survival::fate::{Part, Scale};
+use weir_tests::survival::faults::{Part, Scale};
+use weir_tests::survival::history::History;
 use weir_tests::survival::{Plan, Skipped, folder_of, run};
 
 const USAGE: &str = "usage: survive [--minutes 60] [--seed N] [--folder DIR] \
@@ -50,7 +50,7 @@ fn main() {
     }
     let (program, root) = (absolute(program), absolute(root));
     println!("seed {seed}, files in {}", root.display());
-    let mut faults = 0;
+    let mut violations = 0;
     for (part, share) in SHARES {
         if !only.is_empty() && part.name() != only {
             continue;
@@ -61,14 +61,14 @@ fn main() {
             folder: folder_of(&root, part),
             part,
             time: Duration::from_secs_f64(minutes * 60.0 * share),
-            blows: 1,
+            faults: 1,
             scale: Scale::HOURS,
             seed,
         };
-        faults += one(&plan);
+        violations += one(&plan);
     }
-    if faults > 0 {
-        fail(&format!("{faults} faults; the files in {} stay", root.display()));
+    if violations > 0 {
+        fail(&format!("{violations} violations; the files in {} stay", root.display()));
     }
     if !keeps {
         let _ = std::fs::remove_dir_all(&root);
@@ -79,15 +79,16 @@ fn main() {
 fn one(plan: &Plan) -> usize {
     println!("\n## {}, {:.0} s\n", plan.part.name(), plan.time.as_secs_f64());
     let printed = Cell::new(Duration::ZERO);
-    let progress = |books: &Books| {
-        let now = books.elapsed();
+    let progress = |history: &History| {
+        let now = history.elapsed();
         if now.saturating_sub(printed.get()) >= PRINT_EVERY {
             printed.set(now);
-            let state = books.state();
+            let state = history.state();
             let (owed, settled, ends) = (state.owed, state.settled, state.ends.len());
-            let faults = state.faults.len();
+            let violations = state.violations.len();
             eprintln!(
-                "{:>5} s: {ends} kills, {owed} deliveries owed, {settled} taken, {faults} faults",
+                "{:>5} s: {ends} kills, {owed} deliveries owed, {settled} taken, \
+                 {violations} violations",
                 now.as_secs()
             );
         }
@@ -100,8 +101,8 @@ fn one(plan: &Plan) -> usize {
         }
     };
     println!("Disk: {}.\n\n| | |\n|---|--:|\n{}", ran.disk, ran.verdict);
-    for fault in ran.verdict.faults.iter().take(50) {
-        println!("- {fault}");
+    for violation in ran.verdict.violations.iter().take(50) {
+        println!("- {violation}");
     }
-    ran.verdict.faults.len()
+    ran.verdict.violations.len()
 }

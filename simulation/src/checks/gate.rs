@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime, micros};
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::delivery::connection::AttemptRequest;
 use weir_dispatcher::delivery::signature;
@@ -12,8 +12,9 @@ use weir_dispatcher::domain::health::Observation;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use weir_dispatcher::domain::retry::Mode;
+use weir_tests::promises::{Attempt, Cause, End as AttemptEnd, Ending, When};
 
-use crate::model::slots::{InFlightSlots, Start};
+use crate::model::slots::InFlightSlots;
 use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
 
 impl Model {
@@ -30,11 +31,9 @@ impl Model {
         self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
         self.note(now, || format!("start {id:?} of {ws} at url {url}"));
-        self.paced(url, Start { at: now.tick, heard });
+        self.paced(url, heard, now.tick);
+        self.promised(id, request, heard, now.tick);
         let delivery = &self.deliveries[&id];
-        if delivery.body != request.body {
-            violated("same bytes", format!("{id:?} has another body than was accepted"));
-        }
         if delivery.state != Some(DeliveryState::Waiting) {
             violated("terminal", format!("{id:?} starts, and is {:?}", delivery.state));
         }
@@ -46,11 +45,9 @@ impl Model {
             violated("schedule", format!("{id:?} starts {early:?} before it is due"));
         }
         self.opened(&self.hooks[&delivery.hook], delivery);
-        let taken = delivery.taken;
         self.in_order(id, now);
         self.in_turn(id, url, now);
         self.probed(id, now);
-        self.counts.duplicates += u64::from(taken);
         let flight = Flight { started: now, url, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
         self.under_way.insert(id, url);
@@ -86,25 +83,55 @@ impl Model {
                 return *id;
             }
         }
+        self.judge(self.promises.arrives(&name.into()));
         violated("8", format!("`{name}` at url {url} is no event of any webhook there"))
     }
 
     /// Never more than so many starts within any window.
-    fn paced(&mut self, url: usize, start: Start) {
+    fn paced(&mut self, url: usize, heard: bool, now: Tick) {
         let window = self.settings.egress.window;
         let most = self.decided_by().map(|settings| settings.egress.requests).max().unwrap();
-        let most = most as usize;
-        let recent = |at: &Tick| start.at.since(*at) < window;
+        let recent = |at: &Tick| now.since(*at) < window;
         let hidden = recent(&self.repaced_at) && self.doubts.iter().any(|(at, _)| recent(at));
-        let starts = &mut self.starts[url];
-        while starts.front().is_some_and(|first| start.at.since(first.at) >= window) {
-            starts.pop_front();
+        let most = if hidden { usize::MAX } else { most as usize };
+        let start = When::exactly(now.0);
+        let judged = self.starts[url].started(start, heard, micros(window), most);
+        self.judge(judged);
+    }
+
+    /// What an outsider can say of a start: which it is, and that it may come now.
+    fn promised(&mut self, id: DeliveryId, request: &AttemptRequest, heard: bool, now: Tick) {
+        let delivery = &self.deliveries[&id];
+        let pair = delivery.pair();
+        let same = self.bodies.is(&delivery.event, &request.body);
+        self.judge(same);
+        self.counts.duplicates += u64::from(self.promises.is_settled(&pair));
+        if heard {
+            let attempt =
+                Attempt { start: When::exactly(now.0), reused: !request.fresh_connection };
+            let judged = self.promises.started(pair, attempt);
+            self.judge(judged);
         }
-        starts.push_back(start);
-        let many = starts.iter().filter(|start| start.heard).count();
-        if many > most && !hidden {
-            violated("9 pace", format!("{many} starts at url {url} within {window:?}"));
-        }
+    }
+
+    /// How an attempt ended, as its endpoint knows it. After a failure the next one waits for a
+    /// delay, but for one that may be decided otherwise: `loose`.
+    fn promises_end(&mut self, id: DeliveryId, outcome: &Outcome, loose: bool, at: Tick) {
+        let first_delay = |settings: &Settings| match settings.retry.mode {
+            Mode::Delay if !loose => micros(settings.retry.delays[0]),
+            Mode::Delay | Mode::Offset => 0,
+        };
+        let delay = self.decided_by().map(first_delay).min().unwrap();
+        let (ending, cause) = match outcome {
+            Outcome::Delivered { .. } => (Ending::Taken, None),
+            Outcome::Internal(Fault::Resources | Fault::Resolver) => return,
+            // It is sent again at once, on any connection where it is read from disk for that.
+            Outcome::Internal(Fault::StaleConnection) => (Ending::Closed { delay: 0 }, None),
+            Outcome::Internal(_) => (Ending::Failed { delay }, Some(Cause::Frozen)),
+            Outcome::Failed(_) => (Ending::Failed { delay }, None),
+        };
+        let end = AttemptEnd { ending, at: at.0, cause, recorded: u64::MAX };
+        self.promises.ended(self.deliveries[&id].pair(), end);
     }
 
     fn opened(&self, hook: &Hook, delivery: &Delivery) {
@@ -185,10 +212,10 @@ impl Model {
         at: Moment,
     ) {
         self.note(at, || format!("end {id:?} {outcome}"));
+        let loose = self.is_loose(id, at);
+        let reordering = self.hooks[&self.deliveries[&id].hook].reordering;
+        self.promises_end(id, outcome, loose || reordering, at.tick);
         let delivery = self.deliveries.get_mut(&id).unwrap();
-        if let Outcome::Delivered { .. } = outcome {
-            delivery.taken = true;
-        }
         let Some(flight) = &delivery.flight else { return };
         let started = flight.started;
         let hook = self.hooks.get_mut(&delivery.hook).unwrap();
@@ -204,11 +231,6 @@ impl Model {
             }
             return;
         }
-        let mut policies = std::iter::once(&self.settings).chain(&self.before);
-        let pauses = |settings: &Settings| {
-            hook.record.pauses_at(&settings.health).is_some_and(|pause| pause <= at.unix)
-        };
-        let loose = hook.paused_at.is_some() || hook.earlier.is_some() || policies.any(pauses);
         let end = End { started, outcome, retry_after, at };
         let landed = follows(&self.settings, delivery, hook, &end);
         let sign = match (outcome, delivery.kind) {
@@ -221,7 +243,7 @@ impl Model {
             hook.record.add(sign, id, at.unix);
         }
         let flight = delivery.flight.as_mut().unwrap();
-        flight.loose |= loose;
+        flight.loose = loose;
         flight.ended = Some(landed);
         let url = flight.url;
         if hook.deleted {
@@ -229,6 +251,19 @@ impl Model {
             self.freed(url, outcome, at.tick.since(started.tick), at.tick);
             self.drop_gone(id);
         }
+    }
+
+    /// Whether what follows from the end of an attempt cannot be foretold.
+    fn is_loose(&self, id: DeliveryId, at: Moment) -> bool {
+        let delivery = &self.deliveries[&id];
+        let hook = &self.hooks[&delivery.hook];
+        let pauses = |settings: &Settings| {
+            hook.record.pauses_at(&settings.health).is_some_and(|pause| pause <= at.unix)
+        };
+        delivery.flight.as_ref().is_some_and(|flight| flight.loose)
+            || hook.paused_at.is_some()
+            || hook.earlier.is_some()
+            || self.decided_by().any(pauses)
     }
 
     /// The process was stopped for a while: of a fault just before it may have heard only now.

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use weir_common::time::{Moment, UnixTime};
+use weir_common::time::{Moment, UnixTime, micros};
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::id::DeliveryId;
 
-use crate::model::slots::Start;
 use crate::model::{Delivery, Hook, Model, violated};
 
 impl Model {
@@ -69,8 +68,7 @@ impl Model {
     fn may_start(&self, hook: &Hook, now: Moment) -> Option<String> {
         let url = hook.url;
         let egress = &self.settings.egress;
-        let since = |start: &&Start| now.tick.since(start.at) < egress.window;
-        let started = self.starts[url].iter().filter(since).count();
+        let started = self.starts[url].within(now.tick.0, micros(egress.window));
         // What is counted late counts for longer.
         let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();

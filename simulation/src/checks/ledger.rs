@@ -71,14 +71,6 @@ impl Written {
             violated("true", format!("{id:?}: {found:?}, not {started:?} {landed:?}"));
         }
     }
-
-    /// Whatever changed while it was under way: none is given up before its time (I7).
-    fn is_in_time(&self, give_up_after: Duration, landed: &Landed) {
-        let early = |first: UnixTime| landed.at.unix < first.plus(give_up_after);
-        if self.state == DeliveryState::FailedPermanent && self.first.is_none_or(early) {
-            violated("schedule", format!("{:?} is given up before its time", self.delivery));
-        }
-    }
 }
 
 pub(crate) fn unix(row: &Row<'_>, column: usize) -> Option<UnixTime> {
@@ -207,9 +199,8 @@ impl Model {
                 violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
             }
         }
-        if delivery.kind != EventType::Ping && !self.clock_set {
-            written.is_in_time(self.settings.retry.give_up_after, &landed);
-        }
+        let (pair, is_ping) = (delivery.pair(), delivery.kind == EventType::Ping);
+        self.promises.recorded(pair.clone(), now.tick.0);
         delivery.state = Some(written.state);
         delivery.waits_until(written.due, now);
         (delivery.step, delivery.put_off) = (written.step, Default::default());
@@ -230,6 +221,11 @@ impl Model {
         }
         self.under_way.remove(&id);
         self.freed(url, &written.outcome, written.took, now.tick);
+        if written.state == DeliveryState::FailedPermanent {
+            // Whatever changed while it was under way: none is given up before its time.
+            let judged = self.promises.given_up(pair, landed.at.tick.0);
+            self.judge(judged.or_else(|early| if is_ping { Ok(()) } else { Err(early) }));
+        }
     }
 
     /// Gives the webhooks that were paused.

@@ -12,10 +12,11 @@ use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::types::Filter;
 use weir_dispatcher::store::{Management, StoreError};
+use weir_tests::rng::SeededRng;
 
-use crate::dice::{DAY, Dice, MINUTE};
 use crate::model::{self, Model, violated};
 use crate::orders::WORKSPACES;
+use crate::spans::{DAY, MINUTE};
 
 /// More pages than there are entries and these, and the list has no end: one without an entry says
 /// that many were looked through.
@@ -23,10 +24,15 @@ const EMPTY_PAGES_MAX: usize = 100;
 
 impl Model {
     /// A customer reads what there is. For a moment at which all is idle: nothing is changed.
-    pub(crate) async fn read_pages(&mut self, store: &SqliteStore, dice: &mut Dice, now: Moment) {
-        let ws = *dice.pick(&WORKSPACES).unwrap();
-        let limit = 1 + dice.roll(30) as usize;
-        let filter = filter(self, dice, now.unix);
+    pub(crate) async fn read_pages(
+        &mut self,
+        store: &SqliteStore,
+        rng: &mut SeededRng,
+        now: Moment,
+    ) {
+        let ws = *rng.pick(&WORKSPACES).unwrap();
+        let limit = 1 + rng.below(30) as usize;
+        let filter = filter(self, rng, now.unix);
         let (mut all, mut after) = (Vec::new(), None);
         let mut left = self.deliveries.len() + EMPTY_PAGES_MAX;
         loop {
@@ -59,7 +65,7 @@ impl Model {
             }
         }
         self.listed_hooks(ws, &hooks);
-        if let Some(one) = dice.pick(&all) {
+        if let Some(one) = rng.pick(&all) {
             let found = read(store.delivery(ws, one.id).await);
             let ahead = read(store.ahead_of(one.webhook, one.due, one.id, 20).await);
             let Some((delivery, attempts)) = found else {
@@ -77,14 +83,14 @@ fn read<T>(answer: Result<T, StoreError>) -> T {
 }
 
 /// What a customer may ask for.
-fn filter(model: &Model, dice: &mut Dice, now: UnixTime) -> Filter {
+fn filter(model: &Model, rng: &mut SeededRng, now: UnixTime) -> Filter {
     let hooks: Vec<WebhookId> = model.hooks.keys().copied().collect();
-    let webhook = dice.pick(&hooks).copied().filter(|_| dice.chance(40));
-    let state = dice.pick(&DeliveryState::ALL).copied().filter(|_| dice.chance(40));
-    let kind = dice.chance(30).then(|| EventType::ALL[dice.roll(4) as usize]);
-    let ago = |dice: &mut Dice| UnixTime(now.0 - dice.span(MINUTE, 30 * DAY).as_micros() as u64);
-    let since = dice.chance(20).then(|| ago(dice));
-    let until = dice.chance(20).then(|| ago(dice));
+    let webhook = rng.pick(&hooks).copied().filter(|_| rng.chance(40));
+    let state = rng.pick(&DeliveryState::ALL).copied().filter(|_| rng.chance(40));
+    let kind = rng.chance(30).then(|| EventType::ALL[rng.below(4) as usize]);
+    let ago = |rng: &mut SeededRng| UnixTime(now.0 - rng.span(MINUTE, 30 * DAY).as_micros() as u64);
+    let since = rng.chance(20).then(|| ago(rng));
+    let until = rng.chance(20).then(|| ago(rng));
     Filter { state, webhook, kind, since, until }
 }
 

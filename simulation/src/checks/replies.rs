@@ -81,7 +81,7 @@ impl Model {
     }
 
     /// Where the answer is an error, nothing has changed; what is not there is not named.
-    fn refused(&self, order: &Order, reply: &Reply) {
+    fn refused(&mut self, order: &Order, reply: &Reply) {
         let error: Option<&StoreError> = match reply {
             Reply::Accepted(reply) => reply.as_ref().err(),
             Reply::Created(reply) => reply.as_ref().err(),
@@ -106,6 +106,13 @@ impl Model {
             | Order::Ping { hook, .. } => self.hooks[hook].deleted,
             _ => false,
         };
+        let refused = match order {
+            Order::Accept(events) => events.as_slice(),
+            Order::Ping { event, .. } => std::slice::from_ref(event),
+            _ => &[],
+        };
+        let refused = refused.iter().filter(|event| !self.on_disk.contains(&event.id));
+        refused.for_each(|event| self.promises.refused(event.id.clone()));
         if error.is_none() && !gone {
             violated("8", format!("{} was not done, and is no error", order.short()));
         }
@@ -171,7 +178,6 @@ impl Model {
             paused_before: Duration::ZERO,
             attempts: 0,
             flight: None,
-            taken: false,
             drained: None,
             redelivered: false,
         });
@@ -289,19 +295,20 @@ impl Model {
     }
 
     fn reconcile_events(&mut self, events: &[NewEvent], conn: &Connection, now: Moment) {
-        let mut there = Vec::new();
-        for event in events.iter().filter(|event| !self.on_disk.contains(&event.id)) {
+        let mut asked_for = Vec::new();
+        for event in events {
+            if self.on_disk.contains(&event.id) {
+                continue;
+            }
             let sql = "SELECT id, created_at FROM events WHERE name = ?1";
             let mut query = conn.prepare_cached(sql).unwrap();
             let found = query
                 .query_row([&*event.id], |row| Ok((row.get::<_, i64>(0)?, unix(row, 1).unwrap())));
-            there.push((event, found.optional().unwrap()));
-        }
-        if there.iter().any(|(_, found)| found.is_some() != there[0].1.is_some()) {
-            violated("8 batch", "a part of a batch is on disk");
-        }
-        for (event, found) in there {
-            let Some((number, created_at)) = found else { continue };
+            let Some((number, created_at)) = found.optional().unwrap() else {
+                let hooks = self.subscribed(&event.workspace, event.kind);
+                asked_for.extend(hooks.into_iter().map(|hook| (event.id.clone(), hook)));
+                continue;
+            };
             self.on_disk.insert(event.id.clone());
             let sql = "SELECT id, webhook FROM deliveries WHERE event = ?1 ORDER BY id";
             let mut query = conn.prepare_cached(sql).unwrap();
@@ -309,9 +316,11 @@ impl Model {
                 .query_map([number], |row| Ok((DeliveryId(row.get(0)?), WebhookId(row.get(1)?))));
             let rows: Vec<_> = rows.unwrap().map(Result::unwrap).collect();
             for (id, hook) in rows {
+                asked_for.push((event.id.clone(), hook));
                 self.arrives(event, (hook, id), created_at, now);
             }
         }
+        self.promises.cut_off(asked_for);
     }
 
     fn reconcile_hook(

@@ -1,13 +1,6 @@
-//! What is known of a URL: its starts, and how many attempts may be under way there.
+//! How many attempts may be under way at a URL.
 
 use weir_common::time::Tick;
-
-/// An attempt that started, and whether its receiver heard of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Start {
-    pub(crate) at: Tick,
-    pub(crate) heard: bool,
-}
 
 /// Attempts that may be under way at one URL.
 #[derive(Clone, Copy, Debug)]

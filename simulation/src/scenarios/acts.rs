@@ -77,7 +77,7 @@ impl Life {
     /// Does what was planned for now, and lets those plan who have just been told something.
     pub(crate) fn act(&mut self, world: &mut World) {
         for hook in std::mem::take(&mut world.model.just_paused) {
-            match world.dice.roll(100) {
+            match world.rng.below(100) {
                 0..=19 => self.lost_letter(world),
                 20..=69 => self.hasty(world, hook),
                 70..=94 => self.relapse(world, hook),

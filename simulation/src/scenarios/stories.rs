@@ -9,13 +9,13 @@ use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::WebhookId;
 
-use crate::dice::{DAY, HOUR, MINUTE, SECOND};
 use crate::faults::Disk;
 use crate::model::Hook;
 use crate::orders::{Order, WORKSPACES};
 use crate::receivers::Mood;
 use crate::scenarios::acts::Act;
 use crate::scenarios::{Life, config};
+use crate::spans::{DAY, HOUR, MINUTE, SECOND};
 use crate::world::World;
 
 const MS: Duration = Duration::from_millis(1);
@@ -23,7 +23,7 @@ const MS: Duration = Duration::from_millis(1);
 impl Life {
     /// Begins one of the stories.
     pub(crate) fn plot(&mut self, world: &mut World) {
-        match world.dice.roll(100) {
+        match world.rng.below(100) {
             0..=16 => self.start_over(world),
             17..=35 => self.backlog(world),
             36..=54 => self.last_straw(world),
@@ -42,19 +42,19 @@ impl Life {
     /// is replaced.
     fn start_over(&mut self, world: &mut World) {
         let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
-        let Some(hook) = world.dice.clone().pick(&alive).copied() else { return };
+        let Some(hook) = world.rng.clone().pick(&alive).copied() else { return };
         let (id, ws, url) = (hook.id, hook.ws.clone(), hook.url);
         let number = usize::from(&*ws == "ws_1");
         let most = u64::from(world.model.settings.egress.requests).min(50);
-        let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
-        let secret = format!("whsec_{:016x}", dice.next());
-        let count = most / 2 + dice.roll(most);
-        let deletes = dice.span(SECOND, 15 * SECOND);
-        let ends = deletes + dice.span(MS, 8 * SECOND);
-        let goes_on = ends + dice.span(MS, 8 * SECOND);
-        let (steps, in_order) = (dice.roll(12) as u32, dice.chance(60));
-        let down = dice.span(MS, 4 * SECOND);
+        let rng = &mut world.rng;
+        let mood = *rng.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
+        let secret = format!("whsec_{:016x}", rng.next());
+        let count = most / 2 + rng.below(most);
+        let deletes = rng.span(SECOND, 15 * SECOND);
+        let ends = deletes + rng.span(MS, 8 * SECOND);
+        let goes_on = ends + rng.span(MS, 8 * SECOND);
+        let (steps, in_order) = (rng.below(12) as u32, rng.chance(60));
+        let down = rng.span(MS, 4 * SECOND);
         let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, MS, Act::Events { ws: number, count });
@@ -73,17 +73,17 @@ impl Life {
     /// A workspace that registers a URL again and again which another one uses, and more for all of
     /// them than its receiver is sent.
     fn neighbours(&mut self, world: &mut World) {
-        let url = world.dice.roll(world.receivers.len() as u64) as usize;
+        let url = world.rng.below(world.receivers.len() as u64) as usize;
         let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
         for nth in 0..4 {
             let ws = WORKSPACES[usize::from(nth > 0)].into();
-            let secret = format!("whsec_{:016x}", world.dice.next());
+            let secret = format!("whsec_{:016x}", world.rng.next());
             let events = EventSet::of(EventType::ALL.into_iter().take(3));
             let create = Order::Create { ws, url: address.clone(), events, secret };
             self.plan(world, (1 + nth) * SECOND, Act::Order(create));
         }
-        let count = 50 + world.dice.roll(50);
+        let count = 50 + world.rng.below(50);
         for (nth, ws) in [0, 1, 0, 1, 0].into_iter().enumerate() {
             self.plan(world, 6 * SECOND + nth as u32 * MS, Act::Events { ws, count });
         }
@@ -92,15 +92,15 @@ impl Life {
     /// More than memory holds for a webhook, while the store is slow: for a receiver that was away
     /// and is back, or for one that takes it at once.
     fn backlog(&mut self, world: &mut World) {
-        let url = world.dice.roll(world.receivers.len() as u64) as usize;
-        let ws = world.dice.roll(2) as usize;
-        let dice = &mut world.dice;
-        let away = *dice.pick(&[Mood::Refusing, Mood::Erring, Mood::Silent]).unwrap();
-        let back = *dice.pick(&[Mood::Well, Mood::Well, Mood::Slow, Mood::Flapping]).unwrap();
-        let count = 50 + dice.roll(150);
-        let (returns, lasts) = match dice.roll(2) {
+        let url = world.rng.below(world.receivers.len() as u64) as usize;
+        let ws = world.rng.below(2) as usize;
+        let rng = &mut world.rng;
+        let away = *rng.pick(&[Mood::Refusing, Mood::Erring, Mood::Silent]).unwrap();
+        let back = *rng.pick(&[Mood::Well, Mood::Well, Mood::Slow, Mood::Flapping]).unwrap();
+        let count = 50 + rng.below(150);
+        let (returns, lasts) = match rng.below(2) {
             0 => (MS, 10 * SECOND),
-            _ => (dice.span(SECOND, HOUR), MINUTE),
+            _ => (rng.span(SECOND, HOUR), MINUTE),
         };
         if returns > MS {
             self.plan(world, MS, Act::Mood { url, mood: away });
@@ -108,14 +108,14 @@ impl Life {
         self.plan(world, returns, Act::Mood { url, mood: back });
         self.plan(world, MS, Act::Events { ws, count });
         self.plan(world, returns, Act::Sluggish(lasts));
-        if world.dice.chance(50) {
-            let dice = &mut world.dice;
-            let (at, by) = (returns + dice.span(MS, lasts), dice.span(10 * MS, 20 * SECOND));
+        if world.rng.chance(50) {
+            let rng = &mut world.rng;
+            let (at, by) = (returns + rng.span(MS, lasts), rng.span(10 * MS, 20 * SECOND));
             self.plan(world, at, Act::Disk { disk: Disk::Locked, by });
         }
         for _ in 0..6 {
-            let at = returns + world.dice.span(MS, lasts);
-            let count = 1 + world.dice.roll(3);
+            let at = returns + world.rng.span(MS, lasts);
+            let count = 1 + world.rng.below(3);
             self.plan(world, at, Act::Events { ws, count });
         }
     }
@@ -129,12 +129,12 @@ impl Life {
         let alive = world.model.hooks.values();
         let alive = alive.filter(|hook| !hook.deleted && hook.paused_at.is_none());
         let all: Vec<_> = alive.filter_map(pauses).collect();
-        let Some((at, url, ws)) = world.dice.clone().pick(&all).cloned() else { return };
+        let Some((at, url, ws)) = world.rng.clone().pick(&all).cloned() else { return };
         let ws = usize::from(&*ws == "ws_1");
         let deadline = world.model.settings.egress.deadline;
-        let dice = &mut world.dice;
-        let (before, count) = (dice.span(10 * MS, deadline), 3 + dice.roll(12));
-        let mood = *dice.pick(&[Mood::Silent, Mood::Silent, Mood::Erring]).unwrap();
+        let rng = &mut world.rng;
+        let (before, count) = (rng.span(10 * MS, deadline), 3 + rng.below(12));
+        let mood = *rng.pick(&[Mood::Silent, Mood::Silent, Mood::Erring]).unwrap();
         let begins = at.since(world.now().unix).saturating_sub(before);
         self.plan(world, begins, Act::Mood { url, mood });
         self.plan(world, begins, Act::Events { ws, count });
@@ -143,11 +143,11 @@ impl Life {
     /// A process that is killed again and again while there is much to do.
     fn crash_loop(&mut self, world: &mut World) {
         let mut at = MS;
-        for _ in 0..2 + world.dice.roll(4) {
-            let dice = &mut world.dice;
-            let (ws, count) = (dice.roll(2) as usize, 1 + dice.roll(30));
-            let (steps, down) = (dice.roll(30) as u32, dice.span(MS, 5 * SECOND));
-            let next = dice.span(10 * MS, 20 * SECOND);
+        for _ in 0..2 + world.rng.below(4) {
+            let rng = &mut world.rng;
+            let (ws, count) = (rng.below(2) as usize, 1 + rng.below(30));
+            let (steps, down) = (rng.below(30) as u32, rng.span(MS, 5 * SECOND));
+            let next = rng.span(10 * MS, 20 * SECOND);
             self.plan(world, at, Act::Events { ws, count });
             self.plan(world, at, Act::Kill { steps, down });
             at += next;
@@ -160,17 +160,17 @@ impl Life {
         let Some((_, ws, url)) = self.any_hook(world) else { return };
         let egress = &world.model.settings.egress;
         let (deadline, most) = (egress.deadline, u64::from(egress.requests));
-        let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
-        let (count, more) = (1 + dice.roll(30), most / 2 + dice.roll(most));
-        let (steps, begins) = (dice.roll(12) as u32, dice.span(10 * MS, deadline));
+        let rng = &mut world.rng;
+        let mood = *rng.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
+        let (count, more) = (1 + rng.below(30), most / 2 + rng.below(most));
+        let (steps, begins) = (rng.below(12) as u32, rng.span(10 * MS, deadline));
         // Past the deadline of what is under way, and within a window of it, or for any time.
-        let by = match dice.roll(3) {
-            0 => dice.span(SECOND, 2 * MINUTE),
-            _ => deadline + dice.span(SECOND, 20 * SECOND),
+        let by = match rng.below(3) {
+            0 => rng.span(SECOND, 2 * MINUTE),
+            _ => deadline + rng.span(SECOND, 20 * SECOND),
         };
-        let ends = begins + by + dice.span(MS, 20 * SECOND);
-        let (down, replaced) = (dice.span(MS, 2 * SECOND), dice.chance(70));
+        let ends = begins + by + rng.span(MS, 20 * SECOND);
+        let (down, replaced) = (rng.span(MS, 2 * SECOND), rng.chance(70));
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, MS, Act::Events { ws, count });
         self.plan(world, begins, Act::Stand { steps, by });
@@ -180,7 +180,7 @@ impl Life {
             self.plan(world, ends, Act::Stop { down });
         }
         for _ in 0..3 {
-            let at = ends + world.dice.span(down, 10 * SECOND);
+            let at = ends + world.rng.span(down, 10 * SECOND);
             self.plan(world, at, Act::Events { ws, count: more / 2 });
         }
     }
@@ -192,23 +192,23 @@ impl Life {
         let Some((_, ws, url)) = self.any_hook(world) else { return };
         let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
         let others: Vec<&Hook> = world.model.hooks.values().filter(elsewhere).collect();
-        let other = world.dice.clone().pick(&others).map(|hook| (number(hook), hook.url));
+        let other = world.rng.clone().pick(&others).map(|hook| (number(hook), hook.url));
         let (other_ws, other) = other.unwrap_or((1 - ws, url));
         let egress = &world.model.settings.egress;
         let (window, deadline) = (egress.window, egress.deadline);
         let most = u64::from(egress.requests);
-        let dice = &mut world.dice;
-        let slow = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Silent, Mood::Flapping]).unwrap();
-        let count = (most + dice.roll(2 * most)).min(200);
-        let (steps, down) = (dice.roll(12) as u32, dice.span(MS, 2 * SECOND));
-        let (begins, ends) = match dice.roll(2) {
-            0 => (MS, window - 5 * SECOND + MS * dice.roll(20_000) as u32),
+        let rng = &mut world.rng;
+        let slow = *rng.pick(&[Mood::Slow, Mood::Late, Mood::Silent, Mood::Flapping]).unwrap();
+        let count = (most + rng.below(2 * most)).min(200);
+        let (steps, down) = (rng.below(12) as u32, rng.span(MS, 2 * SECOND));
+        let (begins, ends) = match rng.below(2) {
+            0 => (MS, window - 5 * SECOND + MS * rng.below(20_000) as u32),
             _ => {
-                let begins = deadline.mul_f64(0.2 + dice.roll(60) as f64 / 100.0);
-                (begins, window + begins.mul_f64(dice.roll(100) as f64 / 100.0))
+                let begins = deadline.mul_f64(0.2 + rng.below(60) as f64 / 100.0);
+                (begins, window + begins.mul_f64(rng.below(100) as f64 / 100.0))
             }
         };
-        let end = if dice.chance(80) { Act::Stop { down } } else { Act::Kill { steps, down } };
+        let end = if rng.chance(80) { Act::Stop { down } } else { Act::Kill { steps, down } };
         self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
         self.plan(world, MS, Act::Mood { url: other, mood: slow });
         self.plan(world, MS, Act::Events { ws: other_ws, count: 10 });
@@ -225,30 +225,30 @@ impl Life {
     /// meet.
     fn changes(&mut self, world: &mut World) {
         let mut at = MS;
-        match world.dice.roll(10) {
+        match world.rng.below(10) {
             0..=3 => self.plan(world, MS, Act::Sluggish(MINUTE)),
             4..=7 => self.plan(world, MS, Act::Leisurely(MINUTE)),
             _ => {}
         }
-        for _ in 0..2 + world.dice.roll(5) {
+        for _ in 0..2 + world.rng.below(5) {
             let Some((hook, ws_number, _)) = self.any_hook(world) else { return };
             let ws = world.model.hooks[&hook].ws.clone();
-            let dice = &mut world.dice;
-            let url = dice.pick(&world.model.urls).unwrap().clone();
-            let secret = format!("whsec_{:016x}", dice.next());
+            let rng = &mut world.rng;
+            let url = rng.pick(&world.model.urls).unwrap().clone();
+            let secret = format!("whsec_{:016x}", rng.next());
             let moves = Order::Move { ws: ws.clone(), hook, url };
             let mut both = [moves, Order::Rotate { ws, hook, secret }];
-            if dice.chance(50) {
+            if rng.chance(50) {
                 both.reverse();
             }
-            let next = at + dice.span(MS, 20 * SECOND);
-            let soon = at + dice.span(MS, 2 * SECOND);
+            let next = at + rng.span(MS, 20 * SECOND);
+            let soon = at + rng.span(MS, 2 * SECOND);
             let [first, second] = both.map(Act::Order);
             self.plan(world, at, first);
             self.plan(world, soon, second);
             for _ in 0..3 {
-                let comes = at + world.dice.span(MS, 2 * SECOND);
-                let count = world.dice.roll(20) * world.dice.roll(4);
+                let comes = at + world.rng.span(MS, 2 * SECOND);
+                let count = world.rng.below(20) * world.rng.below(4);
                 self.plan(world, comes, Act::Events { ws: ws_number, count });
             }
             at = next;
@@ -264,15 +264,15 @@ impl Life {
         let idle: Vec<_> = model.hooks.values().filter(idle).map(told).collect();
         let mut at = MS;
         for (hook, ws, number, url) in idle {
-            let dice = &mut world.dice;
-            let secrets = [(); 2].map(|()| format!("whsec_{:016x}", dice.next()));
+            let rng = &mut world.rng;
+            let secrets = [(); 2].map(|()| format!("whsec_{:016x}", rng.next()));
             let [first, second] = secrets.map(|secret| {
                 let ws = ws.clone();
                 Act::Order(Order::Rotate { ws, hook, secret })
             });
-            let again = at + dice.span(10 * MS, 2 * SECOND);
-            let comes = again + dice.span(20 * MS, SECOND);
-            let (count, next) = (1 + dice.roll(40), dice.span(5 * SECOND, MINUTE));
+            let again = at + rng.span(10 * MS, 2 * SECOND);
+            let comes = again + rng.span(20 * MS, SECOND);
+            let (count, next) = (1 + rng.below(40), rng.span(5 * SECOND, MINUTE));
             self.plan(world, at, Act::Mood { url, mood: Mood::Well });
             self.plan(world, at, first);
             self.plan(world, again, Act::Leisurely(2 * SECOND));
@@ -285,16 +285,16 @@ impl Life {
     /// A webhook, the number of its workspace, and its URL.
     fn any_hook(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
         let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
-        let hook = *world.dice.pick(&alive)?;
+        let hook = *world.rng.pick(&alive)?;
         Some((hook.id, number(hook), hook.url))
     }
 
     /// Other settings, while there is much to do; sometimes they are taken back.
     fn reload(&mut self, world: &mut World) {
-        for _ in 0..1 + world.dice.roll(2) {
-            let dice = &mut world.dice;
-            let (ws, count, at) = (dice.roll(2) as usize, dice.roll(60), dice.span(MS, MINUTE));
-            let config = config(dice);
+        for _ in 0..1 + world.rng.below(2) {
+            let rng = &mut world.rng;
+            let (ws, count, at) = (rng.below(2) as usize, rng.below(60), rng.span(MS, MINUTE));
+            let config = config(rng);
             self.plan(world, MS, Act::Events { ws, count });
             self.plan(world, at, Act::Reload(config));
         }
@@ -302,16 +302,16 @@ impl Life {
 
     /// A machine whose clock is set while the process is down.
     fn clock_while_down(&mut self, world: &mut World) {
-        let dice = &mut world.dice;
-        let down = dice.span(10 * MS, HOUR);
-        let (ahead, by) = (dice.chance(50), dice.span(SECOND, 3 * DAY));
+        let rng = &mut world.rng;
+        let down = rng.span(10 * MS, HOUR);
+        let (ahead, by) = (rng.chance(50), rng.span(SECOND, 3 * DAY));
         self.plan(world, MS, Act::Kill { steps: 0, down });
         self.plan(world, down / 2, Act::Clock { ahead, by });
     }
 
     /// A mail tells of a pause, and the process is killed while that goes out.
     pub(crate) fn lost_letter(&mut self, world: &mut World) {
-        let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
+        let (luck, steps) = (world.rng.next(), world.rng.below(16) as u32);
         self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
         self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
     }
@@ -322,12 +322,12 @@ impl Life {
         let ws = world.model.hooks[&hook].ws.clone();
         let deadline = world.model.settings.egress.deadline;
         let busy = world.model.waiting(hook).any(|one| one.flight.is_some());
-        let dice = &mut world.dice;
-        let slow = dice.span(10 * MS, 5 * SECOND);
+        let rng = &mut world.rng;
+        let slow = rng.span(10 * MS, 5 * SECOND);
         // Short times are as likely as long ones, unless there is an end to wait for.
-        let acts = if busy { deadline.mul_f64(dice.roll(100) as f64 / 100.0) } else { slow };
-        let (is_slow, ends) = (dice.chance(70), dice.chance(20));
-        let (steps, down) = (dice.roll(16) as u32, dice.span(MS, 5 * SECOND));
+        let acts = if busy { deadline.mul_f64(rng.below(100) as f64 / 100.0) } else { slow };
+        let (is_slow, ends) = (rng.chance(70), rng.chance(20));
+        let (steps, down) = (rng.below(16) as u32, rng.span(MS, 5 * SECOND));
         let answers = acts + if is_slow { slow.saturating_sub(MS) } else { Duration::ZERO };
         if is_slow {
             self.plan(world, acts.saturating_sub(MS), Act::Slow(slow));
@@ -340,8 +340,8 @@ impl Life {
             one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
         };
         let over = world.model.deliveries.values().rfind(over).map(|one| one.id);
-        if let Some(delivery) = over.filter(|_| world.dice.chance(30)) {
-            let at = acts + world.dice.span(MS, SECOND);
+        if let Some(delivery) = over.filter(|_| world.rng.chance(30)) {
+            let at = acts + world.rng.span(MS, SECOND);
             self.plan(world, at, Act::Order(Order::Redeliver { ws, delivery }));
         }
     }
@@ -352,20 +352,20 @@ impl Life {
     pub(crate) fn relapse(&mut self, world: &mut World, hook: WebhookId) {
         let (ws, url) = (world.model.hooks[&hook].ws.clone(), world.model.hooks[&hook].url);
         let number = usize::from(&*ws == "ws_1");
-        let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
-        let (waits, acts) = (dice.roll(12), dice.span(10 * MS, 5 * MINUTE));
-        let mut at = acts + dice.span(SECOND, 20 * SECOND);
-        let secret = format!("whsec_{:016x}", dice.next());
+        let rng = &mut world.rng;
+        let mood = *rng.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
+        let (waits, acts) = (rng.below(12), rng.span(10 * MS, 5 * MINUTE));
+        let mut at = acts + rng.span(SECOND, 20 * SECOND);
+        let secret = format!("whsec_{:016x}", rng.next());
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, acts / 2, Act::Events { ws: number, count: waits });
         self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
-        for _ in 0..1 + world.dice.roll(3) {
-            let dice = &mut world.dice;
-            let (down, slow) = (dice.span(MS, 2 * SECOND), dice.span(10 * MS, 5 * SECOND));
-            let (steps, count) = (dice.roll(12) as u32, 1 + dice.roll(8));
+        for _ in 0..1 + world.rng.below(3) {
+            let rng = &mut world.rng;
+            let (down, slow) = (rng.span(MS, 2 * SECOND), rng.span(10 * MS, 5 * SECOND));
+            let (steps, count) = (rng.below(12) as u32, 1 + rng.below(8));
             let (ws, secret) = (ws.clone(), secret.clone());
-            let anew = match dice.roll(4) {
+            let anew = match rng.below(4) {
                 0 => Act::Kill { steps, down },
                 1 | 2 => Act::Stop { down },
                 _ => Act::Order(Order::Rotate { ws, hook, secret }),
@@ -375,8 +375,8 @@ impl Life {
                 Act::Order(_) => (at, at, Act::Sluggish(slow)),
                 _ => (at, at + down, Act::Slow(slow)),
             };
-            let comes = asked + dice.span(MS, slow);
-            at += dice.span(SECOND, 20 * SECOND);
+            let comes = asked + rng.span(MS, slow);
+            at += rng.span(SECOND, 20 * SECOND);
             self.plan(world, begins, anew);
             self.plan(world, asked, busy);
             self.plan(world, comes, Act::Events { ws: number, count });

@@ -70,7 +70,7 @@ impl World {
         for call in calls {
             let receiver = self.receivers.iter().find(|one| one.url == call.request.url.as_str());
             let deadline = self.model.settings.egress.deadline;
-            let reaction = receiver.unwrap().react(&call.request, deadline, &mut self.dice);
+            let reaction = receiver.unwrap().react(&call.request, deadline, &mut self.rng);
             let unheard = Outcome::Internal(Fault::Resolver);
             let heard = ![Outcome::Internal(Fault::Resources), unheard].contains(&reaction.outcome);
             let delivery = self.model.started(&call.request, heard, now);
@@ -94,8 +94,10 @@ impl World {
             if pending.process != self.processes || self.process.is_none() {
                 // The caller is gone. Its receiver may have taken it all the same.
                 let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });
-                let delivery = self.model.deliveries.get_mut(&pending.delivery).unwrap();
-                delivery.taken |= taken && delivery.state.is_some();
+                if taken {
+                    let pair = self.model.deliveries[&pending.delivery].pair();
+                    self.model.promises.taken(pair, now.tick.0);
+                }
             } else if after <= since {
                 let status = outcome.status();
                 let believed = status.is_some_and(|status| (400..600).contains(&status));

@@ -6,13 +6,13 @@ use std::time::Duration;
 use weir_tests::dispatcher::PROGRAM;
 use weir_tests::folder::Folder;
 use weir_tests::process::program;
-use weir_tests::survival::fate::{Part, Scale};
-use weir_tests::survival::judge::{Cause, Verdict};
+use weir_tests::survival::faults::{Part, Scale};
+use weir_tests::survival::judge::Verdict;
 use weir_tests::survival::{Plan, run};
 
 /// The time of each test, and the number of faults in it: the seed decides which.
 const TIME: Duration = Duration::from_secs(5);
-const BLOWS: u64 = 10;
+const FAULTS: u64 = 10;
 
 #[track_caller]
 fn check(part: Part) -> Verdict {
@@ -22,7 +22,7 @@ fn check(part: Part) -> Verdict {
         folder: folder.path("run"),
         part,
         time: TIME,
-        blows: BLOWS,
+        faults: FAULTS,
         scale: Scale::SECONDS,
         seed: 1,
     };
@@ -30,10 +30,10 @@ fn check(part: Part) -> Verdict {
     let verdict = ran.verdict;
     println!("{}: {}\n{verdict}", part.name(), ran.disk);
     let log = std::fs::read_to_string(folder.path("run/dispatcher.log")).unwrap();
-    let faults = verdict.faults.join("\n");
-    assert!(verdict.faults.is_empty(), "{faults}\n{verdict}\n{log}");
+    let violations = verdict.violations.join("\n");
+    assert!(verdict.violations.is_empty(), "{violations}\n{verdict}\n{log}");
     assert_eq!(verdict.figure("lost"), 0);
-    assert_eq!(verdict.duplicates[&Cause::Unexplained], 0);
+    assert_eq!(verdict.duplicates[&None], 0);
     assert!(verdict.figure("events acknowledged") > 50, "{verdict}");
     verdict
 }

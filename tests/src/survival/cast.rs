@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 
 /// The deadline of an attempt.
 pub const DEADLINE: Duration = Duration::from_secs(1);
@@ -116,14 +116,14 @@ impl Temper {
     }
 
     /// What it does with one delivery; `number` is the event's.
-    pub fn conduct(self, since: Duration, number: u64, dice: &mut Dice) -> Conduct {
+    pub fn conduct(self, since: Duration, number: u64, rng: &mut SeededRng) -> Conduct {
         match self {
-            Self::Slow => Conduct { after: dice.time(20, 400), status: Some(204) },
-            Self::Late if dice.percent(4) => {
-                Conduct { after: dice.time(1_300, 1_800), status: Some(200) }
+            Self::Slow => Conduct { after: rng.millis(20, 400), status: Some(204) },
+            Self::Late if rng.chance(4) => {
+                Conduct { after: rng.millis(1_300, 1_800), status: Some(200) }
             }
-            Self::Flaky => match dice.below(100) {
-                0..8 => Conduct::at_once(*dice.one_of(&[500, 503, 404, 302])),
+            Self::Flaky => match rng.below(100) {
+                0..8 => Conduct::at_once(*rng.pick(&[500, 503, 404, 302]).unwrap()),
                 8..11 => Conduct { status: None, ..Conduct::WELL },
                 11 => Conduct { after: Duration::from_secs(2), status: None },
                 _ => Conduct::WELL,

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::books::{Answered, Books, Redelivered};
 use super::cast::{HOOKS, WORKSPACES};
 use super::events::{Event, Mark, given_id};
+use super::history::{Answered, History, Redelivered};
 use super::receivers::Receivers;
 use super::victim::{Addresses, TOKEN};
 use crate::client::Client;
-use crate::dice::Dice;
 use crate::request::Request;
 use crate::response::Response;
+use crate::rng::SeededRng;
 use crate::wait::{self, Deadline};
 
 /// How long a call is made again and again that was never taken.
@@ -80,74 +80,87 @@ fn request(method: &str, target: &str, body: Option<String>) -> Request {
 
 /// A backend: posts until it is `over`, and then sees its last call through. Its largest calls
 /// have as many events as `burst`.
-pub fn backend(books: &Books, addresses: &Addresses, stream: u64, burst: u64, over: &AtomicBool) {
-    let mut dice = Dice::new(books.seed, stream);
+pub fn backend(
+    history: &History,
+    addresses: &Addresses,
+    stream: u64,
+    burst: u64,
+    over: &AtomicBool,
+) {
+    let mut rng = SeededRng::stream(history.seed, stream);
     let mut line = Line::to(&addresses.ingest);
     while !over.load(Ordering::SeqCst) {
-        let count = match dice.below(1_000) {
+        let count = match rng.below(1_000) {
             0..700 => 1,
-            700..960 => 2 + dice.below(18),
-            960..998 => 20 + dice.below(80),
-            _ => burst / 2 + dice.below(burst / 2),
+            700..960 => 2 + rng.below(18),
+            960..998 => 20 + rng.below(80),
+            _ => burst / 2 + rng.below(burst / 2),
         };
-        let given_ids = dice.percent(50);
-        let number = books.call(count, given_ids);
-        post(books, &mut line, &mut dice, number, over);
+        let given_ids = rng.chance(50);
+        let number = history.call(count, given_ids);
+        post(history, &mut line, &mut rng, number, over);
         let outstanding = {
-            let state = books.state();
+            let state = history.state();
             state.owed.saturating_sub(state.settled)
         };
         let crowded = if outstanding > OUTSTANDING_MAX { 20 } else { 1 };
-        wait::pass(dice.time(20, 800) * crowded);
+        wait::pass(rng.millis(20, 800) * crowded);
     }
 }
 
 /// Makes a call; again under the same ids, until it is taken, where it gives ids.
-fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: &AtomicBool) {
-    let Some(call) = books.state().calls.get(&number).cloned() else { return };
+fn post(
+    history: &History,
+    line: &mut Line<'_>,
+    rng: &mut SeededRng,
+    number: u64,
+    over: &AtomicBool,
+) {
+    let Some(call) = history.state().calls.get(&number).cloned() else { return };
     let events: Vec<String> = (0..call.count)
         .map(|nth| {
             let mark = Mark { call: number, nth };
             let id = call.given_ids.then(|| given_id(mark));
-            Event::new(books.seed, mark).posted(id.as_deref())
+            Event::new(history.seed, mark).posted(id.as_deref())
         })
         .collect();
     let body = if call.count == 1 { events.concat() } else { format!("[{}]", events.join(",")) };
     let request = request("POST", "/internal/v1/events", Some(body));
     let deadline = Deadline::after(PERSISTENCE);
     loop {
-        let at = books.now();
-        let came = if dice.percent(2) { line.shout(&request) } else { line.call(&request) };
+        let at = history.now();
+        let came = if rng.chance(2) { line.shout(&request) } else { line.call(&request) };
         match came {
             Came::Answer(answer) if answer.status == 202 => {
-                books.hears();
+                history.hears();
                 let (ids, new) = ids(&answer.json());
                 if ids.len() as u64 != call.count {
-                    books.fault(format!("call {number} was answered {}", answer.text()));
+                    history.violation(format!("call {number} was answered {}", answer.text()));
                 }
-                books.answered(number, at, Answered::Taken { new }, ids);
+                history.answered(number, at, Answered::Taken { new }, ids);
                 return;
             }
             Came::Answer(answer) => {
-                books.answered(number, at, Answered::Refused(answer.status), Vec::new());
+                history.answered(number, at, Answered::Refused(answer.status), Vec::new());
                 if answer.status != 503 {
                     let text = answer.text();
-                    books.fault(format!("call {number} was answered {}: {text}", answer.status));
+                    history
+                        .violation(format!("call {number} was answered {}: {text}", answer.status));
                     return;
                 }
             }
-            Came::Nothing => books.answered(number, at, Answered::CutOff, Vec::new()),
+            Came::Nothing => history.answered(number, at, Answered::CutOff, Vec::new()),
             Came::Closed => {}
         }
-        let sent = books.state().calls.get(&number).is_some_and(|call| call.sent > 0);
+        let sent = history.state().calls.get(&number).is_some_and(|call| call.sent > 0);
         if deadline.left().is_none() {
-            books.fault(format!("call {number} was not taken within {PERSISTENCE:?}"));
+            history.violation(format!("call {number} was not taken within {PERSISTENCE:?}"));
             return;
         }
         if sent && !call.given_ids || !sent && over.load(Ordering::SeqCst) {
             return;
         }
-        wait::pass(dice.time(20, 500));
+        wait::pass(rng.millis(20, 500));
     }
 }
 
@@ -160,7 +173,7 @@ fn ids(answer: &Value) -> (Vec<String>, bool) {
 
 /// An owner of every workspace.
 pub struct Owner<'a> {
-    books: &'a Books,
+    history: &'a History,
     receivers: &'a Receivers,
     line: Line<'a>,
     admin: &'a str,
@@ -182,13 +195,13 @@ pub struct GivenUp {
 impl<'a> Owner<'a> {
     /// Registers every webhook; gives their secrets too.
     pub fn register(
-        books: &'a Books,
+        history: &'a History,
         receivers: &'a Receivers,
         addresses: &'a Addresses,
     ) -> (Self, Vec<String>) {
         let line = Line::to(&addresses.api);
         let admin = &addresses.admin;
-        let mut owner = Self { books, receivers, line, admin, webhooks: Vec::new() };
+        let mut owner = Self { history, receivers, line, admin, webhooks: Vec::new() };
         let mut secrets = Vec::new();
         for (workspace, endpoint, kinds) in HOOKS {
             let kinds: Vec<&str> = kinds.iter().map(|kind| super::cast::KINDS[*kind]).collect();
@@ -233,12 +246,12 @@ impl<'a> Owner<'a> {
 
     /// Looks after the webhooks until it is `over`.
     pub fn work(&mut self, over: &AtomicBool) {
-        let mut dice = Dice::new(self.books.seed, 2);
+        let mut rng = SeededRng::stream(self.history.seed, 2);
         while !over.load(Ordering::SeqCst) {
-            wait::pass(dice.time(50, 1_000));
-            match dice.below(10) {
-                0..3 => self.ping(dice.below(HOOKS.len() as u64) as usize),
-                3..5 => self.redeliver_one(&mut dice),
+            wait::pass(rng.millis(50, 1_000));
+            match rng.below(10) {
+                0..3 => self.ping(rng.below(HOOKS.len() as u64) as usize),
+                3..5 => self.redeliver_one(&mut rng),
                 _ => self.reactivate(),
             }
         }
@@ -252,7 +265,7 @@ impl<'a> Owner<'a> {
             let paused = answer.status == 200 && answer.json()["state"] == "paused";
             if paused && self.receivers.is_well(*endpoint) {
                 let answer = self.call("POST", *workspace, &format!("{path}:reactivate"), None);
-                self.books.note(format_args!(
+                self.history.note(format_args!(
                     "reactivated e{endpoint}: {:?}",
                     answer.map(|answer| answer.status)
                 ));
@@ -268,12 +281,12 @@ impl<'a> Owner<'a> {
         }
         let delivery = answer.json();
         let id = delivery["event_id"].as_str().unwrap().to_owned();
-        self.books.note(format_args!("pinged {id}"));
-        self.books.state().pings.entry(id).or_default().taken = true;
+        self.history.note(format_args!("pinged {id}"));
+        self.history.state().pings.entry(id).or_default().taken = true;
     }
 
-    fn redeliver_one(&mut self, dice: &mut Dice) {
-        let workspace = dice.below(WORKSPACES.len() as u64) as usize;
+    fn redeliver_one(&mut self, rng: &mut SeededRng) {
+        let workspace = rng.below(WORKSPACES.len() as u64) as usize;
         let path = "/deliveries?state=delivered&limit=20";
         let Some(answer) = self.call("GET", workspace, path, None) else { return };
         if answer.status != 200 {
@@ -284,17 +297,17 @@ impl<'a> Owner<'a> {
         if listed.is_empty() {
             return;
         }
-        let one = dice.one_of(listed);
+        let one = rng.pick(listed).unwrap();
         let [id, event, webhook] =
             ["id", "event_id", "webhook_id"].map(|name| one[name].as_str().unwrap_or_default());
         let hook = self.webhooks.iter().position(|known| known == webhook);
-        let mark = self.books.state().marks.get(event).copied();
+        let mark = self.history.state().marks.get(event).copied();
         let (Some(hook), Some(mark)) = (hook, mark) else { return };
         let pair = (mark, HOOKS[hook].1);
-        let at = self.books.now();
-        // In the books before the call: what is cut off may have been done.
+        let at = self.history.now();
+        // In the history before the call: what is cut off may have been done.
         let asked = |taken| {
-            let mut state = self.books.state();
+            let mut state = self.history.state();
             let all = state.redelivered.entry(pair).or_default();
             all.retain(|one| one.at != at);
             all.push(Redelivered { at, taken });
@@ -303,7 +316,7 @@ impl<'a> Owner<'a> {
         let path = format!("/deliveries/{id}:redeliver");
         let status = self.call("POST", workspace, &path, None).map(|answer| answer.status);
         asked(status == Some(202));
-        self.books.note(format_args!("redelivered {mark} at e{}: {status:?}", pair.1));
+        self.history.note(format_args!("redelivered {mark} at e{}: {status:?}", pair.1));
     }
 
     /// Waits until nothing waits, and reactivates what is paused meanwhile. False where it does
@@ -364,7 +377,7 @@ impl<'a> Owner<'a> {
                 (job["state"] == "done").then_some(())
             });
             if done.is_none() {
-                self.books.fault(format!("the job {path} is never done"));
+                self.history.violation(format!("the job {path} is never done"));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::cast::{KINDS, WORKSPACES};
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 
 /// Which event this is: `data.mark` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,13 +49,13 @@ pub struct Event {
 impl Event {
     /// The event of a mark.
     pub fn new(seed: u64, mark: Mark) -> Self {
-        let mut dice = Dice::new(seed, mark.number());
-        let workspace = dice.below(WORKSPACES.len() as u64) as usize;
-        let kind = dice.below(KINDS.len() as u64) as usize;
-        let pad = match dice.below(100) {
-            0..90 => dice.below(600),
-            90..99 => dice.below(8_000),
-            _ => dice.below(100_000),
+        let mut rng = SeededRng::stream(seed, mark.number());
+        let workspace = rng.below(WORKSPACES.len() as u64) as usize;
+        let kind = rng.below(KINDS.len() as u64) as usize;
+        let pad = match rng.below(100) {
+            0..90 => rng.below(600),
+            90..99 => rng.below(8_000),
+            _ => rng.below(100_000),
         };
         // Written as no library would: what is sent is what came, byte for byte.
         let data = format!(

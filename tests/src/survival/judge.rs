@@ -1,53 +1,36 @@
-//! What came of it: compares what was acknowledged with what arrived, and explains whatever
-//! arrived more than once by what was done to the process, or by what its receiver had answered.
+//! What came of it: reports the history to the promises, with what explains that something arrived
+//! more than once, and adds up figures.
 //!
-//! Nothing is read here but the books. What a second, a window or a pause leaves in doubt counts
-//! for the dispatcher: what is called a fault is one.
+//! Nothing is read here but the history. What a second, a window or a pause leaves in doubt counts
+//! for the dispatcher: what is called a violation is one.
 
-mod pace;
 mod repeats;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::books::{Answered, Arrival, Books, Call, State};
-use super::cast::{self, GIVE_UP_AFTER};
+use super::cast::{self, GIVE_UP_AFTER, REQUESTS, WINDOW};
 use super::clients::GivenUp;
 use super::events::{Event, Mark};
+use super::history::{Answered, Call, History, State};
 use super::logs::Said;
+use crate::promises::pace::Pace;
+use crate::promises::{Broken, Cause, Promise, Promises, When};
 
 const SECOND: u64 = 1_000_000;
 
 /// A first attempt may have started so much earlier than it arrived, on a slow machine.
 const DOUBT: u64 = 2 * SECOND;
 
-/// Why an event came again to a receiver that had taken it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    /// The process was killed, or ended by itself, before it can be said to have recorded it.
-    Ended,
-    /// The answer came after the deadline.
-    Late,
-    /// The answer was in time for its receiver, and the process says that it was not: a machine
-    /// with too much to do.
-    TimedOut,
-    /// The process stood still until the deadline was over.
-    Frozen,
-    /// Its owner asked for it.
-    Redelivered,
-    /// None of these.
-    Unexplained,
-}
-
 /// What came of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// Named figures, in the order in which they are told.
     pub figures: Vec<(&'static str, u64)>,
-    /// Duplicates, by what explains them.
-    pub duplicates: BTreeMap<Cause, u64>,
+    /// Duplicates, by what explains them; nothing may be unexplained.
+    pub duplicates: BTreeMap<Option<Cause>, u64>,
     /// What must not be.
-    pub faults: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 impl Verdict {
@@ -64,30 +47,31 @@ impl fmt::Display for Verdict {
             writeln!(out, "| {name} | {figure} |")?;
         }
         for (cause, count) in &self.duplicates {
-            writeln!(out, "| duplicates: {cause:?} | {count} |")?;
+            let cause = cause.map_or("unexplained".to_owned(), |cause| format!("{cause:?}"));
+            writeln!(out, "| duplicates: {cause} | {count} |")?;
         }
-        writeln!(out, "| faults | {} |", self.faults.len())
+        writeln!(out, "| violations | {} |", self.violations.len())
     }
 }
 
 /// Judges a run that has come to its end: everybody well, nothing waiting. `clock_holds` where the
 /// wall clock was not set.
-pub fn judge(books: &Books, given_up: &[GivenUp], said: &Said, clock_holds: bool) -> Verdict {
-    let state = &*books.state();
+pub fn judge(history: &History, given_up: &[GivenUp], said: &Said, clock_holds: bool) -> Verdict {
+    let state = &*history.state();
     let mut judge = Judge {
         state,
-        seed: books.seed,
-        unix_began: books.unix_began,
+        seed: history.seed,
+        unix_began: history.unix_began,
         clock_holds,
         said,
-        soon: [0; 2],
-        verdict: Verdict { faults: state.faults.clone(), ..Verdict::default() },
+        promises: Promises::new(GIVE_UP_AFTER.as_micros() as u64 - DOUBT),
+        verdict: Verdict { violations: state.violations.clone(), ..Verdict::default() },
     };
-    judge.blows();
+    judge.faults();
     judge.calls();
-    judge.repeats();
-    judge.owners();
+    judge.arrivals();
     judge.given_up(given_up);
+    judge.lost();
     judge.pace();
     judge.said();
     judge.verdict
@@ -99,8 +83,7 @@ struct Judge<'a> {
     unix_began: u64,
     clock_holds: bool,
     said: &'a Said,
-    /// Duplicates by a kill that came soon.
-    soon: [u64; 2],
+    promises: Promises<Mark, usize>,
     verdict: Verdict,
 }
 
@@ -109,11 +92,11 @@ impl Judge<'_> {
         self.verdict.figures.push((name, figure));
     }
 
-    fn fault(&mut self, what: String) {
-        self.verdict.faults.push(what);
+    fn violation(&mut self, what: String) {
+        self.verdict.violations.push(what);
     }
 
-    fn blows(&mut self) {
+    fn faults(&mut self) {
         let State { ends, orderly, stops, fulls, sets, .. } = self.state;
         self.tell("kills", ends.len() as u64);
         self.tell("stops in order", orderly.len() as u64);
@@ -132,54 +115,37 @@ impl Judge<'_> {
         self.tell("clock set", sets.len() as u64);
     }
 
+    /// What calls asked for, and how they were answered.
     fn calls(&mut self) {
-        let [mut taken, mut lost, mut again, mut refused, mut cut_off] = [0_u64; 5];
-        let [mut refused_arrived, mut cut_off_arrived, mut pairs] = [0_u64; 3];
+        let [mut taken, mut again, mut refused, mut cut_off, mut owed] = [0_u64; 5];
+        let mut arrived = 0;
         for (number, call) in &self.state.calls {
             again += u64::from(call.sent.saturating_sub(1));
+            let pairs = self.pairs(*number, call);
             match call.answered {
-                None => {
-                    if self.arrived(*number, call).0 > 0 {
-                        self.fault(format!("call {number} was never sent, and arrived"));
-                    }
-                }
                 Some(Answered::Taken { .. }) => {
                     taken += call.count;
-                    for pair in self.pairs(*number, call) {
-                        pairs += 1;
-                        if !self.state.arrivals.get(&pair).is_some_and(|all| taken_by(all)) {
-                            lost += 1;
-                            let (mark, endpoint) = pair;
-                            self.fault(format!("lost: {mark} was taken and not by e{endpoint}"));
-                        }
-                    }
+                    owed += pairs.len() as u64;
+                    pairs.into_iter().for_each(|pair| self.promises.acknowledged(pair));
                 }
-                Some(Answered::Refused(status)) => {
-                    refused += call.count;
-                    let (arrived, _) = self.arrived(*number, call);
-                    refused_arrived += arrived;
-                    if arrived > 0 {
-                        self.fault(format!("call {number} was answered {status}, and arrived"));
-                    }
+                None | Some(Answered::Refused(_)) => {
+                    refused += call.count * u64::from(call.answered.is_some());
+                    pairs.into_iter().for_each(|(mark, _)| self.promises.refused(mark));
                 }
                 Some(Answered::CutOff) => {
                     cut_off += call.count;
-                    let (arrived, all) = self.arrived(*number, call);
-                    cut_off_arrived += arrived;
-                    if arrived != 0 && arrived != all {
-                        self.fault(format!("of call {number} {arrived} of {all} arrived"));
-                    }
+                    let came = pairs.iter().filter(|pair| self.state.arrivals.contains_key(pair));
+                    arrived += came.count() as u64;
+                    self.promises.cut_off(pairs);
                 }
             }
         }
         self.tell("events acknowledged", taken);
-        self.tell("deliveries owed for them", pairs);
-        self.tell("lost", lost);
+        self.tell("deliveries owed for them", owed);
         self.tell("calls made again under the same ids", again);
         self.tell("events refused and not sent again", refused);
-        self.tell("of these arrived", refused_arrived);
         self.tell("events of calls that were cut off and not made again", cut_off);
-        self.tell("deliveries of these", cut_off_arrived);
+        self.tell("deliveries of these", arrived);
     }
 
     /// The pairs of an event and an endpoint that a call is to reach.
@@ -192,61 +158,102 @@ impl Judge<'_> {
         pairs.collect()
     }
 
-    /// How many pairs of a call were taken, and how many there are.
-    fn arrived(&self, number: u64, call: &Call) -> (u64, u64) {
-        let pairs = self.pairs(number, call);
-        let arrived = pairs.iter().filter(|pair| self.state.arrivals.contains_key(pair)).count();
-        (arrived as u64, pairs.len() as u64)
-    }
-
-    /// What owners asked for.
-    fn owners(&mut self) {
-        let pings: Vec<_> = self.state.pings.iter().collect();
-        self.tell("tests asked for", pings.iter().filter(|(_, ping)| ping.taken).count() as u64);
-        self.tell("tests that came", pings.iter().map(|(_, ping)| ping.arrived.len() as u64).sum());
-        let mut asked = 0;
-        for ((mark, endpoint), all) in &self.state.redelivered {
-            for one in all.iter().filter(|one| one.taken) {
-                asked += 1;
-                let arrivals = self.state.arrivals.get(&(*mark, *endpoint));
-                if !arrivals.is_some_and(|all| all.iter().any(|came| came.answered >= one.at)) {
-                    self.fault(format!("lost: {mark} was not sent again to e{endpoint}"));
-                }
-            }
-        }
-        self.tell("events sent again for their owners", asked);
-    }
-
-    /// What was given up before the end.
+    /// What was given up before the end, and redelivered then; of tests, whether they came.
     fn given_up(&mut self, given_up: &[GivenUp]) {
-        let patience = GIVE_UP_AFTER.as_micros() as u64 - DOUBT;
         let [mut early, mut events] = [0_u64; 2];
-        let tests: HashSet<&str> =
-            given_up.iter().filter(|one| one.is_ping).map(|one| one.event.as_str()).collect();
-        for (id, ping) in &self.state.pings {
-            if ping.taken && ping.arrived.is_empty() && !tests.contains(id.as_str()) {
-                self.fault(format!(
-                    "lost: the test {id} was taken, and neither came nor was given up"
-                ));
-            }
-        }
         for one in given_up.iter().filter(|one| !one.is_ping) {
             events += 1;
-            let mark = self.state.marks.get(&one.event);
-            let arrivals = mark.and_then(|mark| self.state.arrivals.get(&(*mark, one.endpoint)));
-            let first = arrivals.and_then(|all| all.iter().map(|one| one.at).min()).unwrap_or(0);
+            let Some(mark) = self.state.marks.get(&one.event) else {
+                self.violation(format!("{one:?} was given up, and is not known"));
+                continue;
+            };
+            let pair = (*mark, one.endpoint);
             // What came after it was given up was asked for anew.
-            let tries = arrivals.map(Vec::as_slice).unwrap_or_default();
+            let tries = self.state.arrivals.get(&pair).map(Vec::as_slice).unwrap_or_default();
             let failed = tries.iter().filter(|one| !one.is_taken()).map(|one| one.answered).max();
-            if failed.unwrap_or(0).saturating_sub(first) < patience {
-                early += 1;
-                if self.clock_holds {
-                    self.fault(format!("{one:?} was given up too early: {tries:?}"));
-                }
-            }
+            let failed = failed.unwrap_or(0);
+            let judged = self.promises.given_up(pair, failed);
+            self.promises.redelivered(pair, failed, true);
+            early += u64::from(self.heed(judged).is_none());
         }
         self.tell("deliveries given up, and sent again at the end", events);
         self.tell("of these given up too early", early);
+        let mut tests = Promises::new(0);
+        for (id, ping) in &self.state.pings {
+            if ping.taken {
+                tests.acknowledged((id, ()));
+            }
+            ping.arrived.iter().for_each(|at| tests.taken((id, ()), *at));
+        }
+        for one in given_up.iter().filter(|one| one.is_ping) {
+            tests.taken((&one.event, ()), 0);
+        }
+        self.at_the_end(tests.at_the_end(|_| false));
+        let pings = self.state.pings.values();
+        self.tell("tests asked for", pings.clone().filter(|ping| ping.taken).count() as u64);
+        self.tell("tests that came", pings.map(|ping| ping.arrived.len() as u64).sum());
+    }
+
+    /// Nothing more comes: what is owed is lost.
+    fn lost(&mut self) {
+        let broken = self.promises.at_the_end(|_| false);
+        let lost = broken.iter().filter(|one| one.promise == Promise::NothingLost).count();
+        self.tell("lost", lost as u64);
+        self.at_the_end(broken);
+    }
+
+    fn at_the_end(&mut self, broken: Vec<Broken>) {
+        self.verdict.violations.extend(broken.iter().map(Broken::to_string));
+    }
+
+    /// Takes in a judgement; `None` where it is not kept. What needs the wall clock is no violation
+    /// where that was set.
+    fn heed<T>(&mut self, judged: Result<T, Broken>) -> Option<T> {
+        match judged {
+            Ok(judged) => Some(judged),
+            Err(broken) => {
+                if self.clock_holds || !broken.promise.needs_the_clock() {
+                    self.violation(broken.to_string());
+                }
+                None
+            }
+        }
+    }
+
+    /// An attempt started between the second that it was signed in and its arrival, which a process
+    /// that stood still, or a slow machine, may have put off.
+    fn pace(&mut self) {
+        let window = WINDOW.as_micros() as u64;
+        let [mut sure, mut seen] = [0; 2];
+        for endpoint in 0..self.state.starts.len() {
+            let starts = &self.state.starts[endpoint];
+            let mut arrived: Vec<When> = starts.iter().map(|one| When::exactly(one.at)).collect();
+            arrived.sort_unstable_by_key(|when| when.latest);
+            let mut pace = Pace::default();
+            for when in arrived {
+                let _ = pace.started(when, true, window, usize::MAX);
+            }
+            seen = seen.max(pace.most);
+            if !self.clock_holds {
+                continue;
+            }
+            let signed = starts.iter().map(|start| {
+                let earliest = (start.signed * SECOND).saturating_sub(self.unix_began);
+                When { earliest, latest: start.at.min(earliest + SECOND) }
+            });
+            let mut signed: Vec<When> = signed.collect();
+            signed.sort_unstable_by_key(|when| when.latest);
+            let mut pace = Pace::default();
+            for when in signed {
+                if let Err(broken) = pace.started(when, true, window, REQUESTS as usize) {
+                    self.violation(format!("e{endpoint}: {broken}"));
+                }
+            }
+            sure = sure.max(pace.most);
+        }
+        self.tell("attempts", self.state.starts.iter().map(|all| all.len() as u64).sum());
+        self.tell("most that surely started at an endpoint within its window", sure as u64);
+        self.tell("most that arrived within it", seen as u64);
     }
 
     /// What only the dispatcher can tell.
@@ -254,10 +261,6 @@ impl Judge<'_> {
         self.tell("attempts that the log tells of", self.said.attempts);
         let second = &self.said.second;
         self.tell("second deliveries of one event and webhook", second.len() as u64);
-        self.verdict.faults.extend(second.iter().cloned());
+        self.verdict.violations.extend(second.iter().cloned());
     }
-}
-
-fn taken_by(all: &[Arrival]) -> bool {
-    all.iter().any(Arrival::is_taken)
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::books::{Books, Start};
 use super::cast::{self, Conduct, ENDPOINTS, HOOKS, KINDS, WORKSPACES};
 use super::events::{Event, Mark, given_id};
-use crate::dice::Dice;
+use super::history::{History, Start};
 use crate::http1::{Framing, Head, Reader};
 use crate::receiver::{SIGNATURE, sign, sign_standard};
+use crate::rng::SeededRng;
 use crate::wait;
 
 /// A client keeps no connection longer than that without a word.
@@ -35,8 +35,8 @@ pub struct Receivers {
 
 #[derive(Debug)]
 struct Shared {
-    books: Arc<Books>,
-    dice: Mutex<Dice>,
+    history: Arc<History>,
+    rng: Mutex<SeededRng>,
     /// The secrets of the webhooks, in the order of [`HOOKS`].
     secrets: OnceLock<Vec<String>>,
     /// Whether all are well from now on.
@@ -54,12 +54,12 @@ enum Found {
 
 impl Receivers {
     /// Listens.
-    pub fn start(books: &Arc<Books>, clock_holds: bool) -> Self {
+    pub fn start(history: &Arc<History>, clock_holds: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            books: Arc::clone(books),
-            dice: Mutex::new(Dice::new(books.seed, 1)),
+            history: Arc::clone(history),
+            rng: Mutex::new(SeededRng::stream(history.seed, 1)),
             secrets: OnceLock::new(),
             healed: AtomicBool::new(false),
             clock_holds,
@@ -88,7 +88,7 @@ impl Receivers {
 
     /// Whether an endpoint takes what comes, on the whole.
     pub fn is_well(&self, endpoint: usize) -> bool {
-        let out = ENDPOINTS[endpoint].is_out(self.shared.books.elapsed());
+        let out = ENDPOINTS[endpoint].is_out(self.shared.history.elapsed());
         !out || self.shared.healed.load(Ordering::SeqCst)
     }
 }
@@ -124,36 +124,36 @@ impl Shared {
         let mut reader = Reader::new(stream);
         for reused in std::iter::once(false).chain(std::iter::repeat(true)) {
             let Some(head) = reader.head()? else { break };
-            let at = self.books.now();
+            let at = self.history.now();
             let Some(endpoint) = endpoint_of(&head) else {
-                self.books.fault(format!("a request for {:?}", head.start));
+                self.history.violation(format!("a request for {:?}", head.start));
                 return Ok(());
             };
             let signed = signed_at(&head);
             let start = Start { at, signed: signed.unwrap_or(0), reused };
-            self.books.started(endpoint, start);
+            self.history.started(endpoint, start);
             let mut body = Vec::new();
             reader.body(head.framing(Framing::Empty), &mut |piece| body.extend(piece))?;
             let found = match self.check(&head, &body, endpoint) {
                 Ok(found) => found,
                 Err(why) => {
-                    self.books.fault(format!("e{endpoint} got what it should not: {why}"));
+                    self.history.violation(format!("e{endpoint} got what it should not: {why}"));
                     return Ok(());
                 }
             };
             let kept = match found {
                 Found::Ping { id } => {
-                    let mut state = self.books.state();
+                    let mut state = self.history.state();
                     state.pings.entry(id).or_default().arrived.push(at);
                     drop(state);
                     answer(stream, Conduct::WELL)
                 }
                 Found::Event { mark, id, hash } => {
                     let pair = (mark, endpoint);
-                    let nth = self.books.arrived(pair, start, &id, hash);
+                    let nth = self.history.arrived(pair, start, &id, hash);
                     let conduct = self.conduct(endpoint, mark);
                     wait::pass(conduct.after);
-                    self.books.replies(pair, nth, conduct.status);
+                    self.history.replies(pair, nth, conduct.status);
                     answer(stream, conduct)
                 }
             };
@@ -168,8 +168,8 @@ impl Shared {
         if self.healed.load(Ordering::SeqCst) {
             return Conduct::WELL;
         }
-        let mut dice = self.dice.lock().unwrap();
-        ENDPOINTS[endpoint].conduct(self.books.elapsed(), mark.number(), &mut dice)
+        let mut rng = self.rng.lock().unwrap();
+        ENDPOINTS[endpoint].conduct(self.history.elapsed(), mark.number(), &mut rng)
     }
 
     /// What a delivery is, where it is as it should be.
@@ -189,7 +189,7 @@ impl Shared {
             return Ok(Found::Ping { id: id.to_owned() });
         }
         let mark = Mark::of(text).ok_or_else(|| format!("no mark in {text}"))?;
-        let event = Event::new(self.books.seed, mark);
+        let event = Event::new(self.history.seed, mark);
         if text != event.delivered(id, created_at) {
             return Err(format!("{mark} has other bytes than it should: {text}"));
         }
@@ -199,7 +199,7 @@ impl Shared {
                 KINDS[event.kind]
             ));
         }
-        let given = self.books.state().calls.get(&mark.call).map(|call| call.given_ids);
+        let given = self.history.state().calls.get(&mark.call).map(|call| call.given_ids);
         match given {
             None => return Err(format!("{mark} was never posted")),
             Some(true) if given_id(mark) != id => return Err(format!("{mark} arrives as {id}")),

@@ -1,5 +1,5 @@
 //! The dispatcher that is killed, stopped, starved and started again, always at the same addresses
-//! and on the same database. What is done to it is in the books from before it happens.
+//! and on the same database. What is done to it is in the history from before it happens.
 //!
 //! Invariant: whatever was started is ended when its owner is dropped.
 
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
-use super::books::{Books, Span};
 use super::cast;
 use super::disk::Disk;
+use super::history::{History, Span};
 use crate::dispatcher::{CONFIG, DIRECTORY, TOKENS, config, entry};
 use crate::process::signal;
 use crate::wait;
@@ -48,7 +48,7 @@ pub struct Victim {
     program: PathBuf,
     folder: PathBuf,
     environment: Vec<(&'static str, String)>,
-    books: Arc<Books>,
+    history: Arc<History>,
     /// Where it listens.
     pub addresses: Addresses,
     /// What its database lies on.
@@ -70,7 +70,7 @@ impl Victim {
         folder: &Path,
         disk: Disk,
         environment: Vec<(&'static str, String)>,
-        books: &Arc<Books>,
+        history: &Arc<History>,
         retention: &str,
     ) -> Self {
         let [api, ingest, admin] = [address(), address(), address()];
@@ -120,7 +120,7 @@ impl Victim {
             program: program.to_owned(),
             folder: folder.to_owned(),
             environment,
-            books: Arc::clone(books),
+            history: Arc::clone(history),
             addresses: Addresses { api, ingest, admin },
             disk,
             child: None,
@@ -134,14 +134,14 @@ impl Victim {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        self.books.note(format_args!("start {}", child.id()));
+        self.history.note(format_args!("start {}", child.id()));
         keep(child.stdout.take().unwrap(), &self.folder.join("attempts.log"));
         keep(child.stderr.take().unwrap(), &self.folder.join("dispatcher.log"));
         self.child = Some(child);
     }
 
     /// Starts it, and waits until backends can call; again where it does not come up because its
-    /// disk is full. False where it is never there: that is a fault.
+    /// disk is full. False where it is never there: that is a violation.
     pub fn start(&mut self) -> bool {
         self.launch();
         self.wait_ready()
@@ -157,16 +157,17 @@ impl Victim {
             }
             if self.has_ended() {
                 if !self.disk.is_full() && !self.disk.was_full() {
-                    self.books.fault("a start came to nothing; see dispatcher.log".to_owned());
+                    self.history
+                        .violation("a start came to nothing; see dispatcher.log".to_owned());
                     return false;
                 }
-                self.books.state().failed_starts += 1;
+                self.history.state().failed_starts += 1;
                 wait::pass(Duration::from_millis(100));
                 self.launch();
             }
             wait::pass(Duration::from_millis(5));
         }
-        self.books.fault(format!("not ready within {START_MAX:?}"));
+        self.history.violation(format!("not ready within {START_MAX:?}"));
         false
     }
 
@@ -174,105 +175,105 @@ impl Victim {
     pub fn has_ended(&mut self) -> bool {
         let Some(child) = &mut self.child else { return true };
         let Some(status) = child.try_wait().unwrap() else { return false };
-        let now = self.books.now();
-        self.books.note(format_args!("ended by itself: {status}"));
-        self.books.state().ends.push(Span { from: now, to: now });
+        let now = self.history.now();
+        self.history.note(format_args!("ended by itself: {status}"));
+        self.history.state().ends.push(Span { from: now, to: now });
         self.child = None;
         true
     }
 
-    /// Looks whether it still runs; that it does not is a fault, and it is started again.
+    /// Looks whether it still runs; that it does not is a violation, and it is started again.
     pub fn expect_alive(&mut self) {
         if self.has_ended() {
-            self.books.fault("the process ended by itself; see dispatcher.log".to_owned());
+            self.history.violation("the process ended by itself; see dispatcher.log".to_owned());
             self.start();
         }
     }
 
     /// `kill -9` as soon as a backend has its 202.
     pub fn kill_at_answer(&mut self) {
-        self.books.listen(ANSWER_MAX);
+        self.history.listen(ANSWER_MAX);
         self.kill();
     }
 
     /// `kill -9`.
     pub fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let from = self.books.now();
+        let from = self.history.now();
         child.kill().unwrap();
         child.wait().unwrap();
-        let to = self.books.now();
-        self.books.note(format_args!("killed {}", child.id()));
-        self.books.state().ends.push(Span { from, to });
+        let to = self.history.now();
+        self.history.note(format_args!("killed {}", child.id()));
+        self.history.state().ends.push(Span { from, to });
     }
 
     /// SIGTERM, and waits for the end, which must be a good one.
     pub fn stop_in_order(&mut self) {
-        let from = self.books.now();
+        let from = self.history.now();
         self.signal("TERM");
         let Some(mut child) = self.child.take() else { return };
         let exit = wait::within(STOP_MAX, || child.try_wait().unwrap());
-        let to = self.books.now();
-        self.books.note(format_args!("stopped {} with {exit:?}", child.id()));
+        let to = self.history.now();
+        self.history.note(format_args!("stopped {} with {exit:?}", child.id()));
         if exit.is_some_and(|exit| exit.success()) {
-            self.books.state().orderly.push(Span { from, to });
+            self.history.state().orderly.push(Span { from, to });
             return;
         }
-        self.books.fault(format!("a stop in order ended with {exit:?}"));
+        self.history.violation(format!("a stop in order ended with {exit:?}"));
         let _ = child.kill();
         let _ = child.wait();
-        self.books.state().ends.push(Span { from, to: self.books.now() });
+        self.history.state().ends.push(Span { from, to: self.history.now() });
     }
 
     /// SIGSTOP: it stands still from now on.
     pub fn freeze(&mut self) {
-        let span = Span { from: self.books.now(), to: u64::MAX };
-        self.books.state().stops.push(span);
+        let span = Span { from: self.history.now(), to: u64::MAX };
+        self.history.state().stops.push(span);
         self.signal("STOP");
-        self.books.note(format_args!("frozen"));
+        self.history.note(format_args!("frozen"));
     }
 
     /// SIGCONT: it goes on.
     pub fn thaw(&mut self) {
         self.signal("CONT");
         self.thawed();
-        self.books.note(format_args!("thawed"));
+        self.history.note(format_args!("thawed"));
     }
 
     /// It no longer stands still, because it is no more.
     pub fn thawed(&mut self) {
-        let now = self.books.now();
-        if let Some(span) = self.books.state().stops.last_mut() {
+        let now = self.history.now();
+        if let Some(span) = self.history.state().stops.last_mut() {
             span.to = span.to.min(now);
         }
     }
 
     /// Its wall clock was set, to so many seconds ahead.
     pub fn clock_was_set(&self, ahead: i64) {
-        let now = self.books.now();
-        self.books.note(format_args!("clock {ahead:+}"));
-        self.books.state().sets.push((now, ahead));
+        let now = self.history.now();
+        self.history.note(format_args!("clock {ahead:+}"));
+        self.history.state().sets.push((now, ahead));
     }
 
     /// Its disk has no room from now on.
     pub fn fill(&mut self) {
-        let span = Span { from: self.books.now(), to: u64::MAX };
-        self.books.state().fulls.push(span);
+        let span = Span { from: self.history.now(), to: u64::MAX };
+        self.history.state().fulls.push(span);
         self.disk.fill(self.child.as_ref().map(Child::id));
-        let now = self.books.now();
-        self.books.state().no_room_since = Some(now);
-        self.books.note(format_args!("full"));
+        let now = self.history.now();
+        self.history.state().no_room_since = Some(now);
+        self.history.note(format_args!("full"));
     }
 
     /// Its disk has room again.
     pub fn make_room(&mut self) {
-        self.books.state().no_room_since = None;
+        self.history.state().no_room_since = None;
         self.disk.make_room(self.child.as_ref().map(Child::id));
-        let now = self.books.now();
-        if let Some(span) = self.books.state().fulls.last_mut() {
+        let now = self.history.now();
+        if let Some(span) = self.history.state().fulls.last_mut() {
             span.to = span.to.min(now);
         }
-        self.books.note(format_args!("room"));
+        self.history.note(format_args!("room"));
     }
 
     fn signal(&self, name: &str) {

@@ -1,10 +1,11 @@
-//! Why an event came again to an endpoint: after a failure in its time, or after it was taken for a
-//! reason that is in the books.
+//! What arrived, reported to the promises: when it started, how its endpoint ended it, and why the
+//! answer need not count.
 
-use super::{Cause, DOUBT, Judge, SECOND};
-use crate::survival::books::{Arrival, Span, State};
-use crate::survival::cast::{DEADLINE, FIRST_DELAY, GIVE_UP_AFTER};
+use super::{Judge, SECOND};
+use crate::promises::{Attempt, Cause, End, Ending, Promise, When};
+use crate::survival::cast::{DEADLINE, FIRST_DELAY};
 use crate::survival::events::Mark;
+use crate::survival::history::{Arrival, Redelivered, Span, State};
 
 /// Within so long an outcome is on disk once it is known, where the process stands still no moment
 /// and the disk has room: hundreds of times what it takes.
@@ -23,91 +24,102 @@ const RECORDED_AFTER_FULL: u64 = 2 * SECOND;
 const LAG: u64 = SECOND / 4;
 
 impl Judge<'_> {
-    /// Whatever came more than once.
-    pub(super) fn repeats(&mut self) {
-        let [mut arrivals, mut retries, mut early] = [0_u64; 3];
-        let mut pairs: Vec<_> = self.state.arrivals.iter().collect();
+    /// Whatever came, and came again.
+    pub(super) fn arrivals(&mut self) {
+        let state = self.state;
+        for end in &state.ends {
+            self.promises.process_ended(When { earliest: end.from, latest: end.to });
+        }
+        let [mut arrivals, mut retries, mut early, mut refused] = [0_u64; 4];
+        let mut soon = [0; 2];
+        let mut pairs: Vec<_> = state.arrivals.iter().collect();
         pairs.sort_by_key(|(pair, _)| **pair);
+        self.verdict.duplicates.entry(None).or_default();
         for (pair, all) in pairs {
             arrivals += all.len() as u64;
+            let judged = self.promises.arrives(&pair.0);
+            refused += u64::from(self.heed(judged).is_none());
             let mut all = all.clone();
             all.sort_by_key(|one| one.at);
-            let last_try =
-                all.first().map_or(0, |first| first.at) + GIVE_UP_AFTER.as_micros() as u64;
-            for (one, next) in all.iter().zip(all.iter().skip(1)) {
-                let cause = self.cause(*pair, one, next);
-                if one.is_taken() {
+            let asked = state.redelivered.get(pair).map(Vec::as_slice).unwrap_or_default();
+            let mut asked = asked.iter().peekable();
+            let mut before: Option<&Arrival> = None;
+            for one in &all {
+                while let Some(asked) = asked.next_if(|asked| asked.at <= one.at) {
+                    self.redelivered(*pair, asked);
+                }
+                let start = When { earliest: one.at.saturating_sub(LAG), latest: one.at };
+                let judged = self.promises.started(*pair, Attempt { start, reused: one.reused });
+                let is_early = judged.as_ref().is_err_and(|it| it.promise == Promise::RetryDelay);
+                early += u64::from(is_early && self.clock_holds);
+                let cause = self.heed(judged).flatten();
+                if let Some(before) = before.filter(|before| before.is_taken()) {
                     *self.verdict.duplicates.entry(cause).or_default() += 1;
-                    if cause == Cause::Unexplained {
-                        self.fault(format!(
-                            "{} came again to e{}: {one:?}, {next:?}",
-                            pair.0, pair.1
-                        ));
+                    if cause == Some(Cause::Ended) {
+                        self.count_soon(before, &mut soon);
                     }
-                    continue;
+                } else {
+                    retries += u64::from(before.is_some());
                 }
-                retries += 1;
-                if one.is_sent_once_more_as(next) {
-                    continue;
-                }
-                let gap = next.at.saturating_sub(one.answered);
-                // The last try comes when it is time for it.
-                let soon = gap < FIRST_DELAY.as_micros() as u64 && next.at + DOUBT < last_try;
-                if soon && cause == Cause::Unexplained && self.clock_holds {
-                    early += 1;
-                    self.fault(format!(
-                        "{} came to e{} too early: {one:?}, {next:?}",
-                        pair.0, pair.1
-                    ));
-                }
+                self.promises.ended(*pair, self.end(*pair, one));
+                before = Some(one);
             }
+            asked.for_each(|asked| self.redelivered(*pair, asked));
         }
         self.tell("arrivals", arrivals);
+        self.tell("of events that were refused", refused);
         self.tell("tried again after a failure", retries);
         self.tell("of these too early", early);
-        for (count, (_, name)) in self.soon.into_iter().zip(SOON) {
+        let asked = state.redelivered.values().flatten().filter(|asked| asked.taken).count();
+        self.tell("events sent again for their owners", asked as u64);
+        for (count, (_, name)) in soon.into_iter().zip(SOON) {
             self.tell(name, count);
         }
-        self.verdict.duplicates.entry(Cause::Unexplained).or_default();
     }
 
-    /// What explains that `next` came, whatever was answered to `one`. A kill explains only what
-    /// nothing else does.
-    fn cause(&mut self, pair: (Mark, usize), one: &Arrival, next: &Arrival) -> Cause {
+    fn redelivered(&mut self, pair: (Mark, usize), asked: &Redelivered) {
+        self.promises.redelivered(pair, asked.at, asked.taken);
+    }
+
+    fn count_soon(&self, one: &Arrival, soon: &mut [u64; 2]) {
+        let end = self.state.ends.iter().find(|end| end.to.saturating_add(LAG) >= one.at);
+        for (count, (within, _)) in soon.iter_mut().zip(SOON) {
+            *count += u64::from(end.is_some_and(|end| end.from <= one.answered + within));
+        }
+    }
+
+    fn end(&self, pair: (Mark, usize), one: &Arrival) -> End {
+        let delay = FIRST_DELAY.as_micros() as u64;
+        let ending = match one.status {
+            _ if one.is_taken() => Ending::Taken,
+            Some(_) => Ending::Failed { delay },
+            None => Ending::Closed { delay },
+        };
+        // What was answered in time is known by the deadline.
+        let known = one.answered.max(one.at + DEADLINE.as_micros() as u64);
+        let recorded = self.recorded_by(known);
+        End { ending, at: one.answered, cause: self.cause(pair, one), recorded }
+    }
+
+    /// Why an answer need not count.
+    fn cause(&self, pair: (Mark, usize), one: &Arrival) -> Option<Cause> {
         let deadline = DEADLINE.as_micros() as u64;
         let took = one.answered.saturating_sub(one.at);
         if took + LAG >= deadline {
-            return Cause::Late;
+            return Some(Cause::Late);
         }
-        let asked = self.state.redelivered.get(&pair).map(Vec::as_slice).unwrap_or_default();
-        if asked.iter().any(|asked| asked.at >= one.at && asked.at <= next.at) {
-            return Cause::Redelivered;
-        }
-        let froze = |span: &&Span| {
+        let froze = |span: &Span| {
             span.from <= one.answered + LAG
                 && span.to.saturating_add(deadline) >= one.at
                 && span.length() + took + LAG >= deadline
         };
-        if self.state.stops.iter().any(|span| froze(&span)) {
-            return Cause::Frozen;
+        if self.state.stops.iter().any(froze) {
+            return Some(Cause::Frozen);
         }
-        let known = self.state.bodies.get(&pair.0).map(|(id, _)| (id.clone(), pair.1));
+        let known = self.state.ids.of(&pair.0).map(|id| (id.clone(), pair.1));
         let timeouts = known.and_then(|known| self.said.timeouts.get(&known));
-        if timeouts.is_some_and(|seconds| seconds.contains(&one.signed)) {
-            return Cause::TimedOut;
-        }
-        // What was answered in time is known by the deadline.
-        let recorded = self.recorded_by(one.answered.max(one.at + deadline));
-        let ended = self.state.ends.iter().find(|end| {
-            end.to.saturating_add(LAG) >= one.at && end.from <= recorded && end.from <= next.at
-        });
-        let Some(end) = ended else { return Cause::Unexplained };
-        if one.is_taken() {
-            for (count, (within, _)) in self.soon.iter_mut().zip(SOON) {
-                *count += u64::from(end.from <= one.answered + within);
-            }
-        }
-        Cause::Ended
+        let timed_out = timeouts.is_some_and(|seconds| seconds.contains(&one.signed));
+        timed_out.then_some(Cause::TimedOut)
     }
 
     /// When an outcome that was known then is on disk, at the latest.

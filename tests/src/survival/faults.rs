@@ -1,10 +1,10 @@
-//! What is done to the dispatcher, and when: blows from a seeded die.
+//! What is done to the dispatcher, and when: faults from a seed.
 
 use std::time::Duration;
 
 use super::victim::Victim;
 use super::wall_clock::WallClock;
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 use crate::wait::{self, Deadline};
 
 /// A full disk is looked at so often: files that become shorter make room.
@@ -40,7 +40,7 @@ impl Part {
         }
     }
 
-    /// How long nothing is done between two blows, at least and at most, in milliseconds.
+    /// How long nothing is done between two faults, at least and at most, in milliseconds.
     fn rest_ms(self) -> (u64, u64) {
         match self {
             Self::Kill => (100, 12_000),
@@ -56,7 +56,7 @@ pub struct Scale {
     pub stop_ms: u64,
     /// How long a disk is full, in milliseconds.
     pub full_ms: u64,
-    /// From one blow to the next, in milliseconds.
+    /// From one fault to the next, in milliseconds.
     pub rest_ms: u64,
     /// Events of the largest calls: more than an endpoint's pace, or none that takes long.
     pub burst: u64,
@@ -70,27 +70,27 @@ impl Scale {
     pub const SECONDS: Self = Self { stop_ms: 2_500, full_ms: 1_500, rest_ms: 700, burst: 200 };
 }
 
-/// One who deals blows.
-pub struct Fate<'a> {
+/// Injects faults.
+pub struct FaultInjector<'a> {
     /// What it is about.
     pub part: Part,
-    /// How long blows take.
+    /// How long faults take.
     pub scale: Scale,
-    /// What it deals by.
-    pub dice: Dice,
-    /// Who is dealt them.
+    /// What decides which.
+    pub rng: SeededRng,
+    /// The process that has them.
     pub victim: &'a mut Victim,
     /// The clock that is set.
     pub clock: Option<&'a WallClock>,
 }
 
-impl Fate<'_> {
-    /// Rests, and deals one blow. The victim is up again afterwards, or coming up.
-    pub fn strike(&mut self) {
+impl FaultInjector<'_> {
+    /// Waits, and injects one fault. The victim is up again afterwards, or coming up.
+    pub fn inject(&mut self) {
         let (least, most) = self.part.rest_ms();
-        wait::pass(self.dice.time(least, most.min(self.scale.rest_ms)));
+        wait::pass(self.rng.millis(least, most.min(self.scale.rest_ms)));
         self.victim.expect_alive();
-        let luck = self.dice.below(100);
+        let luck = self.rng.below(100);
         match self.part {
             Part::Kill => match luck {
                 0..30 => self.kill(),
@@ -121,7 +121,7 @@ impl Fate<'_> {
     }
 
     fn rise(&mut self) {
-        wait::pass(self.dice.time(1, 300));
+        wait::pass(self.rng.millis(1, 300));
         self.victim.launch();
     }
 
@@ -142,16 +142,16 @@ impl Fate<'_> {
         self.victim.kill();
         self.rise();
         self.victim.wait_ready();
-        wait::pass(self.dice.time(1, 200));
+        wait::pass(self.rng.millis(1, 200));
         self.kill();
     }
 
     /// Killed before it is up, once or more often.
     fn kill_at_start(&mut self) {
         self.victim.kill();
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.rng.below(3) {
             self.victim.launch();
-            wait::pass(self.dice.time(1, 60));
+            wait::pass(self.rng.millis(1, 60));
             self.victim.kill();
         }
         self.rise();
@@ -166,13 +166,13 @@ impl Fate<'_> {
 
     fn freeze(&mut self) {
         self.victim.freeze();
-        wait::pass(self.dice.time(100, self.scale.stop_ms));
+        wait::pass(self.rng.millis(100, self.scale.stop_ms));
         self.victim.thaw();
     }
 
     fn kill_frozen(&mut self) {
         self.victim.freeze();
-        wait::pass(self.dice.time(100, self.scale.stop_ms));
+        wait::pass(self.rng.millis(100, self.scale.stop_ms));
         self.victim.kill();
         self.victim.thawed();
         self.rise();
@@ -199,7 +199,7 @@ impl Fate<'_> {
     }
 
     fn pass_full(&mut self) {
-        let deadline = Deadline::after(self.dice.time(200, self.scale.full_ms));
+        let deadline = Deadline::after(self.rng.millis(200, self.scale.full_ms));
         while let Some(left) = deadline.left() {
             wait::pass(left.min(TOP_UP_EVERY));
             self.victim.disk.top_up();
@@ -209,8 +209,8 @@ impl Fate<'_> {
     /// Minutes to days, either way, or back to the time that it is.
     fn set_clock(&mut self) {
         let Some(clock) = self.clock else { return };
-        let far = self.dice.time(1_000, 2 * 86_400 * 1_000).as_secs() as i64;
-        let offset = match self.dice.below(5) {
+        let far = self.rng.millis(1_000, 2 * 86_400 * 1_000).as_secs() as i64;
+        let offset = match self.rng.below(5) {
             0 => 0,
             1 | 2 => far,
             _ => -far,

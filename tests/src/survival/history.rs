@@ -1,7 +1,7 @@
 //! What really happened: which calls were answered how, what arrived where and when, and what was
 //! done to the process meanwhile. Nothing here is believed that the dispatcher says of itself.
 //!
-//! Everything is in memory, for `judge`, and in a file, for a reader of a fault. Times
+//! Everything is in memory, for `judge`, and in a file, for a reader of a violation. Times
 //! are microseconds since the beginning, of the monotonic clock.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::cast;
 use super::events::{Event, Mark};
+use crate::promises::same::Same;
 use crate::wait::{self, Deadline};
 
 /// A stretch of time, in microseconds since the beginning.
@@ -33,18 +34,18 @@ impl Span {
     }
 }
 
-/// How a call was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a call was answered: of several times the last in this order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answered {
+    /// With this error, each time.
+    Refused(u16),
+    /// Not at all, at least one time, and never with 202.
+    CutOff,
     /// With 202: at least one time, if it was made again.
     Taken {
         /// Whether anything had to be stored for it.
         new: bool,
     },
-    /// With this error, each time.
-    Refused(u16),
-    /// Not at all, at least one time, and never with 202.
-    CutOff,
 }
 
 /// A call that posts events.
@@ -81,12 +82,6 @@ impl Arrival {
     /// Whether its receiver said that it has it.
     pub fn is_taken(&self) -> bool {
         self.status.is_some_and(|status| (200..300).contains(&status))
-    }
-
-    /// Whether `next` is the one try that follows at once, on a new connection, where a reused one
-    /// died without a byte of an answer.
-    pub fn is_sent_once_more_as(&self, next: &Self) -> bool {
-        self.reused && self.status.is_none() && !next.reused
     }
 }
 
@@ -126,8 +121,10 @@ pub struct State {
     pub calls: BTreeMap<u64, Call>,
     /// What arrived of each event at each endpoint, in order.
     pub arrivals: HashMap<(Mark, usize), Vec<Arrival>>,
-    /// The id of each event that arrived or was acknowledged, and the first bytes that arrived.
-    pub bodies: HashMap<Mark, (String, Option<u64>)>,
+    /// The id of each event that arrived or was acknowledged.
+    pub ids: Same<Mark, String>,
+    /// The bytes of each event that arrived.
+    pub bodies: Same<Mark, u64>,
     /// The mark of an id.
     pub marks: HashMap<String, Mark>,
     /// All starts at each endpoint.
@@ -136,7 +133,7 @@ pub struct State {
     pub pings: HashMap<String, Ping>,
     /// When owners asked for an event once more, at which endpoint.
     pub redelivered: HashMap<(Mark, usize), Vec<Redelivered>>,
-    /// When the process ended other than in order: from before the blow until it was gone.
+    /// When the process ended other than in order: from before the kill until it was gone.
     pub ends: Vec<Span>,
     /// When it ended in order.
     pub orderly: Vec<Span>,
@@ -154,16 +151,16 @@ pub struct State {
     /// 202 to what was not, and anything else.
     pub while_full: [u64; 3],
     /// What must not be, in words.
-    pub faults: Vec<String>,
+    pub violations: Vec<String>,
     /// Pairs of an event and an endpoint that were acknowledged.
     pub owed: u64,
     /// Pairs that were taken.
     pub settled: u64,
 }
 
-/// The books of one run.
+/// The history of one run.
 #[derive(Debug)]
-pub struct Books {
+pub struct History {
     began: Instant,
     /// The wall clock at the beginning, in microseconds since 1970.
     pub unix_began: u64,
@@ -176,12 +173,12 @@ pub struct Books {
 }
 
 /// Faults beyond so many are counted in the file alone.
-const FAULTS_MAX: usize = 200;
+const VIOLATIONS_MAX: usize = 200;
 
-impl Books {
+impl History {
     /// Begins, with a file in this folder.
     pub fn open(folder: &Path, seed: u64) -> Self {
-        let file = File::create(folder.join("books.log")).unwrap();
+        let file = File::create(folder.join("history.log")).unwrap();
         let starts = vec![Vec::new(); cast::ENDPOINTS.len()];
         Self {
             began: wait::now(),
@@ -205,7 +202,7 @@ impl Books {
 
     /// All that is known.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        // The thread that panicked has reported it; the books are as good as before.
+        // The thread that panicked has reported it; the history is as good as before.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,7 +210,7 @@ impl Books {
     pub fn note(&self, what: Arguments<'_>) {
         let now = self.now() as f64 / 1e6;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // The books in memory are those that are judged.
+        // The history in memory is the one that is judged.
         let _ = writeln!(file, "{now:.6} {what}");
     }
 
@@ -223,11 +220,11 @@ impl Books {
     }
 
     /// What must not be.
-    pub fn fault(&self, what: String) {
-        self.note(format_args!("FAULT {what}"));
+    pub fn violation(&self, what: String) {
+        self.note(format_args!("VIOLATION {what}"));
         let mut state = self.state();
-        if state.faults.len() < FAULTS_MAX {
-            state.faults.push(what);
+        if state.violations.len() < VIOLATIONS_MAX {
+            state.violations.push(what);
         }
     }
 
@@ -266,11 +263,7 @@ impl Books {
                 Answered::CutOff => {}
             }
         }
-        call.answered = Some(match (call.answered, answered) {
-            (_, Answered::Taken { new }) => Answered::Taken { new },
-            (Some(Answered::CutOff), _) => Answered::CutOff,
-            (_, now) => now,
-        });
+        call.answered = call.answered.max(Some(answered));
         for (nth, id) in ids.iter().enumerate() {
             let mark = Mark { call: number, nth: nth as u64 };
             let event = Event::new(self.seed, mark);
@@ -278,11 +271,8 @@ impl Books {
             state.owed += endpoints.len() as u64;
             self.note(format_args!("taken {mark} {id} for {endpoints:?}"));
             state.marks.insert(id.clone(), mark);
-            let known = state.bodies.entry(mark).or_insert_with(|| (id.clone(), None));
-            if known.0 != *id {
-                let what = format!("{mark} was acknowledged as {id} and arrived as {}", known.0);
-                state.faults.push(what);
-            }
+            let same = state.ids.is(&mark, id);
+            state.violations.extend(same.err().map(|broken| broken.to_string()));
         }
         if !matches!(answered, Answered::Taken { .. }) {
             self.note(format_args!("call {number} {answered:?}"));
@@ -304,11 +294,8 @@ impl Books {
         hash: u64,
     ) -> usize {
         let state = &mut *self.state();
-        let known = state.bodies.entry(mark).or_insert_with(|| (id.to_owned(), None));
-        let first = *known.1.get_or_insert(hash);
-        if known.0 != id || first != hash {
-            state.faults.push(format!("{mark} is {id} here and {} elsewhere, or differs", known.0));
-        }
+        let same = state.ids.is(&mark, &id.to_owned()).and(state.bodies.is(&mark, &hash));
+        state.violations.extend(same.err().map(|broken| broken.to_string()));
         state.marks.entry(id.to_owned()).or_insert(mark);
         let arrivals = state.arrivals.entry((mark, endpoint)).or_default();
         let Start { at, signed, reused } = start;
