@@ -5,4 +5,5 @@ pub mod document;
 pub mod file;
 pub mod files;
 pub mod reload;
+pub mod server_keys;
 pub mod watch;

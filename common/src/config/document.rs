@@ -17,6 +17,7 @@ pub mod table;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -241,6 +242,9 @@ pub fn shown(span: Duration) -> String {
     format!("{}{unit}", millis / size)
 }
 
+/// Any timeout or interval: from the shortest that a clock can measure to a day.
+pub const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+
 /// The units of a length of time, as messages name them.
 pub const SPAN_UNITS: &str = "ms, s, m, h or d";
 
@@ -270,8 +274,6 @@ fn bytes_of(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::RangeInclusive;
-
     use serde_json::json;
 
     use super::*;

@@ -8,14 +8,15 @@
 
 mod outbound;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Document, Parsed, Spanned, span_of};
+use weir_common::config::document::{Document, Parsed, Spanned, WAIT, span_of};
+use weir_common::config::server_keys;
 use weir_common::identifier::IdForm;
 
 use crate::config::allowed_fields::AllowedFields;
@@ -23,9 +24,6 @@ use crate::config::settings::{
     Auth, Directory, Identifiers, IngestSettings, Log, Retention, SecretSettings, Server, Settings,
     StoreSettings, WebhookSettings,
 };
-
-/// The range of waits: 1 ms to a day.
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 /// The range of longer times: 1 ms to ten years.
 const LONG: RangeInclusive<Duration> =
@@ -99,41 +97,21 @@ pub fn read(document: &Document) -> Parsed<Settings> {
 fn server(table: &mut Table<'_>) -> Server {
     let listeners = Listeners::read(table);
     listeners.check(table);
-    let admin_token_file = table
-        .text("admin_token_file", "A file whose first line is the admin listener's bearer token.");
-    let admin = &listeners.admin;
-    if !admin.value.ip().is_loopback() && admin_token_file.is_none() {
-        let message = "server.admin is not a loopback address: set server.admin_token_file as well";
-        table.fault_at(admin.at, message);
-    }
+    let connections = "Open connections per listener; further ones are closed.";
+    let idle = "Timeout of a connection without a request.";
+    let grace = "The longest that a shutdown waits for attempts and requests in flight.";
     Server {
         api: listeners.api.value,
         ingest: listeners.ingest.value,
-        admin: admin.value,
-        at: [listeners.api.at, listeners.ingest.at, admin.at],
-        admin_token_file,
-        threads: count(table, "threads", 0..=1_024, 0, "Worker threads; 0: one per core."),
-        connections_max: count(
-            table,
-            "connections_max",
-            1..=10_000_000,
-            4_096,
-            "Open connections per listener; further ones are closed.",
-        ),
-        head_timeout: wait(table, "head_timeout", "10s", "Timeout for a request head."),
-        body_timeout: wait(table, "body_timeout", "30s", "Timeout for a request body."),
-        idle_timeout: wait(
-            table,
-            "idle_timeout",
-            "1m",
-            "Timeout of a connection without a request.",
-        ),
-        shutdown_grace: wait(
-            table,
-            "shutdown_grace",
-            "30s",
-            "The longest that a shutdown waits for attempts and requests in flight.",
-        ),
+        admin: listeners.admin.value,
+        at: [listeners.api.at, listeners.ingest.at, listeners.admin.at],
+        admin_token_file: server_keys::admin_token_file(table, &listeners.admin),
+        threads: server_keys::threads(table),
+        connections_max: size(server_keys::connections_max(table, 4_096, connections)),
+        head_timeout: server_keys::head_timeout(table, "Timeout for a request head."),
+        body_timeout: server_keys::body_timeout(table, "Timeout for a request body."),
+        idle_timeout: server_keys::idle_timeout(table, Duration::from_secs(60), idle),
+        shutdown_grace: server_keys::shutdown_grace(table, grace),
     }
 }
 
@@ -147,21 +125,20 @@ struct Listeners {
 impl Listeners {
     fn read(table: &mut Table<'_>) -> Self {
         Self {
-            api: address(
+            api: server_keys::address(
                 table,
                 "api",
                 9_003,
                 "The address of the customers' API, behind the gateway.",
             ),
-            ingest: address(
+            ingest: server_keys::address(
                 table,
                 "ingest",
                 9_004,
                 "The address that accepts events; for backends only.",
             ),
-            admin: address(
+            admin: server_keys::admin(
                 table,
-                "admin",
                 9_005,
                 "The admin address: loopback, or with admin_token_file.",
             ),
@@ -277,20 +254,6 @@ fn log(table: &mut Table<'_>) -> Log {
     }
 }
 
-fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanned<SocketAddr> {
-    let text = table.text(key, doc);
-    let default = SocketAddr::from((IpAddr::from([127, 0, 0, 1]), port));
-    table.set_default(key, default.to_string().into());
-    let Some(text) = text else { return Spanned { value: default, at: table.at() } };
-    let value = text.value.parse().unwrap_or_else(|_| {
-        let message =
-            format!("server.{key} must be ip:port, as \"{default}\", not `{}`", text.value);
-        table.fault_at(text.at, message);
-        default
-    });
-    Spanned { value, at: text.at }
-}
-
 /// The path of a file.
 fn file(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Spanned<String> {
     let text = table.text(key, doc);
@@ -324,8 +287,7 @@ fn span(
 }
 
 fn bytes(table: &mut Table<'_>, key: &str, default: u64, doc: &str) -> usize {
-    let bytes = table.bytes_or(key, 1 << 10..=1 << 30, default, doc);
-    usize::try_from(bytes).unwrap_or(usize::MAX)
+    size(table.bytes_or(key, 1 << 10..=1 << 30, default, doc))
 }
 
 fn count(
@@ -335,7 +297,11 @@ fn count(
     default: u64,
     doc: &str,
 ) -> usize {
-    usize::try_from(table.number_or(key, range, default, doc)).unwrap_or(usize::MAX)
+    size(table.number_or(key, range, default, doc))
+}
+
+fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -465,7 +431,8 @@ mod tests {
     fn an_admin_listener_beyond_loopback_needs_a_token() {
         check(
             "[server]\nadmin = \"0.0.0.0:9005\"",
-            &["d:2:9: server.admin is not a loopback address: set server.admin_token_file as well"],
+            &["d:2:9: server.admin `0.0.0.0:9005` is not on loopback: set \
+               server.admin_token_file, or an address that is"],
         );
         check("[server]\nadmin = \"0.0.0.0:9005\"\nadmin_token_file = \"token\"", &[]);
     }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
-
-use crate::settings::values::WAIT;
+use weir_common::config::document::{Spanned, WAIT};
 
 /// `[planes.<name>.cors]`
 #[derive(Clone, Debug)]

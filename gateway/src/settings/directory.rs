@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
+use weir_common::config::document::{Spanned, WAIT};
 
-use crate::settings::values::{WAIT, check_url, number, plain};
+use crate::settings::values::{check_url, number, plain};
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
+use weir_common::config::document::{Spanned, WAIT};
 use weir_common::token::{Algorithm, Terms};
 
-use crate::settings::values::{WAIT, check_url, number, plain, plain_all};
+use crate::settings::values::{check_url, number, plain, plain_all};
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,19 @@
 //! `[server]`: sockets, threads, deadlines, caps.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use weir_common::config::document::WAIT;
 use weir_common::config::document::table::Table;
+use weir_common::config::server_keys;
 
 use crate::settings::edge::https;
 use crate::settings::trusted::trusted_headers;
-use crate::settings::values::{WAIT, address, addresses, networks, number, plain, small};
+use crate::settings::values::{addresses, networks, plain, small};
 use crate::settings::{Caps, ServerSettings};
 
 pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
-    let seconds = Duration::from_secs;
-    let admin = table.text("admin", "The admin listener: on loopback, or with a token.");
-    table.set_default("admin", "127.0.0.1:8081".into());
-    let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
-    let admin = admin.and_then(|text| address(table, &text));
+    let admin =
+        server_keys::admin(table, 8081, "The admin listener: on loopback, or with a token.");
     let server = ServerSettings {
         http: addresses(
             table,
@@ -23,17 +21,9 @@ pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
             "127.0.0.1:8080",
             "Addresses of listeners without TLS; []: none.",
         ),
-        admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
-        admin_token_file: plain(table.text(
-            "admin_token_file",
-            "A file whose first line is the admin listener's bearer token.",
-        )),
-        threads: number(table.number_or(
-            "threads",
-            0..=1_024,
-            0,
-            "Worker threads; 0: one per core.",
-        )),
+        admin: admin.value,
+        admin_token_file: plain(server_keys::admin_token_file(table, &admin)),
+        threads: server_keys::threads(table),
         https: table.list("https", "Listeners with TLS.", https),
         trusted_proxies: networks(
             table,
@@ -49,40 +39,28 @@ pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
         handshake_timeout: table.span_or(
             "handshake_timeout",
             WAIT,
-            seconds(10),
+            Duration::from_secs(10),
             "A PROXY header and a TLS handshake, together.",
         ),
-        head_timeout: table.span_or("head_timeout", WAIT, seconds(10), "A whole request head."),
-        body_timeout: table.span_or(
-            "body_timeout",
-            WAIT,
-            seconds(30),
-            "Between two reads of a body.",
-        ),
-        idle_timeout: table.span_or(
-            "idle_timeout",
-            WAIT,
-            seconds(75),
+        head_timeout: server_keys::head_timeout(table, "A whole request head."),
+        body_timeout: server_keys::body_timeout(table, "Between two reads of a body."),
+        idle_timeout: server_keys::idle_timeout(
+            table,
+            Duration::from_secs(75),
             "A connection without a request; longer than a load balancer in front keeps it.",
         ),
         caps: caps(table),
         shutdown_delay: shutdown_delay(table),
-        shutdown_grace: table.span_or(
-            "shutdown_grace",
-            WAIT,
-            seconds(30),
+        shutdown_grace: server_keys::shutdown_grace(
+            table,
             "The longest a stop waits for requests in flight.",
         ),
     };
-    check_addresses(table, &server, admin_at);
+    check_addresses(table, &server, admin.at);
     server
 }
 
 fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) {
-    if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
-        let why = "is not on loopback: set server.admin_token_file, or an address that is";
-        table.fault_at(admin_at, format!("server.admin `{}` {why}", server.admin));
-    }
     if server.http.is_empty() && server.https.is_empty() {
         let why = "there is no listener for clients: set server.http or server.https";
         table.fault_at(admin_at, why);
@@ -117,9 +95,8 @@ fn caps(table: &mut Table<'_>) -> Caps {
             256 << 20,
             "Batch bodies buffered at one time, together; more is 503.",
         ),
-        connections_max: table.number_or(
-            "connections_max",
-            1..=10_000_000,
+        connections_max: server_keys::connections_max(
+            table,
             20_000,
             "Connections at one time; further ones are closed.",
         ),

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Spanned, shown};
+use weir_common::config::document::{Spanned, WAIT, shown};
 use weir_common::directory::is_host;
 
-use crate::settings::values::{WAIT, number, plain, plain_all, small};
+use crate::settings::values::{number, plain, plain_all, small};
 
 /// `[upstreams.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]

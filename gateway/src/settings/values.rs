@@ -1,17 +1,11 @@
 //! Values that several tables of `gateway.toml` have: waits, addresses, networks, counts.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use reqwest::Url;
 use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
-
-/// Any timeout or interval: from the shortest that a clock can measure to a day.
-pub(super) const WAIT: RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 pub(super) fn addresses(
     table: &mut Table<'_>,

@@ -1,0 +1,76 @@
+//! The keys of `[server]` that both programs have: their names, ranges, common defaults and checks.
+//!
+//! A program reads each of them in its place among keys of its own, and documents what it bounds.
+//!
+//! Not here: keys that one program has alone (the settings of either).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config::document::table::Table;
+use crate::config::document::{Spanned, WAIT};
+
+/// The address of a listener; on loopback by default.
+pub fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanned<SocketAddr> {
+    let text = table.text(key, doc);
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    table.set_default(key, default.to_string().into());
+    let Some(text) = text else { return Spanned { value: default, at: table.at() } };
+    let value = text.value.parse().unwrap_or_else(|_| {
+        let message =
+            format!("server.{key} must be ip:port, as \"{default}\", not `{}`", text.value);
+        table.fault_at(text.at, message);
+        default
+    });
+    Spanned { value, at: text.at }
+}
+
+/// The address of the admin listener.
+pub fn admin(table: &mut Table<'_>, port: u16, doc: &str) -> Spanned<SocketAddr> {
+    address(table, "admin", port, doc)
+}
+
+/// The file of the admin listener's token, without which `admin` must be on loopback.
+pub fn admin_token_file(
+    table: &mut Table<'_>,
+    admin: &Spanned<SocketAddr>,
+) -> Option<Spanned<String>> {
+    let doc = "A file whose first line is the admin listener's bearer token.";
+    let file = table.text("admin_token_file", doc);
+    if !admin.value.ip().is_loopback() && file.is_none() {
+        let why = "is not on loopback: set server.admin_token_file, or an address that is";
+        table.fault_at(admin.at, format!("server.admin `{}` {why}", admin.value));
+    }
+    file
+}
+
+/// Worker threads; 0 is one per core.
+pub fn threads(table: &mut Table<'_>) -> usize {
+    let threads = table.number_or("threads", 0..=1_024, 0, "Worker threads; 0: one per core.");
+    usize::try_from(threads).unwrap_or(usize::MAX)
+}
+
+/// Connections at one time.
+pub fn connections_max(table: &mut Table<'_>, default: u64, doc: &str) -> u64 {
+    table.number_or("connections_max", 1..=10_000_000, default, doc)
+}
+
+/// For a whole request head.
+pub fn head_timeout(table: &mut Table<'_>, doc: &str) -> Duration {
+    table.span_or("head_timeout", WAIT, Duration::from_secs(10), doc)
+}
+
+/// For a request body, or a piece of it.
+pub fn body_timeout(table: &mut Table<'_>, doc: &str) -> Duration {
+    table.span_or("body_timeout", WAIT, Duration::from_secs(30), doc)
+}
+
+/// For a connection without a request.
+pub fn idle_timeout(table: &mut Table<'_>, default: Duration, doc: &str) -> Duration {
+    table.span_or("idle_timeout", WAIT, default, doc)
+}
+
+/// How long a stop waits for what is in flight.
+pub fn shutdown_grace(table: &mut Table<'_>, doc: &str) -> Duration {
+    table.span_or("shutdown_grace", WAIT, Duration::from_secs(30), doc)
+}
