@@ -12,16 +12,12 @@
 
 mod browser;
 
-use std::io;
-use std::path::Path;
-
 use async_trait::async_trait;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use crate::config::document::{Diagnostic, lines};
-use crate::config::files;
 use crate::config::reload::Reload;
 use crate::http_server::problems::{method_not_allowed, refusal};
 use crate::http_server::reply::Reply;
@@ -35,6 +31,9 @@ const BODY_BYTES_MAX: usize = 16 * 1024;
 /// What a program shows its operator, and does for one.
 #[async_trait]
 pub trait Program: Send + Sync + 'static {
+    /// The bearer token that its operator must know, where there is one.
+    fn token(&self) -> Option<Secret<String>>;
+
     /// That it should get traffic, and what does not work meanwhile; or why it should not.
     async fn readiness(&self) -> Result<String, String>;
 
@@ -53,23 +52,20 @@ pub trait Program: Send + Sync + 'static {
     }
 }
 
-/// Answers operators.
-pub struct Admin<P> {
-    /// The program that they operate.
-    pub program: P,
-    /// What they must know, where anything.
-    pub token: Option<Secret<String>>,
-}
+/// Answers operators of a program.
+pub struct Admin<P>(pub P);
 
 #[async_trait]
 impl<P: Program> Handler for Admin<P> {
     fn refuses(&self, head: &Head) -> Option<Reply> {
         let reads = head.method == Method::GET;
-        if let Some(problem) = browser::refusal(&head.headers, reads, self.token.is_some()) {
+        let token = self.0.token();
+        if let Some(problem) = browser::refusal(&head.headers, reads, token.is_some()) {
             return Some(Reply::problem(&problem));
         }
         let is_probe = matches!(head.uri.path(), "/livez" | "/readyz");
-        (!is_probe && !self.knows(&head.headers)).then(|| {
+        let knows = || token.is_none_or(|token| knows(&token, &head.headers));
+        (!is_probe && !knows()).then(|| {
             let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
             refusal(401, "unauthorized", "Unauthorized", detail).with("www-authenticate", "Bearer")
         })
@@ -79,19 +75,19 @@ impl<P: Program> Handler for Admin<P> {
         let reads = call.method == Method::GET;
         match call.path.as_str() {
             "/livez" if reads => text(200, "ok"),
-            "/readyz" if reads => match self.program.readiness().await {
+            "/readyz" if reads => match self.0.readiness().await {
                 Ok(ready) => text(200, &ready),
                 Err(why) => text(503, &why),
             },
             "/metrics" if reads => {
                 let media_type = "text/plain; version=0.0.4; charset=utf-8";
-                Reply::new(200, media_type, self.program.metrics().await)
+                Reply::new(200, media_type, self.0.metrics().await)
             }
-            "/config" if reads => shown(&self.program.config()),
-            "/reload" if call.method == Method::POST => reloaded(self.program.reload().await),
+            "/config" if reads => shown(&self.0.config()),
+            "/reload" if call.method == Method::POST => reloaded(self.0.reload().await),
             "/livez" | "/readyz" | "/metrics" | "/config" => method_not_allowed("GET, HEAD"),
             "/reload" => method_not_allowed("POST"),
-            _ => self.program.route(&call).await.unwrap_or_else(not_found),
+            _ => self.0.route(&call).await.unwrap_or_else(not_found),
         }
     }
 
@@ -100,15 +96,16 @@ impl<P: Program> Handler for Admin<P> {
     }
 }
 
-impl<P> Admin<P> {
-    fn knows(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.token else { return true };
-        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        given.and_then(|value| value.split_once(' ')).is_some_and(|(scheme, given)| {
-            scheme.eq_ignore_ascii_case("bearer")
-                && same(given.trim().as_bytes(), token.expose().as_bytes())
-        })
-    }
+/// Whether a request has the token. One with several tokens has none: a proxy may have checked any
+/// of them.
+fn knows(token: &Secret<String>, headers: &HeaderMap) -> bool {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (Some(given), None) = (all.next(), all.next()) else { return false };
+    let given = given.to_str().ok().and_then(|value| value.split_once(' '));
+    given.is_some_and(|(scheme, given)| {
+        scheme.eq_ignore_ascii_case("bearer")
+            && same(given.trim().as_bytes(), token.expose().as_bytes())
+    })
 }
 
 /// JSON, for an operator to read.
@@ -141,24 +138,9 @@ fn reloaded(outcome: Reload) -> Reply {
                 members: vec![("problems", problems.into())],
             })
         }
+        Reload::Failed => {
+            let detail = "The reload panicked, and the log says where. Please report it.";
+            refusal(500, "internal", "The earlier configuration stays active", detail)
+        }
     }
-}
-
-/// The token's file cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read server.admin_token_file `{path}`: {source}")]
-pub struct TokenError {
-    path: String,
-    source: io::Error,
-}
-
-/// The token in the file that `server.admin_token_file` names, where it names one.
-///
-/// # Errors
-///
-/// Where it cannot be read.
-pub fn token(file: Option<&str>) -> Result<Option<Secret<String>>, TokenError> {
-    let Some(file) = file else { return Ok(None) };
-    let token = files::first_line(Path::new(file));
-    token.map(Some).map_err(|source| TokenError { path: file.to_owned(), source })
 }

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use weir_common::admin::Program;
 use weir_common::config::reload::Reload;
+use weir_common::secret::Secret;
 
 use crate::state::{self, State};
 
@@ -17,6 +18,10 @@ pub struct DispatcherAdmin(pub Arc<State>);
 
 #[async_trait]
 impl Program for DispatcherAdmin {
+    fn token(&self) -> Option<Secret<String>> {
+        self.0.active.load().origin.admin_token.clone()
+    }
+
     /// Whether events are accepted and deliveries sent, or else the cause.
     async fn readiness(&self) -> Result<String, String> {
         if !self.0.ready.load(Ordering::Acquire) {
@@ -24,7 +29,7 @@ impl Program for DispatcherAdmin {
         }
         if !self.0.store.is_writable().await {
             let why = "not ready: the database cannot be written; the log says why, at \
-                `store_cannot_write`";
+                `store writes failing`";
             return Err(why.to_owned());
         }
         Ok("ready".to_owned())

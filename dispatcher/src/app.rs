@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use weir_common::admin::{self, Admin, TokenError};
+use weir_common::admin::Admin;
 use weir_common::config::document::{Diagnostic, lines};
 use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{BindError, Listeners, bind};
@@ -44,8 +44,8 @@ use crate::worker::{Drained, Worker};
 /// How long a shutdown waits for the last lines of the attempt log.
 const LOG_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a shutdown waits for listeners after the last attempt.
-const LISTENERS_GRACE: Duration = Duration::from_secs(2);
+/// How long a shutdown waits for operators' requests at its end.
+const OPERATORS_GRACE: Duration = Duration::from_secs(2);
 
 /// File descriptors for the database, the log and the runtime.
 const OWN_DESCRIPTORS: u64 = 128;
@@ -59,9 +59,6 @@ pub enum RunError {
     /// An address is in use, or not local.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The admin token's file cannot be read.
-    #[error(transparent)]
-    Token(#[from] TokenError),
     /// The database cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -95,7 +92,6 @@ async fn serve_until_stopped(
 ) -> Result<(), RunError> {
     let signals = Signals::install()?;
     let server = active.settings.server.clone();
-    let token = admin::token(server.admin_token_file.as_ref().map(|file| &*file.value))?;
     room_for(&active);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;
@@ -116,7 +112,7 @@ async fn serve_until_stopped(
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;
     // The admin listener stays open while attempts in flight end.
     let mut operator = Listeners::default();
-    let handler = Arc::new(Admin { program: DispatcherAdmin(state.clone()), token });
+    let handler = Arc::new(Admin(DispatcherAdmin(state.clone())));
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
     let mut tasks = beside_deliveries(&state);
@@ -139,18 +135,18 @@ async fn serve_until_stopped(
     listeners.set(Listening::Closing);
     let grace = state.active.load().settings.server.shutdown_grace;
     // A mail server that hangs must not delay the shutdown.
-    let (drained, _) = tokio::join!(
+    let (drained, _, ()) = tokio::join!(
         tokio::time::timeout(grace, work.join_next()),
         tokio::time::timeout(grace, post.join_next()),
+        listeners.ended(grace),
     );
     let drained = drained.ok().flatten().and_then(Result::ok).unwrap_or(Drained::No);
-    listeners.ended(LISTENERS_GRACE).await;
     tasks.shutdown().await;
     if drained == Drained::Yes {
         state.store.close().await?;
     }
     operator.set(Listening::Closing);
-    operator.ended(LISTENERS_GRACE).await;
+    operator.ended(OPERATORS_GRACE).await;
     if let Some(log) = attempt_log {
         log.close(LOG_GRACE);
     }

@@ -19,6 +19,7 @@ use weir_common::config::watch::{self, Stamp};
 use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
+use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;
@@ -37,11 +38,10 @@ const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 pub const USUAL: &str = "config/dispatcher.toml";
 
 /// Settings that need a restart.
-const RESTART_KEYS: [&str; 13] = [
+const RESTART_KEYS: [&str; 12] = [
     "server.api",
     "server.ingest",
     "server.admin",
-    "server.admin_token_file",
     "server.threads",
     "server.connections_max",
     "server.head_timeout",
@@ -73,6 +73,8 @@ pub struct ActiveConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigOrigin {
     texts: [String; 3],
+    /// The bearer token of the admin listener, where there is one.
+    pub admin_token: Option<Secret<String>>,
     extra_ca: Stamp,
     password: Stamp,
     /// The active value of each option.
@@ -132,8 +134,7 @@ impl Config {
         );
         let key = "server.admin_token_file";
         let token = settings.server.admin_token_file.as_ref();
-        // It reports its problem in the document.
-        let _ = token.map(|file| files::secret(&file.value, key, &document));
+        let admin_token = token.and_then(|file| files::bearer_token(&file.value, key, &document));
         if let Some(mail) = &mut settings.mail
             && let Some(file) = &mail.password_file
         {
@@ -159,7 +160,7 @@ impl Config {
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
         let texts = [text, tokens_text, directory_text];
-        let origin = ConfigOrigin { texts, extra_ca, password, effective };
+        let origin = ConfigOrigin { texts, admin_token, extra_ca, password, effective };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
@@ -187,6 +188,7 @@ impl ActiveConfig {
         named
             .into_iter()
             .chain(extra_ca)
+            .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
             .map(|file| Path::new(&file.value))
     }

@@ -58,7 +58,7 @@ metrics! {
     log_dropped: IntCounter = "attempt_log_dropped_total";
     /// Open connections to the API and ingest listeners.
     connections: IntGauge = "connections";
-    /// Configuration reloads by outcome: applied, unchanged, refused.
+    /// Configuration reloads by outcome: applied, unchanged, refused, failed.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
     /// When the active configuration was applied, in Unix seconds.
     config_applied: Gauge = "config_applied_timestamp_seconds";

@@ -117,7 +117,7 @@ impl State {
 
 /// Reloads when one of the configuration's files changes.
 pub async fn watch_files(state: Arc<State>) {
-    watch(|| stamps(&state), || async { drop(reload(&state).await) }).await;
+    watch(|| stamps(&state), || reload(&state)).await;
 }
 
 fn stamps(state: &State) -> Vec<Stamp> {

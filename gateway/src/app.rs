@@ -27,11 +27,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir_common::admin::{self, TokenError};
 use weir_common::config::document::{Diagnostic, lines};
 use weir_common::log::events;
 use weir_common::rlimit;
-use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
@@ -62,9 +60,6 @@ pub enum RunError {
     /// An address is taken, or not ours.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The token's file cannot be read.
-    #[error(transparent)]
-    Token(#[from] TokenError),
     /// The counters cannot be kept for the next start.
     #[error(transparent)]
     Snapshot(#[from] SnapshotFileError),
@@ -159,7 +154,7 @@ fn start(
     predecessor: &mut Option<Predecessor>,
     control: &Runtime,
 ) -> Result<Serving, RunError> {
-    let Prepared { shared, sockets, clients, admin, token } = prepare(config, predecessor)?;
+    let Prepared { shared, sockets, clients, admin } = prepare(config, predecessor)?;
     if let Some(log) = &shared.access_log {
         log.share(predecessor.is_some());
         log.write_to_stdout("access-log")?;
@@ -191,7 +186,7 @@ fn start(
         alone: watch::Sender::new(true),
     };
     let _within = control.enter();
-    serving.serve_operators(admin, token)?;
+    serving.serve_operators(admin)?;
     serving.accept_clients(clients)?;
     serving.beside_requests();
     Ok(serving)
@@ -203,7 +198,6 @@ struct Prepared {
     sockets: Sockets,
     clients: Vec<(TcpListener, Option<SocketAddr>)>,
     admin: TcpListener,
-    token: Option<Secret<String>>,
 }
 
 fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prepared, RunError> {
@@ -218,7 +212,6 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let mut checked = config.load(seeds.keys).map_err(RunError::Configuration)?;
     let settings = &checked.settings;
     events::install(clock.clone(), settings.log.level);
-    let token = admin::token(settings.server.admin_token_file.as_deref())?;
     let mut clients = Vec::new();
     for address in &settings.server.http {
         clients.push((sockets.bind("http", *address)?, None));
@@ -244,7 +237,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         let states = persistence::restore(&shared, earlier);
         events::event(Level::Info, "limit snapshot restored", &[("states", json!(states))]);
     }
-    Ok(Prepared { shared, sockets, clients, admin, token })
+    Ok(Prepared { shared, sockets, clients, admin })
 }
 
 fn random_seed() -> io::Result<Seed> {

@@ -105,7 +105,8 @@ impl Settings {
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let https = self.server.https.iter().flat_map(Https::files);
         let upstreams = self.upstreams.iter().flat_map(UpstreamSettings::files);
-        let files = self.directory.files().chain(https).chain(upstreams);
+        let token = self.server.admin_token_file.iter();
+        let files = self.directory.files().chain(https).chain(upstreams).chain(token);
         files.chain(self.identity.files()).map(Path::new)
     }
 }

@@ -49,6 +49,19 @@ pub fn secret(path: &str, key: &str, document: &Document) -> Option<Secret<Strin
     first_line(Path::new(path)).map_err(unreadable).ok()
 }
 
+/// The bearer token in the first line of the file at `path`, as [`secret`].
+#[must_use]
+pub fn bearer_token(path: &str, key: &str, document: &Document) -> Option<Secret<String>> {
+    let token = secret(path, key, document)?;
+    if token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Some(token);
+    }
+    let why = "has other characters in its first line than visible ASCII: no Authorization header \
+               can carry them";
+    document.fault_in(key, format!("`{path}` {why}"));
+    None
+}
+
 /// Where a file is that was named from the directory we run in.
 #[must_use]
 pub fn whole(path: &str) -> String {

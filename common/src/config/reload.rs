@@ -28,6 +28,8 @@ pub enum Reload {
     Unchanged,
     /// It has these errors; the earlier one stays active.
     Refused(Vec<Diagnostic>),
+    /// It panicked; the earlier one stays active.
+    Failed,
 }
 
 impl Reload {
@@ -38,6 +40,7 @@ impl Reload {
             Self::Applied => "applied",
             Self::Unchanged => "unchanged",
             Self::Refused(_) => "refused",
+            Self::Failed => "failed",
         }
     }
 }
@@ -67,9 +70,10 @@ impl Reloads {
     /// earlier configuration active.
     pub async fn run(&self, reload: impl Future<Output = Option<Reload>>) -> Reload {
         let _running = self.running.lock().await;
-        let outcome = reload.await.unwrap_or(Reload::Unchanged);
+        let outcome = reload.await.unwrap_or(Reload::Failed);
         self.outcomes.with_label_values(&[outcome.word()]).inc();
-        self.was_successful.set(i64::from(!matches!(outcome, Reload::Refused(_))));
+        let was_successful = matches!(outcome, Reload::Applied | Reload::Unchanged);
+        self.was_successful.set(i64::from(was_successful));
         match &outcome {
             Reload::Applied => events::event(Level::Info, "configuration reloaded", &[]),
             Reload::Unchanged => events::event(Level::Info, "configuration unchanged", &[]),
@@ -77,6 +81,10 @@ impl Reloads {
                 let problems: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
                 let message = "configuration refused; the earlier one stays active";
                 events::event(Level::Error, message, &[("problems", json!(problems))]);
+            }
+            Reload::Failed => {
+                let message = "configuration reload failed; the earlier one stays active";
+                events::event(Level::Error, message, &[]);
             }
         }
         outcome
@@ -138,7 +146,8 @@ mod tests {
         for (given, counted, good) in [
             (Some(Reload::Applied), "applied", 1),
             (Some(refused), "refused", 0),
-            (None, "unchanged", 1),
+            (Some(Reload::Unchanged), "unchanged", 1),
+            (None, "failed", 0),
         ] {
             let outcome = reloads.run(async { given }).await;
             assert_eq!(outcome.word(), counted);

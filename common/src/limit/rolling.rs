@@ -11,6 +11,7 @@
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
 //! 4. A decision takes constant time; a charge does too, spread over the charges before it.
+//! 5. A log has the newest [`REQUESTS_MAX`] admissions at most: no quota looks further back.
 //!
 //! # Not here
 //!
@@ -179,10 +180,14 @@ impl Log {
             return;
         }
         while self.len > 0 && self.age(0, now) >= window {
-            let next = usize::from(self.oldest) + 1;
-            self.oldest = if next == self.capacity() { 0 } else { self.oldest + 1 };
-            self.len -= 1;
+            self.drop_oldest();
         }
+    }
+
+    fn drop_oldest(&mut self) {
+        let next = usize::from(self.oldest) + 1;
+        self.oldest = if next == self.capacity() { 0 } else { self.oldest + 1 };
+        self.len -= 1;
     }
 
     /// How long before `now` the nth oldest was admitted.
@@ -211,7 +216,10 @@ impl Log {
 
     fn push(&mut self, at: Tick) {
         if usize::from(self.len) == self.capacity() {
-            self.grow();
+            match self.capacity() < REQUESTS_MAX as usize {
+                true => self.grow(),
+                false => self.drop_oldest(),
+            }
         }
         let place = self.place(usize::from(self.len));
         if let Some(low) = self.ring.get_mut(place) {
@@ -223,10 +231,11 @@ impl Log {
         self.len += 1;
     }
 
-    /// Makes room for half as many again, with the oldest in front.
+    /// Makes room for half as many again, or for all that may be, with the oldest in front.
     fn grow(&mut self) {
         let width = 1 << u32::from(self.wide);
-        let capacity = (self.capacity() + self.capacity() / 2).max(RING_MIN);
+        let capacity = self.capacity() + self.capacity() / 2;
+        let capacity = capacity.clamp(RING_MIN, REQUESTS_MAX as usize);
         self.ring.rotate_left(usize::from(self.oldest) * width);
         self.oldest = 0;
         let mut ring = Vec::with_capacity(capacity * width);
@@ -318,6 +327,28 @@ mod tests {
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn more_admissions_than_any_quota_admits_count_as_its_newest() {
+        let day = Duration::from_secs(24 * 3_600);
+        let quota = |requests, window| Quota { requests, window };
+        for wide in [false, true] {
+            let mut log = Log::of(wide, (1..=100_000).map(Tick));
+            assert_eq!(log.times().count(), REQUESTS_MAX as usize);
+            let window = if wide { day } else { MINUTE };
+            for _ in 0..70_000 {
+                let _ = log.charge(quota(10, window), 1, Tick(200_000));
+            }
+            for requests in [1, 10, REQUESTS_MAX] {
+                let Decision::Refuse { retry_at } =
+                    log.decide(quota(requests, window), 1, Tick(200_000))
+                else {
+                    panic!("{requests} are admitted again")
+                };
+                assert_eq!(retry_at, Tick(200_000).plus(window));
+            }
+        }
     }
 
     proptest! {

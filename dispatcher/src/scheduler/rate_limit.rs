@@ -2,7 +2,7 @@
 //!
 //! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
 
-use weir_common::limit::rolling::{Log, Quota};
+use weir_common::limit::rolling::{Log, Quota, REQUESTS_MAX};
 use weir_common::time::Tick;
 
 use crate::domain::id::EndpointId;
@@ -54,7 +54,7 @@ impl Scheduler {
 
 /// The log with `count` more starts, as far as they matter.
 pub(super) fn suspicious(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
-    for _ in 0..count {
+    for _ in 0..count.min(REQUESTS_MAX as usize) {
         let _ = starts.charge(quota, 1, at);
     }
     starts

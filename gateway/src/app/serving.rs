@@ -28,7 +28,6 @@ use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{Listeners, announce};
 use weir_common::http_server::{Bounds, ConnectionBounds, Listening};
 use weir_common::log::events;
-use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
 use crate::config::shared::Shared;
@@ -104,12 +103,8 @@ pub(super) struct Serving {
 impl Serving {
     /// Serves the operator on the control runtime, beside the workers: it answers when they are
     /// busy.
-    pub(super) fn serve_operators(
-        &mut self,
-        listener: TcpListener,
-        token: Option<Secret<String>>,
-    ) -> io::Result<()> {
-        let admin = Arc::new(Admin { program: GatewayAdmin(self.shared.clone()), token });
+    pub(super) fn serve_operators(&mut self, listener: TcpListener) -> io::Result<()> {
+        let admin = Arc::new(Admin(GatewayAdmin(self.shared.clone())));
         let bounds = self.bounds();
         self.operators.add("admin", listener, admin, bounds)
     }

@@ -19,6 +19,7 @@ use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
 use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
+use weir_common::secret::Secret;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::auth::verifier::Verifier;
@@ -72,6 +73,8 @@ pub struct ActiveConfig {
 pub struct Origin {
     settings: String,
     directory: String,
+    /// The bearer token of the admin listener, where there is one.
+    pub admin_token: Option<Secret<String>>,
     /// Of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
     identity: crate::identity::auth::verifier::IdentityFiles,
@@ -143,8 +146,8 @@ impl Config {
         let Parsed { made: raw, effective, .. } = crate::settings::read::read(&document);
         let settings = &raw.settings;
         let token = settings.server.admin_token_file.as_ref();
-        // It reports its problem in the document.
-        let _ = token.map(|file| files::secret(file, "server.admin_token_file", &document));
+        let token =
+            token.and_then(|file| files::bearer_token(file, "server.admin_token_file", &document));
         let tls = tls::load(&settings.server.https, &document);
         let of_upstream = |upstream| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
@@ -171,6 +174,7 @@ impl Config {
         let origin = Origin {
             settings: text,
             directory: directory_text,
+            admin_token: token,
             credentials,
             identity,
             client,
@@ -318,11 +322,10 @@ impl ActiveConfig {
 
 /// The settings that only another process can take up. Certificates are read again by a reload;
 /// another address needs another socket.
-const RESTART_KEYS: [&str; 8] = [
+const RESTART_KEYS: [&str; 7] = [
     "server.http",
     "server.https.address",
     "server.admin",
-    "server.admin_token_file",
     "server.threads",
     "server.connections_max",
     "store",

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
-use weir_common::admin::{Program, not_found, shown};
+use weir_common::admin::{Program, shown};
 use weir_common::config::reload::Reload;
 use weir_common::http_server::Call;
-use weir_common::http_server::problems::refusal;
+use weir_common::http_server::problems::{method_not_allowed, refusal};
 use weir_common::http_server::reply::Reply;
+use weir_common::secret::Secret;
 
 use crate::config::shared::Shared;
 use crate::limit::memory::Moved;
@@ -35,6 +36,10 @@ pub struct GatewayAdmin(pub Arc<Shared>);
 
 #[async_trait]
 impl Program for GatewayAdmin {
+    fn token(&self) -> Option<Secret<String>> {
+        self.0.active.load().origin.admin_token.clone()
+    }
+
     async fn readiness(&self) -> Result<String, String> {
         readiness::readiness(&self.0)
     }
@@ -82,8 +87,10 @@ impl Program for GatewayAdmin {
 
     async fn route(&self, call: &Call) -> Option<Reply> {
         let reads = call.method == Method::GET;
-        let parts: Vec<&str> = call.path.trim_start_matches('/').splitn(3, '/').collect();
+        let parts: Vec<&str> = call.path.strip_prefix('/')?.splitn(3, '/').collect();
         Some(match parts.as_slice() {
+            ["top" | "limits"] if !reads => method_not_allowed("GET, HEAD"),
+            ["directory", "forget", _] if call.method != Method::POST => method_not_allowed("POST"),
             ["top"] if reads => self.top(call.query.as_deref().unwrap_or_default()),
             ["limits"] if reads => self.limits(),
             ["directory", "forget", which] if call.method == Method::POST => {
@@ -107,7 +114,8 @@ impl GatewayAdmin {
             (Some(_), "DELETE") => self.unboost(limit, &key).await,
             (None, "GET") => self.usage(limit, &key).await,
             (None, "DELETE") => self.reset(limit, &key).await,
-            _ => Err(not_found()),
+            (Some(_), _) => Err(method_not_allowed("POST, DELETE")),
+            (None, _) => Err(method_not_allowed("GET, HEAD, DELETE")),
         }
     }
 

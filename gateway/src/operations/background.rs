@@ -145,7 +145,7 @@ async fn check(
 
 /// Reloads when one of the configuration's files changes.
 pub async fn files(shared: Arc<Shared>) {
-    watch(|| stamps(&shared), || async { drop(reload(&shared).await) }).await;
+    watch(|| stamps(&shared), || reload(&shared)).await;
 }
 
 /// Reads the configuration again, and takes up all of it or nothing. What takes a moment is done

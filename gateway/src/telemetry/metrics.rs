@@ -77,7 +77,7 @@ metrics! {
     jwks_keys: IntGauge = "jwks_keys";
     /// Unix time of the last JWKS fetch that succeeded.
     jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
-    /// Configuration reloads, by outcome: applied, unchanged or refused.
+    /// Configuration reloads, by outcome: applied, unchanged, refused or failed.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
     /// Unix time at which the active configuration was applied.
     config_applied: Gauge = "config_applied_timestamp_seconds";

@@ -84,6 +84,23 @@ fn missing(stage: &Stage, acknowledged: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 #[test]
+fn a_stop_answers_requests_in_flight() {
+    let mut stage = Stage::with(|config| config.with("[server]", "shutdown_grace = \"30s\""));
+    let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());
+    let ingest = stage.dispatcher.ingest_address().to_owned();
+    let mut client = Client::connect(&ingest);
+    let body = request.body_bytes();
+    client.send([&request.head_bytes(), &body[..10]].concat());
+    stage.dispatcher.post_events("user.created", 1);
+    stage.dispatcher.signal("TERM");
+    wait::until("the listener to close", || Client::try_connect(&ingest).err());
+    // A slow sender: real time, for it is another process.
+    wait::pass(Duration::from_secs(3));
+    assert_eq!(client.exchange(&body[10..]).status, 202);
+    assert_eq!(stage.dispatcher.wait_for_exit(), Some(0));
+}
+
+#[test]
 fn a_stop_finishes_attempts_in_flight_and_starts_none() {
     let mut stage = Stage::with(|config| {
         config

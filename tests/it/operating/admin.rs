@@ -138,6 +138,45 @@ fn beyond_loopback_the_admin_listener_requires_its_token() {
     with(&token[1..]).expect(401);
     let shown = with(token).expect(200).text();
     assert!(!shown.contains(token), "a secret is shown: {shown}");
+    let field = format!("Bearer {token}");
+    let twice = Request::get("/config").field("Authorization", &field);
+    world.gateway.call_admin(&twice.field("Authorization", "Bearer other")).expect(401);
+}
+
+#[test]
+fn a_reload_takes_up_another_admin_token() {
+    let folder = weir_tests::folder::Folder::new();
+    let path = folder.write("admin.token", "the-first\n");
+    let line = format!("admin_token_file = \"{}\"", path.display());
+    let world = World::with(|config| config.with("[server]", &line));
+    let reload = |token: &str| {
+        let field = format!("Bearer {token}");
+        world.gateway.call_admin(&Request::post("/reload", "").field("Authorization", &field))
+    };
+    // The files are watched as well, and one of both is first.
+    folder.write("admin.token", "the-second\n");
+    wait::until("the token to be active", || (reload("the-second").status == 200).then_some(()));
+    reload("the-first").expect(401);
+    folder.write("admin.token", "thé-third\n");
+    let problem = reload("the-second").expect_problem(422);
+    assert!(problem["detail"].as_str().unwrap().contains("visible ASCII"), "{problem}");
+    reload("the-second").expect(422);
+}
+
+#[test]
+fn only_the_admin_routes_answer_and_each_names_its_methods() {
+    let world = World::new();
+    let allowed = |method: &str, target: &str| {
+        let answer = world.gateway.call_admin(&Request::new(method, target)).expect(405);
+        answer.field("allow").unwrap_or_default().to_owned()
+    };
+    assert_eq!(allowed("PUT", "/limits/workspace/ws_acme"), "GET, HEAD, DELETE");
+    assert_eq!(allowed("GET", "/limits/workspace/ws_acme/boost"), "POST, DELETE");
+    assert_eq!(allowed("DELETE", "/limits"), "GET, HEAD");
+    assert_eq!(allowed("GET", "/directory/forget/ws_acme"), "POST");
+    for target in ["//limits", "//limits/workspace/ws_acme", "//top", "/limits/"] {
+        world.gateway.call_admin(&Request::get(target)).expect(404);
+    }
 }
 
 /// The metrics, in the text format that Prometheus reads.

@@ -105,7 +105,11 @@ pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError
 
 /// Removes a draft after an error; the error mentions it if that fails as well.
 fn discard(draft: &Path, cause: BackupError) -> BackupError {
-    match or_absent(fs::remove_file(draft)) {
+    // SQLite leaves its journal where the disk is full.
+    let mut journal = draft.as_os_str().to_owned();
+    journal.push("-journal");
+    let removed = or_absent(fs::remove_file(journal));
+    match or_absent(fs::remove_file(draft)).and(removed) {
         Ok(()) => cause,
         Err(source) => BackupError::Left { cause: cause.into(), path: draft.to_owned(), source },
     }
@@ -128,4 +132,22 @@ fn unmark(copy: &Path) -> rusqlite::Result<()> {
     copy.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
     copy.execute("DELETE FROM meta WHERE name = ?1", [owner::MARK])?;
     copy.close().map_err(|(_, error)| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::tests::Folder;
+
+    #[test]
+    fn a_copy_that_fails_leaves_neither_draft_nor_journal() {
+        let folder = Folder::new();
+        let draft = folder.path("copy.draft");
+        for name in ["copy.draft", "copy.draft-journal"] {
+            fs::write(folder.path(name), "half").unwrap();
+        }
+        let absent = || BackupError::NoFolder { path: folder.path("nowhere") };
+        assert_eq!(discard(&draft, absent()).to_string(), absent().to_string());
+        assert_eq!(fs::read_dir(folder.path(".")).unwrap().count(), 0);
+    }
 }

@@ -106,7 +106,9 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     let folder = folder_of(path);
     fs::create_dir_all(folder)?;
     // Under its own name only once it is whole: a crash in between leaves no half a key.
-    let draft = path.with_extension("draft");
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".draft");
+    let draft = PathBuf::from(draft);
     or_absent(fs::remove_file(&draft))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(&key)?;
@@ -150,6 +152,14 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(read_or_make(&path, true).unwrap(), made);
         assert_ne!(read_or_make(&folder.path("other.key"), true).unwrap(), made);
+    }
+
+    #[test]
+    fn no_other_file_is_removed_for_a_new_key() {
+        let folder = Folder::new();
+        fs::write(folder.path("secrets.draft"), "a letter").unwrap();
+        read_or_make(&folder.path("secrets.key"), true).unwrap();
+        assert_eq!(fs::read(folder.path("secrets.draft")).unwrap(), b"a letter");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     let path = open::resolve(path)?;
     let writable = fs::OpenOptions::new().read(true).append(true).open(&path);
     writable.map_err(unusable)?;
+    // The lock, the WAL and its index are made beside the database.
+    files::may_make(&path).map_err(unusable)?;
     open::refuse_log_alone(&path)?;
     let lock = open::lock_of(&path);
     match fs::OpenOptions::new().read(true).append(true).open(&lock) {

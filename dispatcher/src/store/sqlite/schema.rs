@@ -35,9 +35,9 @@ pub(super) fn look(conn: &Connection) -> rusqlite::Result<Found> {
     let (application, version) = (number("application_id")?, number("user_version")?);
     let any = conn.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", [], |_| Ok(())).optional()?;
     Ok(match (application, any) {
-        (0, None) if version == 0 => Found::Ours,
-        (APPLICATION_ID, _) if (0..=VERSION).contains(&version) => Found::Ours,
-        (APPLICATION_ID, _) => Found::Newer { version, known: VERSION },
+        (0 | APPLICATION_ID, None) if version == 0 => Found::Ours,
+        (APPLICATION_ID, _) if (1..=VERSION).contains(&version) => Found::Ours,
+        (APPLICATION_ID, _) if version > VERSION => Found::Newer { version, known: VERSION },
         _ => Found::Foreign,
     })
 }

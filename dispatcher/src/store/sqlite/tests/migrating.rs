@@ -1,5 +1,6 @@
 //! Databases of earlier versions: they open, whole, wherever a migration was cut short.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
@@ -254,6 +255,23 @@ fn a_later_version_is_refused_with_its_number_by_a_start_and_every_command() {
         format!("of schema 4711, and this program knows {VERSION} at most: run the version");
     for message in messages {
         assert!(message.contains(&known), "{message}");
+    }
+}
+
+#[test]
+fn a_database_without_a_version_is_refused_and_not_written_to() {
+    for version in [0, -1] {
+        let (folder, store) = fresh();
+        drop(store);
+        let [path, key] = paths(&folder);
+        let conn = Connection::open(&path).unwrap();
+        conn.pragma_update(None, "user_version", version).unwrap();
+        drop(conn);
+        let before = fs::read(&path).unwrap();
+        for message in [refusal(&folder), would_open(&path, &key).unwrap_err().to_string()] {
+            assert!(message.contains("not a database of weir-dispatcher"), "{message}");
+        }
+        assert!(fs::read(&path).unwrap() == before, "it was written to");
     }
 }
 
