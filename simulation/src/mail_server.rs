@@ -35,7 +35,7 @@ pub(crate) async fn post(
     let says = |mail: NewMail| {
         for secret in SECRETS {
             if mail.text.contains(secret) || mail.subject.contains(secret) {
-                violated("12 mail", format!("`{secret}` stands in {}", mail.key));
+                violated("secret in mail", format!("`{secret}` stands in {}", mail.key));
             }
         }
         // The key would tell of keys that no seed decides.

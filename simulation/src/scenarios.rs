@@ -376,7 +376,7 @@ impl Life {
             world.go_on(world.now().tick.plus(HOUR)).await;
         }
         let left: Vec<_> = world.model.open.iter().take(5).collect();
-        violated("8 ends", format!("{left:?} never come to an end, or mails"))
+        violated("ends", format!("{left:?} never come to an end, or mails"))
     }
 }
 

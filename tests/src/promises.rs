@@ -69,11 +69,11 @@ impl Promise {
 impl fmt::Display for Promise {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::NothingLost => "8 lost",
-            Self::Refused => "8 refused",
-            Self::CutOff => "8 cut off",
+            Self::NothingLost => "lost",
+            Self::Refused => "refused",
+            Self::CutOff => "cut off",
             Self::Same => "same bytes",
-            Self::Pace => "9 pace",
+            Self::Pace => "pace",
             Self::TakenOnce => "taken once",
             Self::RetryDelay => "retry delay",
             Self::GiveUp => "give up",

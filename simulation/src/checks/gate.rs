@@ -26,7 +26,9 @@ impl Model {
         now: Moment,
     ) -> DeliveryId {
         let url = self.urls.iter().position(|url| *url == request.url.as_str());
-        let Some(url) = url else { violated("11", format!("no receiver is at {}", request.url)) };
+        let Some(url) = url else {
+            violated("address", format!("no receiver is at {}", request.url))
+        };
         let id = self.whose(request, url, now);
         self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
@@ -84,7 +86,7 @@ impl Model {
             }
         }
         self.judge(self.promises.arrives(&name.into()));
-        violated("8", format!("`{name}` at url {url} is no event of any webhook there"))
+        violated("kept", format!("`{name}` at url {url} is no event of any webhook there"))
     }
 
     /// Never more than so many starts within any window.
@@ -140,7 +142,7 @@ impl Model {
             violated("deleted", format!("{id:?} starts, and its webhook is deleted"));
         }
         if hook.earlier.is_none() && (hook.paused_at.is_some() || hook.reordering) {
-            violated("10 paused", format!("{id:?} starts, and {:?} is paused", hook.id));
+            violated("paused", format!("{id:?} starts, and {:?} is paused", hook.id));
         }
     }
 
@@ -164,7 +166,7 @@ impl Model {
         if hook.probes {
             let is_probe = hook.probe.map_or(oldest, |probe| probe == id);
             if busy > 0 || (!is_probe && settled) {
-                violated("10 probe", format!("{id:?} starts beside the probe of {hook_id:?}"));
+                violated("probe", format!("{id:?} starts beside the probe of {hook_id:?}"));
             }
             hook.probe = Some(id);
         } else if hook.drains_since.is_some_and(|since| delivery.created_at < since)
@@ -173,7 +175,7 @@ impl Model {
             && settled
         {
             if hook.drained_to.is_some_and(|to| key < to) {
-                violated("10 order", format!("{id:?} comes after a younger one"));
+                violated("order", format!("{id:?} comes after a younger one"));
             }
             hook.drained_to = Some(key);
         }

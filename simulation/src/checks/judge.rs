@@ -24,7 +24,7 @@ impl Model {
         }
         for hook in self.hooks.values().filter(|hook| !hook.deleted) {
             if hook.reordering {
-                violated("10 order", format!("{:?} waits to be put into order", hook.id));
+                violated("order", format!("{:?} waits to be put into order", hook.id));
             }
             if hook.paused_at.is_none()
                 && let Some(why) = self.may_start(hook, now)
@@ -109,10 +109,10 @@ impl Model {
                 continue;
             }
             if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
-                violated("16 pause", format!("{:?} should be paused since {right:?}", hook.id));
+                violated("pause", format!("{:?} should be paused since {right:?}", hook.id));
             }
             if hook.record.must_have_warned(policy, now.unix) {
-                violated("15 warning", format!("{:?} fails, and no warning was sent", hook.id));
+                violated("warning", format!("{:?} fails, and no warning was sent", hook.id));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Model {
         let most = 33 * hooks + 2 * endpoints + 66;
         if endpoints > self.urls.len() || held > most {
             violated(
-                "13",
+                "memory",
                 format!("{endpoints} endpoints and {held} deliveries are held in memory"),
             );
         }

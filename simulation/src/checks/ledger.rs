@@ -164,7 +164,7 @@ impl Model {
             format!("written {id:?} #{} {} {:?}", written.number, written.outcome, written.state)
         });
         let Some(delivery) = self.deliveries.get_mut(&id) else {
-            violated("8", format!("{id:?} was tried, and is not known"))
+            violated("kept", format!("{id:?} was tried, and is not known"))
         };
         let Some(flight) = delivery.flight.take() else {
             violated("true", format!("an attempt at {id:?} was written that no receiver saw"))
@@ -242,7 +242,7 @@ impl Model {
             }
             let total = span(row, 2);
             if total != hook.paused_total {
-                violated("12 pause", format!("{id:?}: {total:?}, not {:?}", hook.paused_total));
+                violated("paused time", format!("{id:?}: {total:?}, not {:?}", hook.paused_total));
             }
             if hook.reordering && !row.get::<_, bool>(3).unwrap() {
                 hook.reordering = false;
@@ -255,16 +255,16 @@ impl Model {
             match (unix(row, 1), hook.paused_at) {
                 (at, before) if at == before => {}
                 (Some(at), None) => paused.push((id, at)),
-                (at, _) => violated("10 paused", format!("{id:?} was paused, and is {at:?}")),
+                (at, _) => violated("paused", format!("{id:?} was paused, and is {at:?}")),
             }
             let pauses = hook.paused_at.is_some() || paused.iter().any(|(paused, _)| *paused == id);
             if hook.probes && !probing && !pauses {
-                violated("10 probe", format!("{id:?} is open before its probe was taken"));
+                violated("probe", format!("{id:?} is open before its probe was taken"));
             }
         }
         let alive = self.hooks.values().filter(|hook| !hook.deleted).count();
         if seen != alive {
-            violated("8", format!("{seen} webhooks are on disk, and there should be {alive}"));
+            violated("kept", format!("{seen} webhooks are on disk, and there should be {alive}"));
         }
         for (id, at) in &paused {
             self.paused(*id, *at, now);
@@ -282,7 +282,7 @@ impl Model {
         let mut right = self.decided_by().map(|by| record.paused_at(&by.health, at));
         let wrong = right.all(|right| right.is_none_or(|right| at < right));
         if !record.vague && !self.clock_set && wrong {
-            violated("16 pause", format!("{id:?} is paused at {at:?}, and may not be"));
+            violated("pause", format!("{id:?} is paused at {at:?}, and may not be"));
         }
     }
 
@@ -316,7 +316,7 @@ impl Model {
             let why = record.warns_wrongly(policy, now.unix).filter(|_| right.is_none());
             let why = why.filter(|_| !record.vague && !self.clock_set);
             if let Some(why) = why {
-                violated("15 warning", format!("{:?} is warned {why}", hook.id));
+                violated("warning", format!("{:?} is warned {why}", hook.id));
             }
             record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
         }
@@ -333,7 +333,7 @@ impl Model {
             let (id, on_disk) = (DeliveryId(row.get(0).unwrap()), state(row, 2));
             waiting += i64::from(on_disk == DeliveryState::Waiting);
             let Some(delivery) = self.deliveries.get(&id) else {
-                violated("8", format!("{id:?} was never asked for"))
+                violated("kept", format!("{id:?} was never asked for"))
             };
             found.insert(id);
             let hook = &self.hooks[&delivery.hook];
@@ -346,7 +346,7 @@ impl Model {
                 && (on_disk != DeliveryState::Waiting || hook.reordering || due == delivery.due);
             if !same {
                 let (right, due) = (delivery.state, (due.rfc3339(), delivery.due.rfc3339()));
-                violated("8", format!("{id:?} is {on_disk:?}, not {right:?}; due {due:?}"));
+                violated("kept", format!("{id:?} is {on_disk:?}, not {right:?}; due {due:?}"));
             }
         }
         let counted = "SELECT waiting FROM counters";
@@ -367,7 +367,7 @@ impl Model {
             };
             let over = kept.is_some_and(|kept| delivery.ended_at.plus(kept) <= now.unix);
             if !over && (kept.is_none() || !self.clock_set) {
-                violated("8 lost", format!("{id:?}, {:?}, is not on disk", delivery.state));
+                violated("lost", format!("{id:?}, {:?}, is not on disk", delivery.state));
             }
             delivery.state = None;
         }

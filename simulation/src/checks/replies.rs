@@ -29,10 +29,10 @@ impl Model {
                 self.accepted(&events, &new, &arrivals, now);
             }
             (Order::Accept(_), Reply::Accepted(Ok(Accepted::Conflict(_)))) => {
-                violated("8", "an event that is sent again is another one");
+                violated("kept", "an event that is sent again is another one");
             }
             (order @ Order::Create { .. }, Reply::Created(Ok(created))) => {
-                let Created::Webhook(made) = created else { violated("8", "no room") };
+                let Created::Webhook(made) = created else { violated("kept", "no room") };
                 let public = store.ids().webhook(made.id);
                 self.created(made.id, public, order);
             }
@@ -66,7 +66,7 @@ impl Model {
             }
             (Order::Ping { event, hook, .. }, Reply::Pinged(Ok(Some(arrival)))) => {
                 if arrival.webhook != hook {
-                    violated("8", "a ping for another webhook");
+                    violated("kept", "a ping for another webhook");
                 }
                 self.arrives(&event, (hook, arrival.ready.id), asked, now);
             }
@@ -94,7 +94,7 @@ impl Model {
             Reply::Done(reply) => reply.as_ref().err(),
         };
         if let Some(StoreError::Damaged(why)) = error {
-            violated("8", format!("{} cannot be done: {why}", order.short()));
+            violated("kept", format!("{} cannot be done: {why}", order.short()));
         }
         let gone = match order {
             Order::Redeliver { .. } => true,
@@ -114,7 +114,7 @@ impl Model {
         let refused = refused.iter().filter(|event| !self.on_disk.contains(&event.id));
         refused.for_each(|event| self.promises.refused(event.id.clone()));
         if error.is_none() && !gone {
-            violated("8", format!("{} was not done, and is no error", order.short()));
+            violated("kept", format!("{} was not done, and is no error", order.short()));
         }
     }
 
@@ -124,29 +124,29 @@ impl Model {
         for (event, new) in events.iter().zip(new) {
             if !new {
                 if !self.on_disk.contains(&event.id) {
-                    violated("8", format!("{} is said to be there", event.id));
+                    violated("kept", format!("{} is said to be there", event.id));
                 }
                 continue;
             }
             if self.on_disk.contains(&event.id) {
-                violated("8", format!("{} is stored a second time", event.id));
+                violated("kept", format!("{} is stored a second time", event.id));
             }
             self.on_disk.insert(event.id.clone());
             self.counts.events += 1;
             let mut subscribed = self.subscribed(&event.workspace, event.kind);
             for arrival in arrivals.by_ref().take(subscribed.len()) {
                 if !subscribed.remove(&arrival.webhook) || arrival.ready.event_id != event.id {
-                    violated("8 fan-out", format!("{} for {:?}", event.id, arrival.webhook));
+                    violated("fan-out", format!("{} for {:?}", event.id, arrival.webhook));
                 }
                 let (hook, id) = (arrival.webhook, arrival.ready.id);
                 self.arrives(event, (hook, id), arrival.ready.created_at, now);
             }
             if !subscribed.is_empty() {
-                violated("8 fan-out", format!("{} is not for {subscribed:?}", event.id));
+                violated("fan-out", format!("{} is not for {subscribed:?}", event.id));
             }
         }
         if arrivals.next().is_some() {
-            violated("8 fan-out", "there are more deliveries than events ask for");
+            violated("fan-out", "there are more deliveries than events ask for");
         }
     }
 
@@ -251,7 +251,7 @@ impl Model {
         let paused = asked.since(paused_at).max(Duration::from_micros(1));
         let total = hook.paused_total + paused;
         if found.paused_at.is_some() || found.paused_total != total {
-            violated("12 pause", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
+            violated("paused time", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
         }
         self.hooks.get_mut(&id).unwrap().earlier.get_or_insert(Earlier::default());
         self.reactivated(id, now, total);

@@ -36,7 +36,7 @@ impl Model {
         let key = (delivery.due, id);
         let before = |other: &&Delivery| (other.due, other.id) < key && self.is_ready(other, now);
         if let Some(other) = self.waiting(hook.id).find(before) {
-            violated("10 order", format!("{id:?} overtakes {:?} of {:?}", other.id, hook.id));
+            violated("order", format!("{id:?} overtakes {:?} of {:?}", other.id, hook.id));
         }
     }
 

@@ -90,16 +90,16 @@ impl Model {
             found.next().unwrap().map(|row| row.get::<_, i64>(0).unwrap())
         };
         if let Some(id) = any(BODILESS) {
-            violated("8 lost", format!("the event of delivery {id} is gone"));
+            violated("lost", format!("the event of delivery {id} is gone"));
         }
         if let Some(id) = any(NOWHERE) {
-            violated("8 lost", format!("the endpoint of webhook {id} is gone"));
+            violated("lost", format!("the endpoint of webhook {id} is gone"));
         }
         if let Some(id) = any(ORPHANS) {
-            violated("13 grows", format!("delivery {id} waits for no webhook, for ever"));
+            violated("memory", format!("delivery {id} waits for no webhook, for ever"));
         }
         if let Some(id) = any(MISCOUNTED) {
-            violated("13 grows", format!("event {id} is needed by others than there are"));
+            violated("memory", format!("event {id} is needed by others than there are"));
         }
     }
 }
