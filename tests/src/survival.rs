@@ -101,13 +101,10 @@ pub fn run(plan: &Plan, told: &dyn Fn(&History)) -> Result<Ran, Skipped> {
     };
     let history = Arc::new(History::open(folder, *seed));
     let receivers = Receivers::start(&history, clock_holds);
-    let environment = clock.as_ref().map(WallClock::environment).unwrap_or_default();
-    // So short that much is dropped while it goes on; where days pass at once, nothing may be.
-    let retention = if clock_holds { "2m" } else { "365d" };
-    let mut victim = Victim::new(&plan.program, folder, disk, environment, &history, retention);
+    let mut victim = Victim::new(&plan.program, folder, disk, clock.as_ref(), &history);
     let how = victim.disk.how();
     victim.start();
-    let left = live(plan, &history, &receivers, &mut victim, clock.as_ref(), told);
+    let left = live(plan, &receivers, &mut victim, clock.as_ref(), told);
     victim.stop_in_order();
     drop(victim);
     drop(receivers);
@@ -140,12 +137,12 @@ impl Drop for Sets<'_> {
 /// Load and faults, then peace.
 fn live(
     plan: &Plan,
-    history: &History,
     receivers: &Receivers,
     victim: &mut Victim,
     clock: Option<&WallClock>,
     told: &dyn Fn(&History),
 ) -> Left {
+    let history = &*Arc::clone(&victim.history);
     let addresses = victim.addresses.clone();
     let (mut owner, secrets) = Owner::register(history, receivers, &addresses);
     receivers.know(secrets);

@@ -228,15 +228,9 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// A call that is made until it is answered with this status.
-    fn insist(
-        &mut self,
-        method: &str,
-        workspace: usize,
-        path: &str,
-        body: Option<Value>,
-        status: u16,
-    ) -> Value {
+    /// Reads, or posts a body, until it is answered: 200, or 202.
+    fn insist(&mut self, workspace: usize, path: &str, body: Option<Value>) -> Value {
+        let (method, status) = if body.is_some() { ("POST", 202) } else { ("GET", 200) };
         let answered = wait::within(PERSISTENCE, || {
             let answer = self.call(method, workspace, path, body.clone())?;
             (answer.status == status).then(|| answer.json())
@@ -347,7 +341,7 @@ impl<'a> Owner<'a> {
             let mut cursor = String::new();
             loop {
                 let path = format!("/deliveries?state=failed_permanent&limit=100{cursor}");
-                let page = self.insist("GET", workspace, &path, None, 200);
+                let page = self.insist(workspace, &path, None);
                 for one in page["data"].as_array().unwrap_or(&Vec::new()) {
                     let webhook = one["webhook_id"].as_str();
                     let hook =
@@ -370,10 +364,10 @@ impl<'a> Owner<'a> {
     pub fn redeliver_all(&mut self) {
         for workspace in 0..WORKSPACES.len() {
             let body = json!({ "state": "failed_permanent" });
-            let job = self.insist("POST", workspace, "/deliveries:redeliver", Some(body), 202);
+            let job = self.insist(workspace, "/deliveries:redeliver", Some(body));
             let path = format!("/redeliveries/{}", job["id"].as_str().unwrap());
             let done = wait::within(PERSISTENCE, || {
-                let job = self.insist("GET", workspace, &path, None, 200);
+                let job = self.insist(workspace, &path, None);
                 (job["state"] == "done").then_some(())
             });
             if done.is_none() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::cast;
 use super::disk::Disk;
 use super::history::{History, Span};
+use super::wall_clock::WallClock;
 use crate::dispatcher::{CONFIG, DIRECTORY, TOKENS, config, entry};
 use crate::process::signal;
 use crate::wait;
@@ -48,7 +49,8 @@ pub struct Victim {
     program: PathBuf,
     folder: PathBuf,
     environment: Vec<(&'static str, String)>,
-    history: Arc<History>,
+    /// What happens to it.
+    pub history: Arc<History>,
     /// Where it listens.
     pub addresses: Addresses,
     /// What its database lies on.
@@ -69,10 +71,11 @@ impl Victim {
         program: &Path,
         folder: &Path,
         disk: Disk,
-        environment: Vec<(&'static str, String)>,
+        clock: Option<&WallClock>,
         history: &Arc<History>,
-        retention: &str,
     ) -> Self {
+        // So short that much is dropped while it goes on; where days pass at once, nothing may be.
+        let retention = if clock.is_none() { "2m" } else { "365d" };
         let [api, ingest, admin] = [address(), address(), address()];
         let quoted = |path: PathBuf| format!("\"{}\"", path.display());
         let millis = |time: Duration| format!("\"{}ms\"", time.as_millis());
@@ -119,7 +122,7 @@ impl Victim {
         Self {
             program: program.to_owned(),
             folder: folder.to_owned(),
-            environment,
+            environment: clock.map(WallClock::environment).unwrap_or_default(),
             history: Arc::clone(history),
             addresses: Addresses { api, ingest, admin },
             disk,
