@@ -135,7 +135,7 @@ fn no_window_holds_more_starts_than_the_pace_allows() {
 }
 
 #[test]
-fn a_start_that_its_endpoint_never_heard_of_does_not_count() {
+fn a_start_that_never_reached_its_endpoint_does_not_count() {
     let mut pace = Pace::default();
     for (at, heard) in [(0, true), (1, false), (2, true)] {
         pace.started(When::exactly(at), heard, 20, 2).unwrap();
