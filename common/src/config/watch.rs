@@ -12,8 +12,8 @@ use crate::config::reload::Reload;
 /// How often files are looked at: a change is noticed well within five seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A change that was not taken up is tried again after so many looks: perhaps only a file could not be
-/// opened, or a name not be resolved.
+/// A change that was not taken up is tried again after so many looks: perhaps only a file could not
+/// be opened, or a name not be resolved.
 const RETRY_AFTER_LOOKS: u32 = 60;
 
 /// What tells one state of a file from another; `None` where it cannot be looked at.

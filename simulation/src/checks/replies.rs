@@ -295,7 +295,7 @@ impl Model {
     }
 
     fn reconcile_events(&mut self, events: &[NewEvent], conn: &Connection, now: Moment) {
-        let mut asked_for = Vec::new();
+        let (mut asked_for, mut whole) = (Vec::new(), None);
         for event in events {
             if self.on_disk.contains(&event.id) {
                 continue;
@@ -304,7 +304,11 @@ impl Model {
             let mut query = conn.prepare_cached(sql).unwrap();
             let found = query
                 .query_row([&*event.id], |row| Ok((row.get::<_, i64>(0)?, unix(row, 1).unwrap())));
-            let Some((number, created_at)) = found.optional().unwrap() else {
+            let found = found.optional().unwrap();
+            if whole.replace(found.is_some()).is_some_and(|before| before != found.is_some()) {
+                violated("batch", "a part of a batch is on disk");
+            }
+            let Some((number, created_at)) = found else {
                 let hooks = self.subscribed(&event.workspace, event.kind);
                 asked_for.extend(hooks.into_iter().map(|hook| (event.id.clone(), hook)));
                 continue;
