@@ -161,7 +161,7 @@ enum Mode {
 }
 
 /// A hundred thousand endpoints may wait, so their state is small.
-const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 152);
+const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 176);
 
 /// All endpoints and webhooks that have work.
 #[derive(Debug)]

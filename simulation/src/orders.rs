@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::time::UnixTime;
+use weir_common::time::Moment;
 use weir_dispatcher::domain::delivery::{Arrival, Delivery};
 use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
@@ -88,7 +88,7 @@ pub(crate) const OVERLAP: Duration = Duration::from_secs(86_400);
 /// What the store answered to an order, and the time at which that was asked.
 pub(crate) struct Answer {
     pub(crate) number: u64,
-    pub(crate) asked: UnixTime,
+    pub(crate) asked: Moment,
     pub(crate) reply: Reply,
 }
 

@@ -225,8 +225,8 @@ impl Process {
         let (answers, lingering) = (self.answers.clone(), self.lingering.clone());
         self.orders.spawn(async move {
             linger(there, &lingering).await;
-            let asked = counter.state.clock.now().unix;
-            let (reply, word) = perform(&counter, order, asked).await;
+            let asked = counter.state.clock.now();
+            let (reply, word) = perform(&counter, order, asked.unix).await;
             answers.lock().unwrap().push(Answer { number, asked, reply });
             linger(back, &lingering).await;
             word.tell(&counter.state);

@@ -6,7 +6,7 @@
 //!    deliveries arrive.
 //! 2. At most as many deliveries as [`MemoryLimit`] allows are in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,6 +110,8 @@ pub(super) struct Backlog {
     /// Deliveries in flight, with the endpoint that they count on and the bytes of their body; an
     /// empty map allocates nothing.
     pub(super) in_flight: BTreeMap<DeliveryId, (EndpointId, usize)>,
+    /// Deliveries whose next attempt opens a connection; the store does not know it.
+    fresh: BTreeSet<DeliveryId>,
     /// The probe, once it is known.
     probe: Option<Box<Queued>>,
     /// The last use.
@@ -135,6 +137,7 @@ impl Backlog {
             seen: None,
             round: 0,
             in_flight: BTreeMap::new(),
+            fresh: BTreeSet::new(),
             probe: None,
             used: now,
         }
@@ -230,7 +233,7 @@ impl Backlog {
 
     /// Removes the first delivery, to start it.
     pub(super) fn pop_first(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
-        let cached = match flow {
+        let mut cached = match flow {
             Flow::Stopped => None,
             Flow::Probing(Probe::This(_)) => self.probe.take().map(|probe| *probe),
             Flow::Open | Flow::Probing(Probe::Any) => {
@@ -239,6 +242,8 @@ impl Backlog {
                 first
             }
         }?;
+        // It may have been evicted since, and read again.
+        cached.ready.fresh_connection |= self.fresh.remove(&cached.ready.id);
         self.in_flight.insert(cached.ready.id, (self.endpoint, cached.ready.body.len()));
         self.used = now;
         Some(cached.ready)
@@ -268,6 +273,9 @@ impl Backlog {
         self.used = now.tick;
         if self.in_flight.contains_key(&ready.id) {
             return;
+        }
+        if ready.fresh_connection {
+            self.fresh.insert(ready.id);
         }
         if flow == Flow::Probing(Probe::This(ready.id)) {
             self.probe = Some(Box::new(Queued { at: now.tick_at(ready.due), ready }));

@@ -16,12 +16,13 @@ use weir_dispatcher::store::{Store, StoreError};
 use crate::checks::ledger::unix;
 use crate::model::record::Record;
 use crate::model::{Delivery, Earlier, Hook, Model, violated};
-use crate::orders::{Answer, Order, Reply};
+use crate::orders::{Answer, OVERLAP, Order, Reply};
 
 impl Model {
     /// Takes in an answer. What it promises holds from here on.
     pub(crate) fn answered(&mut self, answer: Answer, store: &dyn Store, now: Moment) {
-        let Answer { number, asked, reply } = answer;
+        let Answer { number, asked: asked_at, reply } = answer;
+        let asked = asked_at.unix;
         let Some(order) = self.orders.remove(&number) else { return };
         self.note(now, || format!("answered {number}: {}", order.short()));
         match (order, reply) {
@@ -43,7 +44,11 @@ impl Model {
             (Order::Rotate { hook, secret, .. }, Reply::Rotated(Ok(Rotated::Webhook(made)))) => {
                 let until = made.secrets.previous.first().map(|(_, until)| *until);
                 let until = until.unwrap();
-                self.rotated(hook, secret, until, ends(until, store, now));
+                let ends = ends(until, store, now);
+                if ends < asked_at.tick.plus(OVERLAP) {
+                    violated("rotation", format!("the secret before ends at {until:?}"));
+                }
+                self.rotated(hook, secret, until, ends);
             }
             (Order::Rotate { hook, .. }, Reply::Rotated(Ok(Rotated::TooMany { .. }))) => {
                 if self.hooks[&hook].previous.len() < SECRETS_BEFORE_MAX / 2 {

@@ -1,6 +1,7 @@
 //! Results of reads and new deliveries, in any order.
 
 use crate::domain::webhook::Queue;
+use crate::scheduler::queues::Ended;
 use crate::scheduler::tests::*;
 
 /// Endpoints with one webhook each, of which only waiting deliveries are known.
@@ -63,6 +64,24 @@ fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
     endpoints.handle(read(), at(0));
     answer(&mut endpoints, 0, &waiting, false);
     assert_eq!(started(&mut endpoints, 0), [1, 2]);
+}
+
+#[test]
+fn after_a_closed_connection_a_delivery_that_was_evicted_opens_another() {
+    let mut endpoints = unread();
+    answer(&mut endpoints, 0, &[ready(1, 0)], true);
+    assert!(matches!(endpoints.next(at(0)), Pick::Start(..)));
+    // There are more on disk, so this one is read again with them.
+    let again = Some(QueuedDelivery { fresh_connection: true, ..ready(1, 0) });
+    let responsiveness = Responsiveness::Prompt;
+    let closed = Ended { delivery: DeliveryId(1), again, responsiveness };
+    endpoints.end(WebhookId(1), closed, at(0));
+    answer(&mut endpoints, 0, &[ready(1, 0), ready(2, 0)], false);
+    let mut fresh = Vec::new();
+    while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) {
+        fresh.push((delivery.id.0, delivery.fresh_connection));
+    }
+    assert_eq!(fresh, [(1, true), (2, false)]);
 }
 
 #[test]
