@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process::{Finished, Process, finish};
 
@@ -30,11 +31,14 @@ pub fn python_tool(name: &str) -> Command {
 /// A command that runs a file of the repository with Node, beside the packages of `./test`.
 #[track_caller]
 pub fn node(file: &str) -> Command {
+    // Of each copy, for tests run at once.
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let packages = set_up("target/real/node/node_modules");
     // Node looks for packages above the file it runs, so the file goes beside them.
     let name = Path::new(file).file_name().unwrap();
     let copy = packages.parent().unwrap().join(name);
-    let draft = copy.with_extension(format!("{}.draft", std::process::id()));
+    let nth = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = copy.with_extension(format!("{}.{nth}.draft", std::process::id()));
     std::fs::copy(root().join(file), &draft).unwrap();
     std::fs::rename(&draft, &copy).unwrap();
     let mut command = Command::new("node");

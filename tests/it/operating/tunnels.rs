@@ -75,10 +75,10 @@ fn a_silent_websocket_gets_a_close_frame_at_the_end_of_a_stop_and_of_an_upgrade(
 #[test]
 fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
     let mut world = world();
-    let gate = Gate::new();
+    let (gate, closed) = (Gate::new(), Gate::new());
     let answer = Answer::script().send(SWITCH).send(&OF_SERVER[..4]).wait(&gate);
-    let rest = [&OF_SERVER[4..], OF_SERVER].concat();
-    world.data.always(answer.send(rest).at_head());
+    let answer = answer.send(&OF_SERVER[4..]).wait(&closed).send(OF_SERVER);
+    world.data.always(answer.at_head());
     let mut client = open(&world);
     client.read_until("he");
     let (begun, end) = OF_CLIENT.split_at(8);
@@ -87,6 +87,7 @@ fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
     wait_until_draining(&world);
     gate.open();
     assert_eq!(client.read_until(LEAVES_CLIENT), [&OF_SERVER[4..], LEAVES_CLIENT].concat());
+    closed.open();
     client.send([end, OF_CLIENT].concat());
     let whole = [OF_CLIENT, LEAVES_SERVER].concat();
     wait::until("the close frame at the server", || (passed(&world.data) == whole).then_some(()));
