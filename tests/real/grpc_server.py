@@ -54,10 +54,15 @@ def left(request, context):
 
 def wait(request, context):
     over = threading.Event()
-    context.add_callback(over.set)
+
+    # A call that is cancelled while this generator is not running is never resumed.
+    def ends():
+        say(message="cancelled", name=request.decode())
+        over.set()
+
+    context.add_callback(ends)
     yield b"waiting"
     over.wait()
-    say(message="cancelled", name=request.decode())
 
 
 CALLS = {
