@@ -11,7 +11,7 @@
 //!    nothing of what there is for it, be it ours or what TLS keeps of it.
 //! 2. A head is held back until the first bytes of its body, or until we would wait: the two
 //!    leave in one write, and nothing waits for more to be written.
-//! 3. What is to be pending beside an answer stands in its head, once: header lines are put in as
+//! 3. What is written beside an answer stands in its head, once: header lines are put in as
 //!    text here, at a fifth of what a header map costs (docs/performance.md).
 //!
 //! # Not here
@@ -84,7 +84,7 @@ pub struct Connection {
     repaired: AtomicBool,
     /// What goes out before anything else: a head that waits for its body, or a whole answer.
     outgoing: Vec<u8>,
-    /// What `proxy` wants pending, which sees the connection only through a shared reference.
+    /// What `proxy` wants written, which sees the connection only through a shared reference.
     pending: Mutex<PendingResponse>,
     /// What is left of our own last words.
     farewell: Option<Vec<u8>>,

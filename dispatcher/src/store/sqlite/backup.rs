@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder};
+use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder, with_ending};
 use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::owner;
@@ -72,9 +72,7 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
         return Err(BackupError::NoFolder { path: folder_of(to).to_owned() });
     }
     // Under its own name only once it is whole.
-    let mut draft = to.as_os_str().to_owned();
-    draft.push(format!(".{}.draft", std::process::id()));
-    let draft = PathBuf::from(draft);
+    let draft = with_ending(to, &format!(".{}.draft", std::process::id()));
     copy_to(&conn, &draft)?;
     let moved = fs::rename(&draft, to).and_then(|()| sync_folder(folder_of(to)));
     moved.map_err(|source| discard(&draft, BackupError::Write { path: to.to_owned(), source }))
@@ -106,9 +104,7 @@ pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError
 /// Removes a draft after an error; the error mentions it if that fails as well.
 fn discard(draft: &Path, cause: BackupError) -> BackupError {
     // SQLite leaves its journal where the disk is full.
-    let mut journal = draft.as_os_str().to_owned();
-    journal.push("-journal");
-    let removed = or_absent(fs::remove_file(journal));
+    let removed = or_absent(fs::remove_file(with_ending(draft, "-journal")));
     match or_absent(fs::remove_file(draft)).and(removed) {
         Ok(()) => cause,
         Err(source) => BackupError::Left { cause: cause.into(), path: draft.to_owned(), source },

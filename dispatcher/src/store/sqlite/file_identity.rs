@@ -13,6 +13,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::store::sqlite::key_file::with_ending;
+
 /// What the names of the database's files end in: itself, its WAL, what readers share.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
@@ -27,9 +29,7 @@ impl FileIdentity {
     /// Of the database at `path`, which is open and was written to: its files are there.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let there = |ending| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(ending);
-            let name = PathBuf::from(name);
+            let name = with_ending(path, ending);
             which(&name).map(|which| (name, which))
         };
         let [database, log, shared] = ENDINGS.map(there);

@@ -106,9 +106,7 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     let folder = folder_of(path);
     fs::create_dir_all(folder)?;
     // Under its own name only once it is whole: a crash in between leaves no half a key.
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".draft");
-    let draft = PathBuf::from(draft);
+    let draft = with_ending(path, ".draft");
     or_absent(fs::remove_file(&draft))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(&key)?;
@@ -124,6 +122,13 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
 /// Where a file is.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The path with more at its end.
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 /// What was not there need not be moved or removed.

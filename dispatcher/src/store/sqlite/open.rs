@@ -315,9 +315,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
 
 /// The lock file of a database.
 pub(super) fn lock_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
+    key_file::with_ending(path, ".lock")
 }
 
 /// Locks the file beside the database. The lock belongs to the open file, so that it ends with the

@@ -16,9 +16,9 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use crate::store::sqlite::backup::{self, BackupError};
-use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder};
+use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder, with_ending};
 use crate::store::sqlite::open::{self, OpenError};
-use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off, with_ending};
+use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
 /// Steps in which a copy reaches its place.

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::store::sqlite::key_file::with_ending;
 use crate::store::sqlite::wal::owner::log_of;
 
 /// Whether the database's second name is the one that a restore gave it, and did not come further.
@@ -30,11 +31,4 @@ pub(super) fn aside_of(path: &Path) -> PathBuf {
 /// Where the copy is made.
 pub(super) fn draft_of(path: &Path) -> PathBuf {
     with_ending(path, ".restore-draft")
-}
-
-/// The path with more at its end.
-pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }

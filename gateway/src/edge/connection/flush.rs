@@ -69,7 +69,7 @@ impl Connection {
         self.poll_progress(cx, ended)
     }
 
-    /// Makes a refusal our last words, unless they have been pending already.
+    /// Makes a refusal the last response, unless there is one already.
     pub(super) fn part_with(&mut self, refusal: &Refusal) {
         if self.farewell.is_none() {
             self.refusals.with_label_values(&[refusal.reason()]).inc();

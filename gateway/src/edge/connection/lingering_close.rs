@@ -44,7 +44,7 @@ pub(super) struct LingeringClose {
 }
 
 impl LingeringClose {
-    /// The close of a connection that has been pending goodbye to.
+    /// The close of a connection whose client knows that it ends.
     pub(super) fn briefly() -> Self {
         Self { time_max: GOODBYE_TIME_MAX, until: None, discarded: 0 }
     }

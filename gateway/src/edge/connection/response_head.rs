@@ -1,4 +1,4 @@
-//! What is pending beside the answer that Pingora writes, or in its place.
+//! What is written beside the answer that Pingora writes, or in its place.
 
 use pingora_core::protocols::http::date::get_cached_date;
 

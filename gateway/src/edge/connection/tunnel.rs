@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. A close frame stands between two frames, never within one, and nothing follows it.
-//! 2. A side that has pending goodbye, or sends what is no frame, is not written to.
+//! 2. A side that has sent a close frame, or sends what is no frame, is not written to.
 //!
 //! # Not here
 //!
@@ -103,8 +103,8 @@ impl Connection {
         pending.tunnel.as_deref_mut().filter(|_| !pending.awaits_head)
     }
 
-    /// Before something is read from the client: learns whether we go, and says so where it can
-    /// be pending. Ready where that is all that is read.
+    /// Before something is read from the client: learns whether the tunnel closes, and sends a
+    /// close frame between two others. Ready where nothing else is read.
     pub(super) fn poll_leave(
         &mut self,
         cx: &mut Context<'_>,

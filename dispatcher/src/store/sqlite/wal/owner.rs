@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::key_file::{folder_of, sync_folder, with_ending};
 use crate::store::sqlite::schema;
 
 /// Under this name: what the last start has marked the database with.
@@ -27,9 +27,7 @@ const CLOSED: &[u8] = b"closed";
 
 /// The log of a database.
 pub(crate) fn log_of(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
+    with_ending(path, "-wal")
 }
 
 /// Bytes of a database on disk, its WAL included.
