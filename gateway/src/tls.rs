@@ -13,6 +13,7 @@
 //! looked at (`background`).
 
 mod certificate;
+pub mod counted;
 mod sni;
 
 use std::fmt;
@@ -35,6 +36,7 @@ use weir_common::time::UnixTime;
 
 use crate::settings::edge::{ClientCertificates, Https};
 use crate::tls::certificate::Pair;
+use crate::tls::counted::CountedSocket;
 use crate::tls::sni::CertificateNames;
 
 /// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
@@ -290,11 +292,11 @@ impl fmt::Debug for Listeners {
 pub async fn handshake(
     config: Arc<ServerConfig>,
     socket: TcpStream,
-) -> Result<TlsStream<TcpStream>, &'static str> {
+) -> Result<TlsStream<CountedSocket>, &'static str> {
     let bounded = |connection: &mut rustls::ServerConnection| {
         connection.set_buffer_limit(Some(UNSENT_BYTES_MAX));
     };
-    let shaken = TlsAcceptor::from(config).accept_with(socket, bounded).await;
+    let shaken = TlsAcceptor::from(config).accept_with(CountedSocket::new(socket), bounded).await;
     let stream = shaken.map_err(|error| reason(&error))?;
     let certificate = client_certificate(stream.get_ref().1);
     match certificate.is_some_and(|der| der.len() > CLIENT_CERTIFICATE_BYTES_MAX) {

@@ -90,6 +90,8 @@ pub struct Connection {
     farewell: Option<Vec<u8>>,
     /// Since when the client has read nothing of what there is for it.
     stalled_from: Option<Tick>,
+    /// What the socket had taken by the last write.
+    taken: u64,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
     /// Whether tunnels end.
     going: watch::Receiver<bool>,
@@ -139,6 +141,7 @@ impl Connection {
             pending: Mutex::new(pending),
             farewell: None,
             stalled_from: None,
+            taken: 0,
             alarm: None,
             going,
             _permits: permits,

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -119,19 +120,28 @@ impl Connection {
         Poll::Pending
     }
 
-    /// What came of a write: a client that has taken nothing for too long is given up.
+    /// What came of a write: a client that has taken nothing for too long is given up. What TLS
+    /// accepts while its socket takes nothing has not been taken.
     pub(super) fn poll_progress<T>(
         &mut self,
         cx: &mut Context<'_>,
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if wrote.is_ready() {
+        let is_ready = wrote.is_ready();
+        let has_left = is_ready && !self.socket.has_unsent();
+        let taken_before = mem::replace(&mut self.taken, self.socket.taken());
+        if has_left || self.taken != taken_before {
             self.stalled_from = None;
             self.note_passage();
+        }
+        if has_left {
             return wrote;
         }
         let now = self.clock.now().tick;
         let from = *self.stalled_from.get_or_insert(now);
+        if is_ready {
+            return wrote;
+        }
         ready!(self.poll_alarm(cx, now, from.plus(self.allowance.write_timeout)));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
     }

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use crate::tls;
+use crate::tls::counted::CountedSocket;
 
 /// An accepted socket.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub enum Socket {
     /// Without TLS.
     Plain(TcpStream),
     /// After its handshake.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<CountedSocket>>),
 }
 
 /// A socket that may speak HTTP: its handshakes are over.
@@ -67,6 +68,14 @@ impl Socket {
         match self {
             Self::Plain(_) => false,
             Self::Tls(stream) => stream.get_ref().1.wants_write(),
+        }
+    }
+
+    /// Bytes that TLS has passed to the kernel; 0 without TLS, where a write says so itself.
+    pub(super) fn taken(&self) -> u64 {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Tls(stream) => stream.get_ref().0.taken(),
         }
     }
 }
