@@ -53,6 +53,8 @@ pub(crate) struct Hook {
     /// Reactivated, and not answered since.
     pub(crate) probes: bool,
     pub(crate) probe: Option<DeliveryId>,
+    /// Whether an attempt of the probe is on disk; otherwise the next process chooses one anew.
+    pub(crate) probe_is_recorded: bool,
     /// After a probe: the last delivery that began, of those that had waited.
     pub(crate) drained_to: Option<(UnixTime, DeliveryId)>,
     pub(crate) drains_since: Option<UnixTime>,
@@ -297,7 +299,7 @@ impl Model {
             }
         }
         for hook in self.hooks.values_mut() {
-            hook.record.forget_unwritten();
+            hook.forget_unwritten();
         }
         let gone = self.open.iter().filter(|(hook, _)| self.hooks[hook].deleted);
         let gone: Vec<_> = gone.map(|(_, id)| *id).collect();

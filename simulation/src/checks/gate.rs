@@ -168,7 +168,7 @@ impl Model {
             if busy > 0 || (!is_probe && settled) {
                 violated("probe", format!("{id:?} starts beside the probe of {hook_id:?}"));
             }
-            hook.probe = Some(id);
+            hook.probe_is_recorded &= hook.probe.replace(id) == Some(id);
         } else if hook.drains_since.is_some_and(|since| delivery.created_at < since)
             && again != hook.drains_since
             && !redelivered

@@ -116,7 +116,16 @@ impl Hook {
                 (self.probes, self.drained_to) = (false, None);
             }
             DeliveryState::FailedPermanent => self.probe = None,
-            DeliveryState::Delivered | DeliveryState::Waiting => {}
+            DeliveryState::Delivered => {}
+            DeliveryState::Waiting => self.probe_is_recorded = true,
+        }
+    }
+
+    /// Forgets what only the process knew that has ended.
+    pub(crate) fn forget_unwritten(&mut self) {
+        self.record.forget_unwritten();
+        if !self.probe_is_recorded {
+            self.probe = None;
         }
     }
 }

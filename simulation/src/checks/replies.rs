@@ -207,6 +207,7 @@ impl Model {
             set_back: Vec::new(),
             probes: false,
             probe: None,
+            probe_is_recorded: false,
             drained_to: None,
             drains_since: None,
             record: Record::default(),
