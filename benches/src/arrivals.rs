@@ -1,9 +1,9 @@
 //! Receivers of deliveries: thousands of endpoints on a few ports, with the arrival time of
 //! each event.
 //!
-//! They do as little as they can, so that a measurement shows the dispatcher's limits: they
-//! find the end of a request by its length, read the timestamp in its body and answer 204.
-//! Latencies of requests to `/x/…` are not recorded: those are background load.
+//! They do little work, so that a measurement shows the dispatcher's limits: they find the end of
+//! a request by its length, read the timestamp in its body and answer 204. Requests to `/x/…` are
+//! background load: they are counted, but their latencies are not recorded.
 //!
 //! Not here: checking signatures (the end-to-end tests do), receivers that never answer
 //! (`unresponsive`).
@@ -23,27 +23,27 @@ use crate::report::sorted;
 
 const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 
-/// Before the time at which a delivery's event was due.
+/// The text before an event's due time in the body of its delivery.
 pub const AT: &str = "\"at\":\"";
 
-/// How often it is looked whether all have arrived.
+/// The interval between checks of the number of arrivals.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// What has arrived at all endpoints together.
+/// The deliveries that arrived, at all endpoints together.
 pub struct Arrivals {
     clock: Clock,
     /// The ports.
     pub addresses: Vec<SocketAddr>,
     count: AtomicU64,
-    company: AtomicU64,
-    /// When the last came.
+    background: AtomicU64,
+    /// When the last delivery arrived, background load excluded.
     last: AtomicU64,
-    /// When its event was due, and when it arrived, of each.
+    /// The due time of each event, and the arrival time of its delivery.
     times: Mutex<Vec<(Tick, Tick)>>,
 }
 
 impl Arrivals {
-    /// Receives on so many ports, for as long as the process lives.
+    /// Listens on `ports` free ports until the process ends.
     #[must_use]
     pub fn receive(ports: usize, clock: &Clock) -> Arc<Self> {
         let bind = |_| -> std::io::Result<_> {
@@ -58,7 +58,7 @@ impl Arrivals {
             clock: clock.clone(),
             addresses,
             count: AtomicU64::new(0),
-            company: AtomicU64::new(0),
+            background: AtomicU64::new(0),
             last: AtomicU64::new(0),
             times: Mutex::default(),
         });
@@ -69,32 +69,32 @@ impl Arrivals {
         arrivals
     }
 
-    /// Deliveries that arrived, but for those to company.
+    /// Deliveries that arrived, background load excluded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Deliveries that arrived at company.
+    /// Deliveries of background load that arrived.
     #[must_use]
-    pub fn company(&self) -> u64 {
-        self.company.load(Ordering::Acquire)
+    pub fn background(&self) -> u64 {
+        self.background.load(Ordering::Acquire)
     }
 
-    /// When the last delivery arrived.
+    /// When the last delivery arrived, background load excluded.
     #[must_use]
     pub fn last(&self) -> Tick {
         Tick(self.last.load(Ordering::Acquire))
     }
 
-    /// Waits until so many have arrived; ends the process when nothing comes for `patience`.
+    /// Waits until `count` have arrived; ends the process if none arrives for `patience`.
     pub fn wait_for(&self, count: u64, patience: Duration) {
         self.wait_until(|| self.count(), count, patience);
     }
 
-    /// The same of those to company.
-    pub fn wait_for_company(&self, count: u64, patience: Duration) {
-        self.wait_until(|| self.company(), count, patience);
+    /// Like [`Arrivals::wait_for`], for deliveries of background load.
+    pub fn wait_for_background(&self, count: u64, patience: Duration) {
+        self.wait_until(|| self.background(), count, patience);
     }
 
     fn wait_until(&self, arrived: impl Fn() -> u64, count: u64, patience: Duration) {
@@ -110,14 +110,14 @@ impl Arrivals {
         }
     }
 
-    /// When the events were due that arrived since the last call, and when they did.
+    /// The due time and the arrival time of each event that arrived since the last call.
     #[must_use]
     pub fn drain(&self) -> Vec<(Tick, Tick)> {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From when its event was due to its arrival, of each since the last call, in microseconds;
-    /// sorted.
+    /// The latencies of the events that arrived since the last call, from due time to arrival, in
+    /// microseconds; sorted.
     #[must_use]
     pub fn drain_latencies(&self) -> Vec<u64> {
         sorted(self.drain().into_iter().map(|(due, arrived)| micros(arrived.since(due))))
@@ -168,7 +168,7 @@ async fn answer(mut stream: TcpStream, arrivals: Arc<Arrivals>) {
         }
         let Some((head, whole)) = whole_message(&seen) else { continue };
         if seen.starts_with(b"POST /x/") {
-            arrivals.company.fetch_add(1, Ordering::AcqRel);
+            arrivals.background.fetch_add(1, Ordering::AcqRel);
         } else {
             arrivals.arrived(seen.get(head..whole).unwrap_or_default());
         }
@@ -179,8 +179,8 @@ async fn answer(mut stream: TcpStream, arrivals: Arc<Arrivals>) {
     }
 }
 
-/// Where the head of the message that `seen` begins with ends, and where the message does, once
-/// it is all there.
+/// The ends of the head and of the whole first message in `seen`; `None` while the message is
+/// incomplete.
 #[must_use]
 pub fn whole_message(seen: &[u8]) -> Option<(usize, usize)> {
     let head = position(seen, b"\r\n\r\n")? + 4;

@@ -1,4 +1,4 @@
-//! The proxy that a person writes first with Pingora: the baseline that Weir is compared with.
+//! A minimal proxy with Pingora: the baseline that Weir is compared with.
 //!
 //! It has no limits, checks or deadlines, so it shows what Pingora itself costs. Not here: the
 //! allocator, which each binary chooses.
@@ -46,7 +46,7 @@ impl ProxyHttp for Bare {
     }
 }
 
-/// Serves until it is killed, on one thread.
+/// Serves on one thread until the process is killed.
 pub fn serve() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [listen, upstream, rest @ ..] = args.as_slice() else {

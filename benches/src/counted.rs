@@ -13,17 +13,17 @@ static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Counts, then calls mimalloc.
 pub struct Counted;
 
-/// Bytes allocated so far, and bytes not yet freed.
+/// Allocations so far, and bytes not yet freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
-    /// Allocations, and reallocations that grew.
+    /// Allocations; each reallocation counts as one.
     pub allocations: usize,
     /// Bytes allocated and not yet freed.
     pub live_bytes: usize,
 }
 
 impl Counts {
-    /// What has been counted until now.
+    /// The present counts.
     #[must_use]
     pub fn now() -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Counts {
     }
 }
 
-// SAFETY: every call is passed on as it came; counting touches no memory that is handed out.
+// SAFETY: every call is forwarded unchanged; counting touches no allocated memory.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! A weir-dispatcher under measurement, with the shipped settings except for loopback
 //! addresses, and its webhooks.
 //!
-//! Its database lies in the folder for temporary files. That folder should be on a disk,
-//! because the dispatcher accepts and records nothing before it is on disk.
+//! Its database is in the folder for temporary files. That folder should be on a real disk, because
+//! the dispatcher waits for the disk before it acknowledges an event or releases a slot.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,11 +19,11 @@ const DIRECTORY: &str = include_str!("../../config/directory.toml");
 /// Webhooks of one workspace.
 pub const PER_WORKSPACE: usize = 5;
 
-/// The event types of a workspace's webhooks, one each.
+/// Event types to which only one webhook of a workspace subscribes, in order.
 const OF_ONE: [&str; PER_WORKSPACE] =
     ["session.started", "session.ended", "user.updated", "user.deleted", "tenant.created"];
 
-/// The event type of all webhooks.
+/// The event type to which all webhooks subscribe.
 const OF_ALL: &str = "plan.changed";
 
 /// Connections that webhooks are registered on.
@@ -35,9 +35,9 @@ pub struct Dispatcher {
     pub process: Process,
     /// The targets of events.
     pub aim: Aim,
-    /// Where customers call.
+    /// The address of the customers' API.
     pub api: SocketAddr,
-    /// Where operators do.
+    /// The address of the admin API.
     pub admin: SocketAddr,
     workspaces: Vec<String>,
 }
@@ -87,8 +87,8 @@ impl Dispatcher {
         Self { process, aim, api, admin, workspaces: Vec::new() }
     }
 
-    /// Registers a webhook for each of these URLs, [`PER_WORKSPACE`] to a workspace. `prefix`
-    /// tells these workspaces from others.
+    /// Registers a webhook for each of these URLs, [`PER_WORKSPACE`] to a workspace. The names of
+    /// these workspaces begin with `prefix`.
     pub fn register(&mut self, prefix: &str, urls: &[String]) {
         let count = urls.len().div_ceil(PER_WORKSPACE);
         let names: Vec<String> = (0..count).map(|nth| format!("ws_{prefix}{nth}")).collect();
@@ -123,7 +123,7 @@ impl Dispatcher {
         self.workspaces.extend(names);
     }
 
-    /// Aims at every webhook of the workspaces with `prefix` in turn, one to an event.
+    /// Events for one webhook each: every webhook of the workspaces with `prefix`, in turn.
     #[must_use]
     pub fn one_each(&self, prefix: &str) -> Aim {
         // By kind first, so that consecutive events belong to different workspaces, as in
@@ -134,7 +134,7 @@ impl Dispatcher {
         Aim { kinds: kinds.collect(), ..self.aim.clone() }
     }
 
-    /// Aims at all webhooks of each workspace with `prefix` in turn.
+    /// Events for all webhooks of one workspace each: every workspace with `prefix`, in turn.
     #[must_use]
     pub fn all_of_each(&self, prefix: &str) -> Aim {
         let kinds = self.of(prefix).map(|workspace| (workspace.clone(), OF_ALL));
@@ -156,7 +156,7 @@ impl Dispatcher {
     }
 }
 
-/// Makes a token that may do everything, and its file.
+/// Creates a token with all scopes for all workspaces, and writes the token file.
 fn token(folder: &Folder, program: &Path) -> String {
     let made = Command::new(program)
         .args(["token", "--name", "bench", "--workspace", "*"])

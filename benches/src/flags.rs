@@ -3,27 +3,27 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The command line, taken apart flag by flag.
+/// The arguments of the command line; parsing a flag removes it.
 pub struct Flags {
     usage: &'static str,
     args: Vec<String>,
 }
 
 impl Flags {
-    /// What this process was started with.
+    /// The arguments of this process.
     #[must_use]
     pub fn from_env(usage: &'static str) -> Self {
         Self { usage, args: std::env::args().skip(1).collect() }
     }
 
-    /// Whether `name` was given; takes it away.
+    /// Whether `name` was given; removes it.
     pub fn has(&mut self, name: &str) -> bool {
         let before = self.args.len();
         self.args.retain(|arg| arg != name);
         self.args.len() != before
     }
 
-    /// The value after `name`, or `default`; takes both away.
+    /// The value after `name`, or `default`; removes both.
     pub fn value<T: FromStr>(&mut self, name: &str, default: T) -> T {
         let Some(at) = self.args.iter().position(|arg| arg == name) else { return default };
         let mut taken = self.args.drain(at..(at + 2).min(self.args.len()));
@@ -33,7 +33,7 @@ impl Flags {
         }
     }
 
-    /// What is left, when it is exactly `N` words.
+    /// The remaining arguments, which must be exactly `N`.
     #[must_use]
     pub fn rest<const N: usize>(self) -> [String; N] {
         match self.args.try_into() {
@@ -43,7 +43,7 @@ impl Flags {
     }
 }
 
-/// A program that was built beside this one.
+/// The path of a program in this program's folder.
 #[must_use]
 pub fn sibling(name: &str) -> PathBuf {
     std::env::current_exe().map(|path| path.with_file_name(name)).unwrap_or_else(|_| name.into())

@@ -1,7 +1,8 @@
-//! Processes under measurement: each has its files in one folder and always ends.
+//! Processes under measurement, and the folders of their files.
 //!
-//! Invariant: every started process ends when its owner is dropped and when a measurement
-//! fails. Its folder is removed with the owner; after a failure the folder stays, for its logs.
+//! Invariant: every started process is killed when its [`Process`] is dropped and when a
+//! measurement fails. A [`Folder`] is removed when it is dropped; after a failure it stays, for its
+//! logs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,26 +16,23 @@ use weir_common::time::Clock;
 
 use crate::flags::fail;
 
-/// The longest time until a process accepts connections.
+/// The timeout of a start, and of a response to [`get`].
 const START: Duration = Duration::from_secs(60);
-/// What one tick of `/proc/PID/stat` is worth: `USER_HZ` is 100 on every Linux we run on.
+/// One tick of `/proc/PID/stat` in microseconds: `USER_HZ` is 100 on every Linux we run on.
 const TICK_MICROS: f64 = 10_000.0;
 
-/// Without it glibc copies with `rep movsb`, which callgrind counts byte by byte.
+/// Without these tunables glibc copies with `rep movsb`, which callgrind counts byte by byte.
 const PLAIN_COPIES: &str =
     "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
 
-/// A folder for configuration and logs, gone with its owner.
+/// A folder for configuration and logs, removed when dropped.
 pub struct Folder {
     path: PathBuf,
     callgrind: bool,
 }
 
 impl Folder {
-    /// A new one, named for this process.
-    ///
-    /// # Panics
-    /// When it cannot be made; nothing can be measured then.
+    /// Creates a folder, named for this process; ends the process if it cannot.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
@@ -42,7 +40,7 @@ impl Folder {
         Self { path, callgrind: false }
     }
 
-    /// A new one, whose processes run under callgrind, which counts their instructions.
+    /// Creates a folder whose processes run under callgrind, which counts their instructions.
     #[must_use]
     pub fn counting(name: &str) -> Self {
         let mut folder = Self::new(name);
@@ -50,7 +48,7 @@ impl Folder {
         folder
     }
 
-    /// Where `name` lies in it.
+    /// The path of `name` in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -71,14 +69,14 @@ impl Drop for Folder {
     }
 }
 
-/// The processes that run now, for `end_all`.
+/// The identifiers of the running processes, for `end_all`.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<u32>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every process that was started here: `fail` leaves without dropping anything.
+/// Kills every process that was started here: `fail` exits without dropping anything.
 pub(crate) fn end_all() {
     for id in running().drain(..) {
         let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
@@ -102,7 +100,7 @@ pub struct Usage {
 }
 
 impl Process {
-    /// Starts `program`; what it prints goes to files in `folder`.
+    /// Starts `program`; its output is written to files in `folder`.
     #[must_use]
     pub fn start(folder: &Folder, name: &str, program: &Path, args: &[&str]) -> Self {
         let file = |suffix: &str| {
@@ -129,12 +127,12 @@ impl Process {
         Self { name: name.to_owned(), child, log }
     }
 
-    /// Waits until something accepts at `address`.
+    /// Waits until a connection to `address` succeeds.
     pub fn wait_for(&mut self, address: SocketAddr) {
         self.wait(|_| TcpStream::connect(address).is_ok().then_some(()));
     }
 
-    /// Waits until `found` sees what it looks for in the log, and gives it back.
+    /// Waits until `found` returns a value for the log's text, and returns that value.
     pub fn wait_for_line<T>(&mut self, found: impl Fn(&str) -> Option<T>) -> T {
         self.wait(|log| found(&fs::read_to_string(log).unwrap_or_default()))
     }
@@ -162,19 +160,19 @@ impl Process {
         self.child.id()
     }
 
-    /// The path of callgrind's `nth` result, if it counts.
+    /// The path of callgrind's `nth` dump.
     #[must_use]
     pub fn counts(&self, nth: u32) -> PathBuf {
         self.log.with_extension(format!("callgrind.{nth}"))
     }
 
-    /// The processor time used until now, by all its threads.
+    /// The CPU time used so far by all its threads.
     #[must_use]
     pub fn usage(&self) -> Usage {
         usage_of(&self.child.id().to_string()).unwrap_or_else(|| fail(&self.gone()))
     }
 
-    /// The bytes that it has caused to be written to disks until now.
+    /// The bytes written to disks on its behalf so far.
     #[must_use]
     pub fn written(&self) -> f64 {
         let path = format!("/proc/{}/io", self.child.id());
@@ -189,7 +187,7 @@ impl Process {
         resident_kib(&self.child.id().to_string()) / 1024.0
     }
 
-    /// The most that it has had resident so far, in MiB.
+    /// The peak of its resident memory so far, in MiB.
     #[must_use]
     pub fn resident_most_mib(&self) -> f64 {
         status_kib(&self.child.id().to_string(), "VmHWM:") / 1024.0
@@ -209,7 +207,7 @@ impl Drop for Process {
     }
 }
 
-/// The processor time that this process has used until now.
+/// The CPU time that this process has used so far.
 #[must_use]
 pub fn own_usage() -> Usage {
     usage_of("self").unwrap_or_else(|| fail("/proc/self/stat cannot be read"))
@@ -235,7 +233,7 @@ fn status_kib(pid: &str, name: &str) -> f64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
 }
 
-/// A loopback address without a listener at the moment.
+/// A loopback address that has no listener now.
 #[must_use]
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")

@@ -1,6 +1,6 @@
 //! What the measuring programs in `bin/` share: processes, load, targets and tables.
 //!
-//! Read `bin/compare.rs` first; the modules here stand in the order in which it needs them.
+//! Read `bin/compare.rs` first.
 
 pub mod arrivals;
 pub mod bare;

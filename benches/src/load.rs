@@ -10,7 +10,7 @@ use crate::flags::fail;
 /// The request and its target.
 #[derive(Clone)]
 pub struct Aim {
-    /// Where it listens.
+    /// The target's address.
     pub address: SocketAddr,
     /// The Host header.
     pub host: String,
@@ -21,19 +21,19 @@ pub struct Aim {
 /// The result of one run.
 #[derive(Clone, Copy, Default)]
 pub struct Run {
-    /// Answers in all.
+    /// Responses in total.
     pub answers: f64,
-    /// Answers of 400 and above among them.
+    /// Responses with status 400 or above among them.
     pub errors: f64,
-    /// Answers a second.
+    /// Responses a second.
     pub rate: f64,
     /// Median latency in microseconds.
     pub p50: f64,
-    /// The latency of the slowest hundredth.
+    /// 99th percentile of the latency in microseconds.
     pub p99: f64,
 }
 
-/// One `wrk` thread with `connections`, for `seconds`.
+/// Runs `wrk` with one thread and `connections` for `seconds`.
 #[must_use]
 pub fn saturate(aim: &Aim, connections: u32, seconds: u32) -> Run {
     let output = Command::new("wrk")

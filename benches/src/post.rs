@@ -1,8 +1,7 @@
 //! Posts events at full speed, or at a fixed rate that does not slow down for the target.
 //!
-//! Every event carries the instant at which it was due, so that its latency shows at its
-//! arrival (`arrivals`). A thread holds a connection and waits for each response, which must be
-//! 202.
+//! Every event contains its due time, from which its latency is measured when it arrives
+//! (`arrivals`). Each thread has one connection and waits for each response, which must be 202.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,31 +13,31 @@ use weir_common::time::{Clock, Tick, micros};
 use crate::arrivals::{AT, whole_message};
 use crate::flags::fail;
 
-/// How long an answer may take.
+/// The timeout of a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// An event, as it is posted.
+/// The size of a posted event.
 const EVENT_BYTES: usize = 200;
 
-/// Where events go, and which they are.
+/// The target of events, and their workspaces and types.
 #[derive(Clone)]
 pub struct Aim {
-    /// The listener of backends.
+    /// The address of the ingest listener.
     pub address: SocketAddr,
-    /// What authorises.
+    /// The bearer token.
     pub token: String,
-    /// Workspaces and types that events are for, in turn.
+    /// Workspace and type of the events, in turn.
     pub kinds: Vec<(String, &'static str)>,
 }
 
-/// How many events are posted, and how.
+/// The number of events, and how they are posted.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// In all.
+    /// Events in total.
     pub events: u64,
-    /// In one call.
+    /// Events per call.
     pub per_call: u64,
-    /// At one time.
+    /// Connections in parallel.
     pub connections: u64,
 }
 
@@ -65,16 +64,16 @@ pub fn flood(aim: &Aim, load: Load, clock: &Clock) -> Duration {
     clock.now().tick.since(began)
 }
 
-/// A call that was answered.
+/// The times of one call.
 #[derive(Clone, Copy)]
 pub struct Answered {
-    /// When its event was due to be posted.
+    /// The due time of its event.
     pub due: Tick,
-    /// When the answer had come.
+    /// When the response was complete.
     pub at: Tick,
 }
 
-/// Posts one event a call for so long; each connection posts again as soon as it has its response.
+/// Posts one event a call for `lasting`; each connection posts again as soon as it has a response.
 #[must_use]
 pub fn press(aim: &Aim, connections: u64, lasting: Duration, clock: &Clock) -> Vec<Answered> {
     let began = clock.now().tick;
@@ -98,7 +97,7 @@ pub fn press(aim: &Aim, connections: u64, lasting: Duration, clock: &Clock) -> V
 
 /// Posts one event a call at `rate` a second, whether or not the responses keep up.
 pub fn steadily(aim: &Aim, load: Load, rate: u64, clock: &Clock) -> Vec<Answered> {
-    // Threads inherit it: wake within a microsecond of the time asked for, not within fifty.
+    // Threads inherit the timer slack: a sleep ends within 1 µs of its time instead of 50 µs.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let began = clock.now().tick;
     let each = |nth: u64| {
@@ -128,7 +127,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Opens it.
+    /// Opens a connection.
     #[must_use]
     pub fn connect(aim: &Aim) -> Self {
         let head = format!(
@@ -152,7 +151,7 @@ impl Line {
     }
 }
 
-/// Sends a request on a connection that stays open, and reads the whole answer.
+/// Sends a request on a connection that stays open, and returns the whole response.
 #[must_use]
 pub fn exchange(stream: &mut TcpStream, request: &[u8], seen: &mut Vec<u8>) -> String {
     let mut talk = || -> std::io::Result<String> {
@@ -195,7 +194,7 @@ fn event(aim: &Aim, nth: u64, due: Tick) -> String {
     text
 }
 
-/// Seconds, with their fractions.
+/// A duration in seconds.
 #[must_use]
 pub fn seconds(duration: Duration) -> f64 {
     micros(duration) as f64 / 1e6

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-/// The same quantity, measured round after round.
+/// The values of one quantity, one per round.
 #[derive(Clone, Default)]
 pub struct Series(pub Vec<f64>);
 
 impl Series {
-    /// The value in the middle; zero when there is none.
+    /// The median; 0 without values.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
@@ -15,7 +15,7 @@ impl Series {
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     }
 
-    /// `median (lowest–highest)`, with so many decimals.
+    /// `median (lowest–highest)`, with this many decimals.
     #[must_use]
     pub fn range(&self, decimals: usize) -> String {
         let low = self.0.iter().copied().fold(f64::INFINITY, f64::min);
@@ -24,8 +24,8 @@ impl Series {
         format!("{median:.decimals$} ({low:.decimals$}–{high:.decimals$})")
     }
 
-    /// How many times `other` this is: the median of the ratios, round by round, since what
-    /// disturbs the machine in one round disturbs both.
+    /// The ratio to `other`: the median of the ratios of each round, because a disturbance of the
+    /// machine in one round affects both.
     #[must_use]
     pub fn ratio_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
@@ -33,7 +33,7 @@ impl Series {
     }
 }
 
-/// Samples in order, for [`quantile`].
+/// Sorts samples for [`quantile`].
 #[must_use]
 pub fn sorted(samples: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut samples: Vec<u64> = samples.collect();

@@ -1,7 +1,7 @@
 //! The compared proxies over TLS, and load for them: `h2load`, over HTTP/1.1 and HTTP/2.
 //!
-//! Each is configured like its namesake in `targets`, limits included, on a port with TLS and
-//! one certificate; the client chooses the HTTP version.
+//! Each is configured like its namesake in `targets`, on a port with TLS and one certificate; the
+//! client chooses the HTTP version. Only Weir has limits.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A new one in `folder`, by `openssl`.
+    /// Creates a certificate in `folder` with `openssl`.
     #[must_use]
     pub fn new(folder: &Folder) -> Self {
         let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path(name));
@@ -36,7 +36,7 @@ impl Pair {
         Self { certificate, key }
     }
 
-    /// The gateway's table for an address that shows it.
+    /// The gateway's `[[server.https]]` table for `address` with this certificate.
     #[must_use]
     pub fn https(&self, address: &str) -> String {
         let [certificate, key] = self.paths();
@@ -50,7 +50,7 @@ impl Pair {
         [&self.certificate, &self.key].map(|path| path.display().to_string())
     }
 
-    /// Both in one file, as HAProxy wants them.
+    /// Both in one file, as HAProxy requires.
     fn both(&self, folder: &Folder) -> String {
         let text = [&self.certificate, &self.key].map(std::fs::read_to_string);
         let text = text.map(|text| text.unwrap_or_else(|error| fail(&error.to_string())));
@@ -87,7 +87,7 @@ pub fn haproxy(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
     Target::new("HAProxy", Limits::None, address, process)
 }
 
-/// Pingora, as a person would write a proxy first.
+/// Bare Pingora without limits.
 #[must_use]
 pub fn bare(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
     let address = free_address();
@@ -113,9 +113,9 @@ pub fn weir(folder: &Folder, gateway: &Path, upstream: &Aim, pair: &Pair) -> Tar
 /// A version of HTTP, as an argument of `h2load`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// One request of a connection at a time.
+    /// HTTP/1.1: one request at a time on a connection.
     One,
-    /// Ten.
+    /// HTTP/2: ten requests at a time on a connection.
     Two,
 }
 
@@ -130,7 +130,7 @@ impl Version {
     }
 }
 
-/// So many requests on sixteen new connections; all of them must succeed.
+/// Sends `requests` on sixteen new connections; all of them must succeed.
 pub fn load(aim: &Aim, version: Version, requests: usize) {
     let how = if version == Version::One { "--h1" } else { "-m10" };
     let authority = format!(":authority: {}", aim.host);

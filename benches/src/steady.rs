@@ -1,10 +1,10 @@
 //! Open-loop load: a fixed rate that does not slow down for the target.
 //!
-//! Every request has an instant at which it is due, whether or not the target keeps up, and its
-//! latency counts from that instant: a stall shows in full, in every request it delayed.
+//! Every request has a due time, whether or not the target keeps up, and its latency counts from
+//! that time: a stall shows in full, in every request that it delayed.
 //!
-//! A thread sleeps until the next request is due and sends it on a free connection; when none
-//! is free, the next connection to become free sends it. One more thread reads the responses.
+//! A thread sleeps until the next request is due and sends it on a free connection; if none is
+//! free, the next connection to become free sends it. One more thread reads the responses.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -21,12 +21,12 @@ use weir_common::time::{Clock, Tick, micros};
 use crate::flags::fail;
 use crate::load::Aim;
 
-/// How a run is made.
+/// The rate and the duration of a run.
 #[derive(Clone, Copy)]
 pub struct Pace {
-    /// Requests a second, whatever happens.
+    /// Requests a second.
     pub rate: u32,
-    /// For how long.
+    /// The duration.
     pub seconds: u32,
     /// Connections to send them on.
     pub connections: usize,
@@ -44,7 +44,7 @@ struct Line {
     clock: Clock,
     start: Tick,
     writers: Vec<TcpStream>,
-    /// When the request now on its way was due, in microseconds since `start`, by connection.
+    /// The due time of each connection's request in flight, in microseconds since `start`.
     due: Vec<AtomicU64>,
     queue: Mutex<Queue>,
     latencies: Mutex<Vec<u64>>,
@@ -53,12 +53,12 @@ struct Line {
     done: Notify,
 }
 
-/// Sends at `pace` and gives back every latency in microseconds, sorted.
+/// Sends at `pace`, and returns every latency in microseconds, sorted.
 ///
-/// Every answer must have `status`, or the process ends.
+/// Ends the process if a response has another status than `status`.
 #[must_use]
 pub fn run(aim: &Aim, status: u16, pace: Pace) -> Vec<u64> {
-    // Threads inherit it: wake within a microsecond of the time asked for, not within fifty.
+    // Threads inherit the timer slack: a sleep ends within 1 µs of its time instead of 50 µs.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let total = pace.rate as usize * pace.seconds as usize;
     let clock = Clock::system();
@@ -122,7 +122,7 @@ impl Line {
             fail("a connection that was never made");
         };
         slot.store(due, Ordering::Release);
-        // A request of some hundred bytes, on a connection that carries no other, fits its buffer.
+        // The socket buffer has room: the request is small, and the connection has no other.
         match (&*writer).write(&self.request) {
             Ok(sent) if sent == self.request.len() => {}
             other => fail(&format!("could not send: {other:?}")),
@@ -170,7 +170,7 @@ async fn read_answers(line: Arc<Line>, connection: usize) {
     }
 }
 
-/// The length of the answer that `seen` begins with, once it is all there.
+/// The length of the first response in `seen`; `None` while it is incomplete.
 fn whole_answer(seen: &[u8], status: &str) -> Option<usize> {
     let head_length = seen.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(seen.get(..head_length)?).to_ascii_lowercase();

@@ -1,9 +1,8 @@
-//! The compared proxies, each configured to do the same: one worker, connections kept on both
-//! sides, and, where it has limits, two limits on every request (a workspace's and a wider
-//! one).
+//! The compared proxies, all configured alike: one worker, keep-alive on both sides, and, with
+//! limits, two limits on every request (a workspace's and a wider one; on Weir's data plane one).
 //!
-//! "Admits" is a limit that a loopback benchmark cannot reach; "refuses" admits one request in
-//! a long while, and answers 429 to all others without a call to the upstream.
+//! An admitting limit is one that a loopback benchmark cannot reach; a refusing limit admits a
+//! request now and then, and answers 429 to all others without contacting the upstream.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,22 +16,22 @@ const CONTROL_PATH: &str = "/v1/workspaces/ws_acme/users";
 const DATA_HOST: &str = "in_acme.auth.localhost";
 const DATA_PATH: &str = "/oauth/v2/token";
 
-/// What the upstream answers: as long as a short JSON object.
+/// The upstream's response: a short JSON object.
 const BODY: &str = r#"{"id":"usr_01","workspace":"ws_acme","name":"Ada Lovelace","active":true}"#;
 
-/// What a proxy does with limits in one row of the table.
+/// The limits of a proxy in one row of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Limits {
-    /// It has none.
+    /// No limits.
     None,
-    /// Its limits are checked, and admit everything.
+    /// Limits are checked, and admit everything.
     Admit,
-    /// Its limits are checked, and refuse nearly everything.
+    /// Limits are checked, and refuse nearly everything.
     Refuse,
 }
 
 impl Limits {
-    /// The status that every answer must have.
+    /// The expected status of a response.
     #[must_use]
     pub fn status(self) -> u16 {
         if self == Self::Refuse { 429 } else { 200 }
@@ -41,13 +40,13 @@ impl Limits {
 
 /// A running proxy, and its request.
 pub struct Target {
-    /// What its row is called.
+    /// The name of its row.
     pub name: String,
-    /// What it does with limits.
+    /// Its limits.
     pub limits: Limits,
-    /// The request target.
+    /// The address and the request.
     pub aim: Aim,
-    /// The process that answers.
+    /// The proxy's process.
     pub process: Process,
 }
 
@@ -70,7 +69,7 @@ impl Target {
     }
 }
 
-/// nginx, answering every request itself.
+/// nginx, which answers every request itself.
 #[must_use]
 pub fn upstream(folder: &Folder) -> Target {
     let address = free_address();
@@ -194,7 +193,7 @@ pub(crate) fn run_haproxy(
     Process::start(folder, file, Path::new("haproxy"), &["-db", "-f", &config])
 }
 
-/// The proxy a person would write first with Pingora.
+/// The minimal proxy with Pingora (`crate::bare`).
 #[must_use]
 pub fn bare(folder: &Folder, upstream: SocketAddr, limits: Limits, mimalloc: bool) -> Target {
     let address = free_address();
@@ -218,13 +217,13 @@ pub fn bare(folder: &Folder, upstream: SocketAddr, limits: Limits, mimalloc: boo
 /// Which of Weir's limits a row checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
-    /// A workspace's and its organisation's.
+    /// The workspace's and its organisation's.
     Control,
-    /// An instance's bucket.
+    /// The instance's.
     Data,
 }
 
-/// weir-gateway, with every limit on.
+/// weir-gateway; `row`: which limits it checks, whether they refuse, whether the access log is on.
 #[must_use]
 pub fn weir(
     folder: &Folder,
@@ -235,7 +234,7 @@ pub fn weir(
     weir_with(folder, gateway, upstream, row, "")
 }
 
-/// The same with more lines of `[server]`, and tables below it.
+/// Like [`weir`], with `more`: further lines of `[server]`, and tables after it.
 #[must_use]
 pub fn weir_with(
     folder: &Folder,
@@ -287,7 +286,7 @@ pub fn weir_with(
     target
 }
 
-/// The gateway's `http` or `https` address, from its own log.
+/// The gateway's `http` or `https` address, from its log.
 fn listening(log: &str, listener: &str) -> Option<SocketAddr> {
     let listener = format!(r#""listener":"{listener}""#);
     let line = log

@@ -1,8 +1,8 @@
 //! Receivers that never answer: unresponsive endpoints of three kinds.
 //!
-//! They cost this machine as little as they can, because a measurement is of the dispatcher: one
-//! thread accepts for all of them now and then, no code reads the requests, and the kernel alone
-//! swallows connections.
+//! They use little CPU time, because the dispatcher is measured on the same machine: one thread
+//! accepts for all of them every few milliseconds, no code reads the requests, and the kernel drops
+//! connections to deaf ports.
 //!
 //! Not here: receivers that answer (`arrivals`).
 
@@ -16,40 +16,40 @@ use weir_common::time::{Clock, Tick};
 
 use crate::flags::fail;
 
-/// Ports of each kind: so many hosts, and room for connections that were closed a moment ago.
+/// Ports of each kind: more than one origin, and enough source ports despite TIME_WAIT.
 const PORTS: usize = 4;
 
-/// How often connections are accepted: the kernel has made them long before.
+/// The interval between accepts; the kernel has completed the TCP handshakes before.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// How often a byte drips.
+/// The interval between two bytes of a dripping receiver.
 const DRIP_EVERY: Duration = Duration::from_secs(1);
 
-/// Longer than any attempt takes; connections that are still open then are closed.
+/// Connections are closed after this time, which is longer than any attempt.
 const OPEN_FOR: Duration = Duration::from_secs(12);
 
-/// What drips: an answer whose header does not end before the attempt does.
+/// A response whose header, at a byte a second, does not end within an attempt.
 const DRIPS: &[u8] = b"HTTP/1.1 200 OK\r\nX-Pad: xxxxxxxx";
 
-/// A connection that does not become one within this is swallowed.
+/// A connect that takes longer than this was dropped by the kernel: the queue is full.
 const SWALLOWED_AFTER: Duration = Duration::from_millis(100);
 
-/// Connections that a deaf port's queue may take until it is full.
+/// More queued connections than this mean that a deaf port's queue cannot be filled.
 const QUEUED_MAX: usize = 16;
 
-/// How a receiver does not answer.
+/// The ways in which a receiver does not answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It accepts, and says nothing.
+    /// Accepts, and sends nothing.
     Silent,
-    /// It does not even accept: the first packet is lost.
+    /// Does not accept: the kernel drops the SYN.
     Deaf,
-    /// It says a byte a second.
+    /// Accepts, and sends a byte a second.
     Dripping,
 }
 
 impl Kind {
-    /// The kind of that name.
+    /// The kind with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         match name {
@@ -63,16 +63,16 @@ impl Kind {
     }
 }
 
-/// Unresponsive endpoints, for as long as the process lives.
+/// Unresponsive endpoints, until the process ends.
 pub struct Unresponsive {
-    /// The ports, those of each kind in turn.
+    /// The ports, with the kinds in turn.
     pub addresses: Vec<SocketAddr>,
-    /// What keeps the deaf ones' queues full.
+    /// The connections that keep the queues of deaf ports full.
     _full: Vec<(Socket, Vec<TcpStream>)>,
 }
 
 impl Unresponsive {
-    /// Makes some of these kinds.
+    /// Opens a few ports of each of these kinds.
     #[must_use]
     pub fn open(kinds: &[Kind], clock: &Clock) -> Self {
         let (mut addresses, mut full, mut open) = (Vec::new(), Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ fn listening() -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// A port whose queue of connections is full, and which no process empties.
+/// A port whose accept queue is full and stays so.
 fn deaf() -> std::io::Result<(SocketAddr, (Socket, Vec<TcpStream>))> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -122,11 +122,11 @@ fn deaf() -> std::io::Result<(SocketAddr, (Socket, Vec<TcpStream>))> {
     Ok((address, (socket, queued)))
 }
 
-/// A connection that is held.
+/// An accepted connection.
 struct OpenConnection {
     stream: TcpStream,
     since: Tick,
-    /// Bytes that it has been sent.
+    /// Bytes sent on it.
     sent: usize,
 }
 
@@ -143,7 +143,7 @@ fn serve(listeners: &[(Kind, TcpListener)], clock: &Clock) {
         }
         let over = |open: &OpenConnection| now.since(open.since) >= OPEN_FOR;
         while silent.pop_front_if(|(_, open)| over(open)).is_some() {}
-        // Each has its turn a second after its last: they stay in order.
+        // Each connection is due a second after its last byte, so the queue stays in order.
         let due = |(last, _): &mut (Tick, OpenConnection)| now.since(*last) >= DRIP_EVERY;
         while let Some((_, mut open)) = dripping.pop_front_if(due) {
             let drip = DRIPS.get(open.sent..=open.sent).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! What an operator sees of the dispatcher: health, metrics, the configuration.
+//! The dispatcher's part of the admin listener: readiness, metrics, configuration, reload.
 //!
-//! Not here: who may look (`weir_common::admin`), what the numbers mean (`metrics`).
+//! Not here: authentication (`weir_common::admin`), the list of metrics (`metrics`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use weir_common::secret::Secret;
 
 use crate::state::{self, State};
 
-/// The dispatcher, as its operator sees it.
+/// The dispatcher, for the admin listener.
 pub struct DispatcherAdmin(pub Arc<State>);
 
 #[async_trait]
@@ -35,7 +35,7 @@ impl Program for DispatcherAdmin {
         Ok("ready".to_owned())
     }
 
-    /// What the program has counted, and what there is at this moment.
+    /// All metrics; gauges of the store and of connections are updated first.
     async fn metrics(&self) -> Vec<u8> {
         let Self(state) = self;
         let metrics = &state.metrics;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The OpenAPI document describes what is served: paths, parameters, bodies and responses stand
-//!    in `routes`, and bodies are validated against the schemas in the document.
+//! 1. The OpenAPI document describes what is served: paths, parameters, bodies and responses are
+//!    defined in `routes`, and bodies are validated against the schemas in the document.
 //! 2. An object of a workspace that the token does not cover is 404, like one that does not exist.
 //! 3. A response to an invalid body lists every error.
 //! 4. The API returns a secret only when its webhook is created and when the secret is rotated.

@@ -44,7 +44,7 @@ use crate::worker::{Drained, Worker};
 /// How long a shutdown waits for the last lines of the attempt log.
 const LOG_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a shutdown waits for operators' requests at its end.
+/// How long a shutdown waits for requests to the admin listener, which it closes last.
 const OPERATORS_GRACE: Duration = Duration::from_secs(2);
 
 /// File descriptors for the database, the log and the runtime.
@@ -92,7 +92,7 @@ async fn serve_until_stopped(
 ) -> Result<(), RunError> {
     let signals = Signals::install()?;
     let server = active.settings.server.clone();
-    room_for(&active);
+    raise_descriptor_limit(&active);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;
     let admin = bind(server.admin)?;
@@ -115,7 +115,7 @@ async fn serve_until_stopped(
     let handler = Arc::new(Admin(DispatcherAdmin(state.clone())));
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
-    let mut tasks = beside_deliveries(&state);
+    let mut tasks = background_tasks(&state);
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
@@ -130,7 +130,7 @@ async fn serve_until_stopped(
 
     state.ready.store(false, Ordering::Release);
     events::event(Level::Info, "stopping", &[]);
-    // An error means that no listener is left, which a shutdown intends.
+    // Cannot fail: this function still has a receiver.
     let _ = stop.send(true);
     listeners.set(Listening::Closing);
     let grace = state.active.load().settings.server.shutdown_grace;
@@ -180,8 +180,8 @@ fn shared(
     (Arc::new(state), inbox)
 }
 
-/// The background tasks, until they are shut down.
-fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
+/// Starts the background tasks, which run until they are shut down.
+fn background_tasks(state: &Arc<State>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let (store, clock) = (state.store.clone(), state.clock.clone());
     let (mailbox, more) = (state.mailbox.clone(), state.jobs.clone());
@@ -191,7 +191,7 @@ fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     tasks
 }
 
-/// The limits of a listener with its own connections.
+/// The limits of a listener; `connections` are its own.
 fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     let settings = &state.active.load().settings;
     let each = ConnectionBounds {
@@ -208,8 +208,8 @@ fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     }
 }
 
-/// Raises the limit of file descriptors to what connections in both directions may need.
-fn room_for(active: &ActiveConfig) {
+/// Raises the limit of file descriptors to the number that connections in both directions need.
+fn raise_descriptor_limit(active: &ActiveConfig) {
     let settings = &active.settings;
     let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;
     let wanted = wanted as u64 + OWN_DESCRIPTORS;

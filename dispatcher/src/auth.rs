@@ -130,7 +130,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Parses `document` and reports its errors there. `workspaces` is their form.
+    /// Parses `document`, which collects the errors; `workspaces` is the form of their identifiers.
     #[must_use]
     pub fn read(document: &Document, workspaces: &IdForm) -> Self {
         Self::read_with_schema(document, workspaces).0
@@ -287,7 +287,7 @@ pub fn entry(
     (token, text)
 }
 
-/// Text as a TOML file quotes it.
+/// Displays a text as a TOML string.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {

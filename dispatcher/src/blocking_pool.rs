@@ -1,7 +1,8 @@
 //! A small thread pool for blocking work.
 //!
-//! The runtime's own pool has as many threads as names are resolved at a time, and each caches the
-//! memory that was allocated on it. Work that needs much memory would occupy it once per thread.
+//! The runtime's own blocking pool has a thread for each concurrent name lookup, up to hundreds,
+//! and each thread caches memory that was allocated on it. Work that needs much memory would on
+//! that pool occupy it once per thread.
 //!
 //! Not here: limits of concurrent work, which callers set.
 
@@ -27,7 +28,7 @@ impl Threads {
     ) -> JoinHandle<T> {
         match &self.0 {
             Some(threads) => threads.spawn_blocking(work),
-            // Building the pool failed: the runtime's own threads do.
+            // Building the pool failed: the runtime's own pool runs the work.
             None => tokio::task::spawn_blocking(work),
         }
     }

@@ -34,7 +34,7 @@ use crate::domain::outcome::Outcome;
 use crate::live_config::{Config, USUAL};
 use crate::store::sqlite::{backup, restore};
 
-/// The hint for a workspace identifier of another form.
+/// The hint after an error about the form of a workspace identifier.
 const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
     with --config";
 

@@ -11,7 +11,7 @@ use weir_common::problem::Problem;
 
 use crate::store::StoreError;
 
-/// Errors listed in one response: more than a person corrects from one answer.
+/// Errors listed in one response: more than a person corrects at a time.
 const ERRORS_MAX: usize = 100;
 
 /// One error in a body or query.
@@ -159,20 +159,20 @@ pub(crate) fn store(error: &StoreError) -> Reply {
     }
 }
 
-/// Nothing there, or nothing that this token may see: one answer for both, so that no
-/// client learns which it is.
+/// 404, both if there is no such object and if the token may not access it, so that a client
+/// cannot distinguish the two.
 pub(crate) fn not_found() -> Reply {
     let detail = "There is nothing at this path that this token may see.";
     problems::refusal(404, "not-found", "Not found", detail)
 }
 
-/// A body of a kind that is not read here.
+/// 415: the body's media type is not one of `wanted`.
 pub(crate) fn media_type(wanted: &[&str]) -> Reply {
     let detail = format!("Send the body with `Content-Type: {}`.", wanted.join("`, or `"));
     problems::refusal(415, "unsupported-media-type", "Unsupported media type", detail)
 }
 
-/// A body that is no JSON, and where it stops being so.
+/// 400: the body is not JSON; `detail` is the parser's error, or reports an empty body.
 pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
     problems::refusal(400, "malformed-body", "The body is not JSON", detail)
 }

@@ -6,8 +6,8 @@
 //!    other answer this call has stored none.
 //! 2. A refusal lists every error at its JSON pointer; of an invalid batch no event is stored.
 //! 3. The number of calls that wait for the disk is bounded; a call beyond it is 503 at once.
-//! 4. Large bodies are parsed one at a time on a thread of their own, and a bounded share of the
-//!    calls may wait for it: a burst of large calls delays neither small calls nor deliveries.
+//! 4. Large bodies are parsed one at a time on a separate thread, and a bounded share of the calls
+//!    may wait for it: a burst of large calls delays neither small calls nor deliveries.
 //!
 //! Not here: what makes an event valid (`ingest::event`, `ingest::sensitive_data`).
 
@@ -63,7 +63,7 @@ pub struct Ingest {
 }
 
 impl Ingest {
-    /// A handler with a thread of its own for large bodies.
+    /// A handler with a separate thread for large bodies.
     #[must_use]
     pub fn new(state: Arc<State>) -> Self {
         let large_permits = Arc::new(Semaphore::new(LARGE_AT_ONCE));
@@ -158,7 +158,7 @@ fn permitted<'t>(
 #[derive(Debug, Default)]
 struct PendingCalls {
     all: AtomicUsize,
-    /// Those with large bodies among them.
+    /// Those of them with large bodies.
     large: AtomicUsize,
 }
 
@@ -173,7 +173,7 @@ impl PendingCalls {
     }
 }
 
-/// A pending call; dropping it ends the wait.
+/// A pending call; dropping it removes it from the counts.
 struct PendingCall<'a> {
     calls: &'a PendingCalls,
     is_large: bool,

@@ -42,7 +42,7 @@ pub mod mailbox;
 // The event loop: runs the scheduler's actions.
 pub mod worker;
 
-// What listeners and background tasks share.
+// State shared by listeners and background tasks.
 pub mod state;
 
 // Accepts events.

@@ -34,7 +34,7 @@ const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
 const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
-/// The file without `--config`.
+/// The default of `--config`.
 pub const USUAL: &str = "config/dispatcher.toml";
 
 /// Settings that need a restart.
@@ -73,7 +73,7 @@ pub struct ActiveConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigOrigin {
     texts: [String; 3],
-    /// The bearer token of the admin listener, where there is one.
+    /// The bearer token of the admin listener, if one is configured.
     pub admin_token: Option<Secret<String>>,
     extra_ca: Stamp,
     password: Stamp,
@@ -98,7 +98,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// With an empty cache of names.
+    /// The configuration in `file`, with an empty cache of names.
     #[must_use]
     pub fn new(file: ConfigFile) -> Self {
         Self { file, names: Names::system() }

@@ -46,7 +46,7 @@ struct QueuedArrivals {
     /// Bytes of queued deliveries.
     bytes: AtomicUsize,
     bytes_max: usize,
-    /// Webhooks with deliveries beyond that.
+    /// Webhooks with deliveries that exceeded `bytes_max`.
     missed: Mutex<BTreeSet<WebhookId>>,
 }
 
@@ -99,7 +99,7 @@ impl Mailbox {
         self.queued.bytes.fetch_sub(weight(arrivals), Ordering::Relaxed);
     }
 
-    /// Takes the webhooks whose deliveries were not queued.
+    /// Removes and returns the webhooks whose deliveries were not queued.
     pub(crate) fn missed(&self) -> BTreeSet<WebhookId> {
         std::mem::take(&mut *self.queued.missed())
     }

@@ -36,7 +36,7 @@ const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The interval between checks for deliveries to drop.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// A clock that is only adjusted moves less between two checks.
+/// A clock that is slewed, not stepped, drifts less than this between two checks.
 const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
 /// Runs redelivery jobs.

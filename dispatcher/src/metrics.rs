@@ -1,7 +1,7 @@
 //! Every metric of the dispatcher, declared in one list.
 //!
 //! `past_due_oldest_seconds` is the one to alert on: it rises while due deliveries are not sent,
-//! for any reason, and stays at zero while deliveries only wait for their time.
+//! for any reason, and stays at zero while deliveries only wait for their due time or a rate limit.
 //!
 //! Invariant: no label names a tenant, a webhook or a URL; the API shows which webhooks fail.
 
@@ -69,7 +69,7 @@ metrics! {
 }
 
 impl Metrics {
-    /// What counts reloads.
+    /// The reload metrics, to be updated by reloads.
     #[must_use]
     pub fn of_reloads(&self) -> Reloads {
         Reloads::new(&self.reloads, &self.config_ok, &self.config_applied)
@@ -89,7 +89,7 @@ impl Metrics {
     }
 }
 
-/// An outcome's label, with the class of its status: receivers must not create series.
+/// An outcome's label, with only the class of a status, so that receivers cannot add time series.
 fn class(outcome: &Outcome) -> Cow<'static, str> {
     Cow::Borrowed(match outcome {
         Outcome::Delivered { .. } => "status_2xx",

@@ -1,4 +1,4 @@
-//! Decides what starts next, what follows from an attempt, and when to check again. (core)
+//! Decides which attempt starts next, the consequences of results, and when to check again. (core)
 //!
 //! The scheduler owns all state of endpoints, webhooks and queued deliveries. It performs no I/O
 //! and reads no clock: [`Scheduler::handle`] applies an event, [`Scheduler::poll`] returns the next
@@ -13,18 +13,20 @@
 //! 1. No endpoint starts more attempts within any window than its rate limit allows, across all
 //!    workspaces.
 //! 2. A paused webhook starts no attempt, a probing one has at most one in flight.
-//! 3. Deliveries that can start do, in the order in which they became able to: no endpoint and no
-//!    webhook starves. On an endpoint workspaces take turns, and webhooks share their workspace's.
+//! 3. Endpoints are served in the order in which they became able to start an attempt, so no
+//!    endpoint and no webhook starves. On an endpoint workspaces take turns, and so do the webhooks
+//!    of a workspace.
 //! 4. No delivery is in flight twice.
 //! 5. Deliveries in memory, waiting or in flight, are bounded over all webhooks: the more webhooks
-//!    have work, the fewer each keeps, and endpoints that cannot start soon keep none.
+//!    have work, the fewer each keeps, and while memory is short, endpoints that cannot start soon
+//!    keep none.
 //! 6. Slow receivers cannot use every slot: endpoints whose last attempt was slow share half of
 //!    them, the last quarter is for endpoints without an attempt in flight, the last eighth for
-//!    endpoints that responded, and a workspace has few attempts beyond the first of each webhook
-//!    while other workspaces have any.
-//! 7. An endpoint whose name lookup gets no reply is skipped, longer each time, up to a minute.
-//! 8. A slot and its place in the rate limit are released only when the result is on disk: a crash
-//!    cannot turn one start into two.
+//!    endpoints that respond without delay, and a workspace has few attempts beyond the first of
+//!    each webhook while other workspaces have any.
+//! 7. An endpoint whose name lookup gets no reply backs off, longer each time, up to a minute.
+//! 8. Once a request was sent, its slot is released only when the result is on disk: a crash leaves
+//!    at most as many unrecorded starts per endpoint as may be in flight on it.
 //! 9. A failed write is kept and repeated; its deliveries stay in flight. At most one write is with
 //!    the store at a time, so that a webhook's state on disk never goes backwards.
 //!
@@ -97,17 +99,16 @@ pub struct Policies {
 pub enum Input {
     /// An attempt started before this process did.
     StartedBefore(EndpointId, Tick),
-    /// An earlier process was killed before this time: every endpoint may have started as many
-    /// attempts as may be in flight without a record. Follows all [`Input::StartedBefore`], the
-    /// oldest first.
+    /// An earlier process was killed before this time: any endpoint may have as many unrecorded
+    /// starts as may be in flight on it. Sent after all [`Input::StartedBefore`], the oldest first.
     KilledBefore(Tick),
-    /// At the start: a webhook in the store.
+    /// A webhook with work, read from the store at the start.
     Restored(Box<Queue>),
     /// The settings changed.
     Configured(Box<Policies>),
     /// New deliveries are on disk.
     Arrived(Vec<Arrival>),
-    /// Further deliveries are on disk for these webhooks.
+    /// Further deliveries of these webhooks are on disk, and are not in memory.
     Missed(BTreeSet<WebhookId>),
     /// A webhook or its deliveries changed on disk.
     Changed(WebhookId),
@@ -125,7 +126,7 @@ pub enum Input {
     Stop,
 }
 
-/// What the worker does next.
+/// The worker's next action.
 #[derive(Debug)]
 pub enum Action {
     /// Start this attempt, which counts as started; the duration is its start lag.
@@ -181,13 +182,13 @@ pub struct Scheduler {
     low: Vec<WebhookId>,
     /// The approximate bytes of waiting deliveries in memory.
     cached_bytes: usize,
-    /// Their limit, bodies in flight included.
+    /// The limit of these bytes and those of bodies in flight, together.
     cached_bytes_max: usize,
-    /// Numbers of unrecorded starts that every endpoint may have had, and their latest times.
+    /// Unrecorded starts that any endpoint may have: how many, and their latest possible time.
     unseen: Vec<(usize, Tick)>,
 }
 
-/// The limits of all attempts in flight.
+/// The limits of all attempts in flight together: their number, and the bytes of their bodies.
 fn most(limits: Limits, cached_bytes: usize) -> Load {
     Load { attempts: limits.total, bytes: (cached_bytes / 2).max(1) }
 }
@@ -219,7 +220,7 @@ impl Scheduler {
     pub fn handle(&mut self, input: Input, now: Moment) {
         match input {
             Input::StartedBefore(endpoint, started) => self.seed(endpoint, started),
-            Input::KilledBefore(at) => self.suspect(self.policies.limits.per_endpoint, at),
+            Input::KilledBefore(at) => self.seed_unrecorded(self.policies.limits.per_endpoint, at),
             Input::Restored(queue) => self.restore(*queue, now),
             Input::Configured(policies) => {
                 self.policies = *policies;

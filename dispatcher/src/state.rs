@@ -1,5 +1,5 @@
-//! What listeners and background tasks share: the clock, the store, the active configuration, the
-//! mailbox; and the reload of the configuration.
+//! State shared by listeners and background tasks: the clock, the store, the active configuration,
+//! the mailbox; and the reload of the configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::worker::{Memory, Resources};
 
-/// What listeners and background tasks share.
+/// State shared by listeners and background tasks.
 pub struct State {
     /// The clock.
     pub clock: Clock,
@@ -42,7 +42,7 @@ pub struct State {
     pub ready: AtomicBool,
 }
 
-/// Free connections per listener: customers that use up theirs leave those of backends.
+/// Free connections, separate per listener: customers cannot use up those of backends.
 pub struct Connections {
     /// Of the API listener.
     pub api: Arc<Semaphore>,
@@ -52,7 +52,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// `most` for each listener.
+    /// `most` connections for each listener.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let each = || Arc::new(Semaphore::new(most));

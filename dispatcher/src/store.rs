@@ -1,13 +1,13 @@
 //! The store of events, deliveries and webhooks: one trait for each kind of caller.
 //!
-//! The store is the queue; there is no other. A method that changes something returns once the
-//! change is on disk, or with an error once it is certain that nothing changed.
+//! The store is the only queue. A method that changes something returns once the change is on disk,
+//! or returns an error once it is certain that nothing changed.
 //!
 //! # Invariants
 //!
 //! 1. An event and all its deliveries are one change.
 //! 2. A workspace never sees another's objects: each call names the workspace.
-//! 3. The time of a method does not depend on the number of waiting deliveries; work on many
+//! 3. The duration of a call does not depend on the number of waiting deliveries; work on many
 //!    deliveries runs in steps.
 //!
 //! `tests::conformance` checks every store. Not here: arguments and results (`types`).
@@ -34,29 +34,29 @@ use crate::store::types::{
     NewWebhook, Page, Posted, Rotated, Rotation, WebhookChange,
 };
 
-/// Why a call of the store failed. Nothing has changed.
+/// Why a call to the store failed; it changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No room on the disk, or the disk fails: to be tried again later.
+    /// The disk is full or fails, or the store was closed. Retry later.
     #[error("the store cannot write: {0}")]
     Unavailable(Arc<str>),
-    /// More is waiting to be written than can be, soon: to be tried again later.
+    /// The queue of the writer is full. Retry later.
     #[error("the store cannot keep up")]
     Busy,
-    /// What is stored makes no sense, or the store is not ours.
+    /// Stored data is invalid or cannot be decrypted, or the file is not a database.
     #[error("the store is damaged: {0}")]
     Damaged(Arc<str>),
 }
 
-/// All of a store: what the program owns; each caller has the part that it needs.
+/// The whole store, which the program owns; each caller gets only the trait that it needs.
 pub trait Store: Management + Intake + DeliveryQueue + MailQueue + Upkeep {}
 
 impl<T: Management + Intake + DeliveryQueue + MailQueue + Upkeep> Store for T {}
 
-/// What customers do.
+/// Calls of the API, for customers.
 #[async_trait]
 pub trait Management: Send + Sync + 'static {
-    /// How numbers are shown to the outside.
+    /// Converts numbers to public identifiers and back.
     fn ids(&self) -> &PublicIds;
 
     /// Registers a webhook.
@@ -73,7 +73,7 @@ pub trait Management: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Page<Webhook, WebhookId>, StoreError>;
 
-    /// Changes a webhook, and gives it as it is then.
+    /// Changes a webhook and returns its new state.
     async fn change_webhook(
         &self,
         workspace: &str,
@@ -81,8 +81,8 @@ pub trait Management: Send + Sync + 'static {
         change: WebhookChange,
     ) -> Result<Option<Webhook>, StoreError>;
 
-    /// Gives a webhook another secret. Every one before it signs until its own overlap ends,
-    /// however often this is done.
+    /// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends,
+    /// regardless of later rotations.
     async fn rotate(
         &self,
         workspace: &str,
@@ -93,9 +93,9 @@ pub trait Management: Send + Sync + 'static {
     /// Deletes a webhook; its waiting deliveries are never sent. Returns whether it existed.
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;
 
-    /// Ends a pause: `paused_total` grows by it, health begins anew, the webhook probes, and its
-    /// deliveries are to be put into order by [`DeliveryQueue::reorder`]. Changes nothing where it
-    /// is not paused.
+    /// Ends a pause: adds its length to `paused_total`, resets the health, makes the next delivery
+    /// a probe, and marks the webhook for [`DeliveryQueue::reorder`]. Changes nothing if it is not
+    /// paused.
     async fn reactivate(
         &self,
         workspace: &str,
@@ -103,9 +103,9 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Webhook>, StoreError>;
 
-    /// A page of a workspace's deliveries, newest first, those after `after`. It is full unless it
-    /// is the last, however few match by webhook, by time, or as `failed_permanent`; by type, or by
-    /// another state, it may be short.
+    /// A page of a workspace's deliveries after `after`, newest first. Filtered by webhook, time or
+    /// `failed_permanent`, every page but the last is full; filtered by type or another state, any
+    /// page may be short.
     async fn deliveries(
         &self,
         workspace: &str,
@@ -121,7 +121,7 @@ pub trait Management: Send + Sync + 'static {
         id: DeliveryId,
     ) -> Result<Option<(Delivery, Vec<Attempt>)>, StoreError>;
 
-    /// How many deliveries of a webhook are due before this one; counts no further than `most`.
+    /// How many deliveries of a webhook are due before this one; counts up to `most`.
     async fn ahead_of(
         &self,
         webhook: WebhookId,
@@ -130,8 +130,8 @@ pub trait Management: Send + Sync + 'static {
         most: usize,
     ) -> Result<usize, StoreError>;
 
-    /// Lets a delivery begin anew: it waits, is due now, and has a schedule and a deadline of its
-    /// own again. `None` where there is none, or where its webhook is gone.
+    /// Queues a delivery again: it is due now, with a new schedule and a new deadline. `None` if it
+    /// does not exist or its webhook was deleted.
     async fn redeliver(
         &self,
         workspace: &str,
@@ -139,8 +139,8 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError>;
 
-    /// Creates a job that redelivers all matching deliveries, up to the newest one; pings only if
-    /// the filter has their type. A workspace has at most [`JOBS_OPEN_MAX`] running jobs.
+    /// Creates a job that redelivers all matching deliveries that exist now; pings only if the
+    /// filter has their type. A workspace has at most [`JOBS_OPEN_MAX`] unfinished jobs.
     async fn create_job(
         &self,
         workspace: &str,
@@ -151,7 +151,7 @@ pub trait Management: Send + Sync + 'static {
     /// One job of a workspace.
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError>;
 
-    /// Stores an event for one webhook alone. `None` where there is no such webhook.
+    /// Stores an event for one webhook only. `None` if the webhook does not exist.
     async fn ping(
         &self,
         workspace: &str,
@@ -161,33 +161,33 @@ pub trait Management: Send + Sync + 'static {
     ) -> Result<Option<Arrival>, StoreError>;
 }
 
-/// What backends do.
+/// Accepts events from backends.
 #[async_trait]
 pub trait Intake: Send + Sync + 'static {
-    /// Stores events and a delivery each for every webhook of their workspace that subscribes to
-    /// their type: all or nothing.
+    /// Stores events, each with a delivery for every webhook of its workspace that subscribes to
+    /// its type: all or nothing.
     async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError>;
 }
 
-/// What the worker does.
+/// Calls of the worker.
 #[async_trait]
 pub trait DeliveryQueue: Send + Sync + 'static {
-    /// Steady time at a tick: the time of day of a clock that is never set. Retention and overlaps
-    /// use it.
+    /// Steady time at a tick: wall-clock time that ignores changes of the clock. Retention and the
+    /// overlap of secrets use it.
     fn steady(&self, at: Tick) -> UnixTime;
 
     /// A webhook of any workspace. `None` once it is deleted.
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError>;
 
-    /// Every webhook that has deliveries waiting, is to be looked at, or is being put in order: the
-    /// page after `after`, for which `limit` webhooks were looked at.
+    /// Webhooks after `after` that have waiting deliveries, need a health check, or are being
+    /// reordered. Examines `limit` webhooks, so that a page may have fewer items.
     async fn queues(
         &self,
         after: Option<WebhookId>,
         limit: usize,
     ) -> Result<Page<Queue, WebhookId>, StoreError>;
 
-    /// The first deliveries that wait for a webhook, but for these, which are few.
+    /// The waiting deliveries of a webhook that are due first, except those in `but` (few).
     async fn fetch(
         &self,
         webhook: WebhookId,
@@ -195,43 +195,42 @@ pub trait DeliveryQueue: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Fetched, StoreError>;
 
-    /// This delivery, where it waits.
+    /// A delivery, if it is waiting.
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<QueuedDelivery>, StoreError>;
 
-    /// Writes down attempts and what follows from them: all or nothing. A webhook or a delivery
-    /// that is gone in the meantime is passed over; that an attempt started counts all the same.
+    /// Records attempts and the changes that follow from them: all or nothing. Skips webhooks and
+    /// deliveries that were deleted meanwhile, but always records that an attempt started.
     async fn record(
         &self,
         ended: Vec<AttemptRecord>,
-        fared: Vec<WebhookUpdate>,
+        updates: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The attempts that started at or after `since`, by endpoint, whatever has become of their
-    /// deliveries and webhooks.
+    /// The starts of attempts at or after `since`, with their endpoints; includes attempts whose
+    /// delivery or webhook was deleted.
     async fn starts_since(
         &self,
         since: UnixTime,
     ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError>;
 
-    /// Whether the process that had the store before us shut down cleanly, with all outcomes
-    /// recorded.
+    /// Whether the previous process shut down cleanly, with all outcomes recorded.
     fn clean_shutdown(&self) -> bool;
 
-    /// When earlier processes were found not to have shut down cleanly, oldest first: their
-    /// attempts in flight may have no record.
+    /// The times of starts that followed an unclean shutdown, oldest first: attempts that were in
+    /// flight before them may have no record.
     fn unclean_shutdowns(&self) -> Vec<UnixTime>;
 
-    /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
-    /// at the beginning of their schedule. Returns whether that was all.
+    /// Restores the order of creation of up to `limit` deliveries of a reactivated webhook, and
+    /// restarts their schedule. Returns whether all are done.
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError>;
 }
 
-/// What the outbox does.
+/// Calls of the outbox.
 #[async_trait]
 pub trait MailQueue: Send + Sync + 'static {
-    /// Claims due mails, oldest first. They count as sent from here on: a crash before
-    /// [`MailQueue::posted`] sends none of them twice.
+    /// Claims due mails, oldest first. A claimed mail counts as sent: after a crash before
+    /// [`MailQueue::posted`] it is not sent again.
     async fn claim_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
 
     /// Records the result of a claimed mail.
@@ -241,18 +240,18 @@ pub trait MailQueue: Send + Sync + 'static {
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError>;
 }
 
-/// What runs beside deliveries, and what operators see.
+/// Maintenance, and figures for operators.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// Runs a step of at most `limit` deliveries of a job: the oldest job of the workspace whose
-    /// turn it is.
+    /// Runs one step, of at most `limit` deliveries, of the oldest job of the workspace whose turn
+    /// it is.
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
-    /// Drops up to `limit` deliveries that ended so long before `now`, or that wait for a webhook
-    /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and
-    /// endpoints that have been over for a month; where there is more than that, some of each, for
-    /// a limit of six or more. Goes by steady time, however the clock was set. Says whether there
-    /// may be more.
+    /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
+    /// `now`, waiting deliveries of deleted webhooks, events that no delivery needs, starts of
+    /// attempts whose delivery was dropped, and jobs, mails and endpoints that ended a month ago.
+    /// If there are more, drops some of each kind, for a limit of at least six. Uses steady time.
+    /// Returns whether there may be more.
     async fn sweep(
         &self,
         delivered: Duration,
@@ -261,10 +260,10 @@ pub trait Upkeep: Send + Sync + 'static {
         limit: usize,
     ) -> Result<bool, StoreError>;
 
-    /// Whether what is written now is kept. Where the last change was not, one more is tried.
+    /// Whether writes succeed. If the last one failed, tries another.
     async fn is_writable(&self) -> bool;
 
-    /// How much there is.
+    /// The size of the store, in rows and bytes.
     async fn figures(&self) -> Result<Figures, StoreError>;
 
     /// Finishes accepted calls, records a clean shutdown, and closes the files. Later calls fail.

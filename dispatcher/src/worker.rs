@@ -1,8 +1,9 @@
-//! The loop: receives commands and results, hands them to the scheduler, performs its actions.
+//! The event loop: passes commands and results to the scheduler, and carries out its actions.
 //!
 //! One task owns all scheduling state and handles commands and results one after another, so that
 //! nothing in the scheduler needs a lock. Its state is a bounded cache of the store, except for
-//! the attempts under way: after a crash those deliveries still wait on disk, and are sent again.
+//! the attempts in flight, which are never stored: after a crash their deliveries still wait on
+//! disk, and are sent again.
 //!
 //! # Not here
 //!
@@ -37,35 +38,35 @@ use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Policies, Scheduler};
 use crate::store::{DeliveryQueue, StoreError};
 
-/// How often idle queues are forgotten and gauges are set.
+/// How often idle queues are evicted and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
-/// What the worker and its attempts use.
+/// Resources of the worker and its tasks.
 pub struct Resources {
     /// The clock.
     pub clock: Clock,
-    /// Where everything is kept.
+    /// The database.
     pub store: Arc<dyn DeliveryQueue>,
-    /// How numbers are shown to the outside.
+    /// Formats the public identifiers of rows.
     pub ids: PublicIds,
     /// The active configuration.
     pub active: Arc<ArcSwap<ActiveConfig>>,
-    /// What is counted.
+    /// All metrics.
     pub metrics: Arc<Metrics>,
-    /// A line for each attempt, where that is configured.
+    /// The attempt log, if it is configured: one line for each attempt.
     pub attempt_log: Option<Arc<LineLog>>,
-    /// Where commands come from; the worker frees its room.
+    /// The sending side of the inbox; the worker releases the memory of processed deliveries.
     pub mailbox: Mailbox,
-    /// How much may be in memory.
+    /// Memory limits.
     pub memory: Memory,
 }
 
 /// Memory limits of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes of deliveries, those that wait and the bodies of those under way.
+    /// Bytes of waiting deliveries in memory and of bodies in flight, together.
     pub cached_bytes: usize,
-    /// Webhooks that are read together at the start: a hundred thousand are not in memory twice.
+    /// Webhooks per page of the read at the start: a hundred thousand are not in memory twice.
     pub queues_page: usize,
 }
 
@@ -75,49 +76,49 @@ impl Default for Memory {
     }
 }
 
-/// The loop and all it knows.
+/// The loop and its state.
 pub struct Worker {
     resources: Arc<Resources>,
     inbox: mpsc::UnboundedReceiver<Command>,
     scheduler: Scheduler,
-    /// The configuration that the scheduler decides by.
+    /// The configuration that the scheduler uses.
     active: Arc<ActiveConfig>,
-    /// Attempts, reads and writes: each ends with an input for the scheduler.
+    /// Attempts, reads and writes: each returns an input for the scheduler.
     tasks: JoinSet<Input>,
-    /// When idle queues were forgotten and gauges set.
+    /// When idle queues were last evicted and gauges set.
     tidied: Option<Tick>,
     stopping: watch::Receiver<bool>,
 }
 
-/// What one of the worker's tasks came back with.
+/// The result of one of the worker's tasks.
 pub struct Completion(Result<Input, JoinError>);
 
-/// What is in memory now.
+/// Numbers of objects in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InMemory {
-    /// Attempts under way.
+    /// Attempts in flight.
     pub in_flight: usize,
-    /// Endpoints that are known.
+    /// Endpoints in memory.
     pub endpoints: usize,
-    /// Deliveries that wait, and endpoints' places in the order of what is due.
+    /// Waiting deliveries in memory, and entries of the scheduler's heap of endpoints.
     pub cached: usize,
 }
 
-/// What a turn of the loop leaves to do.
+/// What the loop does after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing before then, or until something happens.
+    /// It waits for an event, or until this time.
     Wait(Option<Tick>),
-    /// Nothing ever again.
+    /// It ends.
     Over(Drained),
 }
 
-/// Whether everything that was under way was finished and written down.
+/// Whether all attempts in flight ended and were recorded before the worker stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Everything.
+    /// All of them.
     Yes,
-    /// Some of it was cut off: it will be sent again.
+    /// Some were interrupted: their deliveries are sent again after the next start.
     No,
 }
 
@@ -133,7 +134,7 @@ fn policies(settings: &Settings) -> Policies {
 }
 
 impl Worker {
-    /// A worker that has read from the store what there is to do.
+    /// A worker with its state restored from the store.
     pub async fn prepare(
         resources: Resources,
         inbox: mpsc::UnboundedReceiver<Command>,
@@ -152,7 +153,7 @@ impl Worker {
         }
         let unclean = store.unclean_shutdowns();
         for found in unclean.into_iter().filter(|found| *found >= since) {
-            // What was under way when an earlier process was killed left no trace.
+            // Attempts in flight when an earlier process was killed left no record.
             scheduler.handle(Input::KilledBefore(now.tick_of(found)), now);
         }
         let mut after = None;
@@ -171,7 +172,7 @@ impl Worker {
         Ok(Self { resources, inbox, scheduler, active, tasks, tidied, stopping })
     }
 
-    /// Works until it is stopped, then finishes what is under way.
+    /// Runs until it is stopped, and then until all attempts in flight are recorded.
     pub async fn run(mut self) -> Drained {
         loop {
             let wake = match self.turn() {
@@ -190,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// Does all there is to do now.
+    /// Carries out all actions that are due.
     pub fn turn(&mut self) -> Turn {
         let now = self.resources.clock.now();
         if self.tidied.is_none_or(|tidied| now.tick.since(tidied) >= TIDY_EVERY) {
@@ -222,8 +223,8 @@ impl Worker {
         }
     }
 
-    /// Handles what has arrived by now, with one reading of the clock. What arrives meanwhile
-    /// waits: others may send without end.
+    /// Handles the commands and results that are queued now. Later ones wait for the next call, so
+    /// that a steady stream of them cannot keep the loop from acting.
     pub fn catch_up(&mut self) {
         for _ in 0..self.inbox.len() {
             self.next_command().into_iter().for_each(|command| self.handle_command(command));
@@ -256,20 +257,20 @@ impl Worker {
         self.tasks.len()
     }
 
-    /// Whether a read or a write is with the store, or waits to be.
+    /// Whether a read or a write is with the store, or is queued for it.
     #[must_use]
     pub fn waits_for_store(&self) -> bool {
         self.scheduler.waits_for_store()
     }
 
-    /// What is in memory now.
+    /// The numbers of objects in memory.
     #[must_use]
     pub fn in_memory(&self) -> InMemory {
         let (in_flight, endpoints) = (self.scheduler.in_flight(), self.scheduler.endpoints());
         InMemory { in_flight, endpoints, cached: self.scheduler.cached() }
     }
 
-    /// Hands a command to the scheduler.
+    /// Passes a command to the scheduler.
     pub fn handle_command(&mut self, command: Command) {
         let now = self.resources.clock.now();
         let input = match command {
@@ -282,7 +283,7 @@ impl Worker {
             Command::Reloaded => return self.reload(now),
             Command::ReadStatus(of, answer) => {
                 let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);
-                // The caller may have left.
+                // The caller may have stopped waiting.
                 let _ = answer.send(of.into_iter().map(status).collect());
                 return;
             }
@@ -290,7 +291,7 @@ impl Worker {
         self.scheduler.handle(input, now);
     }
 
-    /// Hands the result of a task to the scheduler.
+    /// Passes the result of a task to the scheduler.
     pub fn handle_completion(&mut self, completion: Completion) {
         let now = self.resources.clock.now();
         match completion.0 {
@@ -299,14 +300,14 @@ impl Worker {
                 self.scheduler.handle(input, now);
             }
             Err(error) => {
-                // A bug: the delivery stays under way until the next start.
+                // A bug: the delivery stays in flight until the next start.
                 let fields = [("error", json!(error.to_string()))];
                 events::event(Level::Error, "worker task panicked", &fields);
             }
         }
     }
 
-    /// Has the scheduler decide by the active configuration.
+    /// Passes the active configuration to the scheduler, if it was replaced.
     fn reload(&mut self, now: Moment) {
         let active = self.resources.active.load();
         if !Arc::ptr_eq(&active, &self.active) {

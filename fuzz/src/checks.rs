@@ -1,7 +1,7 @@
-//! What holds of every input, whatever it is: one function for each reader of what strangers send.
+//! Properties that hold for every input: one function for each parser of untrusted input.
 //!
 //! The fuzzer searches for an input that breaks one (`scripts/fuzz`); the end-to-end tests run each
-//! on the inputs in `fuzz/corpus`, where a finding is kept.
+//! function on the inputs in `fuzz/corpus`, where findings are stored.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -29,10 +29,10 @@ use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
 
-/// A function that panics where an input breaks what must hold.
+/// A function that panics if an input violates a property.
 pub type Check = fn(&[u8]);
 
-/// Every check, by the name of its folder in the corpus.
+/// Every check, with the name of its directory in the corpus.
 pub const ALL: [(&str, Check); 7] = [
     ("target", target),
     ("head", head),
@@ -43,13 +43,13 @@ pub const ALL: [(&str, Check); 7] = [
     ("token", token),
 ];
 
-/// A host, a line end, a target: what is classified is what is forwarded, and has one reading.
+/// A host, a line feed, a target: the target classified is the one forwarded, and unambiguous.
 pub fn target(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (host, rest) = data.split_at(at);
     let sent = rest.get(1..).unwrap_or_default();
     let Ok(read) = targets::read(sent, Some(host)) else { return };
-    // Of an absolute form, what is behind the host; the root where nothing is (RFC 9112, 3.2.1).
+    // Of an absolute form, the part after the host, or `/` where that is empty (RFC 9112, 3.2.1).
     let is_origin_form = sent.starts_with(b"/");
     let forwarded = read.origin_form.as_bytes();
     let is_same = if is_origin_form { sent == forwarded } else { sent.ends_with(forwarded) };
@@ -98,7 +98,7 @@ fn decoded(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// A request head: it is as odd in pieces as it is whole, and what passes has one framing.
+/// A request head: how its bytes arrive does not matter, and a head that passes has one framing.
 pub fn head(data: &[u8]) {
     let whole = Head::default().has_oddities(data);
     let mut head = Head::default();
@@ -118,7 +118,7 @@ pub fn head(data: &[u8]) {
             "transfer-encoding" => codings.push(value.as_bytes().to_vec()),
             _ => {}
         }
-        // An error is a header that has no room, which ends a request elsewhere.
+        // An error means too many headers, which other code refuses.
         let _ = parsed.append_header(name, value);
     }
     if check_framing(&parsed, data).is_err() {
@@ -133,7 +133,7 @@ pub fn head(data: &[u8]) {
     }
 }
 
-/// A batch: its items are as many as serde_json finds, and what it cannot read is refused.
+/// A batch: the count equals that of serde_json, and a body that is not JSON is refused.
 pub fn batch(data: &[u8]) {
     const MOST: u64 = 5;
     let counted = batch::count(data, MOST);
@@ -143,7 +143,7 @@ pub fn batch(data: &[u8]) {
         (Ok(count), Ok(items)) => assert_eq!(*count, items),
         (Err(Miscount::TooMany), Ok(items)) => assert!(items > MOST, "{items} are not too many"),
         (Err(why), Ok(_)) => panic!("a batch is refused: {why:?}"),
-        // Numbers beyond all bounds and halves of characters are JSON (RFC 8259, 6 and 8.2).
+        // Numbers out of range and unpaired surrogates are JSON (RFC 8259, 6 and 8.2).
         (Ok(count), Err(_)) => {
             let items = serde_json::from_slice::<Vec<IgnoredAny>>(data);
             let items = items.map(|items| u64::try_from(items.len()).unwrap_or(u64::MAX));
@@ -158,7 +158,7 @@ pub fn batch(data: &[u8]) {
     }
 }
 
-/// A configuration and, after a line `---`, a directory: every mistake has a place in its file.
+/// A configuration and, after a line `---`, a directory: every problem has a position in its file.
 pub fn settings(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (text, directory_text) = text.split_once("\n---\n").unwrap_or((text, ""));
@@ -171,12 +171,12 @@ pub fn settings(data: &[u8]) {
     for (document, text) in [(&document, text), (&of_directory, directory_text)] {
         document.diagnostics().iter().for_each(|diagnostic| check_place(diagnostic, text));
     }
-    // Rules with mistakes are never active, and still do not panic.
+    // Rules with problems are never active, and still must not panic.
     if let Ok(target) = targets::read(b"/v1/workspaces/ws_a/x", Some(b"api.localhost"))
-        && let Ok(way) = rules.match_route(&target, &Method::GET)
+        && let Ok(route_match) = rules.match_route(&target, &Method::GET)
     {
-        let identity = rules.identify(&way.names, None);
-        let _ = rules.charges(way.route, &identity, [127, 0, 0, 1].into());
+        let identity = rules.identify(&route_match.names, None);
+        let _ = rules.charges(route_match.route, &identity, [127, 0, 0, 1].into());
     }
 }
 
@@ -191,7 +191,7 @@ fn check_place(diagnostic: &Diagnostic, text: &str) {
     );
 }
 
-/// What a directory answers: it is refused, or names identifiers and numbers within bounds.
+/// A directory's response: it is refused, or has valid identifiers and numbers within bounds.
 pub fn answer(data: &[u8]) {
     for kind in TenantKind::ALL {
         let (parent, limits) = match response::read(kind, data, &IdForm::default()) {
@@ -211,14 +211,13 @@ pub fn answer(data: &[u8]) {
     }
 }
 
-/// What a load balancer puts before a connection: it comes to the same in whatever pieces, and
-/// takes no byte of what is behind it.
+/// A PROXY header: how its bytes arrive does not matter, and no byte after it is consumed.
 pub fn proxy(data: &[u8]) {
     let (progress, consumed) = fed(data, usize::MAX);
     for piece in 1..=3 {
         let (other, end) = fed(data, piece);
         match (&progress, &other) {
-            // In small pieces it may be seen to be none sooner, and for another reason.
+            // In small pieces it may be recognised as malformed sooner, and for another reason.
             (Progress::Malformed(_), Progress::Malformed(_)) => {}
             _ => assert_eq!((&other, end), (&progress, consumed), "in pieces of {piece}"),
         }
@@ -242,8 +241,8 @@ pub fn proxy(data: &[u8]) {
     }
 }
 
-/// Gives what is asked for, in pieces of so many bytes at most, while there is any; says what it
-/// came to and how much of it was taken.
+/// Feeds the reader as many bytes as it requests, at most `piece` at a time, until it has a result
+/// or the data ends. Returns the result and how many bytes were consumed.
 fn fed(data: &[u8], piece: usize) -> (Progress, usize) {
     let mut consumed = 0;
     loop {
@@ -262,7 +261,7 @@ fn fed(data: &[u8], piece: usize) -> (Progress, usize) {
     }
 }
 
-/// Both versions of a header for an address, with something behind them, say that address.
+/// Both versions of a header for an address, followed by other bytes, are read as that address.
 fn check_written(ip: IpAddr, port: u16, behind: &[u8]) {
     let (word, family, octets) = match ip {
         IpAddr::V4(ip) => ("TCP4", 0x11, ip.octets().to_vec()),
@@ -279,19 +278,19 @@ fn check_written(ip: IpAddr, port: u16, behind: &[u8]) {
     }
 }
 
-/// When every token is judged, in Unix seconds.
+/// The time at which every token is verified, in Unix seconds.
 const NOW: u64 = 1_800_000_000;
 
 const SIGNED_HEADER: &str = r#"{"alg":"EdDSA","kid":"ours"}"#;
 
-/// Keys of all three kinds, and the tokens that are known to be signed by them.
+/// Keys of all three kinds, and the tokens that they have signed.
 struct Signers {
     ours: Ed25519KeyPair,
     keys: KeySet,
     terms: Terms,
-    /// Holds: `fuzz/corpus/token/ours`.
+    /// A valid token: `fuzz/corpus/token/ours`.
     token: String,
-    /// The published examples, which name no audience.
+    /// The published examples, which have no audience.
     published: Vec<String>,
 }
 
@@ -333,8 +332,8 @@ fn signed(key: &Ed25519KeyPair, header: &[u8], claims: &[u8]) -> String {
     format!("{text}.{signature}")
 }
 
-/// A token, a part of one, or a set of keys: nothing holds that was not signed just so, and what
-/// is signed says what it says.
+/// A token, a part of one, or a set of keys: no token is valid that was not signed exactly so, and
+/// a valid one has the claims that were signed.
 pub fn token(data: &[u8]) {
     let signers = &*SIGNERS;
     let now = UnixTime(NOW * 1_000_000);
@@ -342,7 +341,7 @@ pub fn token(data: &[u8]) {
     assert!(judge(&signers.token).is_ok(), "a token that holds");
     if let Ok(text) = std::str::from_utf8(data) {
         check_unsigned(text);
-        // Put into a token that holds, it breaks it.
+        // Inserted into a valid token, it makes the token invalid.
         let at = data.iter().map(|byte| usize::from(*byte)).sum::<usize>() % signers.token.len();
         let (before, behind) = signers.token.split_at(at);
         check_unsigned(&format!("{before}{text}{behind}"));
@@ -367,7 +366,7 @@ pub fn token(data: &[u8]) {
     }
 }
 
-/// A text that gets past the signature is a token that is known to be signed.
+/// A text whose signature is accepted is a token that is known to be signed.
 fn check_unsigned(text: &str) {
     let signers = &*SIGNERS;
     let passed = match verify(text, &signers.keys, &signers.terms, UnixTime(NOW * 1_000_000)) {
@@ -376,18 +375,18 @@ fn check_unsigned(text: &str) {
             matches!(flaw, Flaw::Issuer | Flaw::Audience | Flaw::Expired | Flaw::Early)
         }
     };
-    // Not the whole of it: the mirrored signature of an ES256 token is as good.
+    // Without the signature: an ES256 signature has a second valid form.
     let body = |token: &str| token.rsplit_once('.').map(|(body, _)| body.to_owned());
     let is_known = signers.published.iter().any(|token| body(token) == body(text));
     assert!(!passed || is_known, "its claims are looked at, and it has no signature: {text}");
 }
 
-/// Claims read the same again, also as another library writes them.
+/// Claims give the same result when read again, also as another library writes them.
 fn check_claims(claims: &Claims, data: &[u8]) {
     assert_eq!(Claims::read(data).as_ref(), Some(claims), "it reads otherwise the second time");
     let value = serde_json::from_slice::<Value>(data).expect("claims are JSON");
     let written = value.to_string();
-    // A fraction may be rounded once more each time it is read.
+    // Reading a fraction again may round it once more.
     if serde_json::from_str::<Value>(&written).is_ok_and(|again| again == value) {
         assert_eq!(Claims::read(written.as_bytes()).as_ref(), Some(claims), "{written}");
     }

@@ -1,19 +1,20 @@
 //! Decides about one request: forward it, buffer its body first, or refuse it.
 //!
-//! Four steps, each a file: *classify* (what it is, where it leads), *authenticate*
-//! (`identity::auth`), *resolve* (which tenants it is for), *admit* (their limits). They take
-//! plain values, whichever version of HTTP a request came by. Only tokens, a directory that is
-//! fetched from, and counters that have moved make a request wait; the clock is not read.
+//! Four steps, each in a file: *classify* (its form and its route), *authenticate*
+//! (`identity::auth`), *resolve* (its tenants), *admit* (their limits). They receive plain values,
+//! the same for every version of HTTP. A request waits only for an identity server, a remote
+//! directory, or counters that another process owns. Nothing here reads the clock.
 //!
 //! # Invariants
 //!
-//! 1. A request that is refused before its tenants are known is charged to its address.
-//! 2. A request that a limit refuses is charged by none. One refused for its token or for want of
-//!    a server has been charged: guesses and retries are no way around a limit.
+//! 1. A request that *classify* refuses is not charged; one that *authenticate* or *resolve*
+//!    refuses is charged to its address.
+//! 2. A request that a limit refuses is charged by none. One refused because of its token or
+//!    because no server is healthy is charged: guessing and retrying do not bypass a limit.
 //!
 //! # Not here
 //!
-//! Carrying it out (`proxy`).
+//! Forwarding, buffering and sending responses (`proxy`).
 
 pub mod admit;
 pub mod classify;
@@ -41,16 +42,16 @@ use crate::rules::tenant::Identity;
 use crate::rules::{Batch, Charges, RouteMatch};
 use crate::upstream::Upstream;
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug)]
 pub enum Admission {
-    /// Send it on.
+    /// Forward it.
     Forward,
-    /// Read its body, count, and only then send it on.
+    /// Buffer its body, count the items of its batch, and only then forward it.
     BufferBody(Batch),
-    /// Answer a browser that asks what it may send.
+    /// Answer a CORS preflight.
     Preflight(Reply),
-    /// Answer it ourselves.
+    /// Send a refusal.
     Refuse(Refusal),
 }
 
@@ -58,9 +59,9 @@ pub enum Admission {
 pub struct Arrival<'r> {
     /// Its head.
     pub head: &'r RequestHeader,
-    /// The bytes of its head, where it came by HTTP/1.
+    /// The bytes of its head as received, over HTTP/1 only.
     pub raw_head: Option<&'r [u8]>,
-    /// Whether the request line was mended before it was parsed.
+    /// Whether Pingora's parser repairs its request line silently.
     pub repaired: bool,
     /// When its head had been read.
     pub began: Moment,
@@ -68,7 +69,7 @@ pub struct Arrival<'r> {
     pub nth: u64,
 }
 
-/// Decides about a request. `facts` has what is known of its connection, and gets the rest.
+/// Decides about a request. `facts` starts with what its connection shows; each step adds to it.
 pub async fn admit(
     shared: &Shared,
     config: &ActiveConfig,
@@ -98,7 +99,7 @@ pub async fn admit(
         };
     let checked = CheckedRequest { shared, config, now: arrival.began, nth: arrival.nth };
     let outcome = match checked.check(charges, &mut facts.limits) {
-        // Boxed, for it is as good as never: a request has no room for it.
+        // Boxed: this is rare, and inline it would make every request's future larger.
         LimitDecision::Moved(charges) => {
             Box::pin(checked.check_at_owner(*charges, &mut facts.limits)).await
         }
@@ -117,8 +118,8 @@ pub async fn admit(
     route_match.route.batch.map_or(Admission::Forward, Admission::BufferBody)
 }
 
-/// Whom a request is charged to; a refusal where its token is not accepted, or reaches none of
-/// the tenants that it names.
+/// What a request is charged to; a refusal if its token is not accepted or does not reach the
+/// tenants that the request names, or if either cannot be checked now.
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
@@ -128,7 +129,7 @@ async fn authenticate_and_resolve(
 ) -> Result<Charges, Refusal> {
     let rules = &config.rules;
     let claims = match route_match.route.needs_token {
-        // Boxed: requests that need no token have no room for it.
+        // Boxed, so that the future of a request that needs no token is smaller.
         true => Some(Box::pin(authenticate(shared, config, arrival, address)).await?),
         false => None,
     };
@@ -147,7 +148,7 @@ async fn authenticate_and_resolve(
 }
 
 /// Verifies the token of a request. An identity server is queried only for an address that has
-/// not used up its allowance.
+/// not used up its limit.
 async fn authenticate(
     shared: &Shared,
     config: &ActiveConfig,
@@ -163,17 +164,17 @@ async fn authenticate(
     auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await
 }
 
-/// The answer to a request whose upstream has no healthy server.
+/// The refusal of a request whose upstream has no healthy server.
 #[must_use]
 pub fn no_server(upstream: Option<&Upstream>) -> Refusal {
     let wait = upstream.map(Upstream::back_in).unwrap_or_default();
-    // Rounded up, so that who waits as told is not too early.
+    // Rounded up, so that a client that waits this long does not retry too early.
     Refusal::NoServer {
         retry_after: wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(1),
     }
 }
 
-/// Notes whom a request is for; the organisation only where it was not `guessed`.
+/// Records a request's tenants; its organisation only if it was not `guessed`.
 fn label(tenant: &mut TenantLabels, identity: Identity<'_>, guessed: bool) {
     tenant.workspace = identity.workspace.map(|subject| subject.name);
     let organisation = identity.organisation.filter(|_| !guessed);

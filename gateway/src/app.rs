@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. The program says that it is ready only when every listener accepts.
-//! 2. A stop takes no new work, finishes what is in flight, and ends when nothing is, or when
+//! 1. The program reports that it is ready only once every listener accepts.
+//! 2. A stop accepts no new connections, finishes requests in flight, and ends when none is left or
 //!    `shutdown_grace` is over.
-//! 3. After an upgrade it is the successor that saves a snapshot.
+//! 3. After an upgrade only the successor saves a snapshot.
 //!
-//! Not here: what goes on between start and end (`serving`).
+//! Not here: serving, a stop and an upgrade (`serving`).
 
 mod front;
 mod serving;
@@ -38,7 +38,7 @@ use crate::app::workers::Workers;
 use crate::config::active::{Config, addresses};
 use crate::config::shared::{Seeds, Shared};
 use crate::limit::key::Seed;
-use crate::operations::background as beside;
+use crate::operations::background;
 use crate::operations::persistence::{self, SnapshotFileError};
 use crate::operations::systemd::Notify;
 use crate::operations::upgrade::UpgradeError;
@@ -48,7 +48,7 @@ use crate::operations::upgrade::sockets::Sockets;
 use crate::request::upload;
 use weir_common::http_server::listeners::{BindError, Listeners};
 
-/// How long a stop waits for the last lines of the access log to be taken.
+/// How long a stop waits for the last lines of the access log to be written.
 const LOG_GRACE: Duration = Duration::from_secs(1);
 
 /// Why the program cannot run.
@@ -57,36 +57,36 @@ pub enum RunError {
     /// The configuration has errors.
     #[error("{}", lines(.0))]
     Configuration(Vec<Diagnostic>),
-    /// An address is taken, or not ours.
+    /// An address is in use, or not one of this machine.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The counters cannot be kept for the next start.
+    /// The counters cannot be saved for the next start.
     #[error(transparent)]
     Snapshot(#[from] SnapshotFileError),
-    /// The process before us may know where its servers are, and we do not.
+    /// No server of an upstream resolves here; the predecessor may have addresses, and continues.
     #[error("no server resolves of upstream {0}: the earlier process goes on")]
     Unreachable(String),
-    /// The place of another process cannot be taken.
+    /// The upgrade of the predecessor failed.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
-    /// The process that we stood for as process 1 has failed.
+    /// The successor, for which this process stayed as process 1, has failed.
     #[error("the process that had taken over ended with {0}")]
     Successor(i32),
-    /// The system does not give us what every program needs.
+    /// The system refused threads, sockets, signal handlers or random bytes.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
-/// What a process is started with beside its flags.
+/// The environment of a process, beside its flags.
 #[derive(Debug, Default)]
 pub struct Surroundings {
-    /// Where a supervisor wants to be told how we are.
+    /// The socket for notifications to a supervisor (`NOTIFY_SOCKET`).
     pub notify: Option<OsString>,
-    /// Whether standard input leads to a process whose place we take.
+    /// Whether standard input is a socket to a predecessor, which this process replaces.
     pub takes_over: bool,
 }
 
-/// Runs the gateway until it is told to stop, or another process has taken its place.
+/// Runs the gateway until it has stopped, or a successor has replaced it.
 pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     upload::install();
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -110,7 +110,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     let handed_over = control.block_on(async {
         let stop = signals.until_stop(|| {
             let shared = shared.clone();
-            async move { drop(beside::reload(&shared).await) }
+            async move { drop(background::reload(&shared).await) }
         });
         let mut stop = pin!(stop);
         match serving.until_replaced(stop.as_mut(), &mut upgrades).await {
@@ -120,7 +120,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
                 Ok(None)
             }
             Some(successor) => {
-                // A signal that has come until now was meant for us.
+                // Signals until now were for this process; process 1 passes later ones on.
                 let first = First::new()?;
                 let process = successor.process();
                 let stands = async {
@@ -134,7 +134,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
         }
     });
     control.shutdown_background();
-    // What another process has is its to keep.
+    // After an upgrade the successor owns the counters, and saves them.
     let left = match handed_over {
         Err(error) => Err(RunError::System(error)),
         Ok(None) => persistence::leave(&shared).map_err(RunError::from),
@@ -147,8 +147,8 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     left
 }
 
-/// Does everything that can fail, and begins to accept. Where a place is taken, the counters come
-/// last: until then the process before us goes on, whatever fails here.
+/// Does everything that can fail, and starts to accept. In an upgrade the counters are received
+/// last: if anything fails before, the predecessor continues to serve.
 fn start(
     config: Config,
     predecessor: &mut Option<Predecessor>,
@@ -161,9 +161,9 @@ fn start(
     }
     let client_listeners = ClientListeners::default();
     let workers = Workers::start(&shared, &client_listeners.end())?;
-    // Names are known before the first request asks for them. What is not found in time is asked
-    // for again beside requests, and `/readyz` says so until then.
-    control.block_on(beside::resolve(&shared));
+    // Resolves names before the first request. Those that fail are resolved again in the
+    // background; until then `/readyz` reports it.
+    control.block_on(background::resolve(&shared));
     if let Some(predecessor) = predecessor {
         let unreachable = shared.active.load().unreachable().join(", ");
         if !unreachable.is_empty() {
@@ -182,17 +182,17 @@ fn start(
         workers,
         clients: client_listeners,
         operators: Listeners::default(),
-        beside: JoinSet::new(),
+        tasks: JoinSet::new(),
         alone: watch::Sender::new(true),
     };
     let _within = control.enter();
     serving.serve_operators(admin)?;
     serving.accept_clients(clients)?;
-    serving.beside_requests();
+    serving.start_background_tasks();
     Ok(serving)
 }
 
-/// Everything that can fail before the first request, done.
+/// The results of what can fail before the first request.
 struct Prepared {
     shared: Arc<Shared>,
     sockets: Sockets,
@@ -205,7 +205,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
     let mut sockets = Sockets::default();
     if let Some(predecessor) = predecessor {
-        // Keys are found again only with the secret that they were made with.
+        // Received keys match only with the seed that they were hashed with.
         seeds.keys = Seed::new(predecessor.offer.seed);
         sockets = Sockets::of(std::mem::take(&mut predecessor.sockets));
     }
@@ -246,13 +246,13 @@ fn random_seed() -> io::Result<Seed> {
     Ok(Seed::new(bytes))
 }
 
-/// Asks for as many file descriptors as connections may need, two each and some for ourselves,
-/// and says how many connections there may then be.
+/// Raises RLIMIT_NOFILE to two descriptors for each connection and some of our own. Returns how
+/// many connections fit.
 fn room_for(connections_max: u64) -> u64 {
     const OWN: u64 = 128;
     let wanted = connections_max * 2 + OWN;
     let descriptors = rlimit::raise_descriptors(wanted);
-    // Without room for ourselves half of what there is goes to clients.
+    // With few descriptors, a quarter of them goes to clients: two for each connection.
     let fits = (descriptors.saturating_sub(OWN) / 2).max(descriptors / 8);
     if fits < connections_max {
         let fields = [

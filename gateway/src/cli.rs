@@ -1,6 +1,6 @@
-//! The command line: what can be asked for, and what is printed.
+//! The command line: its commands, and what they print.
 //!
-//! Not here: what `check` tries (`check`), exit codes of the shell's own (`main`), running (`app`).
+//! Not here: what `check` tries (`check`), ending the process (`main`), running (`app`).
 
 pub mod explain;
 
@@ -137,7 +137,7 @@ struct Which {
 }
 
 impl Command {
-    /// Does what was asked, and gives the exit code.
+    /// Executes the command, and returns the exit code.
     #[must_use]
     pub fn execute(self, around: &Surroundings) -> u8 {
         match self.action {
@@ -181,7 +181,7 @@ fn config(from: &ConfigArgs) -> Config {
     Config { file: from.file(USUAL) }
 }
 
-/// What the directory says of `names`, where it is one that is asked.
+/// Fetches the entries of `names`, where the directory is remote.
 fn look_up(
     active: &ActiveConfig,
     names: &TenantRefs<'_>,
@@ -190,7 +190,7 @@ fn look_up(
     runtime().map_err(|_| DirectoryUnavailable)?.block_on(active.known(names, clock.now().tick))
 }
 
-/// What becomes of the token in `report`.
+/// Verifies the token in `headers`.
 fn judge_token(
     active: &ActiveConfig,
     headers: &HeaderMap,
@@ -200,7 +200,7 @@ fn judge_token(
     runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
 }
 
-/// Reads and checks the configuration. A command has no counters, so that any seed does.
+/// Reads and checks the configuration. A command has no counters, so any seed works.
 fn load(config: &Config) -> Result<CheckedConfig, Vec<Diagnostic>> {
     config.load(Seed::new(*b"command, no keys"))
 }
@@ -239,7 +239,7 @@ impl Which {
         Ok((server.admin, token_file.or(configured)))
     }
 
-    /// Asks about the key in each limit that is meant, and prints a line for each value.
+    /// Calls the admin listener for the key in each selected limit, and prints a line per value.
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
         let server = match self.server() {
             Ok(server) => server,
@@ -261,7 +261,7 @@ impl Which {
             let path = format!("/limits/{limit}/{key}");
             match admin.call("GET", &path, b"") {
                 Ok(usage) => found.push((path, usage)),
-                // A key that this limit cannot have is none of its affair, unless it was named.
+                // This limit cannot have such a key: an error only where the limit was named.
                 Err(why) if why.status == 404 && self.limit.is_none() => {}
                 Err(why) => return Err(why.into()),
             }
@@ -272,7 +272,7 @@ impl Which {
             let kind = of.and_then(|(_, state)| state["kind"].as_str()).unwrap_or("key");
             let what = format!("it is no {kind} of the directory, and has used nothing");
             let why = format!("unknown key `{}`: {what}", self.key);
-            // Who is about to call for the first time may well be boosted before.
+            // A tenant may be boosted before its first request.
             if method != "POST" {
                 return Err(why);
             }
@@ -292,7 +292,7 @@ impl Which {
     }
 }
 
-/// Adds a line for each value that requests of a key may meet.
+/// Adds a line for each value that may apply to requests of a key.
 fn shown(state: &Value, lines: &mut Vec<String>) {
     let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
     let line = |value: &Value, plan: &str| {

@@ -1,4 +1,4 @@
-//! The configuration that is active, and what all requests share.
+//! The active configuration, and the state that all requests share.
 
 pub mod active;
 pub mod shared;

@@ -1,6 +1,6 @@
 //! Client connections: listeners, handshakes, HTTP/1.1 connections and HTTP/2 streams.
 //!
-//! Not here: what a request is answered (`proxy`).
+//! Not here: what happens to a request (`proxy`).
 
 pub mod connection;
 pub mod drain;

@@ -1,4 +1,4 @@
-//! Who calls, and which tenants there are: tokens and the tenant directory.
+//! Identifies the caller and its tenants: tokens and the tenant directory.
 
 pub mod auth;
 pub mod directory;

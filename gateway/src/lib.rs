@@ -1,4 +1,4 @@
-//! weir-gateway: a reverse proxy that holds every tenant to its allowance, exactly.
+//! weir-gateway: a reverse proxy that enforces the limits of every tenant, exactly.
 //!
 //! Areas stand in layers, the lowest first: each imports only from those above it in this list.
 //! Files marked *(core)* in their first lines decide: they take values and return values, and
@@ -22,16 +22,16 @@ pub mod request;
 // Certificates and handshake settings.
 pub mod tls;
 
-// Servers: which one is tried, ejected, resolved.
+// Servers of upstreams: selection, ejection, resolution.
 pub mod upstream;
 
-// What settings mean together: routes, plans, tenants, charges.
+// Rules that settings result in: routes, plans, tenants, charges.
 pub mod rules;
 
-// Answers that the gateway gives itself, as values.
+// Responses of the gateway's own, as values.
 pub mod response;
 
-// Who calls and which tenants there are: tokens, the tenant directory.
+// Identity of callers and tenants: tokens, the tenant directory.
 pub mod identity;
 
 // The active configuration, and what all requests share.
@@ -43,10 +43,10 @@ pub mod admission;
 // Client connections: listeners, HTTP/1.1, HTTP/2.
 pub mod edge;
 
-// A request's way through Pingora's phases.
+// Pingora's phases of a request.
 pub mod proxy;
 
-// Beside requests: the admin listener, background tasks, persistence, upgrades.
+// Operations: the admin listener, background tasks, persistence, upgrades.
 pub mod operations;
 
 // Builds and connects the parts.

@@ -1,17 +1,17 @@
-//! Asks every limit that applies; all admit, or none is charged.
+//! Checks every limit that applies to a request: all admit it, or none is charged.
 //!
-//! The nouns of limiting: a [`Quota`] says how much, a [`Key`] whose; a [`LimitCheck`] is one
-//! limit's question about one request, a [`Verdict`] the answer to all of them.
+//! A [`Quota`] is how much a limit allows, a [`Key`] names the counter; a [`LimitCheck`] checks one
+//! limit for one request, and a [`Verdict`] has the results of all checks of the request.
 //!
 //! # Invariants
 //!
-//! 1. A request that a limit refuses costs nothing in any limit.
-//! 2. What a client is told comes from the same look at the states as the decision.
+//! 1. A request that a limit refuses is charged to no limit.
+//! 2. The decision and the numbers that a client receives come from one read of the states.
 //!
 //! # Not here
 //!
-//! Where states are kept (`memory`), which limits a request meets (`route`, `rules`), what the
-//! client is told (`report`).
+//! Where states are stored (`memory`), which limits apply to a request (`rules`), the headers that
+//! the client receives (`report`).
 
 // The paths are written out so that the tests can compile this file under a model checker.
 #[path = "limit/boost.rs"]
@@ -40,20 +40,20 @@ use weir_common::time::Tick;
 
 use self::key::{Key, LimitTag};
 
-/// A route names at most so many limits; each is a lock held while the others are asked.
+/// The most limits of one request: the lock of each is held while the others are checked.
 pub const CHECKS_MAX: usize = 8;
 
 /// How much a limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
-    /// So many requests in any stretch of the window.
+    /// At most this many requests in any interval as long as the window.
     Rolling(rolling::Quota),
-    /// So many tokens, flowing back at a rate.
+    /// A token bucket, refilled at a rate.
     Bucket(token_bucket::BucketQuota),
 }
 
 impl Quota {
-    /// The allowance as a client is shown it: requests per window, or the burst of a bucket.
+    /// The allowance in the client's headers: requests per window, or the burst of a bucket.
     #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
@@ -62,7 +62,7 @@ impl Quota {
         }
     }
 
-    /// Its numbers, as a plan or a tenant gives them.
+    /// Its numbers, in the form in which a plan or a tenant overrides them.
     #[must_use]
     pub fn values(&self) -> Values {
         match self {
@@ -73,7 +73,7 @@ impl Quota {
         }
     }
 
-    /// How long a wholly used allowance takes to come back.
+    /// How long an exhausted allowance takes to be available in full again.
     #[must_use]
     pub fn window(&self) -> Duration {
         match self {
@@ -104,8 +104,8 @@ impl State {
         }
     }
 
-    /// Makes the state one of `quota`'s algorithm. A limit whose algorithm has been changed
-    /// starts anew: the two keep different things and neither can be made of the other.
+    /// Makes the state one of `quota`'s algorithm. A limit whose algorithm has changed starts with
+    /// a fresh state: the state of one algorithm cannot be converted to the other's.
     pub(crate) fn fit(&mut self, quota: Quota, now: Tick) {
         match (self, quota) {
             (Self::Log(log), Quota::Rolling(quota)) => log.fit(quota, now),
@@ -141,8 +141,8 @@ impl State {
         }
     }
 
-    /// When the state can no longer be told from a fresh one: by the window, which is the limit's,
-    /// or by any rate, which may be another with the next request.
+    /// When the state becomes equal to a fresh one: for a log by the limit's window, for a bucket
+    /// at any rate, because the next request of the key may have another rate.
     pub(crate) fn forgotten_at(&self, quota: Quota) -> Tick {
         match (self, quota) {
             (Self::Log(log), Quota::Rolling(quota)) => log.full_at(quota),
@@ -152,33 +152,33 @@ impl State {
     }
 }
 
-/// One limit's question: does one more request of this key fit?
+/// Checks whether one more request of a key fits one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitCheck {
-    /// Whose state.
+    /// The key of the state.
     pub key: Key,
-    /// Of which limit: what the shared entries of unknown keys are found by.
+    /// The limit: the shared entries of unknown keys are derived from it.
     pub limit: LimitTag,
-    /// How much it may use now.
+    /// How much the key may use now.
     pub quota: Quota,
-    /// How much it may use when a boost has ended; the same where there is none.
+    /// How much the key may use without a boost.
     pub lasting: Quota,
-    /// Whether the limit refuses, or only says what it would have refused.
+    /// Whether the limit refuses, or only reports what it would have refused.
     pub enforced: bool,
-    /// Whether the directory knows the key. Strangers share a bounded room.
+    /// Whether the directory knows the key. The number of entries for unknown keys is bounded.
     pub known: bool,
 }
 
-/// One limit's answer.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckResult {
     /// Whether the limit alone would admit the request.
     pub decision: Decision,
-    /// Where the key stands: after the charge if there was one.
+    /// The key's usage, after the charge if there was one.
     pub usage: Usage,
 }
 
-/// The answer to all checks of a request, in their order.
+/// The results of all checks of a request, in their order.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     answers: ArrayVec<CheckResult, CHECKS_MAX>,
@@ -196,7 +196,7 @@ impl Verdict {
         self.admitted
     }
 
-    /// Each limit's answer, in the order they were asked.
+    /// The result of each check, in the order of the checks.
     pub fn answers(&self) -> impl Iterator<Item = &CheckResult> {
         self.answers.iter()
     }

@@ -7,12 +7,12 @@ use weir_gateway::app::Surroundings;
 use weir_gateway::cli::Command;
 use weir_gateway::operations::upgrade::TAKE_OVER;
 
-/// A quarter of Pingora's instructions are glibc's allocator: see docs/performance.md.
+/// With glibc's allocator a quarter of Pingora's instructions are in it: see docs/performance.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // An error says that there is one already, which nothing here could have made.
+    // Fails only where a provider is installed already, which nothing has done before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let around = Surroundings {
         notify: std::env::var_os("NOTIFY_SOCKET"),

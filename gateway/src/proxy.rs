@@ -1,12 +1,11 @@
-//! A request's way, phase by phase: the table of contents of the gateway.
+//! Pingora's phases of a request, one by one: the table of contents of the gateway.
 //!
-//! Each Pingora phase is one short method that asks another file and does what it says. Pingora
-//! answers with `bool`, and not always the same way round; that is translated here and nowhere
-//! else.
+//! Each phase is a short method that calls another file, and applies what it returns. The meaning
+//! of the `bool`s that Pingora expects differs between phases; they are translated only here.
 //!
 //! # Not here
 //!
-//! Decisions (`admission`), the words of refusals (`refusal`), headers (`report`, `forwarding`).
+//! Decisions (`admission`), texts of refusals (`refusal`), headers (`report`, `forwarding`).
 
 pub mod access_line;
 pub mod arrival;
@@ -40,7 +39,7 @@ use crate::request::upload;
 use crate::response::grpc::{self, Dialect};
 use crate::response::refusal::Refusal;
 
-/// What Pingora calls.
+/// The methods that Pingora calls.
 pub struct Proxy {
     /// What all requests share.
     pub shared: Arc<Shared>,
@@ -75,12 +74,12 @@ impl ProxyHttp for Proxy {
             session.set_keepalive(None);
         }
         let body_timeout = context.config.settings.server.body_timeout;
-        // Where protocols are switched, silence is no body that fails to come.
+        // A tunnel's client may be silent: no body is awaited.
         let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
         upload::begin(session.req_header().headers.contains_key(header::EXPECT));
         if session.req_header().version == Version::HTTP_2 {
-            // A stream that its client opens no window for; of others the connection has one.
+            // For a stream whose client opens no window; `Connection` times all other writes.
             session.set_write_timeout(Some(body_timeout));
         }
         Ok(())
@@ -154,7 +153,7 @@ impl ProxyHttp for Proxy {
             return Err(retry::broken_body());
         }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
-        // second end would be taken for the start of the next request.
+        // second end would be parsed as the start of the next request.
         if end && body.as_ref().is_some_and(Bytes::is_empty) {
             *body = None;
         }
@@ -182,7 +181,7 @@ impl ProxyHttp for Proxy {
             .map_err(|error: Box<Error>| error.into_up());
         }
         if !self.shared.ready.load(Ordering::Relaxed) {
-            // A stop has begun, and this connection ends with this answer.
+            // A stop has started: this connection closes after this response.
             session.set_keepalive(None);
         }
         context.response.status = Some(head.status.as_u16());
@@ -249,7 +248,7 @@ impl ProxyHttp for Proxy {
         if retry::is_fault(&error, facts) || (silent && !context.upstream.answered) {
             retry::failed(&self.shared, context);
         }
-        // Pingora panics where this is left to be decided by whether the connection was kept.
+        // Pingora panics if the error is left at `RetryType::ReusedOnly`.
         error.set_retry(again);
         error
     }
@@ -282,7 +281,7 @@ impl ProxyHttp for Proxy {
             return FailToProxy { error_code: 0, can_reuse_downstream: false };
         };
         let error_code = refusal.status();
-        // Pingora closes the connection after a failure on the way; the answer says so.
+        // Pingora closes the connection after a failure; the response announces that.
         session.set_keepalive(None);
         let mut written = self.refuse(session, context, refusal).await;
         if written.is_ok() {
@@ -343,7 +342,7 @@ impl ProxyHttp for Proxy {
 }
 
 impl Proxy {
-    /// Says no, in the words of the protocol that the client speaks, and so that its page hears it.
+    /// Sends a refusal in the client's protocol (HTTP or gRPC), with CORS lines for its page.
     async fn refuse(
         &self,
         session: &mut Session,
@@ -366,8 +365,8 @@ impl Proxy {
     }
 }
 
-/// Whether a request asks for another protocol, and has no body that could fail to come: one that
-/// has is timed as any other, for a client that withholds it is no server that is silent.
+/// Whether a request asks to switch protocols, and has no body. One with a body is timed as any
+/// other: a client that withholds its body must not count as a server's silence.
 fn may_switch(session: &Session) -> bool {
     let headers = &session.req_header().headers;
     let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());

@@ -1,4 +1,4 @@
-//! What a request is: its target, route, batch and CORS facts. Values only.
+//! Reads a request: its target, route, batch, CORS headers, client address and upload progress.
 
 pub mod batch;
 pub mod body_budget;

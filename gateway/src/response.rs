@@ -1,4 +1,4 @@
-//! Answers that the gateway gives itself, as values. Sending them is `proxy`'s.
+//! Responses that the gateway itself generates, as values. `proxy` sends them.
 
 pub mod grpc;
 pub mod refusal;

@@ -1,18 +1,18 @@
-//! The rules that a request meets, made of settings and directory.
+//! The rules that apply to requests, compiled from settings and directory.
 //!
-//! Everything that names something else is looked up here, once: a request follows places, not
-//! names. A reload makes new rules beside the old ones; a request keeps those it began with.
+//! References by name are resolved to indexes once, at compile time. A reload compiles new rules
+//! beside the old ones; a request keeps the rules that it started with.
 //!
 //! # Invariants
 //!
-//! 1. A limit that could never find its key is an error, never a limit that is skipped.
-//! 2. A tenant's own value comes before its plan's, and that before the limit's own.
-//! 3. An instance has values of its own only where its workspace's plan allows it.
+//! 1. A limit whose key no request of a route can have is an error; it is never skipped.
+//! 2. A tenant's own value precedes its plan's value, which precedes the limit's default.
+//! 3. An instance has values of its own only if its workspace's plan allows it.
 //!
 //! # Not here
 //!
-//! Which errors there can be (`rules::compile`), what is asked about a limit by its name
-//! (`rules::by_name`), what has been used (`limit`).
+//! Errors in the settings (`rules::compile`), look-ups of a limit by name (`rules::by_name`), what
+//! has been used (`limit`).
 
 pub mod retention;
 pub mod tenant;
@@ -37,7 +37,7 @@ use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants
 use crate::settings::LimitKey;
 use crate::settings::spellings::Spellings;
 
-/// What is active.
+/// The rules of one configuration.
 #[derive(Clone)]
 pub struct Rules {
     /// The routes, in the order of the file.
@@ -48,7 +48,7 @@ pub struct Rules {
     pub plans: Vec<Plan>,
     /// The planes, in the order of their names.
     pub planes: Vec<Plane>,
-    /// The tenants of the directory's file.
+    /// The tenants in the directory file.
     pub tenants: Tenants,
     /// What identifiers of workspaces look like.
     pub workspaces: IdForm,
@@ -57,9 +57,9 @@ pub struct Rules {
     /// Whether tenants that the directory does not know are charged to the client's address.
     by_address: bool,
     hosts: Hosts,
-    /// By plane.
+    /// The paths of the routes of each plane.
     paths: Vec<Paths>,
-    /// By address, for requests that no tenant can be charged with.
+    /// Limits by address, for requests that cannot be charged to a tenant.
     unknown_limits: Vec<Index>,
     seed: Seed,
 }
@@ -69,11 +69,11 @@ pub struct Rules {
 pub struct Plane {
     /// Its name.
     pub name: String,
-    /// Which origins browsers let read its responses.
+    /// Which origins may read its responses in a browser.
     pub cors: Option<Cors>,
 }
 
-/// A route, with what it names looked up.
+/// A route, with its references as indexes.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// Its path.
@@ -86,37 +86,38 @@ pub struct Route {
     pub exempt: bool,
     /// The limits that apply.
     pub limits: Vec<Index>,
-    /// Where requests go.
+    /// Its upstream.
     pub upstream: Index,
-    /// What is asked of the body, where this is a batch route.
+    /// The bounds of the body, where this is a batch route.
     pub batch: Option<Batch>,
-    /// Whether a token is asked for.
+    /// Whether a token is required.
     pub needs_token: bool,
-    /// The spellings of a path that it takes beyond those that every route takes.
+    /// The spellings of a path that it accepts beyond those that every route accepts.
     pub spellings: Spellings,
 }
 
-/// What a batch may be.
+/// The bounds of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// Items of the array.
+    /// The most items of the array.
     pub items_max: u64,
-    /// Bytes of the body.
+    /// The largest body, in bytes.
     pub bytes_max: u64,
 }
 
-/// A limit, by which states are found.
+/// A limit.
 #[derive(Clone, Debug)]
 pub struct Limit {
     /// Its name.
     pub name: Arc<str>,
-    /// What its states are found by: its name alone, so that they outlive a change of values.
+    /// Its part of the keys of its states: from its name alone, so that states outlive a change of
+    /// values.
     pub tag: LimitTag,
-    /// Whose allowance it is.
+    /// What it counts by.
     pub key: LimitKey,
     /// Its own values.
     pub quota: Quota,
-    /// Whether it refuses.
+    /// Whether it refuses, or only observes.
     pub enforced: bool,
 }
 
@@ -127,36 +128,36 @@ pub struct Plan {
     pub name: String,
     /// Whether instances may have values of their own.
     pub per_instance_limits: bool,
-    /// Its values, by limit.
+    /// The values of limits that it overrides.
     pub quotas: Vec<(Index, Quota)>,
 }
 
-/// Where a request leads, and whom it names.
+/// The route of a request, and the tenants that it names.
 #[derive(Clone)]
 pub struct RouteMatch<'r> {
     /// The route.
     pub route: &'r Route,
-    /// Its place.
+    /// The index of the route.
     pub index: Index,
-    /// Whom its target names.
+    /// The tenants that the target names.
     pub names: TenantRefs<'r>,
 }
 
-/// Why a request leads nowhere.
+/// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteError {
-    /// No plane has the host.
+    /// The host belongs to no plane.
     UnknownHost,
-    /// No route of the plane has the path.
+    /// No route of the plane matches the path.
     UnknownPath(Index),
-    /// The routes that have the path take other methods.
+    /// The routes that match the path accept only these methods.
     OtherMethods(Index, Vec<Method>),
-    /// Something in it has two readings.
+    /// The request is malformed or ambiguous.
     Malformed(Malformed),
 }
 
 impl RouteError {
-    /// The plane of its host, where one has it.
+    /// The plane of the host, where it is known.
     #[must_use]
     pub fn plane(&self) -> Option<Index> {
         match self {
@@ -166,33 +167,33 @@ impl RouteError {
     }
 }
 
-/// One limit's question, and about whom.
+/// The limit of a check, and the tenant or address that is charged.
 #[derive(Clone)]
 pub struct Charge {
-    /// Which limit.
+    /// The limit.
     pub limit: Index,
-    /// Whose allowance, as logs and the admin listener have it.
+    /// The tenant or address, as in logs and on the admin listener.
     pub name: Arc<str>,
 }
 
-/// The questions of one request, and about whom each is.
+/// The checks of one request, and what each is charged to.
 #[derive(Clone, Default)]
 pub struct Charges {
-    /// What the store is asked.
+    /// The checks.
     pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
-    /// About whom, in the same order.
+    /// What each check is charged to, in the same order.
     pub charges: ArrayVec<Charge, CHECKS_MAX>,
 }
 
 impl Rules {
-    /// Leads a request to its route and the tenants that it names.
+    /// Finds the route of a request, and the tenants that its target names.
     pub fn match_route<'r>(
         &'r self,
         target: &'r Target<'_>,
         method: &Method,
     ) -> Result<RouteMatch<'r>, RouteError> {
         let found = self.hosts.find(&target.host);
-        // Where there are no routes there are none that take an odd spelling.
+        // Without a plane no route can accept a non-default spelling.
         let spelled = found.map_or(target.spellings, |_| Spellings::NONE);
         spelled.within(Spellings::NONE).map_err(RouteError::Malformed)?;
         let (plane, instance) = found.ok_or(RouteError::UnknownHost)?;
@@ -220,8 +221,8 @@ impl Rules {
         Ok(RouteMatch { route, index, names })
     }
 
-    /// The plane of a path, and the methods that it takes: those that its routes list, or the one
-    /// that is asked about where one of them takes all.
+    /// The plane of a path, and the methods that its routes accept: those that they list, or
+    /// `requested` where a route accepts all.
     pub fn methods(
         &self,
         target: &Target<'_>,
@@ -237,15 +238,15 @@ impl Rules {
         Ok((plane, methods.unwrap_or_else(|| vec![requested.clone()])))
     }
 
-    /// What browsers are told on a plane, or on that of `host` where nothing more is known.
+    /// The CORS settings of a plane, or of the plane of `host` where `plane` is not known.
     #[must_use]
     pub fn cors(&self, plane: Option<Index>, host: Option<&str>) -> Option<&Cors> {
         let of_host = || self.hosts.find(host?).map(|(plane, _)| plane);
         self.planes.get(plane.or_else(of_host)?)?.cors.as_ref()
     }
 
-    /// Whom a request could be charged to, by the entries that were asked for, or else by those
-    /// of the file.
+    /// The tenants that a request may be charged to, from fetched entries if there are any, or else
+    /// from the directory file.
     #[must_use]
     pub fn identify<'r>(
         &'r self,
@@ -258,13 +259,13 @@ impl Rules {
         }
     }
 
-    /// What tenants and addresses are found by.
+    /// The seed of the keys of tenants and addresses.
     #[must_use]
     pub fn seed(&self) -> &Seed {
         &self.seed
     }
 
-    /// Makes all keys with another seed: that of an earlier process whose counters are restored.
+    /// Derives all keys from another seed: that of an earlier process whose counters are restored.
     pub fn rekey(&mut self, seed: Seed) {
         self.seed = seed;
         for limit in &mut self.limits {
@@ -273,14 +274,14 @@ impl Rules {
         self.tenants.rekey(&seed);
     }
 
-    /// Whether one of a route's limits is kept for this kind of key.
+    /// Whether one of a route's limits counts by this kind of key.
     #[must_use]
     pub fn is_limited_by(&self, route: &Route, key: LimitKey) -> bool {
         let mut limits = route.limits.iter().filter_map(|index| self.limits.get(*index));
         limits.any(|limit| limit.key == key)
     }
 
-    /// What a request on this way asks of which limits. Nothing, where the route is exempt.
+    /// The checks of a request on this route; none where the route is exempt.
     #[must_use]
     pub fn charges(&self, route: &Route, identity: &Identity<'_>, address: IpAddr) -> Charges {
         let mut charges = Charges::default();
@@ -319,8 +320,8 @@ impl Rules {
         }
     }
 
-    /// The subject that a limit charges: none where the request names none, or where the directory
-    /// does not know it and the address is charged.
+    /// The tenant that a limit charges. None where the request names no tenant, or where the
+    /// directory does not know it and unknown tenants are charged to the address.
     fn subject<'i>(&self, key: LimitKey, identity: &'i Identity<'i>) -> Option<&'i Subject<'i>> {
         let subject = match key {
             LimitKey::Workspace => identity.workspace.as_ref(),
@@ -334,7 +335,7 @@ impl Rules {
 
 impl Charges {
     fn push(&mut self, index: Index, limit: &Limit, subject: &Subject<'_>, quota: Quota) {
-        // The settings allow no more than there is room for.
+        // `rules::compile` allows at most `CHECKS_MAX` limits per request.
         if !self.checks.is_full() {
             self.checks.push(limit_check(limit, subject, quota));
             self.charges.push(Charge { limit: index, name: subject.name.clone() });

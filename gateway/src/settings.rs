@@ -1,9 +1,9 @@
 //! The values of `gateway.toml`.
 //!
-//! [`RawSettings`] has the shape of the file. `rules::compile` checks what its values mean together
-//! (a route that names a limit, a plan that overrides one) and makes rules of the tables that name
-//! each other. The rest is [`Settings`]: plain values, each proven within its bounds. A file that a
-//! setting names is reported by the setting's path, as `upstreams.control.ca`.
+//! [`RawSettings`] has the shape of the file. `rules::compile` checks the references between tables
+//! (a route that names a limit, a plan that overrides one) and compiles these tables into rules.
+//! The other tables are [`Settings`]: plain values, each checked against its bounds. A problem with
+//! a file that a setting names is reported by the setting's path, as `upstreams.control.ca`.
 //!
 //! Not here: how they are read (`settings::read`), the directory (`weir_common::directory`).
 
@@ -37,14 +37,14 @@ use crate::settings::spellings::Spellings;
 use crate::settings::trusted::TrustedHeaders;
 use crate::settings::upstream::UpstreamSettings;
 
-/// Everything in `gateway.toml`, as the file has it.
+/// Everything in `gateway.toml`, in the shape of the file.
 #[derive(Clone, Debug)]
 pub struct RawSettings {
-    /// What needs nothing but itself.
+    /// The tables that refer to no other table.
     pub settings: Settings,
     /// The planes whose routes need a token.
     pub token_planes: Vec<Spanned<String>>,
-    /// Limits by address, for requests that cannot be charged to a tenant.
+    /// Limits by address for requests that cannot be charged to a tenant.
     pub unknown_limits: Vec<Spanned<String>>,
     /// `[planes]`
     pub planes: Vec<(Spanned<String>, RawPlane)>,
@@ -61,9 +61,9 @@ pub struct RawSettings {
 pub struct Settings {
     /// Sockets, threads, deadlines.
     pub server: ServerSettings,
-    /// Where the counters of limits are.
+    /// Where the counters of limits are stored.
     pub store: StoreSettings,
-    /// Which limit headers clients get beside the contract's.
+    /// Which limit headers responses have beside `X-RateLimit-*`.
     pub headers: Headers,
     /// What is logged.
     pub log: Log,
@@ -78,7 +78,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A sentence for each setting that is allowed and very likely an error.
+    /// A sentence for each setting that is allowed and is probably an error.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let has_all = |networks: &[IpNet]| networks.iter().any(|net| net.prefix_len() == 0);
@@ -101,7 +101,7 @@ impl Settings {
         warnings
     }
 
-    /// The files that are named and used.
+    /// The files that settings name and the gateway reads.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let https = self.server.https.iter().flat_map(Https::files);
         let upstreams = self.upstreams.iter().flat_map(UpstreamSettings::files);
@@ -111,12 +111,12 @@ impl Settings {
     }
 }
 
-/// `[server]`: what a reload cannot change, and the deadlines, which it can.
+/// `[server]`: addresses and other keys that a reload cannot change, and deadlines, which it can.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
-    /// Addresses that clients call.
+    /// Addresses of listeners without TLS.
     pub http: Vec<SocketAddr>,
-    /// Addresses that clients call by TLS, each with a certificate.
+    /// Listeners with TLS, each with a certificate.
     pub https: Vec<Https>,
     /// The admin listener's address.
     pub admin: SocketAddr,
@@ -124,25 +124,25 @@ pub struct ServerSettings {
     pub admin_token_file: Option<String>,
     /// Worker threads; 0 is one per core.
     pub threads: usize,
-    /// Networks whose `X-Forwarded-For` is believed.
+    /// Networks whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Headers that only these may send.
+    /// Headers that only trusted proxies may send.
     pub trusted_headers: TrustedHeaders,
     /// Networks whose connections begin with a PROXY header.
     pub proxy_protocol_from: Vec<IpNet>,
-    /// A PROXY header and a TLS handshake, together.
+    /// The deadline of a PROXY header and a TLS handshake together.
     pub handshake_timeout: Duration,
-    /// A whole request head.
+    /// The deadline of a whole request head.
     pub head_timeout: Duration,
-    /// Between two reads of a request body.
+    /// The longest time between two reads of a request body.
     pub body_timeout: Duration,
-    /// A connection without a request.
+    /// How long a connection without a request is kept.
     pub idle_timeout: Duration,
     /// Sizes and numbers.
     pub caps: Caps,
-    /// How long a stop goes on accepting, so that load balancers notice it.
+    /// How long a shutdown continues to accept, so that load balancers notice it.
     pub shutdown_delay: Duration,
-    /// How long a stop waits for requests in flight.
+    /// How long a shutdown waits for requests in flight.
     pub shutdown_grace: Duration,
 }
 
@@ -151,7 +151,7 @@ pub struct ServerSettings {
 pub struct Caps {
     /// The largest request head.
     pub head_bytes_max: u64,
-    /// Batch bodies buffered at one time, together.
+    /// All batch bodies buffered at one time.
     pub held_bytes_max: u64,
     /// Connections at one time.
     pub connections_max: u64,
@@ -168,7 +168,7 @@ pub struct Caps {
 pub struct StoreSettings {
     /// Most entries of keys that the directory does not know.
     pub max_keys: u64,
-    /// The file that keeps counters while the process is not running.
+    /// The file that has the counters while the process is not running.
     pub snapshot: Option<String>,
 }
 
@@ -182,9 +182,9 @@ pub struct Headers {
 /// `[log]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The least level that goes to standard error.
+    /// The lowest level written to standard error.
     pub level: LevelFilter,
-    /// Whether standard output has a line per request.
+    /// Whether a line per request is written to standard output.
     pub access: bool,
 }
 
@@ -193,11 +193,11 @@ pub struct Log {
 pub struct RawPlane {
     /// Host names, or patterns whose first label is `{instance}`.
     pub hosts: Vec<Spanned<String>>,
-    /// Which origins browsers let read its responses; none where not given.
+    /// Which origins may read its responses in a browser; none where not given.
     pub cors: Option<RawCors>,
 }
 
-/// What a limit is kept for.
+/// What a limit counts by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitKey {
     /// A workspace.
@@ -226,11 +226,11 @@ impl LimitKey {
 /// `[limits.<name>]`
 #[derive(Clone, Copy, Debug)]
 pub struct RawLimit {
-    /// What it is kept for.
+    /// What it counts by.
     pub key: LimitKey,
     /// How much it allows.
     pub quota: crate::limit::Quota,
-    /// Whether it refuses, or only logs what it would have refused.
+    /// Whether it refuses, or only reports what it would have refused.
     pub enforced: bool,
 }
 
@@ -239,26 +239,26 @@ pub struct RawLimit {
 pub struct RawPlan {
     /// Whether an instance of a workspace on this plan may have limits of its own.
     pub per_instance_limits: bool,
-    /// The plan's values of limits.
+    /// The values of limits that the plan overrides.
     pub limits: Vec<(Spanned<String>, Values)>,
 }
 
 /// `[[routes]]`
 #[derive(Clone, Debug)]
 pub struct RawRoute {
-    /// Where the route starts in the file.
+    /// The position of the route in the file.
     pub at: usize,
     /// Its plane.
     pub plane: Option<Spanned<String>>,
     /// Its methods; all where empty.
     pub methods: Vec<Spanned<String>>,
-    /// Its paths.
+    /// The pattern of its paths.
     pub path: Option<Spanned<String>>,
     /// The spellings of a path that it accepts beyond those that every route accepts.
     pub spellings: Spellings,
     /// Whether no limit applies.
     pub exempt: bool,
-    /// Whether it needs no token, whatever its plane says.
+    /// Whether it needs no token, even if its plane does.
     pub anonymous: bool,
     /// The limits that apply.
     pub limits: Vec<Spanned<String>>,

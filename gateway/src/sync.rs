@@ -1,6 +1,6 @@
-//! The locks this crate takes, in one place so that a model checker can put its own here.
+//! The locks of this crate, in one place so that a model checker can replace them.
 //!
-//! They are the standard library's rather than parking_lot's: that is a crate fewer, and the model
+//! They are the standard library's rather than parking_lot's: that saves a crate, and the model
 //! checker's have the same interface.
 
 pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,3 +1,3 @@
-//! What is measured.
+//! The gateway's metrics.
 
 pub mod metrics;

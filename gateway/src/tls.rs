@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //!
-//! 1. Files are taken all together or not at all: a broken one leaves the earlier ones active.
-//! 2. A client certificate is verified in each handshake: where one is asked for nothing is
+//! 1. Files are accepted all together or not at all: after an invalid one the earlier ones stay
+//!    active.
+//! 2. A client certificate is verified in each handshake: where one is requested no session is
 //!    resumed, and a root that is removed is no longer trusted after the reload.
-//! 3. What a session costs is bounded: tickets are kept by clients, and what we keep is counted.
+//! 3. The memory of sessions is bounded: clients keep tickets, and we keep `SESSIONS_MAX` sessions.
 //!
 //! # Not here
 //!
 //! Sockets and deadlines (`listener`), which entries there are (`settings`), how often files are
-//! looked at (`background`).
+//! checked (`background`).
 
 mod certificate;
 pub mod counted;
@@ -39,16 +40,16 @@ use crate::tls::certificate::Pair;
 use crate::tls::counted::CountedSocket;
 use crate::tls::sni::CertificateNames;
 
-/// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
+/// Sessions of clients without tickets, at most: a few hundred bytes each.
 const SESSIONS_MAX: usize = 4_096;
 
-/// What rustls keeps of an answer that its client does not take: as much as a kernel's buffer.
+/// What rustls buffers of a response that its client does not read: as much as a kernel's buffer.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// A client certificate that is larger is not taken: its header would be no upstream's delight.
+/// A larger client certificate is refused: upstreams limit the size of headers.
 const CLIENT_CERTIFICATE_BYTES_MAX: usize = 8 << 10;
 
-/// What each address needs for handshakes.
+/// The TLS configuration of each address.
 #[derive(Clone, Default)]
 pub struct Listeners(Vec<Listener>);
 
@@ -56,13 +57,13 @@ pub struct Listeners(Vec<Listener>);
 struct Listener {
     address: SocketAddr,
     config: Arc<ServerConfig>,
-    /// What settings and files came to, to see whether they have changed.
+    /// A hash of settings and files, to detect changes.
     made_of: Vec<u8>,
-    /// Each certificate's file, and when it is over, in Unix seconds.
+    /// Each certificate's file, and when it expires, in Unix seconds.
     expiries: Vec<(String, i64)>,
 }
 
-/// Reads the files of all entries; what is wrong with them is left in `document`.
+/// Reads the files of all entries; adds their faults to `document`.
 #[must_use]
 pub fn load(entries: &[Https], document: &Document) -> Listeners {
     let mut listeners: Vec<Listener> = Vec::new();
@@ -89,7 +90,7 @@ impl Entry<'_> {
     }
 }
 
-/// The listener of one address, of all its entries.
+/// The listener of one address, from all its entries.
 fn listener(entries: &[Entry<'_>], document: &Document) -> Option<Listener> {
     let first = entries.first()?.entry;
     let faults = document.count();
@@ -131,13 +132,13 @@ fn ring_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A file: of which entry, by which of its keys, and its path.
+/// A file: its entry, the entry's key that names it, and its path.
 type File<'f> = (Entry<'f>, &'static str, &'f str);
 
 /// Reads the files of one address.
 struct Reader<'d> {
     document: &'d Document,
-    /// What has been read, to see whether it has changed.
+    /// A hash of what has been read, to detect changes.
     seen: Context,
     provider: Arc<CryptoProvider>,
 }
@@ -171,7 +172,7 @@ impl Reader<'_> {
         let text = files::read(Path::new(file.2));
         let text = text.map_err(|why| format!("cannot be read: {why}"));
         let text = text.map_err(|why| self.wrong(file, &why)).ok()?;
-        // Lengths keep the end of one file from passing for the start of the next.
+        // With lengths the hash differs when text moves from the end of one file to the next.
         self.seen.update(&text.len().to_be_bytes());
         self.seen.update(text.as_bytes());
         made(&text).map_err(|why| self.wrong(file, &why)).ok()
@@ -182,7 +183,7 @@ impl Reader<'_> {
     }
 }
 
-/// What belongs to an address must be the same in all its entries.
+/// Reports settings of an address that differ between its entries.
 fn check_same_settings(first: &Https, of: Entry<'_>, document: &Document) {
     if first.clients != of.entry.clients || first.tls12 != of.entry.tls12 {
         let why = "entries of one address must agree in client_ca, client_certificate and tls_min";
@@ -223,7 +224,7 @@ fn with_sessions(mut config: ServerConfig, requests_certificates: bool) -> Serve
         return config;
     }
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
-    // Without random bytes for a key there are no tickets, and the sessions above are all.
+    // Without random bytes for a key no tickets are issued; the sessions above remain.
     if let Ok(ticketer) = rustls::crypto::ring::Ticketer::new() {
         config.ticketer = ticketer;
     }
@@ -231,13 +232,13 @@ fn with_sessions(mut config: ServerConfig, requests_certificates: bool) -> Serve
 }
 
 impl Listeners {
-    /// What handshakes at an address are made with.
+    /// The TLS configuration of an address.
     #[must_use]
     pub fn config(&self, address: SocketAddr) -> Option<&Arc<ServerConfig>> {
         self.0.iter().find(|listener| listener.address == address).map(|l| &l.config)
     }
 
-    /// Goes on with what `earlier` has and is still the same, sessions included.
+    /// Keeps listeners of `earlier` that have not changed, with their sessions.
     #[must_use]
     pub fn keeping(mut self, earlier: &Self) -> Self {
         for listener in &mut self.0 {
@@ -248,13 +249,13 @@ impl Listeners {
         self
     }
 
-    /// When the first of the certificates is over, in Unix seconds.
+    /// When the first of the certificates expires, in Unix seconds.
     #[must_use]
     pub fn expires(&self) -> Option<i64> {
         self.0.iter().flat_map(|l| &l.expiries).map(|(_, expires)| *expires).min()
     }
 
-    /// A sentence for each certificate that is over at `now`.
+    /// A sentence for each certificate that has expired at `now`.
     #[must_use]
     pub fn expired(&self, now: UnixTime) -> Vec<String> {
         let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
@@ -288,7 +289,7 @@ impl fmt::Debug for Listeners {
     }
 }
 
-/// A handshake; or why there was none, in a word.
+/// Performs a handshake. The error is a label of the metric.
 pub async fn handshake(
     config: Arc<ServerConfig>,
     socket: TcpStream,
@@ -305,13 +306,13 @@ pub async fn handshake(
     }
 }
 
-/// The certificate that a client has proven to be its own, DER.
+/// The client's certificate, which the handshake has verified, in DER.
 #[must_use]
 pub fn client_certificate(connection: &CommonState) -> Option<&[u8]> {
     connection.peer_certificates().and_then(|chain| chain.first()).map(AsRef::as_ref)
 }
 
-/// Why a handshake failed, in one of a few words.
+/// Why a handshake failed, as a label of the metric.
 fn reason(error: &io::Error) -> &'static str {
     use rustls::Error;
     let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<Error>());

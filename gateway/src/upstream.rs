@@ -1,23 +1,23 @@
-//! Chooses which server a request goes to, and says when another is tried.
+//! Picks the server and address that a request is sent to.
 //!
-//! The well servers of an upstream take turns. One that does not let us connect has been sent
-//! nothing, so another is tried whatever the method.
+//! The healthy servers of an upstream are picked round-robin. When a connection fails, nothing has
+//! been sent, so another server is tried for any method.
 //!
 //! # Invariants
 //!
-//! 1. Every wait on a server has a deadline; silence in a tunnel has its own (`connection`).
-//! 2. No request waits for a name: names are resolved in the background (`background`).
-//! 3. No address is tried twice for one request while there is another that was not, and none of
-//!    a server that was tried while there is another server.
-//! 4. An address that failed requests is ejected only while another is there: this alone never
-//!    turns a request away.
-//! 5. Connections made with other credentials are never shared, and a certificate is always
-//!    checked: where TLS is spoken there is a name to check it against.
+//! 1. Every wait on a server has a deadline; `edge::connection` times the silence of a tunnel.
+//! 2. No request waits for a name lookup: `operations::background` resolves names.
+//! 3. No address is tried twice for one request while there is an untried healthy one, nor a second
+//!    address of a server while an untried server has one that is not ejected.
+//! 4. An address that failed requests is ejected only while another can serve: ejection alone never
+//!    causes a refusal.
+//! 5. Connections with different credentials are never shared. With TLS the certificate is always
+//!    checked against a name.
 //!
 //! # Not here
 //!
-//! Health checks of servers (`operations`), where names lead (`names`), what a failure is answered
-//! with (`proxy`).
+//! Health checks (`operations::background`), name lookups (`names`), retries and the response to a
+//! failure (`proxy`).
 
 pub mod names;
 pub mod single_request;
@@ -46,46 +46,46 @@ use crate::upstream::address::Address;
 use crate::upstream::credentials::Credentials;
 use crate::upstream::ejection::Change;
 
-/// Requests on one HTTP/2 connection at a time: what servers commonly allow. One that allows
-/// fewer says so.
+/// Requests on one HTTP/2 connection at a time: what servers commonly allow. A server that allows
+/// fewer announces it in SETTINGS.
 const STREAMS_MAX: usize = 100;
 
-/// How often it is logged of an upstream that no server could be reached.
+/// How often it is logged that an upstream is unreachable.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Servers that answer for one another.
+/// A set of interchangeable servers.
 pub struct Upstream {
     /// Its name in the settings.
     pub name: String,
-    /// As they were read.
+    /// Its settings.
     pub settings: UpstreamSettings,
     /// In the order of the settings.
     pub servers: Vec<Arc<Server>>,
     ca: Option<Arc<CaType>>,
-    shown: Option<Arc<CertKey>>,
-    /// Keeps connections apart that were made with other credentials: Pingora's pools go by
-    /// address and name alone.
+    client_certificate: Option<Arc<CertKey>>,
+    /// Keeps connections with other credentials apart: Pingora's pools compare only address and
+    /// name.
     group: u64,
     turn: AtomicUsize,
-    /// When it was last logged that no server could be reached.
+    /// When it was last logged that the upstream is unreachable.
     logged: Mutex<Option<Tick>>,
 }
 
-/// One server: `host:port`, at one address or at several.
+/// One server: `host:port`, with one address or several.
 pub struct Server {
-    /// As the settings have it.
+    /// `host:port`, as in the settings.
     pub name: String,
-    /// Where it is now; nothing while its name has not been resolved.
+    /// Its current addresses; empty until its name has been resolved.
     addresses: ArcSwap<Vec<Arc<Address>>>,
     turn: AtomicUsize,
 }
 
-/// What a request is sent to.
+/// The server and address that a request is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Which server.
+    /// The index of the server.
     pub server: usize,
-    /// Where it is.
+    /// The address.
     pub address: SocketAddr,
 }
 
@@ -99,20 +99,20 @@ impl Server {
         }
     }
 
-    /// Whether the name has to be resolved.
+    /// Whether its name must be resolved.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.name.parse::<SocketAddr>().is_err()
     }
 
-    /// Where it is, in the order of the addresses.
+    /// Its addresses, sorted.
     #[must_use]
     pub fn addresses(&self) -> Arc<Vec<Arc<Address>>> {
         self.addresses.load_full()
     }
 
-    /// It is found at these addresses, of which there is at least one. Those that it had before go
-    /// on as they are.
+    /// Sets its addresses, of which there is at least one. Addresses that it had before keep their
+    /// state.
     pub fn found_at(&self, mut sockets: Vec<SocketAddr>) {
         sockets.sort();
         sockets.dedup();
@@ -122,19 +122,19 @@ impl Server {
         self.addresses.store(Arc::new(sockets.into_iter().map(address).collect()));
     }
 
-    /// At how many addresses health checks let it have requests.
+    /// How many of its addresses are healthy by health checks.
     #[must_use]
     pub fn healthy(&self) -> usize {
         self.addresses.load().iter().filter(|address| address.is_healthy()).count()
     }
 
-    /// At how many addresses it is ejected, for having failed requests.
+    /// How many of its addresses are ejected.
     #[must_use]
     pub fn ejected(&self) -> usize {
         self.addresses.load().iter().filter(|address| address.is_ejected()).count()
     }
 
-    /// The next of its addresses in turn that may be taken.
+    /// The next of its addresses, round-robin, that `may` accepts.
     fn next(&self, may: &dyn Fn(&Address) -> bool) -> Option<SocketAddr> {
         let addresses = self.addresses.load();
         let from = match addresses.len() {
@@ -146,7 +146,7 @@ impl Server {
         in_turn.find(|address| may(address)).map(|address| address.socket)
     }
 
-    /// Whether one of its addresses is among these.
+    /// Whether one of its addresses is among `tried`.
     fn is_among(&self, tried: &[SocketAddr]) -> bool {
         if tried.is_empty() {
             return false;
@@ -162,7 +162,7 @@ impl Server {
 }
 
 impl Upstream {
-    /// An upstream of these settings. Servers that `earlier` has too go on as they are.
+    /// An upstream with these settings. Servers that `earlier` also has keep their state.
     #[must_use]
     pub fn new(
         settings: &UpstreamSettings,
@@ -177,16 +177,16 @@ impl Upstream {
             settings: settings.clone(),
             servers: settings.servers.iter().map(|name| server(name)).collect(),
             ca: credentials.ca(),
-            shown: credentials.shown(),
+            client_certificate: credentials.shown(),
             group: credentials.number(&settings.name),
             turn: AtomicUsize::new(0),
             logged: Mutex::default(),
         }
     }
 
-    /// The next server in turn, and where it is: at a healthy address. One that was not
-    /// `tried` comes before one that was; among those, an ejected one is the last resort, and of
-    /// the others one of a server that was not tried comes first.
+    /// The next server, round-robin, and a healthy address of it. An address that was not `tried`
+    /// precedes one that was; of those not tried, an ejected address comes last, and an address of
+    /// a server that was not tried comes first.
     #[must_use]
     pub fn pick(&self, tried: &[SocketAddr], now: Tick) -> Option<Pick> {
         let from = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Upstream {
         };
         let policy = &self.settings.ejection;
         let fresh = |address: &Address| address.is_healthy() && !tried.contains(&address.socket);
-        let awake = |address: &Address| fresh(address) && address.admits(policy, now);
+        let permitted = |address: &Address| fresh(address) && address.admits(policy, now);
         let again = |address: &Address| address.is_healthy() && !address.is_ejected();
         let first = |of_tried, may: &dyn Fn(&Address) -> bool| {
             in_turn(of_tried)
@@ -207,14 +207,14 @@ impl Upstream {
         let any = |may: &dyn Fn(&Address) -> bool| {
             first(false, may).or_else(|| first(true, may).filter(|_| !tried.is_empty()))
         };
-        any(&awake)
+        any(&permitted)
             .or_else(|| any(&fresh))
             .or_else(|| any(&again))
             .or_else(|| any(&Address::is_healthy))
     }
 
-    /// Takes note that a server failed a request. Its address is ejected only where another
-    /// could take over.
+    /// Records that a request failed at a server. Its address is ejected only if another can take
+    /// over.
     pub fn failed(&self, pick: Pick, now: Tick) -> Option<Change> {
         let mut all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
         let could = |other: &Address| {
@@ -224,18 +224,18 @@ impl Upstream {
         self.address(pick)?.failed(&self.settings.ejection, may_eject, now)
     }
 
-    /// Records a success of a server.
+    /// Records that a request succeeded at a server.
     pub fn succeeded(&self, pick: Pick) -> Option<Change> {
         self.address(pick)?.succeeded()
     }
 
-    /// Whether what was picked is ejected.
+    /// Whether the picked address is ejected.
     #[must_use]
     pub fn is_ejected(&self, pick: Pick) -> bool {
         self.address(pick).is_some_and(|address| address.is_ejected())
     }
 
-    /// Whether health checks let any of its servers have requests.
+    /// Whether any address of its servers is healthy by health checks.
     #[must_use]
     pub fn has_healthy(&self) -> bool {
         let is_healthy =
@@ -243,21 +243,21 @@ impl Upstream {
         self.servers.iter().any(is_healthy)
     }
 
-    /// Takes note of whether what was picked let us connect.
+    /// Records whether the connection to the picked address was established.
     pub fn connected(&self, pick: Pick, connected: bool) {
         if let Some(address) = self.address(pick) {
             address.connected(connected);
         }
     }
 
-    /// Whether not one of its addresses let us connect when it was last tried.
+    /// Whether the last connection to each of its addresses failed.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         let all = || self.servers.iter().flat_map(|server| (*server.addresses()).clone());
         all().next().is_some() && all().all(|address| address.is_unreachable())
     }
 
-    /// Whether it is to be logged now that no server could be reached: every [`LOG_EVERY`].
+    /// Whether to log now that the upstream is unreachable: once every [`LOG_EVERY`].
     pub fn should_log(&self, now: Tick) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let due = logged.is_none_or(|logged| now.since(logged) >= LOG_EVERY);
@@ -267,13 +267,13 @@ impl Upstream {
         due
     }
 
-    /// What is known of an address; nothing where its name leads elsewhere by now.
+    /// The state of the picked address; none if the name no longer resolves to it.
     fn address(&self, pick: Pick) -> Option<Arc<Address>> {
         let addresses = self.servers.get(pick.server)?.addresses.load();
         addresses.iter().find(|address| address.socket == pick.address).cloned()
     }
 
-    /// In how long the first server may be there again, when none is.
+    /// How long until the first address may be healthy again, when none is.
     #[must_use]
     pub fn back_in(&self) -> Duration {
         let health = self.settings.health.as_ref();
@@ -292,8 +292,8 @@ impl Upstream {
         }
     }
 
-    /// How Pingora connects to a server. One that `switches` protocols is spoken to in HTTP/1.1,
-    /// and its silence is timed by the client's connection.
+    /// How Pingora connects to a server. A request that `switches` protocols is sent over HTTP/1.1,
+    /// unless the upstream has `http = "2"`; the client's connection times its silence.
     #[must_use]
     pub fn peer(&self, pick: Pick, switches: bool) -> Box<HttpPeer> {
         let settings = &self.settings;
@@ -305,7 +305,7 @@ impl Upstream {
             }
         };
         let mut peer = Box::new(HttpPeer::new(pick.address, settings.tls.is_some(), name));
-        peer.client_cert_key = self.shown.clone();
+        peer.client_cert_key = self.client_certificate.clone();
         peer.group_key = self.group;
         let options = &mut peer.options;
         match settings.speaks {
@@ -385,7 +385,7 @@ mod tests {
         assert_ne!(picked(&upstream, &[one, two]), 0);
     }
 
-    /// A server of this name at these ports of this machine.
+    /// An upstream with one server of this name, at these ports on loopback.
     fn several(name: &str, ports: &[u16]) -> Upstream {
         let upstream = upstream(&[name]);
         upstream.servers[0].found_at(ports.iter().map(|port| socket(*port)).collect());
@@ -396,7 +396,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    /// The first server at a port of this machine.
+    /// The first server at a port on loopback.
     fn at(port: u16) -> Pick {
         Pick { server: 0, address: socket(port) }
     }

@@ -31,7 +31,7 @@ enum Protocol {
 const PROTOCOLS: [Protocol; 3] = [Protocol::Http1, Protocol::Http1OverTls, Protocol::Http2];
 
 impl Protocol {
-    /// HTTP/1.1 or HTTP/2 over TLS, as curl's argument chooses.
+    /// curl's argument for the HTTP version.
     fn version(self) -> &'static str {
         match self {
             Self::Http1 | Self::Http1OverTls => "--http1.1",
@@ -40,10 +40,10 @@ impl Protocol {
     }
 }
 
-/// A world that is reached by TLS, too.
+/// A world with a TLS listener too.
 pub(crate) struct House {
     pub(crate) world: World,
-    /// Where TLS is spoken.
+    /// The address of the TLS listener.
     pub(crate) https: String,
     /// The signer of its certificate; clients run in its folder.
     pub(crate) authority: Authority,
@@ -60,7 +60,7 @@ impl House {
         Self { world, https, authority }
     }
 
-    /// A target of the control host, as such a client writes it.
+    /// The URL of a target on the control host.
     fn url(&self, protocol: Protocol, target: &str) -> String {
         let (scheme, address) = match protocol {
             Protocol::Http1 => ("http", self.world.gateway.http()),
@@ -83,7 +83,7 @@ impl House {
     #[track_caller]
     fn call(&self, protocol: Protocol, arguments: &[&str], target: &str) -> Response {
         let url = self.url(protocol, target);
-        // Lines are collected without their ends, so the answer goes by a file.
+        // Output is collected by lines, without line ends, so curl writes the response to a file.
         self.curl(protocol, &[arguments, &["-i", "-o", "answer", &url]].concat());
         parse(std::fs::read(self.authority.path("answer")).unwrap())
     }

@@ -1,9 +1,10 @@
-//! Which way dependencies run: areas in layers, no circle, and a picture of them that is true.
+//! The direction of dependencies: areas form layers, no files import in a circle, and the picture
+//! in ARCHITECTURE.md equals the code.
 //!
-//! A crate's `lib.rs` declares its areas lowest first. What a file imports is read from its `use`
-//! declarations and from paths that begin with `crate`; tests may import what they like.
+//! A crate's `lib.rs` declares its areas lowest first. A file's imports are read from its `use`
+//! declarations and from paths that begin with `crate`; tests may import anything.
 //!
-//! Not here: what a single file must be (`tidy`).
+//! Not here: rules for single files (`tidy`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use crate::tidy::{code, root};
 
-/// The crates whose areas stand in layers.
+/// The crates whose areas form layers.
 const CRATES: [&str; 4] = ["common", "gateway", "dispatcher", "simulation"];
 
 #[test]
@@ -32,8 +33,8 @@ fn areas_import_only_from_those_below_them() {
     }
 }
 
-/// Files that stand beside each other, each with all that is below it, import in no circle. A
-/// file and its own children may know each other.
+/// Sibling modules, each with its descendants, do not import in a circle. A file and its own
+/// children may import each other.
 #[test]
 fn no_files_import_in_a_circle() {
     for krate in CRATES {
@@ -71,7 +72,7 @@ fn imports_are_found_however_they_are_written() {
     assert_eq!(found, ["a", "a::b::C", "a::b::d", "a::e::F", "h::i", "x::g"]);
 }
 
-/// The picture in ARCHITECTURE.md equals the code. Where it differs, the message has the right one.
+/// The picture in ARCHITECTURE.md equals the code. If it differs, the message has the right one.
 #[test]
 fn the_picture_of_the_areas_is_true() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -81,7 +82,7 @@ fn the_picture_of_the_areas_is_true() {
     }
 }
 
-/// The arrows between areas, in Mermaid's words. An arrow that a longer way implies is left out.
+/// The arrows between areas, in Mermaid's syntax, without those that a longer path implies.
 fn picture(krate: &str) -> String {
     let area = |module: &str| module.split("::").next().unwrap_or_default().to_owned();
     let arrows: BTreeSet<(String, String)> = imports(krate)
@@ -112,8 +113,8 @@ fn picture(krate: &str) -> String {
     lines.join("\n")
 }
 
-/// Takes away, again and again, arrows to where none leads on and from where none leads to: what
-/// is left are circles, and the ways between them.
+/// Repeatedly removes arrows into nodes without outgoing arrows and out of nodes without incoming
+/// ones: circles and the paths between them remain.
 fn without_ends(mut arrows: BTreeSet<(String, String)>) -> BTreeSet<(String, String)> {
     loop {
         let from: BTreeSet<String> = arrows.iter().map(|(from, _)| from.clone()).collect();
@@ -134,8 +135,7 @@ fn layers(krate: &str) -> Vec<String> {
     names.filter_map(|name| name.strip_suffix(';')).map(str::to_owned).collect()
 }
 
-/// Which module of a crate imports which other; a module that imports an item of another
-/// imports the module.
+/// The imports between a crate's modules: to import an item of a module is to import the module.
 fn imports(krate: &str) -> BTreeSet<(String, String)> {
     let modules = modules(krate);
     let module_of = |path: &str| {
@@ -154,7 +154,7 @@ fn imports(krate: &str) -> BTreeSet<(String, String)> {
     imports
 }
 
-/// The text of every module of a crate but for tests, `main` and `lib`, by its path.
+/// The text of every module of a crate except tests, `main` and `lib`, by its path.
 pub(crate) fn modules(krate: &str) -> BTreeMap<String, String> {
     let mut modules = BTreeMap::new();
     read_modules(&root().join(krate).join("src"), "", &mut modules);
@@ -191,7 +191,7 @@ fn tests_of(module: &str, text: &str) -> Vec<String> {
     names.map(|name| format!("{module}::{name}")).collect()
 }
 
-/// The paths within its crate that a module's text names, its tests apart.
+/// The paths within its crate that a module's text names, without its tests.
 pub(crate) fn names_in(text: &str, module: &str) -> BTreeSet<String> {
     let text = code(shipped(text));
     let mut found = BTreeSet::new();
@@ -222,7 +222,7 @@ pub(crate) fn shipped(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Adds what a path, or a tree of them, names; gives what follows it.
+/// Adds the paths of a `use` tree, and returns the text after it.
 fn expand<'t>(before: &str, tree: &'t str, to: &mut BTreeSet<String>) -> &'t str {
     let end = tree.find(|one: char| !(one.is_alphanumeric() || one == '_' || one == ':'));
     let (own, mut rest) = tree.split_at(end.unwrap_or(tree.len()));
@@ -233,7 +233,7 @@ fn expand<'t>(before: &str, tree: &'t str, to: &mut BTreeSet<String>) -> &'t str
     }
     while let Some(next) = rest.strip_prefix(['{', ',']) {
         let next = next.trim_start();
-        // After a last comma there is none.
+        // A trailing comma is followed by the closing brace.
         rest = if next.starts_with('}') { next } else { expand(&path, next, to) };
         rest = rest.trim_start();
         if let Some((_, after)) =

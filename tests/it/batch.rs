@@ -159,12 +159,12 @@ fn a_batch_that_no_server_accepts_is_a_502_with_its_headers() {
     lost.expect_problem(502);
 }
 
-/// A JSON array of so many small objects.
+/// A JSON array of `count` small objects.
 fn items(count: usize) -> Vec<u8> {
     items_of(count, 10)
 }
 
-/// A JSON array of so many objects with a name of so many bytes.
+/// A JSON array of `count` objects, each with a name of `name_bytes` bytes.
 fn items_of(count: usize, name_bytes: usize) -> Vec<u8> {
     let name = "x".repeat(name_bytes);
     let items: Vec<String> =
@@ -172,7 +172,7 @@ fn items_of(count: usize, name_bytes: usize) -> Vec<u8> {
     format!("[{}]", items.join(",")).into_bytes()
 }
 
-/// Checks that no request after the first `known` has shown the upstream any of its body.
+/// Checks that the upstream received no body byte of any request after the first `known`.
 #[track_caller]
 fn assert_no_body_since(upstream: &Upstream, known: usize) {
     for received in upstream.requests().iter().skip(known) {
@@ -181,7 +181,7 @@ fn assert_no_body_since(upstream: &Upstream, known: usize) {
     }
 }
 
-/// Sends one batch with this body, on a connection of its own.
+/// Sends one batch with this body, on a new connection.
 fn post(world: &World, body: &[u8]) -> Response {
     world.call(&Request::post(BATCH, body))
 }

@@ -1,8 +1,8 @@
-//! What the whole house agrees on: which files decide, what ships, names, words.
+//! Rules for all crates: core files, shipped code, names, and retired words.
 //!
-//! Words that are retired are put together here from halves, so that this file may stand too.
+//! Retired words are written here in halves, so that this file passes its own test.
 //!
-//! Not here: what a single file must be (`tidy`), which way dependencies run (`areas`).
+//! Not here: rules for single files (`tidy`), the direction of dependencies (`areas`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,11 +14,11 @@ use crate::tidy::{code, kept, root};
 /// The crates that ship.
 const CRATES: [&str; 3] = ["common", "gateway", "dispatcher"];
 
-/// Areas that decide: every file of them is core.
+/// Areas whose files must all be core.
 const CORE_AREAS: [&str; 2] = ["weir_dispatcher::domain", "weir_dispatcher::scheduler"];
 
-/// What a core file cannot need: it would wait, do, or share. Of Pingora it may have the types of
-/// heads alone, of the logger the levels.
+/// Code that a core file must not contain: it waits, has effects, or shares state. Of Pingora a
+/// core file may use only the types of heads, of the logger only the levels.
 const EFFECTS: [&str; 18] = [
     ".await",
     "async fn",
@@ -40,7 +40,7 @@ const EFFECTS: [&str; 18] = [
     "Clock",
 ];
 
-/// Whose values core files have, though it also reads the clock.
+/// Core files may use its values, although it also reads the clock.
 const TIME: &str = "weir_common::time";
 
 /// Identifiers that were renamed.
@@ -87,7 +87,7 @@ const RETIRED: [(&str, &str); 40] = [
     ("hand", "_over"),
 ];
 
-/// Words of which no function is named: they stand for many acts, or for no subject.
+/// Words that no function name may contain: verbs with too many meanings, and vague subjects.
 const VAGUE: [(&str, &str); 23] = [
     ("as", "k"),
     ("as", "ks"),
@@ -156,7 +156,8 @@ fn areas_that_decide_are_core_throughout() {
     assert!(wrong.is_empty(), "not marked `(core)`: {wrong:?}");
 }
 
-/// What is compiled for tests is a module of tests: everything else is what ships.
+/// Only modules of tests may be compiled for tests alone; shipped code has no other test
+/// configuration.
 #[test]
 fn what_ships_knows_nothing_of_tests() {
     let mut wrong = Vec::new();
@@ -208,7 +209,7 @@ fn a_thing_has_one_path() {
     assert!(wrong.is_empty(), "re-exports stand in lib.rs alone:\n{}", wrong.join("\n"));
 }
 
-/// Identifiers that were renamed, and words that say who without a subject.
+/// Checks for renamed identifiers and retired phrases.
 #[test]
 fn retired_words_do_not_come_back() {
     let phrases = [
@@ -240,7 +241,7 @@ fn retired_words_do_not_come_back() {
     assert!(wrong.is_empty(), "{} retired words:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The exact word stands in the name: `fetch`, `check`, `report`, not one verb for all of them.
+/// A function name has an exact verb, such as `fetch`, `check` or `report`, not one verb for all.
 #[test]
 fn functions_are_named_by_their_act() {
     let words = VAGUE.map(joined);
@@ -276,7 +277,7 @@ fn joined((left, right): (&str, &str)) -> String {
     format!("{left}{right}")
 }
 
-/// Whether a file's words are ours to choose: what was released stays as it was.
+/// Whether the words of a file may be changed: released texts and third-party code stay unchanged.
 fn is_ours_to_word(path: &Path) -> bool {
     let text = path.extension().is_some_and(|kind| {
         ["rs", "md", "toml", "sh", "sql", "service", "yml"].iter().any(|ours| kind == *ours)
@@ -286,14 +287,14 @@ fn is_ours_to_word(path: &Path) -> bool {
     text && !released && !path.starts_with("third_party")
 }
 
-/// Whether `text` has `start`, and not in the middle of a word.
+/// Whether `text` contains `start`, not in the middle of a word.
 fn has_start(text: &str, start: &str) -> bool {
     let is_part = |one: char| one.is_alphanumeric() || one == '_';
     text.match_indices(start)
         .any(|(at, _)| start.starts_with('.') || !text[..at].ends_with(is_part))
 }
 
-/// Whether `line` has `word`, and not as a piece of a longer one.
+/// Whether `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |one: char| one.is_alphanumeric() || one == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -301,7 +302,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether `line` declares a function with `word` as a part of its name.
+/// Whether `line` declares a function whose name has `word` between underscores.
 fn is_in_name(line: &str, word: &str) -> bool {
     let is_part = |one: char| one.is_alphanumeric() || one == '_';
     let Some((_, rest)) = line.split_once("fn ") else { return false };
@@ -344,20 +345,20 @@ fn files() -> BTreeMap<String, Source> {
     found.collect()
 }
 
-/// Whether a file says of itself that it is core.
+/// Whether a file's header marks it as core.
 fn is_core(text: &str) -> bool {
     let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
     head.join("\n").contains("(core)")
 }
 
-/// What a text names of another crate.
+/// The paths of another crate that a text names.
 fn names_after(text: &str, krate: &str) -> BTreeSet<String> {
     let hidden = ["crate::", "super::", "self::"];
     let text = hidden.iter().fold(text.to_owned(), |text, own| text.replace(own, "own::"));
     names_in(&text.replace(krate, "crate::"), "")
 }
 
-/// The names of the types that a text declares for others, at its outermost level.
+/// The names of the public types that a text declares at its top level.
 fn public_types(text: &str) -> Vec<String> {
     let text = code(text);
     let declared = text.lines().filter_map(|line| {
@@ -368,7 +369,7 @@ fn public_types(text: &str) -> Vec<String> {
     declared.map(|rest| rest.chars().take_while(|one| is_name(*one)).collect()).collect()
 }
 
-/// Every Rust file of what ships, but for modules of tests.
+/// Every Rust file of the shipped crates, except modules of tests.
 fn sources() -> Vec<(PathBuf, String)> {
     let is_source = |path: &PathBuf| {
         let of_tests = path.components().any(|part| part.as_os_str() == "tests")

@@ -10,7 +10,7 @@ use weir_tests::wait::{self, PATIENCE};
 
 use super::World;
 
-/// Long enough to differ from "at once", short enough to wait for.
+/// Long enough to differ from an immediate close, short enough to wait for.
 const SHORT: Duration = Duration::from_millis(300);
 
 #[test]
@@ -36,7 +36,7 @@ fn a_head_that_arrives_byte_by_byte_times_out() {
         wait::pass(Duration::from_millis(30));
         client.try_send("x").err()
     });
-    assert!(ended.is_some(), "30 ms between two bytes keep a connection for ever");
+    assert!(ended.is_some(), "30 ms between two bytes keep a connection open");
     assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
     world.control.assert_untouched();
 }
@@ -173,7 +173,7 @@ fn a_head_of_32_kibibytes_is_the_largest() {
     let many = (0..600).fold(Request::get("/healthz"), |request, number| {
         request.field(&format!("X-Field-{number}"), &"x".repeat(60))
     });
-    // More fields than pingora parses (256) are no request to it, whatever their size.
+    // Pingora rejects a head with more than 256 fields, whatever its size.
     let refused = world.call(&many).status;
     assert!([400, 431].contains(&refused), "{refused}");
     assert_eq!(world.control.requests().len(), 1);
@@ -184,11 +184,11 @@ fn a_line_without_end_is_refused_when_it_is_too_long() {
     let world = World::new();
     for beginning in ["GET /", "GET / HTTP/1.1\r\nX-Long: ", ""] {
         let mut client = world.client();
-        // It may refuse and hang up while we still send; that is the point.
+        // The gateway may refuse and close the connection while the test still sends.
         let _ = client.try_send([beginning.as_bytes(), &[b'a'; 100 * 1024]].concat());
         match client.try_read() {
             Ok(answer) => assert!([400, 414, 431].contains(&answer.status), "{}", answer.status),
-            Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "left open"),
+            Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "stays open"),
         }
     }
     world.control.assert_untouched();
@@ -227,7 +227,7 @@ fn many_slow_clients_delay_no_other_client() {
     drop(slow);
 }
 
-/// Everything a client can delay is short.
+/// A world in which all client timeouts are short.
 fn impatient() -> World {
     World::with(|config| {
         config.with(
@@ -237,7 +237,7 @@ fn impatient() -> World {
     })
 }
 
-/// The server ends the connection, with a 408 or without a word.
+/// Checks that the server ends the connection, with a 408 or without a response.
 #[track_caller]
 fn expect_closed(client: &mut Client) {
     let rest = client.read_to_end();

@@ -67,14 +67,14 @@ fn time(value: &Value, name: &str) -> u64 {
     weir_tests::timestamp::millis(text(value, name))
 }
 
-/// The attempts of a delivery: when each started and what came of it.
+/// The attempts of a delivery: the start and the outcome of each.
 #[track_caller]
 fn attempts(delivery: &Value) -> Vec<(u64, String)> {
     let log = delivery["attempt_log"].as_array().unwrap_or_else(|| panic!("{delivery}"));
     log.iter().map(|one| (time(one, "started_at"), text(one, "outcome").to_owned())).collect()
 }
 
-/// The most starts that any stretch of so many milliseconds holds, both ends included.
+/// The most starts within any window of `window_ms`; a start exactly one window later is outside.
 fn most_within(starts: &[u64], window_ms: u64) -> usize {
     let mut sorted = starts.to_vec();
     sorted.sort_unstable();

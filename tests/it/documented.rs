@@ -1,8 +1,8 @@
-//! Every command in README.md and docs/ runs, and prints what stands below it.
+//! Every command in README.md and docs/ runs, and prints the documented output.
 //!
-//! A block of `sh` has commands; a block of `console` has lines `$ …`, each with what it prints
-//! below it. One document after another is followed from top to bottom on a [`Machine`] of its own.
-//! A command that cannot run here is of a kind in [`NOT_HERE`]; any other one is run.
+//! A block of `sh` has commands; a block of `console` has lines `$ …`, each followed by its output.
+//! Each document is followed from top to bottom on its own [`Machine`]. All commands are run except
+//! those of [`NOT_HERE`].
 //!
 //! Not here: the recipe of `deploy/systemd` (`shipped/services`).
 
@@ -15,7 +15,7 @@ use std::path::Path;
 use crate::tidy::{kept, root};
 use machine::Machine;
 
-/// How a command begins that is not run here, and why.
+/// The beginnings of commands that are not run here, and why.
 const NOT_HERE: [(&str, &str); 7] = [
     ("cargo build ", "the programs are built before any test"),
     ("cargo test ", "a test does not start tests; ./test runs these"),
@@ -26,15 +26,15 @@ const NOT_HERE: [(&str, &str); 7] = [
     ("kill -USR2 ", "`operating/upgrading` does this and more, under load"),
 ];
 
-/// Where a reader begins; documents that do not say it follow one that does.
+/// The first command of a set-up; a document without it assumes that it was run.
 const SET_UP: &str = "cp -r config my-config";
 
-/// What a line of a document is to its reader.
+/// A step that a reader of a document carries out.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// A command, and what it should print where that is shown.
+    /// A command, and its output if the document shows it.
     Run(String, Option<String>),
-    /// Lines to change in a file.
+    /// A file, and lines to change in it.
     Change(String, String),
 }
 
@@ -64,7 +64,7 @@ fn every_command_in_the_documents_runs() {
     assert!(run > 30, "the documents have {run} commands");
 }
 
-/// No kind of command is excused that no document has.
+/// Every entry of `NOT_HERE` matches a command of some document.
 #[test]
 fn what_is_not_run_is_there() {
     let texts = documents().into_iter().map(|path| fs::read_to_string(root().join(path)).unwrap());
@@ -100,7 +100,7 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// What a document has its reader do, in order.
+/// The steps of a document, in order.
 fn steps(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut file = None;
@@ -125,7 +125,7 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// The commands of a block without output; a line that ends in `\` goes on.
+/// The commands of a block without output; a line that ends in `\` continues on the next.
 fn commands(block: &[&str]) -> Vec<Step> {
     let whole = block.join("\n").replace("\\\n", " ");
     let lines = whole.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! A gateway that faces the internet: how clients connect to it, and how much each may use.
+//! A gateway that faces the internet: how clients connect to it, and what limits each of them.
 
 mod certificate_renewal;
 mod certificates;
@@ -17,7 +17,7 @@ use weir_tests::client::Client;
 use weir_tests::config::Config;
 use weir_tests::world::World;
 
-/// A world with TLS entries of these names and subjects, in this order, and lines of each.
+/// A world with TLS entries of these names and subjects, in this order; `lines` are added to each.
 #[track_caller]
 fn world_of(
     authority: &Authority,
@@ -34,21 +34,21 @@ fn world_of(
     })
 }
 
-/// The request of tests for which the name does not matter.
+/// The subjects of certificates in tests for which the name does not matter.
 const NAMES: &str = "DNS:api.localhost,DNS:*.auth.localhost";
 
-/// A connection by TLS.
+/// A connection over TLS.
 #[track_caller]
 fn secured(world: &World, authority: &Authority) -> Client {
     let client = Client::connect(&world.gateway.https());
     client.secured(&authority.trusted(), "api.localhost")
 }
 
-/// How a client with these settings, and the sessions that it keeps, is shaken hands with.
+/// The kind of handshake that a client with these settings gets; it keeps its sessions in them.
 #[track_caller]
 fn handshake(world: &World, config: &Arc<ClientConfig>) -> HandshakeKind {
     let client = Client::connect(&world.gateway.https());
     let mut client = client.secured(config, "api.localhost");
     client.get("/healthz").expect(200);
-    client.tls().handshake_kind().expect("it is over")
+    client.tls().handshake_kind().expect("the handshake is complete")
 }

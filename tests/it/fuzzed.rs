@@ -31,7 +31,7 @@ fn the_invariants_hold_for_every_prefix_of_the_shipped_files() {
     }
 }
 
-/// Enough to change each input in many ways, and over in seconds.
+/// Enough to change each input in many ways, and done in seconds.
 const CHANGES: u64 = 300;
 
 #[test]
@@ -53,7 +53,7 @@ fn the_invariants_hold_for_inputs_with_a_few_changed_bytes() {
     }
 }
 
-/// The input with up to four bytes changed, put in, taken out or doubled.
+/// The input with up to four bytes changed, inserted, removed or doubled.
 fn changed(whole: &[u8], seed: u64) -> Vec<u8> {
     const ODD: &[u8] = b"%;/\\.?#:\"[]{},\n\r \0\x7f\xff=-+0e9~";
     let mut luck = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -85,13 +85,13 @@ fn a_header_name_in_another_spelling_does_not_pass() {
     assert_eq!(head.field("x_custom"), Some("kept"));
 }
 
-/// Chunked bodies that two parsers could end in two places.
+/// Chunked bodies whose end two parsers could find at different places.
 const BROKEN: &[&str] = &[
     // A size has at least one digit.
     "\r\nabcd\r\n0\r\n\r\n",
     "4\r\nabcd\r\n\r\n\r\n",
     ";a=b\r\nabcd\r\n0\r\n\r\n",
-    // And nothing but digits.
+    // A size has nothing but digits.
     "+4\r\nabcd\r\n0\r\n\r\n",
     "-4\r\nabcd\r\n0\r\n\r\n",
     "0x4\r\nabcd\r\n0\r\n\r\n",
@@ -100,22 +100,22 @@ const BROKEN: &[&str] = &[
     "4_\r\nabcd\r\n0\r\n\r\n",
     "00000000000000004\r\nabcd\r\n0\r\n\r\n",
     "ffffffffffffffff\r\nabcd\r\n0\r\n\r\n",
-    // A line ends with CRLF alone.
+    // Only CRLF ends a line.
     "4\nabcd\n0\n\n",
     "4\rabcd\r0\r\r",
     "4\r\r\nabcd\r\n0\r\n\r\n",
     "4\r\nabcd\n0\r\n\r\n",
     "4\r\nabcd\r\n0\r\n\n",
-    // So does an extension.
+    // Nor does an extension end a line otherwise, or contain control characters or an open quote.
     "4;a\nabcd\r\n0\r\n\r\n",
     "4;a\rb\r\nabcd\r\n0\r\n\r\n",
     "4;a=\"b\r\nabcd\r\n0\r\n\r\n",
     "4;\0\r\nabcd\r\n0\r\n\r\n",
-    // Data is as long as it says.
+    // Chunk data has exactly the announced length.
     "4\r\nabcde\r\n0\r\n\r\n",
     "4\r\nabcd0\r\n\r\n",
     "4\r\nabcdGET / HTTP/1.1\r\n\r\n",
-    // What follows is fields, one a line.
+    // Only fields follow the last chunk, one a line.
     "4\r\nabcd\r\n0\r\nnonsense\r\n\r\n",
     "4\r\nabcd\r\n0\r\nX: a\nY: b\r\n\r\n",
     "4\r\nabcd\r\n0\r\n X: a\r\n\r\n",

@@ -13,7 +13,7 @@ use weir_tests::http2::{End, Http2};
 use weir_tests::wait;
 use weir_tests::world::World;
 
-/// A world with a listener that speaks TLS.
+/// A world with a TLS listener.
 pub(crate) struct Edge {
     pub(crate) world: World,
     pub(crate) authority: Authority,
@@ -63,7 +63,7 @@ impl Edge {
     }
 }
 
-/// How a stream ended, in a few words.
+/// How a stream ended, as a short text.
 pub(crate) fn outcome(end: End) -> String {
     match end {
         End::Answer(answer) => answer.status.to_string(),

@@ -1,5 +1,5 @@
-//! A certified identity provider on the data plane, and a client that reaches it only through
-//! the gateway: its public name, its sign-in, and which of its calls are limited.
+//! A certified identity provider on the data plane, and a client that reaches it only through the
+//! gateway: its public name, sign-in, and which calls are limited.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,12 +12,12 @@ use weir_tests::wait;
 
 use crate::answers::House;
 
-/// The route by which the gateway itself calls the provider, like any client without its public
-/// name.
+/// The route by which the gateway itself calls the provider, as a client that does not use its
+/// public name.
 const FOR_ITSELF: &str = "plane = \"own\"\npath = \"/oauth/v2/{*rest}\"\n\
                           limits = [\"address\"]\nupstream = \"data\"";
 
-/// A house with the provider on its data plane, and little refill, so that a burst is a burst.
+/// A world with the provider on its data plane; buckets refill so slowly that a burst is exact.
 struct Provided {
     house: House,
     _provider: Process,
@@ -65,7 +65,7 @@ impl Provided {
         world.gateway.reload().expect(200);
     }
 
-    /// What a call for a workspace is answered that comes with this token.
+    /// The response to a call for a workspace with this token.
     #[track_caller]
     fn call(&self, workspace: &str, token: &str) -> Response {
         let target = format!("/v1/workspaces/{workspace}/users");
@@ -73,7 +73,7 @@ impl Provided {
         self.house.world.call(&Request::get(&target).field("Authorization", &bearer))
     }
 
-    /// What the client sees.
+    /// The client's report on a task, as JSON.
     #[track_caller]
     fn client(&self, issuer: &str, task: &str) -> Value {
         let mut client = real::node("tests/real/identity_client.mjs");
@@ -131,7 +131,7 @@ fn discovery_and_keys_are_free_and_tokens_are_not() {
     let reset: u64 = of("x-ratelimit-reset").unwrap().parse().unwrap();
     assert!((before..before + 60).contains(&reset), "at {before} {reset}");
 
-    // The values in the client's own error.
+    // The client's own error has the values.
     let refused = &seen["refused"];
     assert_eq!(refused["code"], "OAUTH_RESPONSE_IS_NOT_JSON", "{seen}");
     assert_eq!(refused["status"], 429, "{seen}");

@@ -13,7 +13,7 @@ use weir_tests::modelled::limit::key::{Key, Scope, Seed};
 use weir_tests::modelled::limit::memory::Store;
 use weir_tests::modelled::limit::{LimitCheck, Quota};
 
-/// A question about `name` under the limit `limit`, of which `requests` a minute are allowed.
+/// A check of `name` under the limit `limit`, which allows `requests` a minute.
 fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
     let seed = Seed::new([3; 16]);
     let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
@@ -22,12 +22,13 @@ fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
     LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false }
 }
 
-/// 1 where `judge` admits; what has moved is not decided here.
+/// 1 if `judge` admits, 0 otherwise, also if the counters have moved to another owner.
 fn admitted(store: &Store, checks: &[LimitCheck]) -> usize {
     store.judge(checks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
 }
 
-/// How often `judge` admitted when each thread checked its own list, in every interleaving.
+/// Runs every interleaving of two threads that each check their own list; passes to `then` how
+/// often `judge` admitted.
 fn check(
     shards: usize,
     left: Vec<LimitCheck>,
@@ -82,11 +83,11 @@ fn a_sweep_beside_a_request_splits_no_state() {
     check(2, vec![a], vec![a], sweep, |_, admitted| assert_eq!(admitted, 1));
 }
 
-/// Closes every shard, and puts what was in them into another store, as a hand-over does.
+/// Closes every shard, and restores its entries in another store, as an upgrade does.
 fn moved(store: &Store) -> Store {
     let other = Store::with_shards(1_000, store.shards());
     for nth in 0..store.shards() {
-        let closed = store.close(nth).expect("there is such a shard");
+        let closed = store.close(nth).expect("the shard exists");
         closed.each(Tick(1)).for_each(|kept| other.restore(kept.clone()));
     }
     other
@@ -108,14 +109,14 @@ fn a_check_beside_a_move_is_charged_once_at_one_owner() {
             };
             let here = store.judge(&checks, Tick(1));
             let there = mover.join().expect("the move ends");
-            // Where it met the move it is decided at the other owner, as a request is.
+            // A check that meets the move is repeated at the new owner, as for a request.
             let decided =
                 here.or_else(|_| there.judge(&checks, Tick(1))).expect("it has not moved");
-            assert!(decided.is_admitted(), "one of two was left");
+            assert!(decided.is_admitted(), "neither limit was used up");
             let left = |limit_check: &LimitCheck| {
                 there.usage(limit_check, Tick(1)).expect("it is here").remaining
             };
-            assert_eq!([left(&a), left(&b)], [0, 1], "two were charged to each, wherever");
+            assert_eq!([left(&a), left(&b)], [0, 1], "each limit was charged twice");
             assert!(store.judge(&checks, Tick(1)).is_err(), "nothing is decided at the old owner");
         });
     }

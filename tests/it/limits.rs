@@ -60,7 +60,7 @@ fn no_window_admits_more_than_the_allowance_and_a_refused_request_delays_nothing
     for _ in 0..3 {
         client.call(&request).expect(200);
     }
-    // Hammering all the while: were refusals charged, this would never end.
+    // Requests continue without a pause: if refusals were charged, none would ever be admitted.
     wait::until("the oldest request to leave the window", || {
         (client.call(&request).status == 200).then_some(())
     });

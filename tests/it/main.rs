@@ -1,4 +1,4 @@
-//! The end-to-end tests, one module per story, against the programs as an operator runs them.
+//! The end-to-end tests, one module per topic, on the programs as an operator runs them.
 
 #![expect(
     clippy::panic,

@@ -1,4 +1,4 @@
-//! The tests of slow and of hostile clients again, over TLS: the results must be the same.
+//! Runs the tests of slow and of hostile clients again, over TLS: the results must be the same.
 
 use weir_tests::world::Secure as World;
 

@@ -1,11 +1,11 @@
-//! The model of the promises that the simulation and the survival runs share: for each promise a
-//! history that breaks it, and one at its edge that does not.
+//! Tests the checker of promises that the simulation and the survival runs share: for each promise
+//! a history that breaks it, and one at the boundary that does not.
 
 use weir_tests::promises::pace::Pace;
 use weir_tests::promises::same::Same;
 use weir_tests::promises::{Attempt, Broken, Cause, End, Ending, Promise, Promises, When};
 
-/// An event at its only endpoint.
+/// An event and its only endpoint.
 const PAIR: (u8, ()) = (1, ());
 const GIVE_UP_AFTER: u64 = 1_000;
 const DELAY: u64 = 100;
@@ -13,7 +13,7 @@ const DELAY: u64 = 100;
 struct Story(Promises<u8, ()>);
 
 impl Story {
-    /// It was acknowledged, and nothing came yet.
+    /// An event that was acknowledged, and has not arrived yet.
     fn new() -> Self {
         let mut promises = Promises::new(GIVE_UP_AFTER);
         promises.acknowledged(PAIR);
@@ -61,7 +61,7 @@ fn what_was_acknowledged_is_lost_unless_it_is_taken_given_up_or_excused() {
     story.attempt(10, FAILED).unwrap();
     story.0.given_up(PAIR, 1_010).unwrap();
     assert_eq!(story.left(), []);
-    // From a process that is no more.
+    // Taken from a process that has since ended.
     let mut story = Story::new();
     story.0.taken(PAIR, 10);
     assert_eq!(story.left(), []);
@@ -99,7 +99,7 @@ fn a_call_that_was_cut_off_arrives_whole_or_not_at_all() {
         }
         let left = promises.at_the_end(|_| false);
         assert_eq!(left.iter().all(|one| one.promise != Promise::CutOff), whole, "{left:?}");
-        // The webhook of what did not arrive is deleted.
+        // Excused: the webhook of the event that did not arrive is deleted.
         assert!(promises.at_the_end(|(event, ())| *event == 2).is_empty());
     }
 }
@@ -115,14 +115,15 @@ fn an_event_stays_the_same() {
 
 #[test]
 fn no_window_holds_more_starts_than_the_pace_allows() {
-    // Two are allowed in a window of 20: when each starts, and which is one too many.
+    // Two are allowed in a window of 20: the interval of each start, and whether the third is too
+    // many.
     for (starts, broken) in [
         ([(0, 0), (10, 10), (19, 19)], true),
         ([(0, 0), (10, 10), (20, 20)], false),
         // The first may have started so early that the last is in another window.
         ([(0, 5), (10, 10), (15, 20)], false),
         ([(1, 5), (10, 10), (15, 20)], true),
-        // The last arrived first, or may have: order is by the latest instant.
+        // The order is by `latest`, although the second may have started first.
         ([(9, 9), (1, 12), (10, 20)], true),
     ] {
         let mut pace = Pace::default();
@@ -148,7 +149,8 @@ fn a_start_that_never_reached_its_endpoint_does_not_count() {
 
 #[test]
 fn what_was_taken_comes_again_only_if_the_process_ended_before_it_was_recorded() {
-    // It starts at 10 and is recorded at 30; the process ends then, and it comes again at 50.
+    // An attempt starts at 10 and is recorded at 30; the process ends at `ends`; another starts at
+    // 50.
     for (ends, excused) in [(9, false), (10, true), (29, true), (30, false), (50, false)] {
         let mut story = Story::new();
         story.attempt(10, Ending::Taken).unwrap();
@@ -157,7 +159,7 @@ fn what_was_taken_comes_again_only_if_the_process_ended_before_it_was_recorded()
         let expected = if excused { Ok(Some(Cause::Ended)) } else { Err(Promise::TakenOnce) };
         assert_eq!(story.attempt(50, Ending::Taken), expected, "{ends}");
     }
-    // An end that comes after it explains nothing.
+    // A kill after the second attempt explains nothing.
     let mut story = Story::new();
     story.attempt(10, Ending::Taken).unwrap();
     story.killed(51);
@@ -193,7 +195,7 @@ fn after_a_failure_the_next_attempt_waits_for_its_delay() {
         story.attempt(10, FAILED).unwrap();
         assert_eq!(story.attempt(next, Ending::Taken), expected, "{next}");
     }
-    // A kill may have lost the failure, a reactivation forgets it.
+    // A kill may lose the record of a failure; a reactivation cancels its delay.
     let mut story = Story::new();
     story.attempt(10, FAILED).unwrap();
     story.killed(11);
@@ -237,7 +239,7 @@ fn nothing_is_given_up_before_its_time() {
         story.attempt(10, FAILED).unwrap();
         assert_eq!(promise(story.0.given_up(PAIR, at)), expected);
     }
-    // Redelivered, it has all of that time again.
+    // After a redelivery the whole `give_up_after` starts again.
     let mut story = Story::new();
     story.attempt(10, FAILED).unwrap();
     story.0.given_up(PAIR, 1_010).unwrap();

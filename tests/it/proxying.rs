@@ -83,7 +83,7 @@ fn one_connection_serves_many_requests_on_either_side() {
     }
     let seen = world.control.seen();
     assert_eq!(seen.requests.len(), 90);
-    // One per worker thread at most; the tests run two.
+    // At most one per worker thread; the tests run two.
     assert!(seen.connections.len() <= 2, "{} connections upstream", seen.connections.len());
 }
 
@@ -175,7 +175,7 @@ fn what_follows_a_refused_upgrade_is_no_tunnel() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\r\n";
     client.send([upgrade, smuggled].concat());
     client.read().expect(200);
-    // The gateway may serve it as a request of its own, and then charges it as one.
+    // The gateway may serve it as a second request; then it charges it as well.
     let served = client.try_read().is_ok();
     let heads = world.data.requests();
     assert_eq!(heads.len(), if served { 2 } else { 1 }, "{heads:#?}");
@@ -257,7 +257,7 @@ fn after_an_upgrade_bytes_pass_both_ways() {
     assert!(tunnel(&world), "see `an_immediate_101_opens_the_tunnel`");
 }
 
-/// Whether a byte got through a WebSocket's tunnel to the upstream.
+/// Whether bytes pass through a WebSocket's tunnel to the upstream and back.
 fn tunnel(world: &World) -> bool {
     let mut client: Client = world.client();
     client.send(
@@ -267,11 +267,11 @@ fn tunnel(world: &World) -> bool {
     );
     let Ok(answer) = client.try_read_head_only() else { return false };
     assert_eq!(answer.expect(101).field("upgrade"), Some("websocket"));
-    // What comes next is no HTTP, but the upstream answers whatever ends a head.
+    // The next bytes are not HTTP, but the upstream answers anything that ends like a head.
     client.try_send("PING\r\n\r\n").is_ok() && client.try_read_head_only().is_ok()
 }
 
-/// The line of a configuration that names these servers.
+/// The configuration line with these servers.
 fn listed(servers: &[Upstream]) -> String {
     let quoted: Vec<String> =
         servers.iter().map(|server| format!("\"{}\"", server.address())).collect();

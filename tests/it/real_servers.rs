@@ -1,8 +1,6 @@
-//! The programs that real deployments have beside a gateway: nginx behind it, curl and wrk in
-//! front.
+//! Third-party programs around the gateway: nginx behind it, curl and wrk in front.
 //!
-//! The development tools include them; where one is missing, its tests fail and name the
-//! package.
+//! If one is missing, its tests fail and name the package.
 
 mod grpc;
 mod websockets;
@@ -201,7 +199,7 @@ fn decoded(path: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An nginx that answers with its own reading of each request.
+/// An nginx that responds with its own parse of each request.
 #[track_caller]
 fn reading_nginx() -> Nginx {
     Nginx::start(|address, root| {
@@ -217,7 +215,7 @@ fn reading_nginx() -> Nginx {
     })
 }
 
-/// A world with this nginx behind everything.
+/// A world with this nginx as every upstream.
 #[track_caller]
 fn world_before(nginx: &Nginx) -> World {
     let servers = format!("servers = [\"{}\"]", nginx.address());

@@ -1,4 +1,4 @@
-//! What documents name is there: files by their path, tests by their name, links and anchors.
+//! Everything that documents refer to exists: files, tests, links and anchors.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::tidy::{kept, root};
 
-/// Where a document may begin a path, beside the root: the crates' sources, and the tests.
+/// The folders that a path in a document may be relative to.
 const FROM: [&str; 9] = [
     "",
     "gateway/src",
@@ -24,12 +24,12 @@ fn every_file_and_test_that_a_document_names_is_there() {
     let tests = test_names();
     let mut wrong = Vec::new();
     for document in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
-        // A changelog names what was.
+        // A changelog refers to earlier states.
         if document.ends_with("CHANGELOG.md") {
             continue;
         }
         let text = fs::read_to_string(root().join(&document)).unwrap();
-        // Elsewhere names of so few words may be settings.
+        // In other documents a name of few words may be a setting.
         let words = if document.ends_with("ARCHITECTURE.md") { 4 } else { 6 };
         for name in text.split('`').skip(1).step_by(2) {
             let gone = match name.rsplit_once('.') {
@@ -98,7 +98,7 @@ fn links_and_anchors_are_found_as_a_page_shows_them() {
     assert_eq!(anchors(text), BTreeSet::from(expected));
 }
 
-/// A rule stands where it holds, and not in a paper that readers do not have.
+/// A comment states a rule itself, instead of citing a document that readers do not have.
 #[test]
 fn no_file_cites_a_document_that_is_not_here() {
     let papers =
@@ -112,17 +112,17 @@ fn no_file_cites_a_document_that_is_not_here() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Where a document's links lead, but for those to other sites.
+/// The targets of a document's links, except those to other sites.
 fn links(text: &str) -> Vec<String> {
     let prose = without_blocks(text);
-    // Between backquotes stands code.
+    // Text between backquotes is code.
     let prose: String = prose.split('`').step_by(2).collect();
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     let targets = targets.map(|(target, _)| target.to_owned());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// The anchors of a document's headings, as pages of GitHub have them.
+/// The anchors of a document's headings, as GitHub generates them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for line in without_blocks(text).lines().filter(|line| line.starts_with('#')) {
@@ -154,7 +154,7 @@ fn is_of_path(one: char) -> bool {
     one.is_ascii_alphanumeric() || "_-/".contains(one)
 }
 
-/// Whether a name can only be a test's: it has so many words.
+/// Whether a name can only be a test's: it has at least `words` words.
 fn is_sentence(name: &str, words: usize) -> bool {
     let plain = |one: char| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '_';
     name.chars().all(plain) && name.matches('_').count() + 1 >= words

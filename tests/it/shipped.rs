@@ -1,6 +1,6 @@
-//! What is shipped holds: the files in `config/`.
+//! The shipped files in `config/` are valid and work.
 //!
-//! Not here: the commands that documents have (`documented`).
+//! Not here: the commands in documents (`documented`).
 
 mod dispatcher;
 mod services;
@@ -49,7 +49,7 @@ fn the_shipped_files_serve_every_documented_call() {
     assert_eq!(data.requests().len(), 3);
 }
 
-/// A gateway on the shipped files, before these three; only ports differ.
+/// A gateway with the shipped files, in front of these three addresses; only addresses differ.
 #[track_caller]
 fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
     let mut text = shipped(CONFIG);
@@ -67,12 +67,12 @@ fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
     Gateway::start(&text, &shipped(DIRECTORY))
 }
 
-/// Where the repository is.
+/// The root of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The text of a file that is shipped.
+/// The text of a shipped file.
 #[track_caller]
 fn shipped(name: &str) -> String {
     let path = root().join(name);

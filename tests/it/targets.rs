@@ -63,7 +63,7 @@ fn heads_that_two_parsers_could_read_differently() {
 
 #[test]
 fn a_malformed_body_is_refused_and_its_connection_ends() {
-    // In a world of its own: whether a head has gone upstream by then is a race.
+    // In a separate world: whether the head has been forwarded at this time is a race.
     let world = World::new();
     let mut client = world.client();
     let broken = "POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -100,7 +100,7 @@ fn another_spelling_of_a_host_shares_its_allowance() {
         for _ in 0..10 {
             let request = format!("GET /login HTTP/1.1\r\nHost: {host}\r\n\r\n");
             let left = world.client().exchange(request).expect(200).allowance().remaining;
-            // The bucket regains a little while the test runs, never as much as it has spent.
+            // The bucket refills a little during the test, always less than it has spent.
             assert!(left < remaining + 5, "{host} has {left} left after {remaining}");
             remaining = remaining.min(left);
         }
@@ -167,7 +167,7 @@ impl Table {
         Self { world, wrong: Default::default() }
     }
 
-    /// Sends one request with a body where its method suggests one.
+    /// Sends one request, with a body if its method begins with `P`.
     fn check(&self, start: &[u8], host: &[u8], outcome: &str) {
         let body: &[u8] = if start.starts_with(b"P") {
             b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
@@ -178,11 +178,11 @@ impl Table {
         self.check_raw(&bytes, start, Some(host), outcome);
     }
 
-    /// Sends raw bytes and compares what comes of them with what is expected.
+    /// Sends raw bytes and compares the outcome with the expected one.
     fn check_raw(&self, bytes: &[u8], start: &[u8], host: Option<&[u8]>, expected: &str) {
         let before = self.forwarded();
         let mut client = self.world.client();
-        // The gateway may have refused and hung up before the last byte.
+        // The gateway may have refused and closed the connection before the last byte.
         let _ = client.try_send(bytes);
         let answer = if start.starts_with(b"HEAD ") {
             client.try_read_head_only()
@@ -243,7 +243,7 @@ impl Table {
     }
 }
 
-/// An absolute-form target names the host twice; the upstream is sent its path and query alone.
+/// An absolute-form target repeats the host; the upstream gets only its path and query.
 fn origin_form(start: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(start);
     match text
@@ -255,7 +255,8 @@ fn origin_form(start: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A refusal is a problem of ours, and names no server.
+/// Checks that a refusal is the gateway's problem document without a `Server` field; returns the
+/// status.
 fn refusal(answer: &Response) -> String {
     let kind = answer.field("content-type").unwrap_or_default();
     if !kind.starts_with("application/problem+json") {

@@ -1,18 +1,17 @@
-//! A workspace that does its worst within its allowance, and how much it slows another.
+//! How much a workspace that loads the platform up to its allowance slows another.
 
 use weir_tests::folder::Folder;
 use weir_tests::silent_dns;
 use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
-/// Beside the other workspace, a figure may be so many times what it is without it.
+/// The greatest ratio of a figure beside the other workspace to the figure without it.
 const RATIO_MAX: f64 = 1.5;
 
 /// The most that a machine busy with other tests adds to a few milliseconds. Without fair shares
 /// one workspace could delay another by seconds.
 const NOISE_MS: f64 = 400.0;
 
-/// What a busy machine does to a round it does not do to all; what a workspace can do, it does in
-/// each.
+/// Interference by a busy machine rarely hits all rounds; a slowdown by a workspace shows in each.
 const ROUNDS: usize = 3;
 
 #[test]
@@ -35,7 +34,7 @@ fn a_workspace_that_does_its_worst_does_not_noticeably_slow_another() {
     panic!("in each of {ROUNDS} rounds:\n{}", complaints.join("\n"));
 }
 
-/// The figures that the other workspace makes worse than it may.
+/// The figures that the other workspace worsens by more than the limits.
 fn compared(calm: &Figures, beside: &Figures) -> Vec<String> {
     let pairs = calm.rows().into_iter().zip(beside.rows());
     let worse =

@@ -1,6 +1,7 @@
-//! What no compiler looks at: measurable rules of style, over every file that git would keep.
+//! Measurable rules of style that no compiler checks, for every file that git tracks or would
+//! track.
 //!
-//! Words that are forbidden are put together here from halves, so that this file may stand too.
+//! Forbidden words are written here in halves, so that this file passes its own tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn a_file_opens_with_its_reason() {
 #[test]
 fn a_file_is_small_enough_to_see() {
     check(|file| {
-        // A module that is only declared among the others ends nothing.
+        // A mere declaration `mod tests;` does not end the measured part.
         let before_tests = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         let lines = before_tests.lines().count();
         complain(lines > FILE_LINES_MAX, || format!("has {lines} lines"))
@@ -103,7 +104,7 @@ fn no_file_knows_the_machine_it_was_written_on() {
     let banned = [("/wo", "rk/"), ("/ro", "ot/"), ("/ho", "me/")].map(|(a, b)| format!("{a}{b}"));
     let mut wrong = Vec::new();
     for path in kept() {
-        // What is not text has no paths in it that anyone would read.
+        // Files that are not text are skipped.
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
         for (at, line) in (1..).zip(text.lines()) {
             if banned.iter().any(|word| line.contains(word.as_str())) {
@@ -123,18 +124,18 @@ fn functions_are_found_and_measured() {
     assert_eq!(found, [("a".to_owned(), 1, 4), ("b".to_owned(), 6, 4)]);
 }
 
-/// A Rust file that git keeps.
+/// A Rust file that git tracks or would track.
 struct File {
     path: PathBuf,
     text: String,
 }
 
-/// Asks every Rust file of ours for its faults.
+/// Collects the faults of every Rust file, and fails if there are any.
 #[track_caller]
 fn check(faults: impl Fn(&File) -> Vec<String>) {
     let mut wrong = Vec::new();
     for path in kept() {
-        // What others wrote is theirs to keep tidy.
+        // Third-party code is exempt.
         if path.extension().is_none_or(|kind| kind != "rs") || path.starts_with("third_party") {
             continue;
         }
@@ -150,12 +151,12 @@ fn complain(wrong: bool, fault: impl FnOnce() -> String) -> Vec<String> {
     if wrong { vec![fault()] } else { Vec::new() }
 }
 
-/// Where the repository is.
+/// The root of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Every file that is tracked, or would be if it were added.
+/// Every file that git tracks, or would track after `git add`.
 pub(crate) fn kept() -> Vec<PathBuf> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -168,7 +169,7 @@ pub(crate) fn kept() -> Vec<PathBuf> {
     names.lines().map(PathBuf::from).filter(|path| root().join(path).is_file()).collect()
 }
 
-/// A function's name, its first line and how many it has.
+/// A function's name, its first line and its number of lines.
 struct Function {
     name: String,
     at: usize,
@@ -204,7 +205,7 @@ fn function(code: &str, at: usize) -> Option<Function> {
     None
 }
 
-/// The text with comments and the insides of strings and characters left out, line for line.
+/// The text without comments, string literals and character literals; line numbers are kept.
 pub(crate) fn code(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;

@@ -16,7 +16,7 @@ use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
 use weir_tests::world::World;
 
-/// A world whose control plane needs tokens, an issuer, and the server of its keys.
+/// A world whose control plane requires tokens, an issuer, and its JWKS server.
 struct Guarded {
     world: World,
     server: Upstream,
@@ -37,7 +37,7 @@ impl Guarded {
         Self { world, server, signer }
     }
 
-    /// One GET with a token of these claims.
+    /// One GET with a token that has these claims.
     #[track_caller]
     fn get(&self, target: &str, claims: Value) -> Response {
         self.world.call(&bearing(target, &self.signer.token(&claims)))
@@ -49,7 +49,7 @@ impl Guarded {
     }
 }
 
-/// A configuration whose control plane verifies tokens by the keys of a server.
+/// A configuration whose control plane verifies tokens with the keys of a JWKS server.
 pub(crate) fn by_keys(config: Config, server: &Upstream) -> Config {
     let jwt = format!(
         "jwks_url = \"http://{}/keys\"\nissuer = \"{ISSUER}\"\naudience = [\"{AUDIENCE}\"]",
@@ -180,7 +180,7 @@ fn readyz_names_what_fails_and_stays_200() {
     let call = || world.call(&bearing("/v1/workspaces/ws_acme", &token)).status == 200;
     weir_tests::wait::until("keys to be fetched", || call().then_some(()));
     assert_eq!(ready(), "ready\n");
-    // The keys that are there do: an outage of their server is none of ours.
+    // The fetched keys stay usable: an outage of the JWKS server does not make the gateway unready.
     server.stop();
     assert_eq!(ready(), "ready\n");
 }

@@ -8,10 +8,10 @@ use weir_gateway::limit::key::{Key, Scope, Seed};
 use weir_gateway::limit::memory::Store;
 use weir_gateway::limit::{LimitCheck, Quota};
 
-/// Room for keys that the directory does not know.
+/// The maximum of entries for unknown keys.
 const ROOM: usize = 50_000;
 
-/// The memory that this process really uses, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();

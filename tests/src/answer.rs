@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use crate::wait::{self, Deadline, PATIENCE};
 
-/// One piece of a flood; large enough that the sender is never what limits it.
+/// One write of a flood; so large that the sender is not the bottleneck.
 const FLOOD_PIECE_BYTES: usize = 64 * 1024;
 
-/// A script that an upstream plays to one request.
+/// A script that an upstream plays for one request.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Whether to begin once the head is read, before any of the body is.
+    /// Whether to start once the head is read, before the body.
     pub(crate) at_head: bool,
     steps: Vec<Step>,
 }
 
-/// What becomes of the connection after a script.
+/// What happens to the connection after a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// It serves the next request.
     Keep,
-    /// It ends in order.
+    /// It is closed with a FIN.
     Close,
-    /// It ends with a RST.
+    /// It is closed with a RST.
     Reset,
 }
 
@@ -52,12 +52,12 @@ impl Answer {
         Self::status(200).body(body)
     }
 
-    /// A script that begins with nothing.
+    /// An empty script.
     pub fn script() -> Self {
         Self::default()
     }
 
-    /// Adds a field to the message that was begun last.
+    /// Adds a field to the last message.
     pub fn field(mut self, name: &str, value: &str) -> Self {
         if let Some(Step::Message { fields, .. }) = self.steps.last_mut() {
             fields.push((name.to_owned(), value.to_owned()));
@@ -65,7 +65,7 @@ impl Answer {
         self
     }
 
-    /// Gives the message that was begun last a body, and a `Content-Length` with it.
+    /// Sets the body of the last message, with its `Content-Length`.
     pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         if let Some(Step::Message { body, .. }) = self.steps.last_mut() {
             *body = bytes.into();
@@ -73,7 +73,7 @@ impl Answer {
         self
     }
 
-    /// Begins as soon as the head has arrived, while the body may still be arriving.
+    /// Starts as soon as the head has arrived, while the body may still be arriving.
     pub fn at_head(mut self) -> Self {
         self.at_head = true;
         self
@@ -95,12 +95,12 @@ impl Answer {
         self.then(Step::Wait(gate.clone()))
     }
 
-    /// Then sends so many bytes of no meaning.
+    /// Then sends `bytes` filler bytes.
     pub fn flood(self, bytes: u64) -> Self {
         self.then(Step::Flood(bytes))
     }
 
-    /// Then sends these bytes so many times, and lets so much time pass before each.
+    /// Then sends these bytes `times` times, with a pause of `every` before each.
     pub fn drip(self, piece: impl Into<Vec<u8>>, times: u64, every: Duration) -> Self {
         self.then(Step::Drip { piece: piece.into(), times, every })
     }
@@ -110,12 +110,12 @@ impl Answer {
         self.drip("", 1, time)
     }
 
-    /// Then closes the connection in order.
+    /// Then closes the connection with a FIN.
     pub fn close(self) -> Self {
         self.then(Step::End(After::Close))
     }
 
-    /// Then tears the connection down with a RST.
+    /// Then closes the connection with a RST.
     pub fn reset(self) -> Self {
         self.then(Step::End(After::Reset))
     }
@@ -160,7 +160,7 @@ impl Gate {
         Self::default()
     }
 
-    /// Lets everyone through from now on.
+    /// Opens the gate for all scripts, permanently.
     pub fn open(&self) {
         *self.open.0.lock().unwrap() = true;
         self.open.1.notify_all();

@@ -21,7 +21,7 @@ impl<'a> Api<'a> {
         Self { address, token, workspace }
     }
 
-    /// The same, through another listener: the gateway's.
+    /// The same client, through another listener: the gateway's.
     pub fn through(self, address: &'a str) -> Self {
         Self { address, ..self }
     }
@@ -32,7 +32,7 @@ impl<'a> Api<'a> {
         Client::connect(self.address).call(&self.request(method, path, body))
     }
 
-    /// What such a call sends.
+    /// The request of such a call.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Request {
         let target = format!("/v1/workspaces/{}{path}", self.workspace);
         let request = match body {
@@ -72,7 +72,7 @@ impl<'a> Api<'a> {
         Webhook { id, secret }
     }
 
-    /// A webhook as it reads.
+    /// The webhook as the API returns it.
     #[track_caller]
     pub fn webhook(&self, id: &str) -> Value {
         self.get(&format!("/webhooks/{id}")).expect(200).json()
@@ -106,10 +106,10 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// The deliveries that a filter such as `state=waiting` lets through.
+    /// The deliveries that match a filter such as `state=waiting`.
     #[track_caller]
     pub fn deliveries(&self, filter: &str) -> Vec<Value> {
-        // The largest page that there is, unless a test is about pages.
+        // The largest page size, unless a test sets another.
         let limit = if filter.contains("limit=") { "" } else { "limit=100" };
         let parts = [filter, limit].into_iter().filter(|part| !part.is_empty());
         self.list("/deliveries", &parts.collect::<Vec<_>>().join("&"))
@@ -121,7 +121,7 @@ impl<'a> Api<'a> {
         self.get(&format!("/deliveries/{id}")).expect(200).json()
     }
 
-    /// Waits until the delivery of an event fulfils `is_it`, and returns it with its attempts.
+    /// Waits until the delivery of an event satisfies `is_it`, and returns it with its attempts.
     #[track_caller]
     pub fn wait_for_delivery(&self, event: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let look = || {
@@ -129,11 +129,11 @@ impl<'a> Api<'a> {
             Some(self.delivery(listed["id"].as_str().unwrap())).filter(|one| is_it(one))
         };
         wait::within(wait::PATIENCE, look).unwrap_or_else(|| {
-            panic!("the delivery of {event} does not come to it: {:#?}", self.deliveries(""))
+            panic!("the delivery of {event} is not as expected: {:#?}", self.deliveries(""))
         })
     }
 
-    /// Waits until so many deliveries are in this state.
+    /// Waits until at least `count` deliveries are in this state.
     #[track_caller]
     pub fn wait_for_count(&self, state: &str, count: usize) -> Vec<Value> {
         let filter = format!("state={state}");
@@ -143,7 +143,7 @@ impl<'a> Api<'a> {
         .unwrap_or_else(|| panic!("{count} {state}: {:#?}", self.deliveries("")))
     }
 
-    /// Waits until a job that redelivers is done.
+    /// Waits until a redelivery job is done.
     #[track_caller]
     pub fn wait_for_job(&self, id: &str) -> Value {
         let path = format!("/redeliveries/{id}");
@@ -154,7 +154,7 @@ impl<'a> Api<'a> {
     }
 }
 
-/// A webhook, and the secret that is shown once.
+/// A webhook, and its secret, which the API shows only once.
 #[derive(Clone, Debug)]
 pub struct Webhook {
     /// Its public id.

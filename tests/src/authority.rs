@@ -1,5 +1,5 @@
-//! A certificate authority of a test's own, made with openssl: the certificates that it signs,
-//! and clients that trust it.
+//! A certificate authority for one test, made with openssl: the certificates that it signs, and
+//! clients that trust it.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,11 +19,11 @@ const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 pub const NAMES: &str = "DNS:localhost,DNS:api.localhost,DNS:in_acme.auth.localhost,\
                          DNS:*.auth.localhost,DNS:backend.test,IP:127.0.0.1";
 
-/// Both accepted versions.
+/// Both accepted TLS versions.
 pub const VERSIONS: &[&SupportedProtocolVersion] =
     &[&rustls::version::TLS12, &rustls::version::TLS13];
 
-/// An authority: `ca.crt`, `ca.key`, and what it has signed, in a folder.
+/// An authority: a folder with `ca.crt`, `ca.key`, and the certificates that it signed.
 #[derive(Debug)]
 pub struct Authority {
     folder: Folder,
@@ -41,7 +41,7 @@ impl Authority {
         authority
     }
 
-    /// A new authority that has signed `server`, for [`NAMES`].
+    /// A new authority that has signed a certificate `server` for [`NAMES`].
     #[track_caller]
     pub fn of_server() -> Self {
         let authority = Self::new();
@@ -49,8 +49,8 @@ impl Authority {
         authority
     }
 
-    /// Signs `name.crt` with `name.key`, for names as in `DNS:a.example,IP:127.0.0.1`; it is
-    /// valid for `days`, which may be over.
+    /// Signs `name.crt` with `name.key` for subjects such as `DNS:a.example,IP:127.0.0.1`, valid
+    /// for `days`; a negative number makes an expired certificate.
     #[track_caller]
     pub fn sign(&self, name: &str, subjects: &str, days: i32) {
         let key = if self.folder.path(&format!("{name}.key")).exists() {
@@ -74,19 +74,19 @@ impl Authority {
 
     /// Replaces the authority's certificate with one of the same key that expired yesterday.
     #[track_caller]
-    pub fn lapse(&self) {
+    pub fn expire(&self) {
         self.openssl("x509 -in ca.crt -signkey ca.key -days -1 -out ca.new");
         self.write("ca.crt", &self.read("ca.new"));
     }
 
-    /// Signs for two days, and gives the lines of an entry at a port of its own.
+    /// Signs a certificate for two days, and returns the lines of a listener entry at a free port.
     #[track_caller]
     pub fn entry(&self, name: &str, subjects: &str) -> String {
         self.sign(name, subjects, 2);
         self.entry_of(name)
     }
 
-    /// The lines of an entry of what was signed.
+    /// The lines of a listener entry with an existing certificate, at a free port.
     pub fn entry_of(&self, name: &str) -> String {
         format!(
             "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
@@ -95,17 +95,17 @@ impl Authority {
         )
     }
 
-    /// The folder of all its files.
+    /// The folder of its files.
     pub fn root(&self) -> &Path {
         self.folder.root()
     }
 
-    /// Where a file of this name is.
+    /// The path of a file of this name.
     pub fn path(&self, name: &str) -> String {
         self.folder.path(name).display().to_string()
     }
 
-    /// What stands in a file.
+    /// The text of a file.
     #[track_caller]
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path(name)).unwrap()
@@ -116,19 +116,19 @@ impl Authority {
         self.folder.write(name, text);
     }
 
-    /// A certificate's bytes.
+    /// A certificate in DER.
     #[track_caller]
     pub fn der(&self, name: &str) -> Vec<u8> {
         CertificateDer::from_pem_file(self.folder.path(name)).unwrap().to_vec()
     }
 
-    /// A client that trusts this authority, and shows nothing of its own.
+    /// A client that trusts this authority and has no client certificate.
     #[track_caller]
     pub fn trusted(&self) -> Arc<ClientConfig> {
         self.client(VERSIONS, None)
     }
 
-    /// The same, that offers this protocol.
+    /// The same client, offering this ALPN protocol.
     #[track_caller]
     pub fn speaking(&self, protocol: &str) -> Arc<ClientConfig> {
         let mut config = Arc::unwrap_or_clone(self.trusted());
@@ -136,7 +136,8 @@ impl Authority {
         Arc::new(config)
     }
 
-    /// A client that trusts this authority, speaks these versions, and shows a certificate.
+    /// A client that trusts this authority, accepts these TLS versions, and presents this
+    /// certificate.
     #[track_caller]
     pub fn client(
         &self,

@@ -32,7 +32,7 @@ pub fn prepare(socket: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// Performs a TLS handshake on a socket, with the server name `name`.
-pub fn shake(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
+pub fn handshake(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let connection = ClientConnection::new(config.clone(), name).unwrap();
     let mut stream = StreamOwned::new(connection, socket);
@@ -42,7 +42,7 @@ pub fn shake(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::R
     Ok(stream)
 }
 
-/// What its bytes go through.
+/// A plain connection, or TLS.
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
@@ -94,7 +94,7 @@ fn write_tls(stream: &mut Tls) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads on, even if the server no longer reads: a response may arrive first.
+/// Reads even if writes fail: a response may arrive from a server that no longer reads.
 pub(crate) fn read_tls(stream: &mut Tls, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.conn.reader().read(into) {
@@ -123,7 +123,7 @@ impl Client {
         Self::over(TcpStream::connect(address)?)
     }
 
-    /// Connects from an address of ours: all of 127.0.0.0/8 is.
+    /// Connects from a local address, which may be any of 127.0.0.0/8.
     #[track_caller]
     pub fn connect_from(from: &str, address: &str) -> Self {
         let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address.parse().unwrap());
@@ -133,9 +133,9 @@ impl Client {
         Self::over(socket.into()).unwrap()
     }
 
-    /// Connects with as little room for what comes as there can be.
+    /// Connects with a small receive buffer (16 KiB).
     #[track_caller]
-    pub fn connect_narrow(address: &str) -> Self {
+    pub fn connect_with_small_buffer(address: &str) -> Self {
         let to: SocketAddr = address.parse().unwrap();
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(16 << 10).unwrap();
@@ -143,15 +143,15 @@ impl Client {
         Self::over(socket.into()).unwrap()
     }
 
-    /// Speaks over a connection that is there already.
+    /// Uses an established connection.
     fn over(stream: TcpStream) -> io::Result<Self> {
         Ok(Self { reader: Reader::new(Stream::Plain(prepare(stream)?)) })
     }
 
     /// Continues over TLS, with the server name `name`.
     pub fn try_secured(self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
-        let Stream::Plain(socket) = self.reader.into_stream() else { panic!("twice TLS") };
-        let stream = shake(socket, config, name)?;
+        let Stream::Plain(socket) = self.reader.into_stream() else { panic!("TLS already") };
+        let stream = handshake(socket, config, name)?;
         Ok(Self { reader: Reader::new(Stream::Tls(Box::new(stream))) })
     }
 
@@ -162,7 +162,7 @@ impl Client {
         secured.unwrap_or_else(|error| panic!("TLS as {name}: {error}"))
     }
 
-    /// What TLS knows of the connection.
+    /// The TLS state of the connection.
     #[track_caller]
     pub fn tls(&self) -> &ClientConnection {
         match self.reader.stream() {
@@ -177,14 +177,14 @@ impl Client {
         self.try_send(bytes).unwrap_or_else(|error| panic!("send: {error}"));
     }
 
-    /// Sends these bytes to a server that may have hung up.
+    /// Sends these bytes to a server that may have closed the connection.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         let stream = self.reader.stream_mut();
         stream.write_all(bytes.as_ref())?;
         stream.flush()
     }
 
-    /// Closes the sending half.
+    /// Closes the sending half, over TLS after a close_notify.
     pub fn finish(&mut self) {
         let stream = self.reader.stream_mut();
         if let Stream::Tls(stream) = stream {
@@ -218,7 +218,7 @@ impl Client {
 
     /// Sends raw bytes and reads the response, if there is one.
     pub fn try_exchange(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<Response> {
-        // A server that has hung up may still have answered first.
+        // A server that has closed the connection may have answered first.
         let _ = self.try_send(bytes);
         self.try_read()
     }
@@ -240,7 +240,8 @@ impl Client {
         Ok(response)
     }
 
-    /// Reads the answer to a HEAD request, or the beginning of an answer that is still coming.
+    /// Reads the response to a HEAD request, or the head of a response whose body is still
+    /// arriving.
     #[track_caller]
     pub fn read_head_only(&mut self) -> Response {
         self.try_read_head_only().unwrap_or_else(|error| panic!("read a head: {error}"))
@@ -253,7 +254,7 @@ impl Client {
             let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
             let head = self.reader.head()?.ok_or_else(ended)?;
             let status = status(&head)?;
-            // 101 is interim by its number only: nothing of HTTP follows it.
+            // 101 is final: no other HTTP response follows it.
             if (100..200).contains(&status) && status != 101 {
                 response.interim.push(head);
                 continue;
@@ -272,45 +273,45 @@ impl Client {
         })
     }
 
-    /// Reads so many raw bytes, and lets them go.
+    /// Reads and discards this number of raw bytes.
     #[track_caller]
     pub fn skip(&mut self, bytes: u64) {
         let mut left = bytes;
         let skipped = self.reader.body(Framing::Length(bytes), &mut |piece| {
             left -= piece.len() as u64;
         });
-        skipped.unwrap_or_else(|error| panic!("{left} of {bytes} bytes do not come: {error}"));
+        skipped.unwrap_or_else(|error| panic!("{left} of {bytes} bytes missing: {error}"));
     }
 
-    /// Reads the interim answer that comes next, and nothing behind it.
+    /// Reads the next interim response, and nothing after it.
     #[track_caller]
     pub fn read_interim(&mut self) -> Head {
-        let head = self.reader.head().unwrap().unwrap_or_else(|| panic!("the server hung up"));
+        let head = self.reader.head().unwrap().unwrap_or_else(|| panic!("the server closed"));
         assert!(status(&head).unwrap() < 200, "{}", head.start);
         head
     }
 
-    /// Waits until the server ends the connection, without another byte of an answer.
+    /// Waits until the server ends the connection; checks that no byte arrives before.
     #[track_caller]
     pub fn expect_end(&mut self) {
         let rest = self.read_to_end();
-        assert!(rest.is_empty(), "more came: {:?}", String::from_utf8_lossy(&rest));
+        assert!(rest.is_empty(), "unread bytes: {:?}", String::from_utf8_lossy(&rest));
     }
 
     /// Reads until the server's close_notify.
     #[track_caller]
-    pub fn read_to_word(&mut self) -> Vec<u8> {
+    pub fn read_to_close_notify(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
             match self.reader.some() {
                 Ok(piece) if piece.is_empty() => return all,
                 Ok(piece) => all.extend(piece),
-                Err(error) => panic!("no word of an end ({error}) after {} bytes", all.len()),
+                Err(error) => panic!("no close_notify ({error}) after {} bytes", all.len()),
             }
         }
     }
 
-    /// Reads whatever comes until the server ends the connection.
+    /// Reads until the server ends the connection in any way.
     #[track_caller]
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -325,7 +326,7 @@ impl Client {
     }
 }
 
-/// An end without a word: of TCP, or of TLS.
+/// An abrupt end: a TCP reset, or TLS without close_notify.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
 }

@@ -52,7 +52,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("[planes.data]", r#"hosts = ["{instance}.auth.localhost"]"#),
     ("[directory]", "source = \"file\"\npath = \"directory.toml\"\nunknown = \"own_key\""),
     ("[identity]", r#"verify = "none""#),
-    // Port 9 discards, or more likely refuses; `World` puts real addresses here.
+    // Port 9 is the discard service, usually closed; `World` replaces it with real addresses.
     ("[upstreams.control]", r#"servers = ["127.0.0.1:9"]"#),
     ("[upstreams.data]", r#"servers = ["127.0.0.1:9"]"#),
     ("[upstreams.dispatcher]", r#"servers = ["127.0.0.1:9"]"#),
@@ -197,8 +197,8 @@ impl Config {
         Self { sections: sections.iter().map(section).collect() }
     }
 
-    /// Sets lines of a section, each `key = value`; a section that is not there is added, and a
-    /// `[[section]]` is always a new one.
+    /// Sets lines of a section, each `key = value`. A missing section is added; a `[[section]]` is
+    /// always added.
     pub fn with(mut self, header: &str, lines: &str) -> Self {
         let known = self.sections.iter().position(|section| section.header == header);
         let Some(at) = known.filter(|_| !header.starts_with("[[")) else {
@@ -211,7 +211,7 @@ impl Config {
         self
     }
 
-    /// Replaces a line in any section; for routes, which share one header.
+    /// Replaces a line in all sections; for routes, which share one header.
     #[track_caller]
     pub fn replacing(mut self, line: &str, by: &str) -> Self {
         let lines = self.sections.iter_mut().flat_map(|section| &mut section.lines);
@@ -223,7 +223,7 @@ impl Config {
         self
     }
 
-    /// Leaves a section out.
+    /// Removes a section.
     pub fn without(mut self, header: &str) -> Self {
         self.sections.retain(|section| section.header != header);
         self

@@ -10,15 +10,15 @@ use crate::upstream::{Received, Upstream};
 
 type Entries = Arc<Mutex<HashMap<String, Answer>>>;
 
-/// A directory on a port of its own.
+/// A directory on a free port.
 pub struct Directory {
-    /// What it runs on.
+    /// The HTTP server.
     pub server: Upstream,
     entries: Entries,
 }
 
 impl Directory {
-    /// Starts a directory that knows those of [`crate::config::DIRECTORY`].
+    /// Starts a directory with the entries of [`crate::config::DIRECTORY`].
     pub fn start() -> Self {
         let directory = Self { server: Upstream::start(), entries: Entries::default() };
         for (path, entry) in [
@@ -58,12 +58,12 @@ impl Directory {
         self.answer(path, Answer::ok(entry).field("Content-Type", "application/json"));
     }
 
-    /// Answers so to a question about an entry from now on.
+    /// Responds to a request for this entry with `answer` from now on.
     pub fn answer(&self, path: &str, answer: Answer) {
         self.entries.lock().unwrap().insert(path.to_owned(), answer);
     }
 
-    /// Knows nothing of an entry from now on.
+    /// Responds 404 for an entry from now on.
     pub fn remove(&self, path: &str) {
         self.entries.lock().unwrap().remove(path);
     }

@@ -27,7 +27,7 @@ pub const TOKENS: &str = "tokens.toml";
 pub const ACME: &str = "hidden-token-of-acme";
 /// The token of the owner of `ws_quiet`.
 pub const QUIET: &str = "hidden-token-of-quiet";
-/// A token that may look at `ws_acme` and change nothing.
+/// A token that may read `ws_acme` and change nothing.
 pub const READER: &str = "hidden-token-of-a-reader";
 /// The token of the backends.
 pub const BACKEND: &str = "hidden-token-of-a-backend";
@@ -65,8 +65,8 @@ const SECTIONS: &[(&str, &str)] = &[
     ("[log]", "level = \"info\""),
 ];
 
-/// The configuration most tests use: the contract's with its times in milliseconds, and receivers
-/// on this machine allowed. Health is the contract's own.
+/// The configuration most tests use: the retry schedule is scaled down to milliseconds, and
+/// receivers on this machine are allowed. `[health]` has production values.
 pub fn config() -> Config {
     Config::of(SECTIONS)
 }
@@ -118,7 +118,7 @@ impl Dispatcher {
         Self::start_in(Folder::new(), config, directory)
     }
 
-    /// Starts a dispatcher with variables of its environment.
+    /// Starts a dispatcher with these environment variables.
     #[track_caller]
     pub fn start_with(
         environment: &[(&'static str, String)],
@@ -143,7 +143,7 @@ impl Dispatcher {
         Self { process, folder, environment, addresses }
     }
 
-    /// Starts it again on the same files, once the process before has ended.
+    /// Starts it again on the same files, after the previous process has ended.
     #[track_caller]
     pub fn start_again(&mut self) {
         self.process.wait_for_exit();
@@ -158,17 +158,17 @@ impl Dispatcher {
         assert_eq!(code, Some(0), "{}", self.process.stderr().text());
     }
 
-    /// Kills it, with no chance to tidy up.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Where customers' calls come in.
+    /// The address for customers' calls.
     pub fn api_address(&self) -> &str {
         &self.addresses.api
     }
 
-    /// Where events come in.
+    /// The address for events.
     pub fn ingest_address(&self) -> &str {
         &self.addresses.ingest
     }
@@ -214,7 +214,7 @@ impl Dispatcher {
         answer["events"][0]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
-    /// Posts so many events of `ws_acme` in one call, and returns their ids.
+    /// Posts `count` events of `ws_acme` in one call, and returns their ids.
     #[track_caller]
     pub fn post_events(&self, kind: &str, count: usize) -> Vec<String> {
         let events: Vec<Value> = (0..count).map(|_| event("ws_acme", kind)).collect();
@@ -229,7 +229,7 @@ impl Dispatcher {
         Client::connect(&self.addresses.admin).call(request)
     }
 
-    /// The number that the metrics page gives for a name, labels and all.
+    /// The value of a metric, named with its labels as they are printed.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
         let page = self.call_admin(&Request::get("/metrics")).expect(200).text();
@@ -238,7 +238,7 @@ impl Dispatcher {
         line.trim().parse().unwrap()
     }
 
-    /// The lines about attempts on standard output.
+    /// The lines of the attempt log.
     pub fn attempts(&self) -> Vec<Value> {
         let lines = self.process.stdout().json().into_iter();
         lines.filter(|line| line["attempt"].is_u64()).collect()
@@ -255,18 +255,18 @@ impl Dispatcher {
         self.process.signal(name);
     }
 
-    /// The process's number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until the process is gone; `None` when a signal ended it.
+    /// Waits until the process has ended; `None` if a signal ended it.
     #[track_caller]
     pub fn wait_for_exit(&mut self) -> Option<i32> {
         self.process.wait_for_exit()
     }
 
-    /// The lines of its standard output: one for each attempt.
+    /// Its standard output: the attempt log.
     pub fn attempt_log(&self) -> &Lines {
         self.process.stdout()
     }
@@ -281,7 +281,7 @@ impl Dispatcher {
         &self.folder
     }
 
-    /// The memory it really uses, in bytes.
+    /// Its resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }
@@ -302,7 +302,7 @@ pub fn run(folder: &Folder, arguments: &[&str]) -> Finished {
     process::run(PROGRAM, folder, arguments)
 }
 
-/// A call that brings events, as a backend makes it.
+/// A backend's request that posts events.
 pub fn ingest_request(media_type: &str, body: &str) -> Request {
     Request::new("POST", "/internal/v1/events")
         .field("Content-Type", media_type)

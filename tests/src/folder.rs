@@ -1,4 +1,4 @@
-//! A directory of a test's own, removed at the end of the test.
+//! A temporary directory for one test, removed at its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Folder {
         Self { path }
     }
 
-    /// Where a file of this name is, or would be.
+    /// The path of a file of this name, which need not exist.
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -34,7 +34,7 @@ impl Folder {
         &self.path
     }
 
-    /// Replaces a file in one step, as a careful operator or a config map does.
+    /// Replaces a file atomically, as a careful operator or a config map does.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,8 +1,8 @@
-//! HTTP/2 frames as they stand on the wire (RFC 9113, 4.1), valid or not.
+//! HTTP/2 frames as bytes on the wire (RFC 9113, 4.1), valid or not.
 //!
-//! It checks and adds nothing: a test writes frames that it wants to be misread.
+//! It checks and adds nothing, so that a test can write invalid frames.
 
-/// What a client sends first of all.
+/// The connection preface, which a client sends first (RFC 9113, 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The largest payload that every server accepts.
@@ -61,11 +61,11 @@ pub fn code_name(code: u32) -> &'static str {
 pub struct Frame {
     /// A value of [`kind`], or an unknown one.
     pub kind: u8,
-    /// Of [`flag`].
+    /// Values of [`flag`], combined.
     pub flags: u8,
     /// The stream; 0 is the connection.
     pub stream: u32,
-    /// What follows the nine bytes of the head.
+    /// The bytes after the nine of the frame header.
     pub payload: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ impl Frame {
         Self { kind, flags, stream, payload: payload.into() }
     }
 
-    /// HEADERS with these fields, and nothing after them in their block.
+    /// HEADERS with all of these fields, and END_HEADERS.
     pub fn headers<N: AsRef<[u8]>, V: AsRef<[u8]>>(
         stream: u32,
         fields: &[(N, V)],
@@ -85,7 +85,7 @@ impl Frame {
         Self::new(kind::HEADERS, flags, stream, block(fields))
     }
 
-    /// HEADERS, and CONTINUATION where one frame has no room for all of these fields.
+    /// HEADERS, followed by CONTINUATION if these fields do not fit into one frame.
     pub fn head<N: AsRef<[u8]>, V: AsRef<[u8]>>(
         stream: u32,
         fields: &[(N, V)],
@@ -117,7 +117,7 @@ impl Frame {
         Self::new(kind::SETTINGS, 0, 0, payload)
     }
 
-    /// SETTINGS that acknowledge.
+    /// SETTINGS with ACK.
     pub fn settings_ack() -> Self {
         Self::new(kind::SETTINGS, flag::ACK, 0, [])
     }
@@ -137,7 +137,7 @@ impl Frame {
         Self::new(kind::WINDOW_UPDATE, 0, stream, by.to_be_bytes())
     }
 
-    /// The same with other flags.
+    /// The same frame with other flags.
     pub fn flags(self, flags: u8) -> Self {
         Self { flags, ..self }
     }
@@ -152,7 +152,7 @@ impl Frame {
         bytes
     }
 
-    /// Takes the first whole frame off `bytes`.
+    /// Removes the first complete frame from `bytes`, and returns it.
     pub fn take(bytes: &mut Vec<u8>) -> Option<Self> {
         let head: [u8; 9] = bytes.get(..9)?.try_into().unwrap();
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -162,14 +162,14 @@ impl Frame {
         Some(Self { kind: head[3], flags: head[4], stream, payload })
     }
 
-    /// The number that stands in four bytes of the payload.
+    /// The 32-bit number at an offset of the payload; 0 if the payload is too short.
     pub fn number(&self, at: usize) -> u32 {
         let bytes = self.payload.get(at..at + 4).unwrap_or(&[0; 4]);
         u32::from_be_bytes(bytes.try_into().unwrap())
     }
 }
 
-/// A field block (RFC 7541) in which nothing is indexed and nothing is squeezed.
+/// A field block (RFC 7541) without indexing and Huffman coding.
 pub fn block<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {

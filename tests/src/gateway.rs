@@ -42,7 +42,7 @@ impl Gateway {
         Self::start_as(&program(PROGRAM), &[], folder, config, directory)
     }
 
-    /// Starts a gateway by any path, with variables of its environment.
+    /// Starts a gateway by any path, with these environment variables.
     #[track_caller]
     pub fn start_as(
         program: &Path,
@@ -65,18 +65,19 @@ impl Gateway {
         gateway
     }
 
-    /// Where tenants connect.
+    /// The address for clients.
     pub fn http(&self) -> &str {
         &self.http
     }
 
-    /// Where tenants connect by TLS.
+    /// The address for clients over TLS.
     #[track_caller]
     pub fn https(&self) -> String {
         self.process.listening("https")
     }
 
-    /// The value of a metric, with its labels as they are printed; 0 where it has none yet.
+    /// The value of a metric, named with its labels as they are printed; 0 if it is not printed
+    /// yet.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.call_admin(&Request::get("/metrics")).expect(200).body;
@@ -85,17 +86,17 @@ impl Gateway {
         line.map_or(0.0, |value| value.parse().unwrap())
     }
 
-    /// The memory it really uses, in bytes.
+    /// Its resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }
 
-    /// Where the operator connects.
+    /// The address of the admin listener.
     pub fn admin(&self) -> &str {
         &self.admin
     }
 
-    /// Where a listener of this name is.
+    /// The address of the listener with this name.
     #[track_caller]
     pub fn listening(&self, listener: &str) -> String {
         self.process.listening(listener)
@@ -107,13 +108,13 @@ impl Gateway {
         Client::connect(&self.http)
     }
 
-    /// One request to the admin listener, on a connection of its own.
+    /// One request to the admin listener, on a new connection.
     #[track_caller]
     pub fn call_admin(&self, request: &Request) -> Response {
         Client::connect(&self.admin).call(request)
     }
 
-    /// What the admin listener knows about a key of a limit.
+    /// The admin listener's report on a key of a limit.
     #[track_caller]
     pub fn limit(&self, limit: &str, key: &str) -> Value {
         self.call_admin(&Request::get(&format!("/limits/{limit}/{key}"))).expect(200).json()
@@ -135,12 +136,12 @@ impl Gateway {
         allowed.unwrap_or_else(|| panic!("no allowance in {state}"))
     }
 
-    /// Replaces the configuration file, without asking for a reload.
+    /// Replaces the configuration file, without requesting a reload.
     pub fn write_config(&self, text: &str) {
         self.folder.write(CONFIG, text);
     }
 
-    /// Replaces the directory file, without asking for a reload.
+    /// Replaces the directory file, without requesting a reload.
     pub fn write_directory(&self, text: &str) {
         self.folder.write(DIRECTORY, text);
     }
@@ -156,7 +157,7 @@ impl Gateway {
         self.process.signal(name);
     }
 
-    /// The successors, in order.
+    /// The process ids of the successors, in order.
     pub fn successors(&self) -> Vec<u32> {
         let lines = self.log().json();
         let taken = lines.iter().filter(|line| line["message"] == "successor took over");
@@ -190,7 +191,7 @@ impl Gateway {
         line["error"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the process is gone; `None` when a signal ended it.
+    /// Waits until the process has ended; `None` if a signal ended it.
     #[track_caller]
     pub fn wait_for_exit(&mut self) -> Option<i32> {
         self.process.wait_for_exit()
@@ -211,12 +212,12 @@ impl Gateway {
         &self.folder
     }
 
-    /// The process's id.
+    /// The id of the process that was started first.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Releases the process, which must have ended, and hands on its files.
+    /// Waits until the process has ended, and returns its folder.
     #[track_caller]
     pub fn into_folder(mut self) -> Folder {
         self.wait_for_exit();
@@ -226,7 +227,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The first dies with its `Process`; its successors are no children of the test.
+        // Dropping `Process` kills the first; its successors are not children of the test.
         for id in self.successors() {
             process::signal(id, "KILL");
         }

@@ -1,4 +1,4 @@
-//! A HAProxy of a test's own, on a port of its own.
+//! A HAProxy for one test, on a free port.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,8 @@ impl Haproxy {
     /// of those lines.
     #[track_caller]
     pub fn start(bind: &str, server: &str) -> Self {
-        // HAProxy cannot choose a port; if another process takes this one first, the next will do.
+        // HAProxy cannot choose a free port; if another process takes this one first, another is
+        // tried.
         wait::until("a HAProxy that listens", || {
             let address = Upstream::refusing().address();
             Self::start_at(address, bind, server)
@@ -47,7 +48,7 @@ impl Haproxy {
         listens.then_some(Self { _process: process, address, _folder: folder })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -1,7 +1,6 @@
 //! Parses raw HTTP/1.1 messages, for both ends of the harness.
 //!
-//! Invariant: the raw bytes of a head are kept as they came, without unfolding, trimming or
-//! case changes.
+//! Invariant: the raw bytes of a head are kept unchanged: not unfolded, trimmed or changed in case.
 
 use std::io::{self, Read};
 
@@ -11,24 +10,24 @@ const HEAD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How a message's body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// After so many bytes.
+    /// After this number of bytes.
     Length(u64),
-    /// With a chunk of no bytes.
+    /// With an empty chunk.
     Chunked,
-    /// When the connection does.
+    /// At the end of the connection.
     UntilClose,
 }
 
-/// The first lines of a message, raw and parsed.
+/// The head of a message, raw and parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Every byte, the empty line included.
     pub raw: Vec<u8>,
     /// The request or status line.
     pub start: String,
-    /// Names and values in the order in which they came; names keep their case.
+    /// Names and values in the order of arrival; names keep their case.
     pub fields: Vec<(String, String)>,
 }
 
@@ -69,7 +68,7 @@ impl Head {
     }
 }
 
-/// A stream and what was read from it ahead of time.
+/// A stream, and the bytes that were read ahead from it.
 #[derive(Debug)]
 pub struct Reader<S> {
     stream: S,
@@ -92,14 +91,14 @@ impl<S: Read> Reader<S> {
         &mut self.stream
     }
 
-    /// The stream underneath, of which nothing has been read yet.
+    /// The stream underneath; panics if bytes were read ahead.
     #[track_caller]
     pub fn into_stream(self) -> S {
         assert!(self.ahead.is_empty(), "something was read ahead");
         self.stream
     }
 
-    /// The next message's head; `None` when the peer ended the connection before its first byte.
+    /// The next message's head; `None` if the peer ended the connection before its first byte.
     pub fn head(&mut self) -> io::Result<Option<Head>> {
         match self.until(b"\r\n\r\n") {
             Ok(raw) => Ok(Some(Head::parse(raw))),
@@ -130,7 +129,7 @@ impl<S: Read> Reader<S> {
         }
     }
 
-    /// Reads a body to its end and hands over each piece of its content as it comes.
+    /// Reads a body to its end, and passes each piece of its content to `piece` as it arrives.
     pub fn body(&mut self, framing: Framing, piece: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         match framing {
             Framing::Empty => Ok(()),

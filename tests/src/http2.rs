@@ -8,23 +8,23 @@ use std::net::TcpStream;
 use httlib_hpack::Decoder;
 
 use crate::authority::Authority;
-use crate::client::{Tls, prepare, read_tls, shake};
+use crate::client::{Tls, handshake, prepare, read_tls};
 use crate::frames::{FRAME_BYTES, Frame, PREFACE, code_name, flag, kind};
 use crate::http1::Head;
 use crate::request::Request;
 use crate::response::Response;
 
-/// The window that each side begins with.
+/// The initial flow-control window of each side.
 const WINDOW: i64 = 65_535;
 
-/// What became of a stream.
+/// How a stream ended.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// A whole answer.
+    /// A whole response.
     Answer(Response),
-    /// The server reset it, for this reason.
+    /// The server reset it, with this error code.
     Reset(&'static str),
-    /// The connection ended first: for the reason in a GOAWAY, where there was one.
+    /// The connection ended first; with the error code of its GOAWAY, if there was one.
     Gone(Option<&'static str>),
 }
 
@@ -44,29 +44,29 @@ pub struct Http2 {
     streams: HashMap<u32, Stream>,
     next: u32,
     window: i64,
-    /// What the server wants, by number.
+    /// The server's settings, by number.
     pub settings: HashMap<u16, u32>,
-    /// The last stream and the reason of the last GOAWAY.
+    /// The last stream and the error code of the last GOAWAY.
     pub goaway: Option<(u32, &'static str)>,
-    /// Whether SETTINGS and PINGs are answered, and windows opened again.
+    /// Whether it acknowledges SETTINGS and PINGs, and sends WINDOW_UPDATE.
     pub polite: bool,
     ended: bool,
 }
 
 impl Http2 {
-    /// Connects, and begins as every client does.
+    /// Connects, and sends the preface and empty SETTINGS.
     #[track_caller]
     pub fn connect(address: &str, authority: &Authority) -> Self {
         Self::connect_with(address, authority, &[])
     }
 
-    /// Connects, and begins with these settings.
+    /// Connects, and sends the preface and these settings.
     #[track_caller]
     pub fn connect_with(address: &str, authority: &Authority, settings: &[(u16, u32)]) -> Self {
         let mut client = Self::raw(address, authority);
         client.send(&[PREFACE, &Frame::settings(settings).bytes()].concat());
         while client.settings.is_empty() {
-            assert!(client.step(), "the server said nothing");
+            assert!(client.step(), "no SETTINGS arrived");
         }
         client
     }
@@ -75,7 +75,8 @@ impl Http2 {
     #[track_caller]
     pub fn raw(address: &str, authority: &Authority) -> Self {
         let socket = TcpStream::connect(address).and_then(prepare);
-        let tls = socket.and_then(|socket| shake(socket, &authority.speaking("h2"), "localhost"));
+        let tls =
+            socket.and_then(|socket| handshake(socket, &authority.speaking("h2"), "localhost"));
         let tls = tls.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
         assert_eq!(tls.conn.alpn_protocol(), Some(&b"h2"[..]));
         Self {
@@ -92,9 +93,9 @@ impl Http2 {
         }
     }
 
-    /// Sends exactly these bytes to a server that may have hung up.
+    /// Sends exactly these bytes to a server that may have closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
-        // The bytes that the server has sent by then can still be read.
+        // What the server sent before it closed can still be read.
         let _ = self.try_send(bytes);
     }
 
@@ -139,7 +140,7 @@ impl Http2 {
         id
     }
 
-    /// Sends a body as the server's windows let it, until the stream ends without us.
+    /// Sends a body as the server's windows allow; stops if the server ends the stream first.
     pub fn data(&mut self, id: u32, mut bytes: &[u8], end: bool) {
         if bytes.is_empty() {
             return self.frames(&[Frame::data(id, [], end)]);
@@ -204,32 +205,32 @@ impl Http2 {
         }
     }
 
-    /// How a stream that was answered was ended beside: by a reset, or not.
+    /// The error code of a RST_STREAM for this stream, also after a whole response.
     pub fn reset_of(&self, id: u32) -> Option<&'static str> {
         self.streams.get(&id)?.reset.map(code_name)
     }
 
-    /// The bytes of an answer so far.
+    /// The number of body bytes so far.
     pub fn body_so_far(&mut self, id: u32) -> usize {
         self.streams.entry(id).or_default().response.body.len()
     }
 
-    /// Reads until the server's GOAWAY or the end, and returns its reason.
+    /// Reads until the connection ends, and returns the error code of its GOAWAY.
     #[track_caller]
-    pub fn goodbye(&mut self) -> Option<&'static str> {
+    pub fn await_close(&mut self) -> Option<&'static str> {
         while !self.ended {
             self.step();
         }
         self.goaway.map(|(_, reason)| reason)
     }
 
-    /// Reads until the server's answer to a PING: all that it sent before has been seen then.
+    /// Sends a PING and reads until its ACK: all earlier frames of the server have then been read.
     #[track_caller]
     pub fn settle(&mut self) {
         assert!(self.try_settle(), "the connection has ended: {:?}", self.goaway);
     }
 
-    /// The same, where the connection may end instead; false then.
+    /// The same; false if the connection ends instead.
     pub fn try_settle(&mut self) -> bool {
         self.frames(&[Frame::ping(*b"settled?")]);
         while let Some(frame) = self.read() {
@@ -252,7 +253,7 @@ impl Http2 {
         !self.ended
     }
 
-    /// The next frame, as it came; nothing where the connection has ended.
+    /// The next frame, unprocessed; `None` if the connection has ended.
     #[track_caller]
     pub fn read(&mut self) -> Option<Frame> {
         let mut piece = vec![0; 64 * 1024];
@@ -264,7 +265,7 @@ impl Http2 {
                 Ok(0) => return None,
                 Ok(count) => self.ahead.extend_from_slice(&piece[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    panic!("the server says nothing and keeps the connection open")
+                    panic!("the server sends nothing and keeps the connection open")
                 }
                 Err(_) => return None,
             }

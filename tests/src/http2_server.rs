@@ -1,6 +1,6 @@
-//! A server that speaks HTTP/2 without TLS, frame by frame, as its script says.
+//! A scripted HTTP/2 server without TLS.
 //!
-//! It reads only where a request begins and ends; the test decides on the response.
+//! Of a request it only notices the beginning and the end; the test decides on the response.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::thread;
 use crate::frames::{FRAME_BYTES, Frame, PREFACE, flag, kind};
 use crate::wait::{Deadline, PATIENCE};
 
-/// What a server does once a request has begun.
+/// A step of a server's script, played once a request has begun.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Sends a head, or trailers.
@@ -31,30 +31,30 @@ pub enum Step {
         /// The error code.
         code: u32,
     },
-    /// Sends these bytes, which may be no frame.
+    /// Sends these bytes, which need not be a valid frame.
     Raw(Vec<u8>),
     /// Sends these bytes repeatedly, for as long as the peer reads them.
     Forever(Vec<u8>),
-    /// Goes on once the request has ended.
+    /// Waits until the request has ended.
     AwaitEnd,
     /// Closes the connection.
     Close,
 }
 
-/// Which request it is: its connection and its place on it, both counted from 0.
+/// Identifies a request: its connection and its index on it, both counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     /// The connection.
     pub connection: usize,
-    /// Its place on the connection.
+    /// Its index on the connection.
     pub nth: usize,
-    /// Its stream's number.
+    /// Its stream id.
     pub stream: u32,
 }
 
 type Script = dyn Fn(Begun) -> Vec<Step> + Send + Sync;
 
-/// A server on a port of its own.
+/// A server on a free port.
 pub struct Http2Server {
     address: SocketAddr,
     seen: Arc<(Mutex<Vec<Begun>>, Condvar)>,
@@ -66,7 +66,7 @@ impl Http2Server {
         Self::start_with(&[], script)
     }
 
-    /// The same, of a server that begins with these settings, each a number and a value.
+    /// The same; the server starts with these settings, each a number and a value.
     pub fn start_with(
         settings: &[(u16, u32)],
         script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static,
@@ -80,7 +80,7 @@ impl Http2Server {
             for (connection, stream) in listener.incoming().flatten().enumerate() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
                 let first = first.clone();
-                // An error is the client leaving.
+                // An error means that the client disconnected.
                 let serving = move || serve(&stream, &first, connection, &*script, &seen);
                 thread::Builder::new().name("http2".to_owned()).spawn(serving).unwrap();
             }
@@ -89,7 +89,7 @@ impl Http2Server {
         Self { address, seen }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
@@ -99,7 +99,7 @@ impl Http2Server {
         self.seen.0.lock().unwrap().clone()
     }
 
-    /// Waits until so many requests have begun.
+    /// Waits until at least `count` requests have begun.
     #[track_caller]
     pub fn wait_for(&self, count: usize) {
         let deadline = Deadline::after(PATIENCE);
@@ -152,7 +152,7 @@ fn serve(
             (kind::DATA, _) => {}
             _ => continue,
         }
-        // Steps before the end of the request run now, the others at the end.
+        // Steps before `AwaitEnd` run now, the others at the end of the request.
         let ended = frame.flags & flag::END_STREAM != 0;
         let Some(mut steps) = at_end.remove(&frame.stream) else { continue };
         let waits = steps.iter().position(|step| matches!(step, Step::AwaitEnd));

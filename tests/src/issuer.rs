@@ -1,6 +1,6 @@
 //! An issuer of tokens: its keys, tokens signed with them, and its published key set.
 //!
-//! Tokens of other libraries come from `tests/real/tokens.py`.
+//! Not here: tokens made by other libraries (`tests/real/tokens.py`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -40,7 +40,7 @@ impl Signer {
         self.token_named(&self.id, claims)
     }
 
-    /// The same, under another key's name.
+    /// The same, with another key id in its header.
     pub fn token_named(&self, id: &str, claims: &Value) -> String {
         let now = wait::unix_seconds();
         let mut whole = json!({ "iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 60 });
@@ -53,7 +53,7 @@ impl Signer {
     }
 }
 
-/// The set that these keys are published in.
+/// The JWKS with these keys.
 pub fn published(signers: &[&Signer]) -> String {
     let keys: Vec<Value> = signers.iter().map(|signer| signer.jwk()).collect();
     json!({ "keys": keys }).to_string()

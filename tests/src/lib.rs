@@ -1,11 +1,11 @@
-//! What the end-to-end tests run on: the real programs, raw clients, recording upstreams and
+//! The harness of the end-to-end tests: the real programs, raw clients, recording upstreams and
 //! receivers.
 //!
 //! A test states its input and its expected output as bytes, so nothing here corrects,
 //! normalises or retries anything. Every wait has a deadline and an error that names what it
 //! waited for.
 //!
-//! Not here: the tests themselves, which stand in `it/`, one module per story.
+//! Not here: the tests themselves (`it/`, one module per topic).
 
 #![expect(
     clippy::panic,
@@ -48,7 +48,7 @@ pub mod upstream;
 pub mod wait;
 pub mod world;
 
-/// The locks of [`modelled`], in the place where the gateway has its own.
+/// The locks of [`modelled`], at the path where the gateway has its own.
 mod sync {
     pub(crate) use std::sync::PoisonError;
 

@@ -11,11 +11,11 @@ use crate::wait::{Deadline, PATIENCE};
 /// The lines of one stream of a process up to now.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
-    shared: Arc<(Mutex<Said>, Condvar)>,
+    shared: Arc<(Mutex<Collected>, Condvar)>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct Collected {
     lines: Vec<String>,
     ended: bool,
 }
@@ -57,7 +57,7 @@ impl Lines {
         found.unwrap_or_else(|| panic!("no line says {what}:\n{}", self.text()))
     }
 
-    /// Waits for a JSON line that `is_it`; `None` when the stream ends or patience does.
+    /// Waits for a JSON line that `is_it`; `None` if the stream ends first or after [`PATIENCE`].
     pub fn find(&self, is_it: impl Fn(&Value) -> bool) -> Option<Value> {
         let deadline = Deadline::after(PATIENCE);
         let mut next = 0;
@@ -81,7 +81,7 @@ impl Lines {
         self.shared.0.lock().unwrap().ended
     }
 
-    /// Waits until the stream has ended, and gives all of it.
+    /// Waits until the stream has ended, and returns all of it.
     #[track_caller]
     pub fn to_end(&self) -> String {
         let deadline = Deadline::after(PATIENCE);
@@ -93,7 +93,7 @@ impl Lines {
         stream.lines.join("\n")
     }
 
-    fn change(&self, act: impl FnOnce(&mut Said)) {
+    fn change(&self, act: impl FnOnce(&mut Collected)) {
         act(&mut self.shared.0.lock().unwrap());
         self.shared.1.notify_all();
     }

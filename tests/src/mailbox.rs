@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::process::Process;
 use crate::{real, wait};
 
-/// An SMTP server on a port of its own.
+/// An SMTP server on a free port.
 #[derive(Debug)]
 pub struct Mailbox {
     process: Process,
@@ -41,15 +41,15 @@ impl Mailbox {
         lines.filter(|line| line["to"].is_array()).collect()
     }
 
-    /// How often a mail was put off.
+    /// How often a mail was deferred.
     pub fn refused(&self) -> usize {
         self.process.stdout().json().iter().filter(|line| line["refused"] == true).count()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are at least `count` mails.
     #[track_caller]
     pub fn wait(&self, count: usize) -> Vec<Value> {
         wait::within(wait::PATIENCE, || Some(self.mails()).filter(|mails| mails.len() >= count))
-            .unwrap_or_else(|| panic!("waited in vain for {count} mails: {:#?}", self.mails()))
+            .unwrap_or_else(|| panic!("timed out for {count} mails: {:#?}", self.mails()))
     }
 }

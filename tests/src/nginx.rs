@@ -1,4 +1,4 @@
-//! An nginx of a test's own, on a port of its own.
+//! An nginx for one test, on a free port.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,8 @@ impl Nginx {
     /// at and a folder for files.
     #[track_caller]
     pub fn start(servers: impl Fn(&str, &Path) -> String) -> Self {
-        // nginx cannot choose a port; if another process takes this one first, the next will do.
+        // nginx cannot choose a free port; if another process takes this one first, another is
+        // tried.
         wait::until("an nginx that serves", || {
             let address = Upstream::refusing().address();
             Self::start_at(address, &servers)
@@ -57,7 +58,7 @@ impl Nginx {
         serves.then_some(Self { child, address, folder })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -70,7 +71,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master stops its workers; killing it would leave them running.
+        // On SIGTERM the master stops its workers; a killed master would leave them running.
         let id = self.child.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
         let _ = self.child.wait();

@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::lines::Lines;
 use crate::wait;
 
-/// One of our programs while it runs; killed on drop.
+/// A running program; killed on drop.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -25,7 +25,7 @@ impl Process {
         Self::start_with(&[], name, folder, arguments)
     }
 
-    /// Starts one of our programs in `folder`, with variables of its environment.
+    /// Starts one of our programs in `folder`, with these environment variables.
     #[track_caller]
     pub fn start_with(
         environment: &[(&'static str, String)],
@@ -38,7 +38,7 @@ impl Process {
         Self::spawn(name, command.args(arguments).current_dir(folder.root()))
     }
 
-    /// Starts any program, with nothing to read.
+    /// Starts any program, without input.
     #[track_caller]
     pub fn spawn(name: &str, command: &mut Command) -> Self {
         let mut child = command
@@ -67,19 +67,19 @@ impl Process {
         assert!(signal(self.child.id(), name), "kill -s {name} {}", self.child.id());
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills it, and waits until it has ended.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until the process is gone; `None` when a signal ended it.
+    /// Waits until the process has ended; `None` if a signal ended it.
     #[track_caller]
     pub fn wait_for_exit(&mut self) -> Option<i32> {
         self.wait_for_exit_within(wait::PATIENCE)
     }
 
-    /// The same for a slow program.
+    /// The same, with a longer timeout for a slow program.
     #[track_caller]
     pub fn wait_for_exit_within(&mut self, patience: Duration) -> Option<i32> {
         let exit = wait::within(patience, || self.child.try_wait().unwrap());
@@ -88,7 +88,7 @@ impl Process {
         exit.code()
     }
 
-    /// The code it has ended with, if it has ended; -1 where a signal ended it.
+    /// Its exit code, if it has ended; -1 if a signal ended it.
     pub fn try_wait(&mut self) -> Option<i32> {
         let exit = self.child.try_wait().unwrap();
         exit.map(|exit| exit.code().unwrap_or(-1))
@@ -109,7 +109,7 @@ impl Process {
         self.child.id()
     }
 
-    /// The memory it really uses, in bytes.
+    /// Its resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -123,21 +123,21 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- what {} said:\n{}", self.name, self.stderr.text());
+            eprintln!("--- log of {}:\n{}", self.name, self.stderr.text());
         }
     }
 }
 
-/// Sends a signal by its name to any process. False where there is no such process.
+/// Sends a signal by its name to any process; false if there is no such process.
 pub fn signal(id: u32, name: &str) -> bool {
     let mut kill = Command::new("kill");
     kill.args(["-s", name, &id.to_string()]).stderr(Stdio::null()).status().unwrap().success()
 }
 
-/// What a command that ended has left behind.
+/// The result of a command that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code; `None` when a signal ended it.
+    /// Its exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// Its standard output.
     pub stdout: String,
@@ -165,15 +165,15 @@ pub fn run(name: &str, folder: &Folder, arguments: &[&str]) -> Finished {
     finish(Process::start(name, folder, arguments))
 }
 
-/// Waits for the end of a process, and gives what it has left.
+/// Waits for the end of a process, and returns its exit code and output.
 #[track_caller]
 pub fn finish(mut process: Process) -> Finished {
     let code = process.wait_for_exit();
     Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
 }
 
-/// The path of a program under test: beside the tests or the bench that runs it, or the value of
-/// `WEIR_GATEWAY_BIN` and the like.
+/// The path of a program under test: the value of `WEIR_GATEWAY_BIN` and the like, or beside the
+/// test or bench that runs it.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let variable = format!("{}_BIN", name.to_uppercase().replace('-', "_"));
@@ -181,7 +181,7 @@ pub fn program(name: &str) -> PathBuf {
         return path.into();
     }
     let own = env::current_exe().unwrap();
-    // A test is one folder below what it tests.
+    // A test binary is one folder below the programs.
     let mut folders = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     let found = folders.find(|path| path.exists());
     found.unwrap_or_else(|| {

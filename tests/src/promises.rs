@@ -1,19 +1,20 @@
-//! What the dispatcher promises of its deliveries, judged from outside: what was acknowledged is
-//! taken, in time, at its pace, and a second time only for a cause.
+//! The dispatcher's promises about deliveries, checked from outside: an acknowledged event is
+//! delivered (its endpoint answers 2xx: it "takes" the event), on schedule, within the rate limit,
+//! and again only for a known cause.
 //!
-//! The simulation and the survival runs report what they did and what endpoints saw. A report is
-//! judged at once, and what is owed at the end.
+//! The simulation and the survival runs report their own actions and what endpoints saw. Each
+//! report is checked at once; missing deliveries are found at the end.
 //!
 //! # Invariants
 //!
-//! 1. No clock, no IO, and no statement of the dispatcher but that it gave a delivery up, which is
-//!    judged too.
-//! 2. Instants are intervals. What they leave in doubt counts for the dispatcher.
-//! 3. Attempts of one event at one endpoint are reported in their order, each with its end before
-//!    the next.
+//! 1. No clock and no IO. Of the dispatcher's own statements only "given up" is used, and that is
+//!    checked too.
+//! 2. Instants are intervals; where an interval leaves a doubt, the dispatcher gets the benefit.
+//! 3. Attempts of one event at one endpoint are reported in order; the end of each is reported
+//!    before the next starts.
 //!
-//! Not here: what one observer alone can know: exact due times, turns and slots (the simulation),
-//! how long a slow machine hides an outcome (`survival`).
+//! Not here: checks that only one observer can make: exact due times, round-robin order and slots
+//! (the simulation), how long a slow machine delays the recording of an outcome (`survival`).
 
 pub mod pace;
 pub mod same;
@@ -21,12 +22,12 @@ pub mod same;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 
-/// An instant between two, both included, in microseconds.
+/// An instant known to lie in an interval, both ends included, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
-    /// It is not before.
+    /// The earliest that it can be.
     pub earliest: u64,
-    /// It is not after.
+    /// The latest that it can be.
     pub latest: u64,
 }
 
@@ -38,29 +39,29 @@ impl When {
     }
 }
 
-/// What is promised.
+/// One promise of the dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// What was acknowledged is taken, or given up, or its webhook is deleted.
+    /// An acknowledged event is taken or given up, unless its webhook is deleted.
     NothingLost,
-    /// What was refused never arrives.
+    /// A refused event never arrives.
     Refused,
-    /// Of a call without an answer all arrives, or nothing.
+    /// Of an unanswered call, all events arrive or none.
     CutOff,
-    /// An event has one id and the same bytes each time.
+    /// An event has the same id and the same bytes each time.
     Same,
-    /// No window holds more starts at an endpoint than its pace allows.
+    /// No window has more attempts at an endpoint than its rate limit allows.
     Pace,
-    /// What was taken arrives again only for a cause.
+    /// An event that was taken arrives again only for a [`Cause`].
     TakenOnce,
-    /// After a failure the next attempt waits for its delay.
+    /// After a failure the next attempt waits for the retry delay.
     RetryDelay,
-    /// No delivery is given up before its time.
+    /// No delivery is given up before `give_up_after`.
     GiveUp,
 }
 
 impl Promise {
-    /// Whether it is promised of a wall clock that is not set.
+    /// Whether it holds only while the wall clock is not set.
     pub fn needs_the_clock(self) -> bool {
         matches!(self, Self::RetryDelay | Self::GiveUp)
     }
@@ -81,7 +82,7 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A promise that was not kept, and how.
+/// A broken promise, with a description.
 #[derive(Clone, Debug)]
 pub struct Broken {
     /// Which.
@@ -100,45 +101,44 @@ fn broken<T>(promise: Promise, story: String) -> Result<T, Broken> {
     Err(Broken { promise, story })
 }
 
-/// Why an event came again.
+/// Why an event that was taken may arrive again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The process was killed, or ended by itself, before it must have recorded the answer.
+    /// The process was killed or crashed before the result had to be on disk.
     Ended,
-    /// The answer came after the deadline.
+    /// The response was sent after the deadline.
     Late,
-    /// The answer was in time for its endpoint, and the process says that it was not: a machine
-    /// with too much to do.
+    /// The endpoint responded in time, but the process logged a timeout: an overloaded machine.
     TimedOut,
-    /// The process stood still until the deadline was over.
+    /// The process was suspended until the deadline had passed.
     Frozen,
-    /// Its owner asked for it.
+    /// Its owner requested a redelivery.
     Redelivered,
 }
 
-/// An attempt, as its endpoint saw it begin.
+/// The start of an attempt, as its endpoint saw it.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// When it started.
     pub start: When,
-    /// Whether others had come on its connection before.
+    /// Whether its connection had carried an earlier request.
     pub reused: bool,
 }
 
-/// What an endpoint did with an attempt.
+/// How an endpoint ended an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It took it.
+    /// It answered 2xx.
     Taken,
-    /// It failed; the next attempt comes so many microseconds later at the soonest.
+    /// It failed; the next attempt starts after `delay` at the earliest.
     Failed {
-        /// How many.
+        /// In microseconds.
         delay: u64,
     },
-    /// The same, without a byte of an answer: where the connection was reused, one attempt on a
-    /// fresh one may follow at once.
+    /// The connection was closed without a byte of a response: if it was a reused connection, one
+    /// attempt on a new connection may follow at once.
     Closed {
-        /// How many.
+        /// In microseconds.
         delay: u64,
     },
 }
@@ -148,25 +148,25 @@ pub enum Ending {
 pub struct End {
     /// How it ended.
     pub ending: Ending,
-    /// When, at the soonest.
+    /// When it ended, at the earliest.
     pub at: u64,
-    /// Why the answer need not count.
+    /// Why the dispatcher may not have received or recorded the response, if so.
     pub cause: Option<Cause>,
-    /// A process that ends then, or later, has recorded it.
+    /// From this time on the result is on disk: a later crash does not lose it.
     pub recorded: u64,
 }
 
-/// What is known of an event and an endpoint.
+/// The known state of one event at one endpoint.
 #[derive(Debug, Default)]
 struct Pair {
-    /// Since when it is owed.
+    /// Since when its delivery is required.
     owed: Option<u64>,
     /// When it was last taken or given up.
     settled: Option<u64>,
-    /// The start of the first attempt since it is owed.
+    /// The start of the first attempt since its delivery was last required.
     first: Option<u64>,
     last: Option<(Attempt, Option<End>)>,
-    /// Its owner has asked for it since.
+    /// Whether its owner requested a redelivery since the last attempt started.
     asked: bool,
 }
 
@@ -176,10 +176,10 @@ impl Pair {
     }
 }
 
-/// The promises, and what was reported: of events `E`, each for one or more endpoints `L`.
+/// Checks the promises against the reports about events `E`, each for one or more endpoints `L`.
 #[derive(Debug)]
 pub struct Promises<E, L> {
-    /// From the first attempt to the last, in microseconds, pauses apart.
+    /// From the first attempt to the last, in microseconds, without pauses of the webhook.
     pub give_up_after: u64,
     pairs: BTreeMap<(E, L), Pair>,
     refused: BTreeSet<E>,
@@ -188,7 +188,7 @@ pub struct Promises<E, L> {
 }
 
 impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
-    /// Nothing was reported yet.
+    /// A checker without any report.
     pub fn new(give_up_after: u64) -> Self {
         let (pairs, refused) = (BTreeMap::new(), BTreeSet::new());
         Self { give_up_after, pairs, refused, cut_off: Vec::new(), ends: Vec::new() }
@@ -198,22 +198,24 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         self.pairs.entry(pair).or_default()
     }
 
-    /// A call was answered 202: this is owed.
+    /// Reports that a call was answered 202: this delivery is required.
     pub fn acknowledged(&mut self, pair: (E, L)) {
         self.pair(pair).owed.get_or_insert(0);
     }
 
-    /// No call with this event was answered 202, and each was answered or never sent.
+    /// Reports that no call with this event was answered 202, and that each was answered or never
+    /// sent.
     pub fn refused(&mut self, event: E) {
         self.refused.insert(event);
     }
 
-    /// A call was never answered that asked for these.
+    /// Reports a call with these deliveries that was never answered.
     pub fn cut_off(&mut self, pairs: Vec<(E, L)>) {
         self.cut_off.push(pairs);
     }
 
-    /// An owner asked for it once more; where that was acknowledged it is owed anew.
+    /// Reports that an owner requested a redelivery; if it was `acknowledged`, delivery is required
+    /// again.
     pub fn redelivered(&mut self, pair: (E, L), at: u64, acknowledged: bool) {
         let known = self.pair(pair);
         known.asked = true;
@@ -222,12 +224,12 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         }
     }
 
-    /// The process ended other than in order; reported in the order of time.
+    /// Reports a crash or a kill of the process; reports must be in order of time.
     pub fn process_ended(&mut self, when: When) {
         self.ends.push(when);
     }
 
-    /// An event arrives anywhere.
+    /// Checks an event that arrives at any endpoint.
     pub fn arrives(&self, event: &E) -> Result<(), Broken> {
         match self.refused.contains(event) {
             true => broken(Promise::Refused, format!("{event:?} arrives, and was refused")),
@@ -235,7 +237,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         }
     }
 
-    /// An attempt begins at an endpoint. Gives what explains it, where that is needed.
+    /// Reports that an attempt starts at an endpoint. Returns the cause if the attempt needs one.
     pub fn started(&mut self, pair: (E, L), next: Attempt) -> Result<Option<Cause>, Broken> {
         let (ends, give_up_after) = (&self.ends, self.give_up_after);
         let named = || format!("{:?} at {:?}", pair.0, pair.1);
@@ -245,7 +247,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         let first = *known.first.get_or_insert(next.start.earliest);
         let Some((one, end)) = before else { return Ok(None) };
         let recorded = end.map_or(u64::MAX, |end| end.recorded);
-        // The first that can have ended it.
+        // The first crash that can have interrupted the previous attempt.
         let killed = ends.get(ends.partition_point(|end| end.latest < one.start.earliest));
         let killed = killed.is_some_and(|killed| {
             killed.earliest < recorded && killed.earliest <= next.start.latest
@@ -266,7 +268,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
                 ending: Ending::Failed { delay } | Ending::Closed { delay }, at, ..
             }) => (at, delay),
         };
-        // The last comes when it is time for it, whatever the delay.
+        // The last attempt starts at `give_up_after`, whatever the delay.
         let is_last = next.start.latest >= first.saturating_add(give_up_after);
         if next.start.latest < at.saturating_add(delay) && !is_last {
             let story = format!("{} came too early: {one:?}, {end:?}, {next:?}", named());
@@ -275,7 +277,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         Ok(None)
     }
 
-    /// The latest attempt has ended.
+    /// Reports the end of the latest attempt.
     pub fn ended(&mut self, pair: (E, L), end: End) {
         let known = self.pair(pair);
         if let Some((_, last)) = &mut known.last {
@@ -286,19 +288,19 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         }
     }
 
-    /// An endpoint took it from a process that is no more.
+    /// Reports that an endpoint took it from a process that has since ended.
     pub fn taken(&mut self, pair: (E, L), at: u64) {
         self.pair(pair).settle(at);
     }
 
-    /// The outcome of the latest attempt is on disk.
+    /// Reports that the result of the latest attempt is on disk.
     pub fn recorded(&mut self, pair: (E, L), at: u64) {
         if let Some((_, Some(end))) = &mut self.pair(pair).last {
             end.recorded = end.recorded.min(at);
         }
     }
 
-    /// A failure before now delays no attempt: the webhook was reactivated.
+    /// Cancels the retry delay of an earlier failure: the webhook was reactivated.
     pub fn needs_no_delay(&mut self, pair: (E, L)) {
         if let Some((_, Some(end))) = &mut self.pair(pair).last
             && end.ending != Ending::Taken
@@ -307,7 +309,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         }
     }
 
-    /// It is given up, then at the latest.
+    /// Reports that it was given up, at `at` at the latest.
     pub fn given_up(&mut self, pair: (E, L), at: u64) -> Result<(), Broken> {
         let least = self.give_up_after;
         let known = self.pairs.entry(pair.clone()).or_default();
@@ -321,12 +323,12 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         }
     }
 
-    /// Whether it was taken or given up since it is owed.
+    /// Whether it was taken or given up since its delivery was last required.
     pub fn is_settled(&self, pair: &(E, L)) -> bool {
         self.pairs.get(pair).is_some_and(|one| one.settled.is_some() && one.settled >= one.owed)
     }
 
-    /// What is owed at the end, but for what is `excused`: it waits, or its webhook is deleted.
+    /// What is missing at the end, except the `excused`: still waiting, or its webhook is deleted.
     pub fn at_the_end(&self, excused: impl Fn(&(E, L)) -> bool) -> Vec<Broken> {
         let owed = self.pairs.iter().filter(|(_, one)| one.owed.is_some());
         let lost = owed.filter(|(pair, _)| !self.is_settled(pair) && !excused(pair));

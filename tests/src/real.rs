@@ -1,7 +1,7 @@
 //! Third-party packages that a receiver would use: where `./test` installs them, and how to run
 //! them.
 //!
-//! Their programs stand in `tests/real/`.
+//! The programs that use them are in `tests/real/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process::{Finished, Process, finish};
 
-/// Where the repository is.
+/// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -22,7 +22,7 @@ pub fn python(file: &str) -> Command {
     command
 }
 
-/// A program that a Python package has brought with it.
+/// A program that a Python package installs.
 #[track_caller]
 pub fn python_tool(name: &str) -> Command {
     Command::new(set_up(&format!("target/real/python/bin/{name}")))
@@ -31,7 +31,7 @@ pub fn python_tool(name: &str) -> Command {
 /// A command that runs a file of the repository with Node, beside the packages of `./test`.
 #[track_caller]
 pub fn node(file: &str) -> Command {
-    // Of each copy, for tests run at once.
+    // Numbers the copies of tests that run at the same time.
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let packages = set_up("target/real/node/node_modules");
     // Node looks for packages above the file it runs, so the file goes beside them.
@@ -53,7 +53,7 @@ pub fn run(command: &mut Command) -> Finished {
     finish(Process::spawn(&name, command))
 }
 
-/// What `./test` has set up.
+/// The path of something that `./test` installs; panics if it is missing.
 #[track_caller]
 fn set_up(path: &str) -> PathBuf {
     let path = root().join(path);

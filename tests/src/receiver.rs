@@ -14,7 +14,7 @@ use crate::http1::Head;
 use crate::upstream::{Received, Upstream};
 use crate::wait::{self, Deadline};
 
-/// The header of the contract, §5.2.
+/// The name of the signature header in the tests' configuration.
 pub const SIGNATURE: &str = "Service-Signature";
 
 /// A delivery as it arrived.
@@ -55,13 +55,13 @@ impl Delivered {
         })
     }
 
-    /// The event's id, of which the receiver deduplicates.
+    /// The event's id, by which a receiver deduplicates.
     #[track_caller]
     pub fn id(&self) -> String {
         self.envelope()["id"].as_str().unwrap().to_owned()
     }
 
-    /// A field that stands there exactly once.
+    /// The value of a field that must occur exactly once.
     #[track_caller]
     pub fn field(&self, name: &str) -> String {
         let values = self.head.all(name);
@@ -85,7 +85,7 @@ impl Delivered {
         Signed { t: t.parse().unwrap(), v1: values("v1") }
     }
 
-    /// Checks the signature as the documents tell receivers to: the HMAC, and its age.
+    /// Checks the signature as the documentation advises receivers: the HMAC, and its age.
     #[track_caller]
     pub fn verify(&self, secret: &str) {
         let signed = self.signed();
@@ -94,7 +94,7 @@ impl Delivered {
         assert!((self.at_ms / 1_000).abs_diff(signed.t) <= 300, "{signed:?} is stale");
     }
 
-    /// Checks the signature of Standard Webhooks, which accompanies the other one.
+    /// Checks the signature of Standard Webhooks, which a delivery has as well.
     #[track_caller]
     pub fn verify_standard(&self, secret: &str) {
         let [id, timestamp] = ["webhook-id", "webhook-timestamp"].map(|name| self.field(name));
@@ -110,7 +110,7 @@ pub fn sign(secret: &str, t: u64, body: &[u8]) -> String {
     hex::encode(mac(secret.as_bytes(), &[format!("{t}.").as_bytes(), body].concat()))
 }
 
-/// The signature of Standard Webhooks: base64 over `id.t.body`, keyed with what the secret encodes.
+/// The signature of Standard Webhooks: base64 over `id.t.body`, keyed with the decoded secret.
 #[track_caller]
 pub fn sign_standard(secret: &str, id: &str, t: u64, body: &[u8]) -> String {
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
@@ -118,7 +118,7 @@ pub fn sign_standard(secret: &str, id: &str, t: u64, body: &[u8]) -> String {
     format!("v1,{}", STANDARD.encode(mac(&key, &message)))
 }
 
-/// The hex of a SHA-256, as the file of tokens has it.
+/// The hex of a SHA-256, as in the file of tokens.
 pub fn sha256(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
@@ -129,7 +129,7 @@ fn mac(key: &[u8], message: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// A receiver on a port of its own; any path on it is an endpoint.
+/// A receiver on a free port; any path on it is an endpoint.
 pub struct Receiver {
     upstream: Upstream,
 }
@@ -188,16 +188,16 @@ impl Receiver {
         self.upstream.look(|seen| seen.requests.iter().filter(|request| request.complete).count())
     }
 
-    /// Waits until so many deliveries have arrived whole.
+    /// Waits until at least `count` deliveries have arrived whole.
     #[track_caller]
     pub fn wait(&self, count: usize) -> Vec<Delivered> {
         let enough = || (self.count() >= count).then(|| self.deliveries());
         wait::within(wait::PATIENCE, enough).unwrap_or_else(|| {
-            panic!("waited in vain for {count} deliveries; saw {}", self.count())
+            panic!("timed out waiting for {count} deliveries; saw {}", self.count())
         })
     }
 
-    /// Checks that nothing arrives for so long.
+    /// Checks that nothing arrives for `time`.
     #[track_caller]
     pub fn assert_quiet(&self, time: std::time::Duration) {
         let seen = || self.upstream.look(|seen| seen.requests.len());
@@ -210,7 +210,7 @@ impl Receiver {
     }
 }
 
-/// Ways in which a receiver makes life hard, each with a name.
+/// Hostile responses, each with a name.
 pub fn hostile() -> Vec<(&'static str, Answer)> {
     let second = std::time::Duration::from_secs(1);
     let hour = 3_600;
@@ -228,7 +228,7 @@ pub fn hostile() -> Vec<(&'static str, Answer)> {
     ]
 }
 
-/// Answers that are a success however their body goes on.
+/// Responses that are a success whatever their body does.
 pub fn generous() -> Vec<(&'static str, Answer)> {
     let second = std::time::Duration::from_secs(1);
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n";
@@ -242,7 +242,7 @@ pub fn generous() -> Vec<(&'static str, Answer)> {
     ]
 }
 
-/// A head of so many fields, and no end of it.
+/// A head with `count` fields, without its end.
 fn fields(count: usize) -> Vec<u8> {
     let mut bytes = b"HTTP/1.1 200 OK\r\n".to_vec();
     bytes.extend((0..count).flat_map(|number| format!("X-{number}: y\r\n").into_bytes()));

@@ -10,7 +10,7 @@ pub fn data_host(instance: &str) -> String {
     format!("{instance}.auth.localhost")
 }
 
-/// A request, to be sent as it is.
+/// A request, sent exactly as written.
 #[derive(Clone, Debug)]
 pub struct Request {
     method: String,
@@ -60,13 +60,13 @@ impl Request {
         self
     }
 
-    /// Gives it a body of known length.
+    /// Sets a body of known length.
     pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.body = Some(Body::Fixed(bytes.into()));
         self
     }
 
-    /// Gives it a body in chunks.
+    /// Sets a body in chunks.
     pub fn chunks<B: AsRef<[u8]>>(mut self, chunks: &[B]) -> Self {
         self.body = Some(Body::Chunks(chunks.iter().map(|chunk| chunk.as_ref().into()).collect()));
         self
@@ -77,7 +77,7 @@ impl Request {
         self.method == "HEAD"
     }
 
-    /// Its head as HTTP/2 has it: pseudo-fields first, names in lower case.
+    /// Its head for HTTP/2: pseudo-fields first, names in lower case.
     pub fn pseudo_fields(&self) -> Vec<(String, String)> {
         let pseudo = [
             (":method", &self.method),
@@ -135,7 +135,7 @@ impl Request {
     }
 }
 
-/// One chunk as it stands on the wire; of nothing, it is the last.
+/// One chunk as sent on the wire; an empty one is the last chunk.
 pub fn chunk(piece: impl AsRef<[u8]>) -> Vec<u8> {
     let piece = piece.as_ref();
     let mut bytes = format!("{:x}\r\n", piece.len()).into_bytes();

@@ -15,7 +15,7 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The 1xx heads that came first.
     pub interim: Vec<Head>,
-    /// The fields that came last, where HTTP/2 brought any.
+    /// The trailers of an HTTP/2 response.
     pub trailers: Head,
 }
 
@@ -24,11 +24,11 @@ pub struct Response {
 pub struct Allowance {
     /// The limit's name in the configuration.
     pub resource: String,
-    /// What is allowed.
+    /// The allowance.
     pub limit: u64,
-    /// What is left of it.
+    /// The remaining part of it.
     pub remaining: u64,
-    /// The Unix second at which all of it is back.
+    /// The Unix second at which the whole allowance is available again.
     pub reset: u64,
 }
 
@@ -111,7 +111,7 @@ impl Response {
     pub fn retry_after(&self) -> u64 {
         let text = self.field("retry-after").unwrap_or_else(|| panic!("{}", self.head_text()));
         let seconds = text.parse().unwrap_or_else(|_| panic!("{text:?} is not whole seconds"));
-        assert!(seconds >= 1, "a client that waits 0 s would hammer");
+        assert!(seconds >= 1, "Retry-After must be at least 1");
         seconds
     }
 

@@ -1,8 +1,9 @@
-//! Random numbers from a seed: what a seed decides, it decides again.
+//! Random numbers from a seed: the same seed gives the same numbers.
 //!
-//! Each is `#[inline]`: the simulation, which is compiled with optimisation, needs millions.
+//! Its functions are `#[inline]`: the simulation, which is compiled with optimisation, calls them
+//! millions of times.
 //!
-//! Not here: what else makes a run differ from another, such as threads and disks.
+//! Not here: other sources of nondeterminism, such as threads and disks.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ impl SeededRng {
         Self(seed ^ STEP)
     }
 
-    /// One of a seed's streams: each is as good as another seed.
+    /// One of a seed's streams: each is as independent as another seed.
     #[inline]
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self(Self(seed).next() ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93))
@@ -35,19 +36,19 @@ impl SeededRng {
         twice ^ (twice >> 31)
     }
 
-    /// One of 0..`end`; 0 where that is empty.
+    /// A number in 0..`end`; 0 if the range is empty.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// True `percent` times in a hundred.
+    /// True with a probability of `percent` in a hundred.
     #[inline]
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// An element of `these`, where there is one.
+    /// A random element of `these`, if there is one.
     #[inline]
     pub fn pick<'a, T>(&mut self, these: &'a [T]) -> Option<&'a T> {
         if these.is_empty() { None } else { these.get(self.below(these.len() as u64) as usize) }

@@ -1,15 +1,16 @@
 //! DNS names whose name servers never answer: a preloaded library replaces the system's
 //! resolver in a program under test.
 //!
-//! A name that ends in `.silent` takes as long as a resolver waits for silent servers, and then
-//! fails in the same way. All other names go to the system's resolver.
+//! The lookup of a name that ends in `.silent` takes as long as the system's resolver waits for
+//! servers that never answer, and then fails as it would. All other names are looked up normally.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::folder::Folder;
 
-/// The resolver's own patience: two tries of five seconds at each of three servers.
+/// 30 s is the timeout of the system's resolver: two tries of five seconds at each of three
+/// servers.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

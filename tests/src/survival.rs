@@ -1,15 +1,16 @@
-//! Whether weir-dispatcher keeps its word while it is killed, stopped, starved of disk and has its
-//! clock set: the real program under load, and a history of what was acknowledged and what arrived.
+//! Checks that weir-dispatcher keeps its promises while it is killed and suspended, its disk fills
+//! up and its clock is set: the real program under load, and a history of the acknowledged events
+//! and the deliveries that arrived.
 //!
-//! `tests/it/dispatching/faults.rs` runs it for seconds, `benches/src/bin/survive.rs` for hours.
+//! `tests/it/dispatching/faults.rs` runs this for seconds, `benches/src/bin/survive.rs` for hours.
 //!
 //! # Invariants
 //!
-//! 1. The checker (`history`, `receivers`, `judge`) believes nothing that the dispatcher says of
-//!    itself, but for what it gave up, which is judged too, and for timeouts on a slow machine,
-//!    which are counted apart (`logs`).
-//! 2. What is done to the process is in the history before it is done.
-//! 3. At the end every receiver is healthy, and everything must have arrived.
+//! 1. The checker (`history`, `receivers`, `judge`) trusts none of the dispatcher's own statements,
+//!    with two exceptions: deliveries that were given up, which are checked too, and timeouts on a
+//!    slow machine, which are counted separately (`logs`).
+//! 2. The time of a fault in the history starts before the fault is injected.
+//! 3. At the end every receiver is healthy, and every event must have arrived.
 
 pub mod cast;
 pub mod clients;
@@ -39,53 +40,54 @@ use self::wall_clock::WallClock;
 use crate::rng::SeededRng;
 use crate::wait::Deadline;
 
-/// Backends that post at one time.
+/// Backends that post at the same time.
 const BACKENDS: u64 = 4;
 
-/// How long it may take until nothing waits, once every receiver is healthy: as many deliveries as
-/// may be outstanding at one endpoint take seven windows of its pace.
+/// How long the queue may take to empty once every receiver is healthy. If all outstanding
+/// deliveries (about 6,000, `clients`) were at one endpoint, they would take twelve windows of its
+/// rate limit: 240 s.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
-/// Further ahead than any clock is set meanwhile.
+/// Further ahead than any fault sets the clock.
 const AHEAD_SECONDS: i64 = 5 * 86_400;
 
-/// What a run is.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The dispatcher.
+    /// The dispatcher's executable.
     pub program: PathBuf,
-    /// Where its files and the history go. There is nothing of an earlier run.
+    /// For its files and the history; empty before the run.
     pub folder: PathBuf,
-    /// What it is about.
+    /// Which kind of faults.
     pub part: Part,
     /// How long faults are injected, at least.
     pub time: Duration,
     /// How many faults are injected, at least.
     pub faults: u64,
-    /// How much there is of everything.
+    /// How long faults last, and how large bursts are.
     pub scale: Scale,
-    /// What decides what happens.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// Why a run did not take place.
+/// Why a run was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skipped {
-    /// There is no libfaketime: Debian's package `faketime`.
+    /// libfaketime is not installed (Debian's package `faketime`).
     NoFaketime,
 }
 
-/// What came of a run, and how it was done.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// What came of it.
+    /// What the checker found.
     pub verdict: Verdict,
-    /// How the disk was filled.
+    /// How the disk was filled, in words.
     pub disk: &'static str,
 }
 
-/// Runs it: load and faults, then peace until nothing waits, then judgement. `told` hears of each
-/// fault what is known so far.
+/// Runs load and faults, then waits without faults until the queue is empty, then checks the
+/// history. Calls `told` with the history so far after each fault.
 pub fn run(plan: &Plan, told: &dyn Fn(&History)) -> Result<Ran, Skipped> {
     let Plan { folder, part, seed, .. } = plan;
     std::fs::create_dir_all(folder).unwrap();
@@ -117,24 +119,24 @@ pub fn run(plan: &Plan, told: &dyn Fn(&History)) -> Result<Ran, Skipped> {
     Ok(Ran { verdict, disk: how })
 }
 
-/// What is known at the end beside the history.
+/// The results that are not in the history.
 struct Left {
-    /// What had been given up before everything was sent again.
+    /// The deliveries that were given up, before all of them were redelivered.
     given_up: Vec<GivenUp>,
     /// The webhooks' ids, in the order of [`cast::HOOKS`].
     webhooks: Vec<String>,
 }
 
-/// Sets it when it goes, also where something panics: others wait for it.
-struct Sets<'a>(&'a AtomicBool);
+/// Sets the flag on drop, also in a panic: other threads run until it is set.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Sets<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-/// Load and faults, then peace.
+/// Runs load and faults, then waits without faults until the queue is empty.
 fn live(
     plan: &Plan,
     receivers: &Receivers,
@@ -145,10 +147,10 @@ fn live(
     let history = &*Arc::clone(&victim.history);
     let addresses = victim.addresses.clone();
     let (mut owner, secrets) = Owner::register(history, receivers, &addresses);
-    receivers.know(secrets);
+    receivers.set_secrets(secrets);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let over_at_last = Sets(&over);
+        let over_at_last = SetOnDrop(&over);
         for stream in 0..BACKENDS {
             let (over, addresses, burst) = (&over, &addresses, plan.scale.burst);
             scope.spawn(move || backend(history, addresses, 10 + stream, burst, over));
@@ -168,7 +170,8 @@ fn live(
     receivers.heal();
     victim.expect_alive();
     if let Some(clock) = clock {
-        // What was put off while it went ahead is due by then, once it is read from disk.
+        // Retries that were scheduled while the clock was ahead are due at that time, once the
+        // restarted process has read them from disk.
         clock.set(AHEAD_SECONDS);
         victim.clock_was_set(AHEAD_SECONDS);
         victim.stop_in_order();
@@ -185,7 +188,7 @@ fn live(
     Left { given_up, webhooks: owner.webhooks }
 }
 
-/// A folder of this name for a run, in another.
+/// The folder in `root` for runs of this part.
 pub fn folder_of(root: &Path, part: Part) -> PathBuf {
     root.join(part.name())
 }

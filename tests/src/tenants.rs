@@ -1,4 +1,4 @@
-//! Two workspaces on one platform: one does its worst within its allowance; the other is
+//! Two workspaces on one platform: one loads it as much as its allowance permits; the other is
 //! measured, alone and beside it.
 //!
 //! Here: the platform, and the measured calls. In `moves`: the load of the first workspace. The
@@ -39,28 +39,29 @@ plan = "enterprise"
 /// The workspace whose figures are measured.
 const MEASURED: &str = "ws_quiet";
 
-/// An endpoint gets so many deliveries in [`WINDOW`].
+/// The rate limit of an endpoint, in deliveries per [`WINDOW`].
 const PACE: u32 = 25;
 const WINDOW: &str = "500ms";
 
-/// The measured workspace posts so many events a second for the shared endpoint: 60 % of the pace.
+/// Events a second that the measured workspace posts for the shared endpoint: 60 % of the rate
+/// limit.
 const SHARED_RATE: u32 = PACE * 2 * 6 / 10;
 
-/// A receiver has so long to answer: short, so that attempts that time out come in numbers.
+/// The deadline of an attempt: short, so that many attempts time out.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Registers webhooks and posts their first events, one after another.
+    /// Webhooks that are registered, one after another, each with a first event.
     pub webhooks: usize,
-    /// Requests through the gateway, a hundred a second.
+    /// Requests through the gateway, one after another with pauses of 10 ms.
     pub requests: usize,
     /// Events for the endpoint that both workspaces use.
     pub shared: u32,
 }
 
-/// What the measured workspace meets. Every figure is a time in milliseconds.
+/// The measurements of a workspace. Times are in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Registering a webhook by name, through the gateway: the median.
@@ -69,9 +70,9 @@ pub struct Figures {
     pub first_delivery: f64,
     /// From the first post for the shared endpoint to the last arrival.
     pub shared_endpoint: f64,
-    /// The answer of a backend through the gateway: 99 of 100 come within it.
+    /// The response time of a backend through the gateway: the 99th percentile.
     pub gateway_p99: f64,
-    /// Answers through the gateway that were not the backend's 200.
+    /// Responses through the gateway with another status than the backend's 200.
     pub failures: usize,
 }
 

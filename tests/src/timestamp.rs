@@ -6,7 +6,7 @@ pub fn millis(text: &str) -> u64 {
     read(text).unwrap_or_else(|| panic!("{text:?} is no ISO 8601 timestamp in UTC"))
 }
 
-/// The same, where the text may be none.
+/// The same; `None` if the text is not such a timestamp.
 pub fn read(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = three(date, '-')?;

@@ -20,7 +20,7 @@ use crate::wait::{self, Deadline, PATIENCE};
 /// One request as it arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
-    /// Which connection it came on, counted from 0 in order of acceptance.
+    /// The index of its connection, counted from 0 in order of acceptance.
     pub connection: usize,
     /// Its request line and fields.
     pub head: Head,
@@ -59,7 +59,7 @@ pub struct Seen {
 
 type Script = dyn Fn(&Received) -> Answer + Send + Sync;
 
-/// A server on a port of its own.
+/// A server on a free port.
 pub struct Upstream {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -74,7 +74,7 @@ struct Shared {
     script: Mutex<Arc<Script>>,
     open: Mutex<HashMap<usize, Weak<TcpStream>>>,
     stopping: AtomicBool,
-    /// Whether nothing that arrives is written down any more.
+    /// Whether requests and bytes are no longer recorded.
     forgetful: AtomicBool,
 }
 
@@ -112,20 +112,20 @@ impl Upstream {
         *self.shared.script.lock().unwrap() = Arc::new(script);
     }
 
-    /// Answers everything alike from the next request on.
+    /// Sends this response to every request from the next one on.
     pub fn always(&self, answer: Answer) {
         self.answer(move |_| answer.clone());
     }
 
-    /// Writes down nothing from now on: for traffic that would fill the memory of all tests.
+    /// Records nothing from now on: for traffic that would fill the memory of all tests.
     pub fn forget(&self) {
         self.shared.forgetful.store(true, Ordering::SeqCst);
     }
 
-    /// Refuses connections from now on and tears down those that are open.
+    /// Refuses connections from now on, and closes those that are open.
     pub fn stop(&mut self) {
         if self.halt() {
-            // A process that is being started may hold a copy of the listener until its exec.
+            // A child process that is starting may have a copy of the listener until its exec.
             let free = || park(self.address).ok();
             self.parked = Some(wait::until("the port of a stopped upstream", free));
         }
@@ -187,19 +187,19 @@ impl Upstream {
             }
             let Some(left) = deadline.left() else {
                 let seen = seen.clone();
-                panic!("waited in vain for {what} at the upstream, which has seen {seen:#?}");
+                panic!("timed out: {what} at the upstream, which has seen {seen:#?}");
             };
             seen = self.shared.changed.wait_timeout(seen, left).unwrap().0;
         }
     }
 
-    /// Ends the acceptor and every connection; false where there is no acceptor.
+    /// Ends the acceptor and every connection; false if there is no acceptor.
     fn halt(&mut self) -> bool {
         let Some(acceptor) = self.acceptor.take() else { return false };
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // The acceptor looks at the flag when it is woken; nothing else wakes it.
+        // This connection wakes the acceptor, which then sees the flag.
         drop(TcpStream::connect(self.address));
-        // A test that failed while it held a lock has reported it already.
+        // A poisoned lock means that a test has already failed and reported it.
         let _ = acceptor.join();
         let open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
         for stream in open.values().filter_map(Weak::upgrade) {
@@ -208,7 +208,7 @@ impl Upstream {
         true
     }
 
-    /// Waits until so many requests have arrived, heads at least.
+    /// Waits until the heads of at least `count` requests have arrived.
     pub fn wait_for_requests(&self, count: usize) -> Vec<Received> {
         let what = format!("{count} requests");
         self.wait(&what, |seen| (seen.requests.len() >= count).then(|| seen.requests.clone()))
@@ -235,7 +235,7 @@ impl Shared {
             });
             self.open.lock().unwrap().insert(connection, Arc::downgrade(&stream));
             let shared = Arc::clone(&self);
-            // An error here is the peer leaving, which is the peer's good right.
+            // An error means that the peer disconnected.
             let server = named(format!("upstream connection {connection}"));
             server.spawn(move || shared.serve(connection, &stream)).unwrap();
         }
@@ -243,7 +243,7 @@ impl Shared {
 
     fn serve(&self, connection: usize, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        // So that no thread outlives its test for long, whatever went wrong.
+        // The timeouts keep a thread from outliving its test for long.
         stream.set_read_timeout(Some(PATIENCE * 6))?;
         stream.set_write_timeout(Some(PATIENCE * 6))?;
         let mut reader = Reader::new(Tap { shared: self, connection, stream });
@@ -294,7 +294,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds to a request that is written down.
+    /// Changes a recorded request.
     fn of_request(&self, number: usize, act: impl FnOnce(&mut Received)) {
         if !self.forgetful.load(Ordering::SeqCst) {
             self.change(|seen| act(&mut seen.requests[number]));
@@ -308,7 +308,7 @@ impl Shared {
     }
 }
 
-/// Writes down what passes from a connection to its reader.
+/// Records the bytes that are read from a connection.
 struct Tap<'a> {
     shared: &'a Shared,
     connection: usize,

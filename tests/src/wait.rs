@@ -11,30 +11,30 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The interval between two checks of a condition that cannot wake the waiter.
 const POLL: Duration = Duration::from_millis(5);
 
-/// An instant after which waiting is pointless.
+/// An instant at which a wait times out.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
 }
 
 impl Deadline {
-    /// The deadline that lies `patience` from now.
+    /// The deadline after `patience` from now.
     pub fn after(patience: Duration) -> Self {
         Self { at: now() + patience }
     }
 
-    /// The time that is left, and `None` once there is none.
+    /// The remaining time; `None` once the deadline has passed.
     pub fn left(self) -> Option<Duration> {
         self.at.checked_duration_since(now()).filter(|left| !left.is_zero())
     }
 }
 
-/// Looks again and again until `look` finds something, at most for [`PATIENCE`].
+/// Polls `look` until it returns a value; panics after [`PATIENCE`].
 pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within(PATIENCE, look).unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain for {what}"))
+    within(PATIENCE, look).unwrap_or_else(|| panic!("timed out after {PATIENCE:?}: {what}"))
 }
 
-/// Looks again and again until `look` finds something or `patience` is over.
+/// Polls `look` until it returns a value; `None` after `patience`.
 pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Deadline::after(patience);
     loop {
@@ -46,7 +46,7 @@ pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Lets real time pass, where the passing of time is what the test is about.
+/// Lets real time pass, for tests about the passing of time.
 pub fn pass(time: Duration) {
     let deadline = Deadline::after(time);
     while let Some(left) = deadline.left() {

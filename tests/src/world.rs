@@ -1,4 +1,4 @@
-//! A gateway, and an upstream behind each of the names its configuration gives.
+//! A gateway, and a server for each upstream of its configuration.
 
 use std::io;
 use std::ops::Deref;
@@ -13,20 +13,20 @@ use crate::upstream::Upstream;
 
 /// Everything one test needs.
 pub struct World {
-    /// Behind the control plane.
+    /// The upstream of the control plane.
     pub control: Upstream,
-    /// Behind the data plane.
+    /// The upstream of the data plane.
     pub data: Upstream,
-    /// Behind webhooks and the dashboard.
+    /// The upstream of webhooks and the dashboard.
     pub dispatcher: Upstream,
-    /// In front of them.
+    /// The gateway in front of them.
     pub gateway: Gateway,
     config: Config,
     /// The signer of the gateway's certificate, if clients use TLS.
     authority: Option<Authority>,
 }
 
-/// A world whose clients come by TLS, for stories that must not change with it.
+/// A world whose clients use TLS, for tests whose results must be the same with TLS.
 pub struct Secure(World);
 
 impl Secure {
@@ -110,19 +110,19 @@ impl World {
         }
     }
 
-    /// One request, on a connection of its own.
+    /// One request, on a new connection.
     #[track_caller]
     pub fn call(&self, request: &Request) -> Response {
         self.client().call(request)
     }
 
-    /// One GET to the control plane, on a connection of its own.
+    /// One GET to the control plane, on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str) -> Response {
         self.call(&Request::get(target))
     }
 
-    /// One GET to an instance, on a connection of its own.
+    /// One GET to an instance, on a new connection.
     #[track_caller]
     pub fn get_from(&self, instance: &str, target: &str) -> Response {
         self.call(&Request::get(target).host(&data_host(instance)))

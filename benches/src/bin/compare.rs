@@ -17,7 +17,7 @@ use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstrea
 const USAGE: &str = "usage: compare [--gateway PATH] [--rounds 7] [--seconds 3] \
     [--connections 64] [--rate 16000] [--only proxy|refuse|steady] [--without-weir]";
 
-/// A refusing limit admits one request, and another when its window ends.
+/// A refusing limit admits one request, and another one after its window.
 const ADMITTED_MAX: f64 = 2.0;
 
 struct Plan {
@@ -122,7 +122,7 @@ fn steady_targets(plan: &Plan, folder: &Folder, up: &Target) -> Vec<Target> {
     targets
 }
 
-/// What one target showed, round after round.
+/// The measurements of one target, one value per round.
 #[derive(Default)]
 struct Record {
     rate: Series,
@@ -200,10 +200,10 @@ fn measure(plan: &Plan, target: &Target, record: &mut Record) {
     record.processor.0.push(used / run.answers);
 }
 
-/// Sends one request, and ends the comparison unless the response is this row's.
+/// Sends two requests, and ends the comparison unless the second response is as expected.
 fn check(target: &Target) {
     let response = |_| get(target.aim.address, &target.aim.host, &target.aim.path);
-    // A limit that refuses admits the first.
+    // A refusing limit admits the first request.
     let answer = [(); 2].map(response).into_iter().next_back().unwrap_or_default();
     let answer = answer.to_ascii_lowercase();
     let status = format!("http/1.1 {} ", target.limits.status());

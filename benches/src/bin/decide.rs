@@ -1,7 +1,7 @@
 //! Measures one decision of the in-memory store: time, allocations, memory.
 //!
 //! A seed decides the random order of keys, so that a run can be repeated. Ticks are counted up
-//! rather than read: the store sees every key about every three seconds of its own time, which
+//! rather than read: the store checks every key about every three seconds of simulated time, which
 //! keeps a log of sixty a minute a third full and admits every request. Refusals are measured
 //! at one tick.
 
@@ -26,9 +26,10 @@ const USAGE: &str = "usage: decide [--rounds 7] [--decisions 2000000] [--only ti
 const MINUTE: Duration = Duration::from_secs(60);
 /// Workspaces of one organisation.
 const SIBLINGS: usize = 10;
-/// Between two checks of one key, in microseconds of the store's time.
+/// The time between two checks of one key, in microseconds of the store's time.
 const PAUSE: u64 = 3_000_000;
-/// Two threads' clocks may differ by so many steps; fewer than any limit allows at one tick.
+/// Decisions of a thread between two synchronisations of its clock with the other thread's: fewer
+/// than any limit admits at one tick.
 const AGREE_EVERY: usize = 16;
 const INVENTED: u64 = 10_000_000;
 
@@ -52,18 +53,18 @@ fn main() {
 
 /// The checks of each request.
 #[derive(Clone, Copy)]
-enum Question {
-    /// A token bucket's limit.
+enum Workload {
+    /// One token bucket.
     Bucket,
-    /// A rolling window's.
+    /// One rolling window.
     Window,
     /// A workspace's window and its organisation's, all or nothing.
     Both,
-    /// The same two, of which the first refuses.
+    /// The same two windows; the first one refuses.
     Refused,
 }
 
-impl Question {
+impl Workload {
     fn name(self) -> &'static str {
         match self {
             Self::Bucket => "one token bucket",
@@ -90,28 +91,28 @@ impl Question {
     }
 }
 
-/// A store, and the checks for it.
+/// A store, and the keys to check in it.
 struct World {
     store: Store,
     seed: Seed,
     tags: [LimitTag; 2],
-    question: Question,
+    workload: Workload,
     workspaces: Vec<[u8; 12]>,
-    /// As the directory would have them ready.
+    /// Precomputed, as in the directory's cache.
     organisations: Vec<Owner>,
-    /// The store's time, on which threads agree now and then.
+    /// The store's time; threads synchronise with it every [`AGREE_EVERY`] decisions.
     now: AtomicU64,
     step: u64,
 }
 
 impl World {
-    fn new(question: Question, keys: usize) -> Self {
+    fn new(workload: Workload, keys: usize) -> Self {
         let seed = Seed::new(*b"sixteen bytes ok");
         let name = |n: usize| {
             let text = format!("ws_{n:09}");
             text.as_bytes().try_into().unwrap_or_else(|_| fail("a name of twelve bytes"))
         };
-        let refused = matches!(question, Question::Refused);
+        let refused = matches!(workload, Workload::Refused);
         Self {
             store: Store::new(1_000_000),
             tags: [seed.limit("workspace"), seed.limit("organisation")],
@@ -122,16 +123,16 @@ impl World {
             step: if refused { 0 } else { PAUSE.div_ceil(keys as u64) },
             now: AtomicU64::new(1_000_000_000),
             seed,
-            question,
+            workload,
         }
     }
 
-    /// From a name, as a request carries it, to the answer.
+    /// Decides one request, starting from the workspace's name; returns whether it is admitted.
     fn decide(&self, nth: usize, now: Tick) -> bool {
         let name = self.workspaces.get(nth).map_or(&b""[..], |name| name);
         let owner = self.seed.owner(Scope::Workspace, name);
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
-        let [workspace, wider] = self.question.quotas();
+        let [workspace, wider] = self.workload.quotas();
         let check = |owner, limit, quota| LimitCheck {
             key: Key::new(owner, limit),
             limit,
@@ -142,7 +143,7 @@ impl World {
         };
         let [first, second] = self.tags;
         let checks = [check(owner, first, workspace), check(organisation, second, wider)];
-        let charged = checks.get(..self.question.count()).unwrap_or(&checks);
+        let charged = checks.get(..self.workload.count()).unwrap_or(&checks);
         black_box(self.store.judge(charged, now)).is_ok_and(|verdict| verdict.is_admitted())
     }
 
@@ -163,7 +164,7 @@ impl World {
     }
 }
 
-/// The next of a seeded xorshift, below `bound`.
+/// The next number of a seeded xorshift, below `bound`.
 fn next(random: &mut u64, bound: usize) -> usize {
     *random ^= *random << 13;
     *random ^= *random >> 7;
@@ -172,15 +173,15 @@ fn next(random: &mut u64, bound: usize) -> usize {
 }
 
 fn time(rounds: usize, decisions: usize) -> String {
-    let questions = [Question::Bucket, Question::Window, Question::Both, Question::Refused];
+    let workloads = [Workload::Bucket, Workload::Window, Workload::Both, Workload::Refused];
     let mut rows = Vec::new();
-    for question in questions {
+    for workload in workloads {
         for keys in [1, 10_000, 1_000_000] {
-            let world = World::new(question, keys);
+            let world = World::new(workload, keys);
             warm_up(&world, decisions);
             let (one, allocations) = nanos(&world, 1, rounds, decisions);
             let (two, _) = nanos(&world, 2, rounds, decisions);
-            let name = question.name().to_owned();
+            let name = workload.name().to_owned();
             let allocations = format!("{allocations:.4}");
             let [one, two] = [one.range(0), two.range(0)];
             eprintln!("{name}, {keys} keys: {one} ns, two threads {two} ns");
@@ -198,7 +199,7 @@ fn time(rounds: usize, decisions: usize) -> String {
     table("One decision, from a name to a verdict", &head, &rows)
 }
 
-/// Checks every key once, so that refusals refuse, then as often as fills the logs.
+/// Checks every key once, which uses up the refusing limit, then often enough to fill the logs.
 fn warm_up(world: &World, decisions: usize) {
     for nth in 0..world.workspaces.len() {
         let _ = world.decide(nth, Tick(world.now.load(Ordering::Relaxed)));
@@ -207,7 +208,7 @@ fn warm_up(world: &World, decisions: usize) {
     let _ = world.decide_many(times, &mut 88_172_645_463_325_252, world.step);
 }
 
-/// Nanoseconds between two decisions of one thread, round by round, and allocations per decision.
+/// Nanoseconds between two decisions of one thread, per round, and allocations per decision.
 fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Series, f64) {
     let clock = Clock::system();
     let (mut series, mut allocations) = (Series::default(), 0);
@@ -226,9 +227,9 @@ fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Serie
         series.0.push(elapsed / decisions as f64);
         allocations += Counts::now().allocations - before.allocations;
         let decided = decisions * usize::try_from(threads).unwrap_or(1);
-        let wanted = if matches!(world.question, Question::Refused) { 0 } else { decided };
+        let wanted = if matches!(world.workload, Workload::Refused) { 0 } else { decided };
         if admitted != wanted {
-            fail(&format!("{}: {admitted} of {decided} admitted", world.question.name()));
+            fail(&format!("{}: {admitted} of {decided} admitted", world.workload.name()));
         }
     }
     (series, allocations as f64 / (rounds * decisions) as f64)
@@ -244,10 +245,11 @@ fn clock(times: usize) -> String {
     format!("{:.0}", elapsed / times as f64)
 }
 
-/// How a load's world is made.
+/// Builds the store of a memory measurement.
 type Make = fn() -> World;
 
-/// What is weighed, each in a process of its own: freed memory would hide what comes next.
+/// The memory measurements. Each runs in its own process: memory freed by one would hide the
+/// growth of the next.
 const LOADS: [(&str, Make); 3] = [
     ("100,000 workspaces, 60 requests in the last minute each", || busy(100_000, 60)),
     ("100,000 workspaces, one request each", || busy(100_000, 1)),
@@ -280,7 +282,7 @@ fn weigh(nth: usize) {
 }
 
 fn busy(keys: usize, requests: u64) -> World {
-    let world = World::new(Question::Window, keys);
+    let world = World::new(Workload::Window, keys);
     for request in 0..requests {
         for nth in 0..keys {
             let _ = world.decide(nth, Tick(1_000_000_000 + request));
@@ -291,8 +293,8 @@ fn busy(keys: usize, requests: u64) -> World {
 
 /// Ten million names that no directory knows, in ten seconds of the store's time.
 fn invented() -> World {
-    let world = World::new(Question::Window, 1);
-    let [quota, _] = world.question.quotas();
+    let world = World::new(Workload::Window, 1);
+    let [quota, _] = world.workload.quotas();
     let [limit, _] = world.tags;
     for nth in 0..INVENTED {
         let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());

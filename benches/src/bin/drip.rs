@@ -2,9 +2,9 @@
 //! second.
 //!
 //! A round has three turns: no slow clients; slow clients at another gateway, which costs the
-//! machine as much; slow clients at the measured gateway. Half of them send a request head,
-//! half a TLS handshake. A client that the gateway closes at its deadline connects again. Their
-//! first connections are spread over one deadline, so that they do not all expire at once.
+//! machine as much; slow clients at the measured gateway. Half of the clients send a request head,
+//! half a TLS handshake. A client whose connection the gateway closes at the deadline connects
+//! again. The first connections are spread over one deadline, so that they do not expire together.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -25,15 +25,15 @@ use weir_common::rlimit;
 const USAGE: &str = "usage: drip [--gateway PATH] [--rounds 7] [--seconds 5] [--rate 2000] \
     [--connections 64] [--drippers 5000]";
 
-/// The beginnings of a request, and of a record of 512 bytes with a handshake in it.
+/// The beginning of a request head, and of a TLS record of 512 bytes with a `ClientHello`.
 const HEAD: &[u8] = b"GET /";
 const HANDSHAKE: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252];
 
-/// How often each client sends a byte; the clients are spread over it.
+/// The interval between two bytes of a client; the clients are spread over it.
 const DRIP_EVERY: Duration = Duration::from_secs(1);
-/// They are served in so many groups.
+/// The clients send in this many groups, one group at a time.
 const GROUPS: usize = 100;
-/// The default deadline of a head and of a handshake: from then on clients are closed, evenly.
+/// The default deadline of a head and of a handshake; clients connect evenly over this time.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() {
@@ -105,7 +105,7 @@ fn start(folder: &Folder, gateway: &std::path::Path, up: &Target) -> (Target, [S
     (target, addresses)
 }
 
-/// Connections that drip until this is dropped.
+/// Slow clients, which send until this is dropped.
 struct Dripping {
     ends: Arc<AtomicBool>,
     open: Arc<AtomicUsize>,
@@ -113,7 +113,7 @@ struct Dripping {
 }
 
 impl Dripping {
-    /// Opens them all, evenly, and lets them drip from then on.
+    /// Connects all clients, evenly over one deadline, and then starts sending their bytes.
     fn start([http, https]: [SocketAddr; 2], drippers: usize) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
@@ -147,7 +147,7 @@ impl Dripping {
         Self { ends, open, thread: thread.ok() }
     }
 
-    /// How many are open.
+    /// The number of open connections.
     fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }

@@ -7,8 +7,8 @@
 //! and warming up are discarded. Over TLS `h2load` sends the load twice, the second time with
 //! more requests: the difference excludes the cost of the connections.
 //!
-//! Deliveries are counted one after another, from the post to the record, each in commits of its
-//! own: under load commits are shared, and a delivery costs less.
+//! Deliveries are counted one after another, from the post to the record, without shared commits:
+//! under load commits are shared, and a delivery costs less.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ const USAGE: &str = "usage: instructions [--gateway PATH] [--dispatcher PATH] [-
     [--deliveries 400] [--only TEXT] [--by plain|tls|delivery] [--keep FILE]";
 const CONNECTIONS: usize = 16;
 const WARM_UP: usize = 20;
-/// Endpoints that deliveries go to in turn: none has more than its pace allows in a minute.
+/// Endpoints that deliveries go to in turn, so that none reaches its rate limit.
 const ENDPOINTS: usize = 100;
 /// The longest time of a delivery under callgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ fn main() {
 
 type Maker<'a> = Box<dyn Fn() -> Target + 'a>;
 
-/// Every target, started only when its turn comes: valgrind is heavy.
+/// Every target; each is started only when it is measured, because valgrind is slow.
 fn makers<'a>(folder: &'a Folder, gateway: &'a Path, up: &'a Target) -> Vec<Maker<'a>> {
     let up = up.aim.address;
     let mut all: Vec<Maker<'a>> = Vec::new();
@@ -112,7 +112,7 @@ fn makers<'a>(folder: &'a Folder, gateway: &'a Path, up: &'a Target) -> Vec<Make
     all
 }
 
-/// The same by TLS, with their names.
+/// The targets over TLS, with their names.
 fn makers_tls<'a>(
     folder: &'a Folder,
     gateway: &'a Path,
@@ -151,7 +151,7 @@ fn count(target: &Target, turns: usize) -> u64 {
         stream.unwrap_or_else(|error| fail(&format!("{}: {error}", target.name)))
     };
     let mut streams = [(); CONNECTIONS].map(connect);
-    // A limit that refuses admits the first.
+    // A refusing limit admits the first request.
     let _ = exchange(target, &mut streams, request.as_bytes());
     for _ in 0..WARM_UP {
         check(target, &exchange(target, &mut streams, request.as_bytes()));
@@ -166,7 +166,7 @@ fn count(target: &Target, turns: usize) -> u64 {
     counted(&target.process, 1) / (turns * CONNECTIONS) as u64
 }
 
-/// Posts each event once the one before is recorded; each is for one endpoint.
+/// Posts each event, for one endpoint, after the previous one arrived.
 fn count_deliveries(folder: &Folder, program: &Path, deliveries: u64) -> (Process, u64) {
     let clock = Clock::system();
     let arrivals = Arrivals::receive(1, &clock);
@@ -182,7 +182,7 @@ fn count_deliveries(folder: &Folder, program: &Path, deliveries: u64) -> (Proces
             line.post(&aim, nth, 1, clock.now().tick);
             arrivals.wait_for(nth + 1, PATIENCE);
         }
-        // The gauge is as old as the last commit: the result of the last attempt is on disk.
+        // The gauge shows committed state: at 0, the result of the last attempt is on disk.
         while dispatcher.metric("deliveries_waiting") > 0.0 {
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -197,7 +197,7 @@ fn count_deliveries(folder: &Folder, program: &Path, deliveries: u64) -> (Proces
     (dispatcher.process, counted)
 }
 
-/// What the `nth` dump came to.
+/// The number of instructions in the `nth` dump.
 fn counted(process: &Process, nth: u32) -> u64 {
     let counts = std::fs::read_to_string(process.counts(nth)).unwrap_or_default();
     let total = counts.lines().find_map(|line| line.strip_prefix("summary: "));
@@ -206,7 +206,7 @@ fn counted(process: &Process, nth: u32) -> u64 {
         .unwrap_or_else(|| fail("callgrind counted nothing"))
 }
 
-/// One request on each connection; returns the responses' first lines.
+/// Sends one request on each connection; returns the responses' status lines.
 fn exchange(target: &Target, streams: &mut [TcpStream], request: &[u8]) -> Vec<String> {
     for stream in &mut *streams {
         if let Err(error) = stream.write_all(request) {

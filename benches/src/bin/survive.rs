@@ -1,7 +1,7 @@
 //! Searches for acknowledged events that weir-dispatcher loses: kills it, stops it, fills its
-//! disk and sets its clock at random instants under load, for as long as one likes, and
-//! compares the acknowledged events with those that arrived. `weir_tests::survival` has the
-//! faults and the checks.
+//! disk and sets its clock at random times under load, for a given time, and compares the
+//! acknowledged events with those that arrived. `weir_tests::survival` has the faults and the
+//! checks.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use weir_tests::survival::{Plan, Skipped, folder_of, run};
 const USAGE: &str = "usage: survive [--minutes 60] [--seed N] [--folder DIR] \
     [--only kill|stop|full|refuse|clock] [--dispatcher PATH]";
 
-/// Of how many parts of the time each part gets how many: kills are what it is about.
+/// Each part's share of the time; kills matter most.
 const SHARES: [(Part, f64); 5] = [
     (Part::Kill, 0.5),
     (Part::Stop, 0.2),
@@ -40,7 +40,7 @@ fn main() {
     if !only.is_empty() && !Part::ALL.iter().any(|part| part.name() == only) {
         fail(USAGE);
     }
-    // It runs in a folder of its own.
+    // The dispatcher runs in another working directory.
     let absolute = |path: PathBuf| {
         let found = path.canonicalize();
         found.unwrap_or_else(|error| fail(&format!("{}: {error}", path.display())))

@@ -1,8 +1,8 @@
-//! Measures how much one workspace slows another when it does its worst within its allowance.
+//! Measures how much one workspace slows another by the worst load that its allowance permits.
 //!
-//! A round measures a calm run, a run beside each move alone, and a run beside all of them
-//! together. Both programs share the machine with the load; a ratio compares figures of the
-//! same round.
+//! A round measures a run without other load, a run beside each kind of load (`Move`), and a run
+//! beside all of them together. Both programs share the machine with the load; a ratio compares
+//! figures of the same round.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
 const USAGE: &str = "usage: tenants [--rounds 3] [--webhooks 20] [--requests 500] [--shared 300]";
 
-/// As many as [`Figures::rows`].
+/// The number of [`Figures::rows`].
 const FIGURES: usize = 4;
 
 fn main() {
@@ -38,7 +38,7 @@ fn main() {
         for ((name, moves), (record, failures)) in
             worlds.iter().zip(records.iter_mut().zip(&mut failures))
         {
-            // A platform of its own, so that no move meets another's leftovers.
+            // A new platform for each run, so that no run is affected by an earlier one.
             let figures = Platform::start(&library).measure_beside(moves, scale);
             *failures += figures.failures;
             push(record, &figures);

@@ -1,8 +1,7 @@
-//! Measures the cost of a token per request: the first time, with its signature check, and when
-//! cached.
+//! Measures the cost of a request's token: on first use, with the signature check, and when cached.
 //!
 //! It covers the gateway's whole path from the request head to the token's claims, with keys
-//! from a server within this program. The tokens differ in one claim and have the usual size.
+//! from a server in this program. The tokens differ in one claim and have a typical size.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -82,12 +81,12 @@ async fn measure(
             let now = clock.now();
             let before = clock.now().tick;
             for head in &heads {
-                known(with, head, now).await;
+                verify(with, head, now).await;
             }
             cold.0.push(nanos(clock.now().tick.since(before), heads.len()));
             let before = clock.now().tick;
             for head in heads.iter().cycle().take(requests) {
-                known(with, head, now).await;
+                verify(with, head, now).await;
             }
             warm.0.push(nanos(clock.now().tick.since(before), requests));
         }
@@ -99,7 +98,7 @@ async fn measure(
     rows
 }
 
-async fn known((verifier, metrics): (&Verifier, &Metrics), head: &RequestHeader, now: Moment) {
+async fn verify((verifier, metrics): (&Verifier, &Metrics), head: &RequestHeader, now: Moment) {
     match auth::verify(Some(verifier), &head.headers, now, metrics, || true).await {
         Ok(claims) if claims.workspaces.is_some() => {}
         other => fail(&format!("a token that holds was not taken: {other:?}")),
@@ -119,7 +118,7 @@ fn head(token: &str) -> RequestHeader {
     head
 }
 
-/// What verifies tokens with the shipped settings, by the keys at `url`.
+/// A verifier with the shipped settings, and the keys at `url`.
 fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     let identity = format!(
         "verify = \"jwt\"\nplanes = [\"control\"]\n\
@@ -146,7 +145,7 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }
 
-/// Answers one request for keys, and returns its address.
+/// Serves the keys to one request, and returns their URL.
 fn serve_keys() -> String {
     let listener = TcpListener::bind("127.0.0.1:0");
     let Ok(listener) = listener else { fail("no port") };

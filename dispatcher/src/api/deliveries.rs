@@ -15,7 +15,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::http_errors;
 
-/// How long to wait for the worker; without its reply, the response omits what only it knows.
+/// The timeout of the worker's reply; without it, the response omits the worker's state.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
 
 pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
@@ -24,11 +24,11 @@ pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let page = request.store().deliveries(request.workspace, &filter, after, limit).await;
     let page = page.map_err(|error| request.failed(&error))?;
     let webhooks = webhooks_of(request, &page.items).await?;
-    let standings = standings_of(request, &page.items).await;
+    let statuses = statuses_of(request, &page.items).await;
     let shown = page.items.iter().map(|delivery| {
         let webhook = webhooks.get(&delivery.webhook);
-        let standing = standings.get(&delivery.id).copied().unwrap_or_default();
-        view(request, &facts(request, delivery, webhook, standing, None))
+        let status = statuses.get(&delivery.id).copied().unwrap_or_default();
+        view(request, &facts(request, delivery, webhook, status, None))
     });
     let data = shown.collect();
     Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|next| ids.cursor(next)) }))
@@ -65,7 +65,7 @@ pub(super) async fn shown(
 ) -> Result<DeliveryView, Reply> {
     let one = std::slice::from_ref(delivery);
     let webhooks = webhooks_of(request, one).await?;
-    let standings = standings_of(request, one).await;
+    let statuses = statuses_of(request, one).await;
     let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= request.now {
         let (webhook, due) = (delivery.webhook, delivery.due);
         let counted = request.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
@@ -74,8 +74,8 @@ pub(super) async fn shown(
         None
     };
     let webhook = webhooks.get(&delivery.webhook);
-    let standing = standings.get(&delivery.id).copied().unwrap_or_default();
-    Ok(view(request, &facts(request, delivery, webhook, standing, ahead)))
+    let status = statuses.get(&delivery.id).copied().unwrap_or_default();
+    Ok(view(request, &facts(request, delivery, webhook, status, ahead)))
 }
 
 /// The webhooks of a page, each read once.
@@ -98,8 +98,8 @@ async fn webhooks_of(
     Ok(webhooks)
 }
 
-/// The worker's state of the waiting deliveries.
-async fn standings_of(
+/// The worker's state of those deliveries that wait.
+async fn statuses_of(
     request: &ApiRequest<'_>,
     deliveries: &[Delivery],
 ) -> HashMap<DeliveryId, DeliveryStatus> {
@@ -117,12 +117,12 @@ fn facts<'a>(
     request: &ApiRequest<'_>,
     delivery: &'a Delivery,
     webhook: Option<&'a Webhook>,
-    standing: DeliveryStatus,
+    status: DeliveryStatus,
     ahead: Option<usize>,
 ) -> WaitFacts<'a> {
     let egress = &request.active.settings.egress;
     let rate = EndpointRate { requests: egress.requests, window: egress.window };
-    WaitFacts { delivery, webhook, standing, ahead, rate, now: request.now }
+    WaitFacts { delivery, webhook, status, ahead, rate, now: request.now }
 }
 
 fn view(request: &ApiRequest<'_>, facts: &WaitFacts<'_>) -> DeliveryView {
@@ -139,7 +139,7 @@ fn view(request: &ApiRequest<'_>, facts: &WaitFacts<'_>) -> DeliveryView {
         webhook_id: ids.webhook(delivery.webhook),
         kind: Kind(delivery.kind),
         state: match delivery.state {
-            DeliveryState::Waiting if facts.standing.in_flight => ShownState::InFlight,
+            DeliveryState::Waiting if facts.status.in_flight => ShownState::InFlight,
             DeliveryState::Waiting => ShownState::Waiting,
             DeliveryState::Delivered => ShownState::Delivered,
             DeliveryState::FailedPermanent => ShownState::FailedPermanent,

@@ -62,7 +62,7 @@ impl Query {
         self.found.iter().find(|(given, _)| *given == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of `name`, parsed by `read`; an error says that it must be `wanted`.
+    /// The value of `name`, parsed by `read`; an error states that it must be `wanted`.
     fn value<T>(
         &self,
         errors: &mut ValidationErrors,

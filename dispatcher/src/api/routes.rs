@@ -1,7 +1,7 @@
 //! The table of operations: path, scope, parameters, request and response of each.
 //!
-//! Invariant: requests are routed by this table and described by it (`openapi`), so that the two
-//! cannot disagree.
+//! Invariant: routing and the OpenAPI document (`openapi`) both use this table, so they cannot
+//! disagree.
 
 use std::sync::LazyLock;
 
@@ -45,7 +45,7 @@ pub(super) struct Operation {
     pub(super) method: Method,
     /// With `{workspace}` and `{id}` for identifiers.
     pub(super) path: &'static str,
-    /// The required scope; `None` for what needs no token.
+    /// The required scope; `None` if no token is needed.
     pub(super) scope: Option<Scope>,
     pub(super) summary: &'static str,
     pub(super) query: &'static [Parameter],
@@ -127,7 +127,7 @@ pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
 
 const WEBHOOKS: &str = "/v1/workspaces/{workspace}/webhooks";
 
-/// The common members of operations; those below override them.
+/// The default members of operations.
 const PLAIN: Operation = Operation {
     kind: OperationKind::Describe,
     id: "describe",

@@ -8,10 +8,10 @@ use weir_common::config::document::suggestion;
 
 use crate::http_errors::{ValidationErrors, step};
 
-/// The longest word that gets a suggestion: comparing takes time.
+/// The longest word that gets a suggestion: the comparison takes quadratic time.
 const MEANT_MAX: usize = 64;
 
-/// Adds to `errors` where `value`, at `pointer`, violates `schema`.
+/// Adds to `errors` each violation of `schema` by `value`, which is at `pointer`.
 pub(super) fn check(schema: &Value, value: &Value, pointer: &str, errors: &mut ValidationErrors) {
     if let Some(choices) = choices(schema) {
         return any_of(schema, choices, value, pointer, errors);

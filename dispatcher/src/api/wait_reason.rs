@@ -1,8 +1,9 @@
 //! Explains why a delivery waits.
 //!
 //! The first that applies: it has ended; an attempt is in flight; its webhook was deleted, is
-//! paused, or waits for a probe's 2xx; its next attempt is due later; its host name does not
-//! resolve; the endpoint's rate limit or earlier deliveries come first; it is sent next.
+//! paused, or waits for another delivery's 2xx as a probe; its next attempt is due later; its host
+//! name does not resolve; it is the probe; the endpoint's rate limit or earlier deliveries come
+//! first; it is sent next.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::api::dto::{Reason, Time, WaitingFor};
 use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::webhook::{Probe, Webhook};
 
-/// How far a queue is counted: a place beyond it takes hours.
+/// The most deliveries ahead that are counted: a longer queue takes hours.
 pub(super) const AHEAD_MAX: usize = 10_000;
 
 /// The rate limit of an endpoint: `requests` attempts within `window`.
@@ -22,16 +23,16 @@ pub(super) struct EndpointRate {
     pub(super) window: Duration,
 }
 
-/// What the reason depends on.
+/// The state that determines the reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitFacts<'a> {
     pub(super) delivery: &'a Delivery,
-    /// `None` once it is deleted.
+    /// `None` once it was deleted.
     pub(super) webhook: Option<&'a Webhook>,
     /// The worker's state of the delivery.
-    pub(super) standing: DeliveryStatus,
-    /// Deliveries of its webhook that go first, if they were counted; [`AHEAD_MAX`] means as many
-    /// or more.
+    pub(super) status: DeliveryStatus,
+    /// Deliveries of its webhook that are sent first, if they were counted; [`AHEAD_MAX`] means
+    /// that many or more.
     pub(super) ahead: Option<usize>,
     pub(super) rate: EndpointRate,
     pub(super) now: UnixTime,
@@ -42,7 +43,7 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     if facts.delivery.state != DeliveryState::Waiting {
         return None;
     }
-    if facts.standing.in_flight {
+    if facts.status.in_flight {
         let number = facts.delivery.attempts.saturating_add(1);
         return Some(plain(Reason::InFlight, format!("Attempt {number} is in flight.")));
     }
@@ -60,13 +61,13 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         None => {}
     }
     if delivery.due > facts.now {
-        return Some(retry(facts, later(delivery.due, facts.standing.blocked_until)));
+        return Some(retry(facts, later(delivery.due, facts.status.blocked_until)));
     }
-    if let Some(until) = facts.standing.blocked_until.filter(|_| facts.standing.unresolved) {
+    if let Some(until) = facts.status.blocked_until.filter(|_| facts.status.unresolved) {
         return Some(name_unresolved(until));
     }
     if webhook.probing.is_some() {
-        return Some(probe(facts.standing.blocked_until.filter(|until| *until > facts.now)));
+        return Some(probe(facts.status.blocked_until.filter(|until| *until > facts.now)));
     }
     Some(
         paced(facts)
@@ -82,8 +83,8 @@ pub(super) fn next_attempt_at(facts: &WaitFacts<'_>) -> Option<UnixTime> {
         Some(Probe::This(id)) => id == delivery.id,
         Some(Probe::Any) | None => true,
     };
-    let waits = delivery.state == DeliveryState::Waiting && !facts.standing.in_flight;
-    (waits && passes).then(|| later(delivery.due, facts.standing.blocked_until))
+    let waits = delivery.state == DeliveryState::Waiting && !facts.status.in_flight;
+    (waits && passes).then(|| later(delivery.due, facts.status.blocked_until))
 }
 
 fn later(due: UnixTime, blocked_until: Option<UnixTime>) -> UnixTime {
@@ -135,7 +136,7 @@ fn name_unresolved(until: UnixTime) -> WaitingFor {
 }
 
 fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
-    let until = facts.standing.blocked_until.filter(|until| *until > facts.now);
+    let until = facts.status.blocked_until.filter(|until| *until > facts.now);
     let ahead = facts.ahead.filter(|ahead| *ahead > 0);
     if until.is_none() && ahead.is_none() {
         return None;
@@ -226,14 +227,14 @@ mod tests {
     struct Case {
         delivery: Delivery,
         webhook: Option<Webhook>,
-        standing: DeliveryStatus,
+        status: DeliveryStatus,
         ahead: Option<usize>,
     }
 
     fn case(due: u64, attempts: u32) -> Case {
         let webhook = Some(webhook(None, None));
-        let standing = DeliveryStatus::default();
-        Case { delivery: delivery(at(due), attempts), webhook, standing, ahead: None }
+        let status = DeliveryStatus::default();
+        Case { delivery: delivery(at(due), attempts), webhook, status, ahead: None }
     }
 
     /// Reason, until, position and seconds, and when the next attempt is due.
@@ -241,7 +242,7 @@ mod tests {
         let facts = WaitFacts {
             delivery: &case.delivery,
             webhook: case.webhook.as_ref(),
-            standing: case.standing,
+            status: case.status,
             ahead: case.ahead,
             rate: EndpointRate { requests: 100, window: Duration::from_secs(60) },
             now: NOW,
@@ -265,7 +266,7 @@ mod tests {
         for state in [DeliveryState::Delivered, DeliveryState::FailedPermanent] {
             let mut ended = case(9, 3);
             ended.delivery.state = state;
-            ended.standing.in_flight = true;
+            ended.status.in_flight = true;
             assert_eq!(shown(ended), "ended, next None");
         }
     }
@@ -273,7 +274,7 @@ mod tests {
     #[test]
     fn an_attempt_in_flight_precedes_every_other_reason() {
         let mut flying = case(0, 1);
-        flying.standing.in_flight = true;
+        flying.status.in_flight = true;
         flying.webhook = Some(webhook(Some(NOW), Some(Probe::Any)));
         let (waiting, shown) = check(&flying);
         assert_eq!(shown, "InFlight None None None, next None");
@@ -306,7 +307,7 @@ mod tests {
         let probing = |probe, due, blocked_until| {
             let mut case = case(due, 1);
             case.webhook = Some(webhook(None, Some(probe)));
-            case.standing.blocked_until = blocked_until;
+            case.status.blocked_until = blocked_until;
             shown(case)
         };
         let (this, other) = (Probe::This(DeliveryId(7)), Probe::This(DeliveryId(8)));
@@ -326,7 +327,7 @@ mod tests {
             Some("Attempt 2 failed; the next one is at 2023-11-14T22:14:21.000Z.")
         );
         let mut blocked = case(1, 2);
-        blocked.standing.blocked_until = Some(at(30));
+        blocked.status.blocked_until = Some(at(30));
         assert_eq!(shown_of(&blocked), "Retry 30 None 30, next 30");
     }
 
@@ -355,7 +356,7 @@ mod tests {
         let paced = |ahead, blocked_until| {
             let mut case = case(0, 0);
             case.ahead = ahead;
-            case.standing.blocked_until = blocked_until;
+            case.status.blocked_until = blocked_until;
             shown(case)
         };
         assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
@@ -372,7 +373,7 @@ mod tests {
     fn an_unresolved_name_has_the_time_of_the_next_lookup() {
         let mut unresolved = case(0, 0);
         unresolved.ahead = Some(3);
-        unresolved.standing = DeliveryStatus {
+        unresolved.status = DeliveryStatus {
             blocked_until: Some(at(32)),
             unresolved: true,
             ..DeliveryStatus::default()
@@ -395,7 +396,7 @@ mod tests {
     #[test]
     fn a_delivery_in_a_list_has_no_position() {
         let mut listed = case(0, 0);
-        listed.standing.blocked_until = Some(at(20));
+        listed.status.blocked_until = Some(at(20));
         let text = check(&listed).0.map(|one| one.text);
         assert_eq!(
             text.as_deref(),

@@ -168,7 +168,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 }
 
 /// Whether the webhook has a waiting delivery. After a reactivation the oldest one is the probe;
-/// without any, a test may be it.
+/// without any, a test may be the probe.
 async fn waits(request: &ApiRequest<'_>, id: WebhookId) -> Result<bool, Reply> {
     let queue = request.state.store.load(id).await.map_err(|error| request.failed(&error))?;
     Ok(queue.is_some_and(|queue| queue.due.is_some()))
@@ -221,7 +221,8 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
     problems::refusal(422, "invalid-workspace", "Not a workspace id", detail)
 }
 
-/// Refuses a rotation beyond the limit: to end an earlier secret early would cut receivers off.
+/// Refuses a rotation beyond the limit: receivers that still verify with an earlier secret would
+/// fail if it expired early.
 fn too_many_secrets(free_in: Duration) -> Reply {
     let seconds = free_in.as_secs().saturating_add(1);
     let detail = format!(

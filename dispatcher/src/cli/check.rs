@@ -1,5 +1,5 @@
-//! Finds problems that would prevent a start, beside errors of the configuration: the database, the
-//! key file, the addresses. Each is reported at the option that names it.
+//! Finds problems that would prevent a start, in addition to errors of the configuration: the
+//! database, the key file, the addresses. Each is reported at the option that names it.
 //!
 //! Invariant: a check changes nothing, and does not disturb a running dispatcher.
 //!
@@ -17,7 +17,7 @@ use crate::live_config::Config;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview;
 
-/// Reads all files like a start, and finds further problems.
+/// Reads all files as a start does, and finds further problems.
 pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Diagnostic>> {
     let active = config.load(clock)?;
     let document = Document::new(&config.file.name(), active.origin.settings_text());
@@ -48,7 +48,7 @@ fn look(settings: &Settings, document: &Document) {
     }
 }
 
-/// Binds the address for a moment, without accepting.
+/// Binds the address and releases it, without listening.
 fn bound(address: SocketAddr) -> io::Result<()> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;

@@ -43,10 +43,10 @@ const TOLERANCE_SECONDS: u64 = 300;
 /// Four times the default limit of an event.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// A browser and one dispatcher need a few.
+/// A browser and one dispatcher need fewer.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A slower head or body is no delivery: the dispatcher's timeout is 10 s.
+/// The default timeout of an attempt: a slower head or body is not from a dispatcher.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The default timeout of an attempt.
@@ -55,7 +55,7 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events remembered to detect duplicates.
 const SEEN_MAX: usize = 1_000;
 
-/// Types and identifiers are shorter.
+/// The longest type or identifier that is printed; real ones are shorter.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// A receiver to start.
@@ -89,7 +89,7 @@ impl Listen {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             bodies_bytes_max: BODIES_BYTES_MAX,
         };
-        // Kept: dropping it closes the listener.
+        // Not dropped before the end: that would close the listener.
         let listening = watch::Sender::new(Listening::Open);
         http_server::serve(listener, receiver, bounds, listening.subscribe()).await;
         Ok(())
@@ -230,7 +230,7 @@ fn answer(status: u16) -> Reply {
     Reply { status, headers: Vec::new(), body: Bytes::new() }
 }
 
-/// A webhook to try: it has no row in the store.
+/// A webhook for a test delivery; it has no row in the store.
 pub struct TestWebhook {
     /// The receiver.
     pub url: Url,

@@ -20,7 +20,7 @@ const ANY: &str = "*";
 /// The prefix of every path.
 const ROOT: &str = "/data/";
 
-/// The fields that pass.
+/// The allowed fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedFields {
     fields: Vec<Field>,
@@ -62,7 +62,7 @@ impl AllowedFields {
         Self { fields: entries.into_iter().flatten().collect() }
     }
 
-    /// Whether the field at these steps below `data` passes.
+    /// Whether the field at these steps below `data` is allowed in events of type `kind`.
     pub(crate) fn covers(&self, kind: Option<EventType>, path: &[String]) -> bool {
         self.fields.iter().any(|field| {
             // A key with look-alike letters is allowed by its exact name, not by a wildcard.

@@ -50,7 +50,7 @@ pub struct Server {
     pub api: SocketAddr,
     pub ingest: SocketAddr,
     pub admin: SocketAddr,
-    /// The places of `api`, `ingest` and `admin` in the file.
+    /// The positions of `api`, `ingest` and `admin` in the file.
     pub at: [usize; 3],
     pub admin_token_file: Option<Spanned<String>>,
     /// 0 means one per core.

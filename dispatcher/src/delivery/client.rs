@@ -128,7 +128,7 @@ mod tests {
     use crate::delivery::egress::tests::rules;
     use crate::delivery::pool::Pool;
 
-    /// A receiver on a socket of its own, and the number of connections it accepted.
+    /// A receiver, and the number of connections it accepted.
     struct Receiver {
         address: SocketAddr,
         accepted: Arc<AtomicUsize>,
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// The head of a request, once its five bytes of body have come as well.
+    /// Reads a request with a body of `hello`.
     async fn read_request(stream: &mut TcpStream) -> Option<String> {
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"\r\n\r\nhello") {
@@ -194,7 +194,7 @@ mod tests {
         (client, clock)
     }
 
-    /// A client, the connections that wait for its next attempts, and its clock.
+    /// A client, its pool of idle connections, and its clock.
     fn pooled(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Arc<Pool>, Clock) {
         let egress = Egress {
             deadline: Duration::from_millis(deadline),
@@ -325,7 +325,7 @@ mod tests {
             .await;
             assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
             let chunks = closed.recv().await.expect("the connection was closed");
-            // The buffers of two sockets have some MiB.
+            // The buffers of two sockets hold a few MiB.
             assert!(chunks < 256, "{head}: {chunks} chunks of 64 KiB");
         }
     }
@@ -467,7 +467,7 @@ mod tests {
         })
         .await;
         let port = closing.address.port();
-        // The forbidden one listens on the same port; 127.0.0.3 is not among the permitted.
+        // The forbidden address, 127.0.0.3, listens on the same port.
         let forbidden = TcpListener::bind(("127.0.0.3", port)).await.expect("a free port");
         let script = [("rebinding.example", "127.0.0.1 then 127.0.0.3 then 10.0.0.1 127.0.0.3")];
         let (client, _) = client(&script, 10_000);

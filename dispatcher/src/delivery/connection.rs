@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`ANSWER_BYTES_MAX`] are read of one response, in total; a connection that exceeds
-//!    this is closed.
+//! 1. At most [`ANSWER_BYTES_MAX`] bytes of one response are read, in total; a connection that
+//!    exceeds this is closed.
 //! 2. Dropping a [`Connection`] closes it.
 //!
-//! Not here: which addresses may be called (`egress`), what an error is called (`classify`).
+//! Not here: which addresses may be called (`egress`), how errors are classified (`classify`).
 
 use std::future::poll_fn;
 use std::io;
@@ -40,7 +40,7 @@ use crate::delivery::read_limit::{Meter, Metered};
 /// are a few hundred bytes; proxies accept 8 to 32 KiB.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The same below TLS, with certificates, tickets and record framing.
+/// The limit of the bytes below TLS: certificates, tickets and record framing count as well.
 const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 
 /// The head start of the preferred address family (RFC 8305).
@@ -103,7 +103,7 @@ pub(crate) struct Connection {
     /// Bytes below TLS.
     below: Arc<Meter>,
     pub(crate) opened: Tick,
-    /// The task that drives it; ends with it.
+    /// The task that drives the connection; dropping it aborts the task.
     _driver: JoinSet<()>,
 }
 
@@ -118,7 +118,7 @@ impl Connection {
     ) -> Result<Self, ConnectError> {
         let addresses = origin.addresses(rules).await?;
         let stream = dial(&addresses, origin.port, within).await.map_err(ConnectError::Connect)?;
-        // Without it the connection is slower, but works.
+        // If this fails, the connection is slower, but works.
         let _ = stream.set_nodelay(true);
         let opened = clock.now().tick;
         let below = Arc::new(Meter::default());
@@ -143,7 +143,7 @@ impl Connection {
             builder.handshake(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // The waiting request gets the error.
+            // The waiting request receives the error.
             let _ = connection.await;
         });
         Ok(Self { sender, meter, below, opened, _driver: driver })

@@ -7,9 +7,9 @@
 //!    never resolved, so [`Rules::canonical`] checks it before every attempt.
 //! 2. The same rules apply when a URL is registered and when it is called. Names are resolved only
 //!    when they are called: a registration proves nothing about later lookups.
-//! 3. An owner cannot distinguish a name with forbidden addresses from one without any: that would
-//!    allow to map the internal network.
-//! 4. Lookups count in the share of the attempt's workspace ([`on_behalf_of`]).
+//! 3. An owner cannot distinguish a name with forbidden addresses from one without any: otherwise
+//!    owners could map the internal network.
+//! 4. Lookups use the permits of the attempt's workspace ([`on_behalf_of`]).
 
 pub mod address;
 pub mod canonical_url;
@@ -35,7 +35,7 @@ tokio::task_local! {
     static WORKSPACE: Arc<str>;
 }
 
-/// Runs an attempt whose lookups count in the workspace's share.
+/// Runs an attempt whose lookups use the workspace's permits.
 pub async fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> F::Output {
     WORKSPACE.scope(workspace, attempt).await
 }
@@ -56,7 +56,7 @@ pub enum AddressError {
     /// The lookup got no reply.
     #[error("the lookup of the host name got no reply")]
     Unanswered,
-    /// A shortage of this machine.
+    /// A shortage of this machine: descriptors, memory, threads.
     #[error("no resources to look up the host name")]
     Shortage,
 }
@@ -85,7 +85,7 @@ impl Rules {
         address::forbidden(address, &self.egress.allow_networks)
     }
 
-    /// The allowed addresses of a name, looked up in the share of the attempt's workspace.
+    /// The allowed addresses of a name, looked up with a permit of the attempt's workspace.
     pub async fn addresses_for_attempt(&self, name: &str) -> Result<Vec<IpAddr>, AddressError> {
         self.addresses(WORKSPACE.try_with(Arc::clone).ok(), name).await
     }

@@ -1,6 +1,6 @@
 //! Builds HTTP clients: trusted certificates, no redirects, no proxies.
 //!
-//! Not here: which addresses it may connect to (`egress`), deadlines (`client`).
+//! Not here: which addresses may be called (`egress`), deadlines (`client`).
 
 use std::sync::Arc;
 use std::time::Duration;

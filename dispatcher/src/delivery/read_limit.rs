@@ -1,4 +1,4 @@
-//! A stream with a limit of the bytes read for one response.
+//! A stream that limits the bytes read for one response.
 //!
 //! Invariant: between two calls of [`Meter::begin`] at most `most` bytes are read from the stream;
 //! the next read fails.

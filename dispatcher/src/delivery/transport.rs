@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A response is bounded: all bytes on the wire by `connection::ANSWER_BYTES_MAX`, interim
-//!    responses, chunk framing and trailers included, and the body by [`BODY_BYTES_MAX`]. Nothing
-//!    of it is decompressed, stored or logged.
-//! 2. No redirect is followed, no proxy of the environment is used, and an attempt sends one
-//!    request.
+//! 1. A response is bounded: all its bytes by `connection::ANSWER_BYTES_MAX`, interim responses,
+//!    chunk framing and trailers included, and the body by [`BODY_BYTES_MAX`]. The body is never
+//!    decompressed, stored or logged.
+//! 2. No redirect is followed, proxy settings of the environment are ignored, and an attempt sends
+//!    one request.
 //! 3. A connection is reused up to an age of `pool::AGE_MAX`, so that DNS changes take effect.
 //! 4. A reused connection that closes before the first byte of the response counts as no attempt:
 //!    the outcome is `Fault::StaleConnection`, which a new connection never has.
@@ -35,10 +35,10 @@ use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// How much of a body is read, so that its connection can be reused.
+/// The most of a body that is read so that its connection can be reused.
 const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// How long a body is read: a slower one does not justify the in-flight slot.
+/// The longest time that a body is read: meanwhile the attempt occupies an in-flight slot.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Sends attempts to receivers.
@@ -140,7 +140,7 @@ impl Transport for HttpTransport {
             match connection.post(request).await {
                 Ok(response) => return Ok(self.answer(response, connection, origin)),
                 Err(mut failed) => match failed.take_message() {
-                    // It was closed before, and nothing was sent: another one may be used.
+                    // The connection had closed before anything was sent: try another one.
                     Some(unsent) => request = unsent,
                     None if connection.is_silent() => {
                         return Err(Outcome::Internal(Fault::StaleConnection));

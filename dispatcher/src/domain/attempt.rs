@@ -19,11 +19,11 @@ pub struct Attempt {
     pub started_at: UnixTime,
     /// From the start to the outcome.
     pub took: Duration,
-    /// What the receiver did, or why there was no attempt.
+    /// The receiver's success or failure, or the dispatcher's fault.
     pub outcome: Outcome,
 }
 
-/// An attempt as it is recorded, with the delivery's state after it.
+/// An attempt as the store records it.
 #[derive(Clone, Debug)]
 pub struct AttemptRecord {
     pub delivery: DeliveryId,
@@ -31,7 +31,7 @@ pub struct AttemptRecord {
     /// The endpoint that it called.
     pub endpoint: EndpointId,
     pub attempt: Attempt,
-    /// The delivery's state after it.
+    /// The delivery's next state.
     pub after: NextState,
     /// `QueuedDelivery::first_attempt_at` from now on.
     pub first_attempt_at: Option<UnixTime>,

@@ -1,7 +1,7 @@
 //! A delivery: one event for one webhook, its states, and what an attempt needs. (core)
 //!
 //! ```text
-//!  ingest           claim             2xx
+//!  ingest           start             2xx
 //!  ──────▶ Waiting ──────▶ in flight ──────▶ Delivered ── redeliver ──▶ Waiting
 //!             ▲              │   │
 //!             └─ again at t ─┘   └─ 48 h ──▶ FailedPermanent ── redeliver ──▶ Waiting
@@ -50,7 +50,7 @@ impl DeliveryState {
         }
     }
 
-    /// How it is called.
+    /// The name in the API, logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ pub struct QueuedDelivery {
     pub body: Bytes,
     /// The number of attempts so far.
     pub attempts: u32,
-    /// Failures since the schedule began; a reactivation begins it anew.
+    /// Failures since the schedule started; a reactivation restarts it.
     pub step: u32,
     /// When the first attempt started.
     pub first_attempt_at: Option<UnixTime>,
@@ -129,7 +129,7 @@ pub enum NextState {
 }
 
 impl NextState {
-    /// Where the delivery stands from now on.
+    /// The state that is stored.
     #[must_use]
     pub fn state(self) -> DeliveryState {
         match self {
@@ -140,15 +140,15 @@ impl NextState {
     }
 }
 
-/// What is known in memory of a delivery that waits on disk.
+/// The scheduler's state of a waiting delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryStatus {
-    /// Whether an attempt is under way.
+    /// Whether an attempt is in flight.
     pub in_flight: bool,
-    /// When the rate limit of its endpoint, the failures of a probe, or the name of its host, which
-    /// was not found, allow the next attempt, where that is later than now.
+    /// When the endpoint's rate limit, the retry of a probe, and the backoff after a name lookup
+    /// without a reply all allow an attempt; may be past. `None` if none of them applies.
     pub blocked_until: Option<UnixTime>,
-    /// Whether it is the name.
+    /// Whether the backoff after the name lookup is the last of these to end.
     pub unresolved: bool,
 }
 
@@ -165,7 +165,7 @@ pub struct Delivery {
     pub attempts: u32,
     /// When the event was accepted.
     pub created_at: UnixTime,
-    /// When the next attempt may start; without meaning once it has ended.
+    /// When the next attempt may start; meaningless once the delivery has ended.
     pub due: UnixTime,
     /// When the first attempt started.
     pub first_attempt_at: Option<UnixTime>,
@@ -173,7 +173,7 @@ pub struct Delivery {
     pub paused_before: Duration,
     /// When it was delivered or failed permanently.
     pub ended_at: Option<UnixTime>,
-    /// The outcome of the last attempt, also of one before a redelivery.
+    /// The outcome of the last attempt, which may be older than a redelivery.
     pub last_outcome: Option<Outcome>,
 }
 

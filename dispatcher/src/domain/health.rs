@@ -8,12 +8,12 @@
 //! # Invariants
 //!
 //! 1. One warning per episode, once the episode is `warn_for` old, at least three attempts failed,
-//!    and the share of failures exceeds `warn_share` both in the window and in its latest five
-//!    buckets in use.
-//! 2. A pause only after `pause_after` without a 2xx, with observed failures over at least half of
-//!    it: the time that the dispatcher did not run is no evidence.
-//! 3. The times and the number of checks change nothing: an episode that ended between two checks
-//!    has ended.
+//!    and the share of failures exceeds `warn_share` both in the window and in the five buckets up
+//!    to the last one in use.
+//! 2. A pause only after `pause_after` without a 2xx, with at least three failures, the first and
+//!    the last at least half of that apart: time without attempts is no evidence.
+//! 3. Notices do not depend on how often and when health is checked: an episode that ended between
+//!    two checks has ended.
 //! 4. A clock that is set back causes no notice; attempts in the future count as now.
 //!
 //! Not here: which outcomes count (`outcome`), what a notice leads to (`worker`, `email`).
@@ -27,7 +27,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::health::window::Window;
 
-/// Fewer failures are no evidence, whatever their share.
+/// Fewer failures cause no notice, whatever their share.
 const FAILURES_MIN: u64 = 3;
 
 /// The thresholds of warnings and pauses.
@@ -46,7 +46,7 @@ pub struct Policy {
 pub enum Observation {
     /// A 2xx.
     Succeeded,
-    /// A 2xx to a ping: ends being down, but counts in no share.
+    /// A 2xx to a ping: the webhook is no longer down, but the share of failures is unchanged.
     PingSucceeded,
     /// A failure of the receiver.
     Failed,
@@ -97,7 +97,7 @@ struct Down {
     last: u64,
     #[serde(rename = "n", default)]
     failures: u64,
-    /// Whether it paused deliveries: attempts then in flight may still fail.
+    /// Whether it paused deliveries: attempts that were in flight then may still fail.
     #[serde(rename = "p", default)]
     paused: bool,
 }
@@ -120,11 +120,11 @@ impl Health {
     pub fn after(
         &self,
         policy: &Policy,
-        sign: Observation,
+        observation: Observation,
         now: UnixTime,
     ) -> (Self, Option<Notice>) {
         let mut health = self.seen(policy, now);
-        match sign {
+        match observation {
             Observation::Succeeded => {
                 health.window.count(true, now);
                 health.record_success(now);
@@ -168,13 +168,13 @@ impl Health {
         self.down.map(|down| UnixTime(down.since))
     }
 
-    /// The begin of the episode that owners were warned of.
+    /// When the episode that owners were warned of began.
     #[must_use]
     pub fn failing_since(&self) -> Option<UnixTime> {
         self.episode.filter(|episode| episode.warned).map(|episode| UnixTime(episode.since))
     }
 
-    /// Start, 2xx and failures of each bucket in use, oldest first.
+    /// The start, the number of 2xx and of failures of each bucket in use, oldest first.
     pub fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
         self.window.counts()
     }
@@ -185,7 +185,7 @@ impl Health {
         health.window.fit(policy.warn_for);
         let set_back = health.window.set_back(now);
         if let Some(episode) = &mut health.episode {
-            // A clock that was set back leaves its duration unknown: it begins anew.
+            // After the clock was set back its duration is unknown, so it starts again.
             episode.since = if set_back { now.0 } else { episode.since.min(now.0) };
         }
         if let Some(down) = &mut health.down {
@@ -327,7 +327,7 @@ mod tests {
         notices
     }
 
-    /// `count` attempts evenly over `from..to`, of which `failures` in a hundred fail.
+    /// `count` attempts evenly over `from..to`; `failures` in a hundred fail.
     fn traffic(from: Duration, to: Duration, count: u32, failures: u32) -> Story {
         let step = (to - from) / count;
         let sign = |n: u32| {
@@ -511,7 +511,7 @@ mod tests {
     fn an_episode_ends_between_two_checks() {
         let mut story = failing_at(&[0; 6]);
         story.extend(vec![(START.plus(MINUTE), Observation::Succeeded); 210]);
-        // Of 215 in the window from minute 31 to minute 32, 5 failed; afterwards, 5 of 5.
+        // From minute 31 to 32 the window has 5 failures in 215 attempts; afterwards, 5 in 5.
         story.extend(failing_at(&[10, 10, 10, 10, 10, 33]));
         check(story, &[]);
     }

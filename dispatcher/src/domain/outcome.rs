@@ -1,4 +1,4 @@
-//! The outcome of an attempt, and whose failure it is. (core)
+//! The outcome of an attempt, and whether the receiver or the dispatcher failed. (core)
 //!
 //! Not here: when the delivery is retried (`retry`), what the outcome means for the webhook
 //! (`health`).
@@ -43,7 +43,7 @@ pub enum Failure {
 pub enum Fault {
     /// Out of file descriptors or memory.
     Resources,
-    /// The lookup got no answer: the resolver is down, or cannot reach the name's servers.
+    /// The name lookup got no reply: the resolver is down, or cannot reach the name's servers.
     Resolver,
     /// A bug in this program.
     Broken,

@@ -17,7 +17,7 @@ use weir_common::time::UnixTime;
 use crate::domain::delivery::Cursor;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 
-/// Digits and lower-case letters that sort as their values do, without i, l, o and u.
+/// Digits and lower-case letters in ascending order, without i, l, o and u.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Bits of a digit.
@@ -156,7 +156,7 @@ impl PublicIds {
     }
 }
 
-/// The number of digits of so many bytes; the first one encodes the remaining bits.
+/// The number of digits that encode `bytes` bytes; the first one encodes the remaining bits.
 fn digits_count(bytes: usize) -> usize {
     (bytes * 8).div_ceil(DIGIT_BITS)
 }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn identifiers_of_an_earlier_version_stay_valid() {
-        // Made by that version, with this key.
+        // That version made these with this key.
         let ids = PublicIds::new([7; 32]);
         assert_eq!(ids.webhook_of("wh_0000000000008tjg30t9184v67"), Some(WebhookId(17)));
         let delivery = "dlv_000000000029khs899h29w4sz1";
@@ -234,7 +234,7 @@ mod tests {
             let seen: BTreeSet<u8> = shown.iter().map(|text| text.as_bytes()[at]).collect();
             assert_eq!(seen.len(), 32, "digit {at}");
         }
-        // Each number has a mask of its own.
+        // Each number has its own mask.
         let last = |id| ids.webhook(WebhookId(id)).split_off(3 + 14);
         assert_ne!(last(1), last(2));
     }

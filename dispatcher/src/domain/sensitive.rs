@@ -1,6 +1,6 @@
 //! Detects secrets: keys that name one, and values that have the format of one. (core)
 //!
-//! Not here: where they are in a body (`ingest::sensitive_data`).
+//! Not here: the search of a body for them (`ingest::sensitive_data`).
 
 pub(crate) mod keys;
 pub(crate) mod never_allowed;
@@ -8,7 +8,7 @@ mod normalize;
 pub(crate) mod values;
 mod word_matcher;
 
-/// Whether a key imitates another one: it mixes Latin letters and look-alikes.
+/// Whether a key mixes Latin letters and look-alikes, to imitate another key.
 pub(crate) fn is_disguised(key: &str) -> bool {
     normalize::plain(key).is_none()
 }

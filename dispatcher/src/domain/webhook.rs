@@ -27,7 +27,7 @@ pub struct Webhook {
     pub created_at: UnixTime,
     /// The keys that sign deliveries.
     pub secrets: Secrets,
-    /// Since when deliveries pause.
+    /// Since when it is paused; `None` if it is not.
     pub paused_at: Option<UnixTime>,
     /// The sum of all earlier pauses; deadlines shift by it.
     pub paused_total: Duration,
@@ -75,7 +75,7 @@ impl Webhook {
 pub enum Probe {
     /// The oldest one.
     Any,
-    /// This one, which was attempted since.
+    /// This one, which was attempted as the probe.
     This(DeliveryId),
 }
 
@@ -98,7 +98,7 @@ pub struct WebhookUpdate {
     pub last_outcome: Option<Outcome>,
     /// When its health needs a check, even without an attempt.
     pub look_at: Option<UnixTime>,
-    /// Since when it is paused. Never ends a pause: that is `Management::reactivate`.
+    /// Since when it is paused. An update never ends a pause; `Management::reactivate` does.
     pub paused_at: Option<UnixTime>,
     /// The delivery that probes it.
     pub probing: Option<Probe>,
@@ -107,7 +107,7 @@ pub struct WebhookUpdate {
 /// The keys that sign a webhook's deliveries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Secrets {
-    /// The one that the API showed last.
+    /// The newest one, which the API showed last.
     pub current: Secret<String>,
     /// Earlier ones, newest first, with the end of each in steady time
     /// (`DeliveryQueue::steady`).

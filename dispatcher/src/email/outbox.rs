@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::store::types::{Mail, NewMail, Posted};
 use crate::store::{MailQueue, StoreError};
 
-/// Mails claimed at a time: as many as a shutdown returns.
+/// Mails claimed at a time, and the most that a shutdown returns.
 const CLAIM_MAX: usize = 10;
 
 /// The interval between checks of the queue.
@@ -47,7 +47,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Without a connection yet.
+    /// An outbox; it connects when it sends the first mail.
     #[must_use]
     pub fn new(
         store: Arc<dyn MailQueue>,

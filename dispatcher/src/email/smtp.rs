@@ -49,7 +49,7 @@ pub enum SendResult {
     Failed(String),
 }
 
-/// Settings that cannot send mail.
+/// Why mail settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SmtpError {
     /// The URL has another scheme, or no host. It may contain a password, so it is not shown.

@@ -19,7 +19,7 @@ pub struct Incident<'a> {
     pub workspace: &'a str,
     /// The whole URL.
     pub url: &'a str,
-    /// When the episode began. An owner gets one mail per episode.
+    /// When the episode began. An owner gets one mail of each kind per episode.
     pub since: UnixTime,
     /// The outcome of the last attempt, if known.
     pub last: Option<&'a Outcome>,

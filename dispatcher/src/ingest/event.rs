@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. `data` is sent byte for byte as it came: numbers of any size, spaces, escapes.
+//! 1. `data` is sent byte for byte as it was received: numbers of any size, spaces, escapes.
 //! 2. A valid event has the members and identifiers of its type, and no secret in its data.
-//! 3. The digest depends on what the sender sent alone: neither on the time nor on an identifier
-//!    that the dispatcher assigned.
+//! 3. The digest depends only on the sender's values: neither on the time nor on an identifier that
+//!    the dispatcher assigned.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -25,13 +25,13 @@ use crate::ingest::parse::Item;
 use crate::ingest::sensitive_data;
 use crate::store::types::NewEvent;
 
-/// Random bytes of an assigned identifier, beside the time.
+/// Random bytes of an assigned identifier, in addition to the time.
 pub(crate) const ID_RANDOM_BYTES: usize = 10;
 
 /// The longest identifier, without its `evt_`.
 const ID_REST_MAX: usize = 60;
 
-/// Digits and lower-case letters that sort as their values do, without i, l, o and u.
+/// Digits and lower-case letters in the order of their values, without i, l, o and u.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 const MEMBERS: [&str; 5] = ["type", "workspace_id", "tenant_id", "data", "id"];
@@ -53,7 +53,7 @@ pub(crate) struct ValidEvent<'a> {
 /// The result of parsing one event.
 #[derive(Debug)]
 pub(crate) struct ParsedEvent<'a> {
-    /// The workspace that it names, if that is an identifier; also of an invalid event.
+    /// The workspace, if its identifier is valid; also of an otherwise invalid event.
     pub(crate) workspace: Option<String>,
     /// The event, if it has no errors.
     pub(crate) event: Option<ValidEvent<'a>>,
@@ -133,7 +133,7 @@ impl<'a> Validator<'_, 'a> {
         let kind = EventType::ALL.into_iter().find(|one| one.name() == name);
         if kind.is_none() {
             let names = EventType::ALL.map(EventType::name);
-            // A suggestion compares every letter with every letter.
+            // Only for short names: the comparison takes quadratic time.
             let meant = (name.len() <= 64).then(|| suggestion(name, &names)).flatten();
             let hint = meant.unwrap_or_else(|| format!("known: {}", names.join(", ")));
             self.wrong("/type", &format!("is not a known event type; {hint}"));
@@ -270,7 +270,7 @@ impl<'a> RawEvent<'a> {
 }
 
 impl ValidEvent<'_> {
-    /// The event as it is stored; `random` makes the identifier where the sender chose none.
+    /// The event as it is stored; `random` is for the identifier if the sender chose none.
     pub(crate) fn stored(self, random: &[u8], now: UnixTime, created_at: &str) -> NewEvent {
         let digest = digest(self.kind, &self.workspace, &self.tenant, self.data);
         let id = self.id.unwrap_or_else(|| new_id(now, random));
@@ -481,7 +481,7 @@ mod tests {
         {
             assert_ne!(digest(&GOOD.replace(from, to), 1, 1), one, "{to}");
         }
-        // A letter that moves from one part to the next makes another event.
+        // Moving a letter from one part to the next changes the digest.
         let moved = super::digest(EventType::PlanChanged, "ws_at", "n_1", "{}");
         assert_eq!(super::digest(EventType::PlanChanged, "ws_a", "tn_1", "{}"), one);
         assert_ne!(moved, one);

@@ -65,10 +65,10 @@ pub(crate) struct Batch<'a> {
     pub(crate) items: Vec<Item<'a>>,
 }
 
-/// Why a body is no batch.
+/// Why a body cannot be split into events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BatchError {
-    /// The parser's error, with its place.
+    /// The parser's error, with its position.
     Malformed(String),
     Empty,
     /// More events than the limit.

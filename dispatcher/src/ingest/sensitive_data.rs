@@ -4,8 +4,8 @@
 //!
 //! 1. Every key and every string is checked, at any depth, with escapes decoded.
 //! 2. A key that names a secret is refused if its value contains a non-empty string at any depth.
-//!    Booleans, numbers and null pass: no token, password or hash is one. A number below a key for
-//!    a one-time code is the code, at any depth.
+//!    Booleans, numbers and null pass: no token, password or hash has these types. A number below a
+//!    key for a one-time code counts as the code, at any depth.
 //! 3. A field that the operator allows (`allowed_fields`) passes, and no field beside it. A key
 //!    that is itself a secret by its format never passes.
 //! 4. A duplicate key in one object is refused: two parsers might read different values.
@@ -13,8 +13,8 @@
 //!    refuse every attempt.
 //! 6. Nesting is bounded, and values are never converted: receivers get the bytes that were sent.
 //!
-//! Not here: which keys name a secret and which values are one (`domain::sensitive`), whether the
-//! text is JSON (`parse`).
+//! Not here: which keys name a secret and which values look like one (`domain::sensitive`), whether
+//! the text is JSON (`parse`).
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ pub(crate) fn check_duplicate_keys(text: &str, errors: &mut ValidationErrors) {
     Walk::new("", None, errors).run(text);
 }
 
-/// A walk through JSON, with its place.
+/// A traversal of a JSON text, with its position.
 struct Walk<'a, 'f> {
     pointer: &'f str,
     open: Vec<Container<'a>>,
@@ -291,7 +291,7 @@ mod tests {
         errors.pointers()
     }
 
-    /// What settings with these fields of `user.updated` allow.
+    /// Settings that allow these fields of `user.updated`.
     fn allowing(fields: &str) -> AllowedFields {
         let text = format!("[ingest]\nallow = [{{ type = \"user.updated\", fields = {fields} }}]");
         let document = Document::new("d", &text);

@@ -1,4 +1,4 @@
-//! What follows from an attempt: for its delivery, its webhook and its endpoint. (core)
+//! The consequences of an attempt for its delivery, its webhook and its endpoint. (core)
 //!
 //! Not here: when a failed delivery is retried (`transition`), how one is sent (`worker`).
 
@@ -23,7 +23,7 @@ use crate::scheduler::{Notification, Scheduler};
 /// longer each time.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
-/// Stands for a delivery in records of which only the start counts.
+/// Takes the place of a delivery in a record of which only the start counts.
 const NO_DELIVERY: DeliveryId = DeliveryId(0);
 
 /// A started attempt.
@@ -67,7 +67,7 @@ pub struct AttemptReport {
     pub event_id: Arc<str>,
     /// The event type.
     pub kind: EventType,
-    /// The attempt; without a number if it counts nowhere.
+    /// The attempt; after a fault of the dispatcher the next attempt has the same number.
     pub attempt: Attempt,
     /// The delivery's next state; `None` after a fault of the dispatcher.
     pub after: Option<NextState>,
@@ -109,7 +109,7 @@ impl AttemptResult {
 }
 
 impl Scheduler {
-    /// Decides what follows from an attempt, and queues the write.
+    /// Decides the consequences of an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
         let StartedAttempt { webhook, started, .. } = result.attempt;
         let took = result.ended.tick.since(started.tick);
@@ -157,7 +157,7 @@ impl Scheduler {
         let attempt = result.attempt();
         self.notifications.push_back(result.report(&attempt, None));
         let StartedAttempt { webhook, endpoint, delivery, .. } = result.attempt;
-        // On a new connection it is sent again as soon as the rate limit allows.
+        // After a stale connection it is sent again, on a new one, once the rate limit allows.
         let fresh_connection = attempt.outcome == Outcome::Internal(Fault::StaleConnection);
         let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
         let (id, first_attempt_at) = (delivery.id, delivery.first_attempt_at);

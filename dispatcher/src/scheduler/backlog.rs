@@ -2,8 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. No delivery is started twice, in whatever order the store's results and notices of new
-//!    deliveries arrive.
+//! 1. No delivery is started twice, in whatever order results of reads and new deliveries arrive.
 //! 2. At most as many deliveries as [`MemoryLimit`] allows are in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,20 +18,21 @@ use crate::domain::webhook::Probe;
 use crate::scheduler::ready_list::{Key, Queued, ReadyList};
 use crate::scheduler::webhooks::Flow;
 
-/// Deliveries of one webhook in memory: as many as may start within [`CACHED_SPAN`], at least this
-/// many, which is twenty seconds of work at 100 a minute,
+/// Deliveries of one webhook that may be in memory at any rate limit, unless memory is short:
+/// twenty seconds of work at 100 a minute.
 const CACHED_MIN: usize = 32;
 
-/// and at most this many, which the store reads within some milliseconds.
+/// The most deliveries of one webhook in memory: the store reads them within some milliseconds.
 const CACHED_MAX: usize = 512;
 
-/// The store answers within a few milliseconds, within dozens while its disk is busy.
+/// Between these two, as many deliveries are in memory as may start within this time. A read takes
+/// a few milliseconds, and dozens while the disk is busy.
 const CACHED_SPAN: Duration = Duration::from_millis(100);
 
-/// Bytes of their bodies, unless a single one is larger.
+/// Bytes of one webhook's bodies in memory, unless a single one is larger.
 const CACHED_BYTES_MAX: usize = 256 << 10;
 
-/// More are fetched once only this fraction of the limit is left: one in so many.
+/// More deliveries are fetched once one in this many of the limit is left.
 const LOW_SHARE: usize = 4;
 
 /// The memory of a delivery beside its body: struct, identifiers, map entries.
@@ -60,7 +60,7 @@ impl MemoryLimit {
     }
 }
 
-/// What a backlog can do now.
+/// The next step of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
     /// Its first delivery can start.
@@ -92,7 +92,7 @@ pub(super) struct Backlog {
     /// The webhook's workspace.
     pub(super) workspace: Arc<str>,
     pub(super) endpoint: EndpointId,
-    /// Whether its webhook was deleted: it stays until its attempts in flight ended.
+    /// Whether its webhook was deleted: it stays until its attempts in flight end.
     pub(super) gone: bool,
     /// The first waiting deliveries, by due time.
     cached: ReadyList,
@@ -155,7 +155,7 @@ impl Backlog {
         self.round += 1;
     }
 
-    /// What it can do at `now`, apart from the endpoint's limits.
+    /// Its next step at `now`, apart from the endpoint's limits.
     pub(super) fn readiness(&self, flow: Flow, now: Tick) -> Readiness {
         match flow {
             Flow::Stopped => Readiness::Idle,
@@ -188,7 +188,7 @@ impl Backlog {
         self.known().find(|cached| cached.at <= now).map(Queued::key)
     }
 
-    /// The deliveries in memory that no unread one precedes.
+    /// The deliveries in memory before which no unread one is due.
     fn known(&self) -> impl Iterator<Item = &Queued> {
         let unsure =
             |key| self.fetching.as_ref().is_some_and(|fetching| Some(key) > fetching.known_to);
@@ -354,11 +354,11 @@ impl Backlog {
         self.used = now.tick;
     }
 
-    /// Applies the result of reading the probe, if it waits.
+    /// Applies the result of reading the probe; `None` if it does not wait.
     pub(super) fn fetched_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
         self.fetching = None;
-        // Deliveries that arrived meanwhile waited for a result with everything before them, which
-        // this is not: they are read again in their order.
+        // Older deliveries than those that arrived during the read may be in the store, and this
+        // read does not return them: all are read again, in order.
         let first = self.cached.iter().map(|cached| cached.at).min();
         if let Some(first) = first.filter(|_| !self.complete) {
             self.clear_cached();

@@ -29,11 +29,11 @@ use crate::scheduler::workspace_share::Shares;
 /// every 25 seconds.
 const SLOW: usize = 4;
 
-/// The parts for those and for endpoints without a history: a new endpoint waits for no known
-/// unresponsive one, and uses no slot of those that are known to respond.
+/// The parts for these and for endpoints without a history: a new endpoint does not wait for known
+/// unresponsive ones, and cannot use the slots reserved for responsive ones.
 const UNKNOWN: usize = 7;
 
-/// The parts for endpoints with an attempt in flight.
+/// The parts up to which an endpoint with an attempt in flight may start another.
 const SECOND: usize = 6;
 
 /// Why an endpoint gets no slot, and which queue it waits in.
@@ -52,20 +52,20 @@ pub(super) enum Refused {
 pub(super) struct Parked(u8);
 
 impl Parked {
-    /// Adds a queue; returns whether it was not in it.
-    fn begin(&mut self, why: Refused) -> bool {
+    /// Adds a queue; returns whether the endpoint was not in it yet.
+    fn insert(&mut self, why: Refused) -> bool {
         let before = self.0;
         self.0 |= 1 << why as u8;
         self.0 != before
     }
 
     /// Removes a queue.
-    pub(super) fn over(&mut self, why: Refused) {
+    pub(super) fn remove(&mut self, why: Refused) {
         self.0 &= !(1 << why as u8);
     }
 }
 
-/// What an endpoint counts for: how its last attempt ended, and its load in flight.
+/// An endpoint's part of the totals: how its last attempt ended, and its load in flight.
 pub(super) type Occupancy = (Option<Responsiveness>, Load);
 
 /// The slots of all endpoints.
@@ -145,13 +145,13 @@ impl InFlightSlots {
         !used_up
     }
 
-    /// Why an endpoint may start nothing now; `None` if it may. An endpoint that was not unparked
-    /// waits behind those in the queue.
+    /// Why an endpoint gets no slot now; `None` if it gets one. Unless it was `unparked_from` the
+    /// queue, it waits behind the endpoints there.
     pub(super) fn refused(
         &self,
         last: Option<Responsiveness>,
         in_flight: usize,
-        called_back: Option<Refused>,
+        unparked_from: Option<Refused>,
     ) -> Option<Refused> {
         let own = match last {
             Some(Responsiveness::Prompt) => None,
@@ -159,7 +159,7 @@ impl InFlightSlots {
             Some(Responsiveness::Unresolved) | None => Some(Refused::Unknown),
         };
         let second = Some(Refused::Second).filter(|_| in_flight > 0);
-        let waits = |why| called_back != Some(why) && !self.queue(why).is_empty();
+        let waits = |why| unparked_from != Some(why) && !self.queue(why).is_empty();
         [own, second].into_iter().flatten().find(|why| self.is_scarce(*why) || waits(*why))
     }
 
@@ -174,13 +174,13 @@ impl InFlightSlots {
 
     /// Parks an endpoint until such slots are free.
     pub(super) fn park(&mut self, id: EndpointId, why: Refused, parked: &mut Parked) {
-        if parked.begin(why) {
+        if parked.insert(why) {
             self.queue_mut(why).push_back(id);
         }
     }
 
-    /// Unparks an endpoint that may have a slot again; returns what it waited for, unless that was
-    /// its workspace's share.
+    /// Unparks an endpoint that may get a slot, and returns the queue that it was in; `None` if it
+    /// waited for its workspace's share.
     pub(super) fn unpark(&mut self) -> Option<(EndpointId, Option<Refused>)> {
         if self.are_full() {
             return None;
@@ -297,7 +297,7 @@ mod tests {
         places.changed((NO, many(4)), (NO, many(3)));
         assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
         assert_eq!(places.unpark(), None, "it was unparked");
-        aside.over(Refused::Slow);
+        aside.remove(Refused::Slow);
         places.park(EndpointId(1), Refused::Slow, &mut aside);
         assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
     }

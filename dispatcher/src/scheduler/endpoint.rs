@@ -47,7 +47,7 @@ impl Endpoint {
         Self { limit, starts, ..Self::default() }
     }
 
-    /// What it counts for in the totals.
+    /// Its part of the totals.
     pub(super) fn occupancy(&self) -> Occupancy {
         (self.last, self.under_way)
     }
@@ -77,7 +77,7 @@ impl Endpoint {
         self.backoffs = 0;
     }
 
-    /// Starts a backoff. Attempts that started before it prove nothing new.
+    /// Starts a backoff, unless one is running: attempts that started before it show nothing new.
     fn back_off(&mut self, now: Tick) {
         if now >= self.backs_off_until {
             let wait = Duration::from_secs(1 << self.backoffs.min(6)).min(BACKOFF_MAX);

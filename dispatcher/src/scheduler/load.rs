@@ -1,6 +1,6 @@
 //! The load of attempts in flight: their number, and the bytes of their bodies. (core)
 
-/// Shares are in parts of this whole.
+/// Shares are measured in parts, of which this many are the whole.
 pub(super) const PARTS: usize = 8;
 
 /// The load of attempts in flight.

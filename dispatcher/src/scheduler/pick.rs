@@ -5,7 +5,7 @@
 //! one that waited longest: a workspace with many webhooks has one turn like any other. While a
 //! webhook's deliveries are being read, its turn is kept.
 //!
-//! Not here: what may start (`backlog`, `concurrency`), what follows (`attempts`).
+//! Not here: which attempts may start (`backlog`, `concurrency`), their consequences (`attempts`).
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::scheduler::concurrency::Refused;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::webhooks::Flow;
 
-/// Deliveries that cannot start for this long may be evicted: reading them again costs one read a
+/// Deliveries that cannot start for this long may be evicted: reading them again costs one read per
 /// start, instead of one read for many.
 const FAR: Duration = Duration::from_secs(1);
 
@@ -76,7 +76,7 @@ impl Scheduler {
             };
             if let Some(endpoint) = self.endpoints.get_mut(&id) {
                 if let Some(why) = why {
-                    endpoint.parked.over(why);
+                    endpoint.parked.remove(why);
                 }
                 if let Some(pick) = self.serve(id, now.tick, now, why) {
                     return pick;
@@ -85,26 +85,26 @@ impl Scheduler {
         }
     }
 
-    /// Serves an endpoint once, and puts it back with its next time; it may have been unparked for
-    /// a slot.
+    /// Serves an endpoint once, and puts it back with its next time. `unparked_from` is the queue
+    /// for slots that it was just taken from.
     fn serve(
         &mut self,
         id: EndpointId,
         due: Tick,
         now: Moment,
-        called_back: Option<Refused>,
+        unparked_from: Option<Refused>,
     ) -> Option<Pick> {
         let quota = self.policies.limits.quota;
         let endpoint = self.endpoints.get_mut(&id)?;
         endpoint.due = None;
-        // It has attempts in flight, and is served again when one ends.
+        // It is served again when one of its attempts ends.
         if endpoint.under_way.attempts >= endpoint.limit {
             return None;
         }
         if let Some(why) =
-            self.slots.refused(endpoint.last, endpoint.under_way.attempts, called_back)
+            self.slots.refused(endpoint.last, endpoint.under_way.attempts, unparked_from)
         {
-            // Attempts of others may end sooner.
+            // Attempts on other endpoints may release a slot before its own do.
             self.slots.park(id, why, &mut endpoint.parked);
             return None;
         }
@@ -198,14 +198,14 @@ impl Scheduler {
         if flow == Flow::Probing(Probe::Any) {
             self.webhooks.probe_with(webhook, Probe::This(delivery.id));
         }
-        self.had_its_turn(id, webhook);
+        self.move_to_back(id, webhook);
         self.put(id, now.tick);
         Some(StartedAttempt { webhook, endpoint: id, delivery, started: now, target })
     }
 
     /// Moves a webhook that started an attempt behind the others of its workspace, and its
     /// workspace behind all others.
-    fn had_its_turn(&mut self, id: EndpointId, webhook: WebhookId) {
+    fn move_to_back(&mut self, id: EndpointId, webhook: WebhookId) {
         let Some(endpoint) =
             self.endpoints.get_mut(&id).filter(|endpoint| endpoint.turns.len() > 1)
         else {
@@ -229,9 +229,9 @@ impl Scheduler {
     }
 
     /// Evicts the deliveries of an endpoint that cannot start soon, if memory is short.
-    fn shed(&mut self, id: EndpointId, rest: Duration) {
+    fn shed(&mut self, id: EndpointId, wait: Duration) {
         let cached = self.cached_bytes + self.slots.used().bytes;
-        if rest < FAR || cached <= self.cached_bytes_max / 2 {
+        if wait < FAR || cached <= self.cached_bytes_max / 2 {
             return;
         }
         let Some(endpoint) = self.endpoints.get(&id) else { return };

@@ -13,7 +13,7 @@ use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::webhook::{Probe, Queue};
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
-use crate::scheduler::rate_limit::suspicious;
+use crate::scheduler::rate_limit::charge_all;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::webhooks::{Loading, Restored};
@@ -37,7 +37,7 @@ impl Scheduler {
         let Arrival { webhook, ready } = arrival;
         let limit = self.memory_limit();
         let Some(backlog) = self.backlogs.get_mut(&webhook) else {
-            // Reading the webhook reads its deliveries as well.
+            // Once the webhook is read, its deliveries are read as well.
             return self.load(webhook);
         };
         let before = backlog.weight();
@@ -85,7 +85,7 @@ impl Scheduler {
             // One step at a time.
             StoreAnswer::ReorderedSome => self.reads.push(StoreRead::Reorder(webhook)),
             StoreAnswer::NotLoaded => {
-                // It is read again in any case.
+                // A failed read is repeated in any case.
                 let _ = self.webhooks.end_load(webhook);
                 self.load_later(webhook, now.tick);
             }
@@ -104,7 +104,7 @@ impl Scheduler {
         }
         match loading {
             Loading::Once => {}
-            // What was read is used meanwhile.
+            // The result is used until the next one.
             Loading::Again => self.load(webhook),
             Loading::Outdated => {
                 self.webhooks.outdate(webhook);
@@ -297,7 +297,7 @@ impl Scheduler {
         self.endpoints.entry(id).or_insert_with(|| {
             let starts = unseen
                 .iter()
-                .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
+                .fold(Log::default(), |starts, (count, at)| charge_all(starts, quota, *count, *at));
             Endpoint::new(limit, starts)
         })
     }

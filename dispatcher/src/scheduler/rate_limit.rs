@@ -1,4 +1,4 @@
-//! The rate limit, and the starts that count in it: also those of earlier processes. (core)
+//! The rate limit, and the starts that count in it, those of earlier processes included. (core)
 //!
 //! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
 
@@ -41,19 +41,19 @@ impl Scheduler {
         let _ = self.endpoint(endpoint).starts.charge(quota, 1, started);
     }
 
-    /// Counts, on every endpoint, unrecorded attempts that an earlier process may have started
-    /// before `at`; their endpoints are unknown. Called last, the oldest first.
-    pub(super) fn suspect(&mut self, count: usize, at: Tick) {
+    /// Counts `count` starts at `at` on every endpoint: an earlier process may have made them
+    /// without a record. Called after [`Self::seed`], the oldest first.
+    pub(super) fn seed_unrecorded(&mut self, count: usize, at: Tick) {
         self.unseen.push((count, at));
         let quota = self.policies.limits.quota;
         for endpoint in self.endpoints.values_mut() {
-            endpoint.starts = suspicious(std::mem::take(&mut endpoint.starts), quota, count, at);
+            endpoint.starts = charge_all(std::mem::take(&mut endpoint.starts), quota, count, at);
         }
     }
 }
 
-/// The log with `count` more starts, as far as they matter.
-pub(super) fn suspicious(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
+/// The log with `count` more starts at `at`, or as many as the largest limit counts.
+pub(super) fn charge_all(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
     for _ in 0..count.min(REQUESTS_MAX as usize) {
         let _ = starts.charge(quota, 1, at);
     }

@@ -19,8 +19,8 @@ use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Queue;
 
-/// Reads at a time: each is a task, and a step of a reactivation waits in the queue of the store's
-/// writer.
+/// Reads with the store at a time: each is a task, and a step of a reactivation waits in the queue
+/// of the store's writer.
 const READS_MAX: usize = 256;
 
 /// The pause after a failed read or write.
@@ -37,9 +37,9 @@ pub enum StoreRead {
     Fetch {
         /// The webhook.
         webhook: WebhookId,
-        /// The limits.
+        /// At most this many.
         limit: usize,
-        /// Without these, which are in flight.
+        /// Excluded deliveries: they are in flight.
         but: Vec<DeliveryId>,
         /// Returned with the result.
         round: u64,
@@ -74,7 +74,7 @@ pub enum StoreAnswer {
     Failed,
 }
 
-/// A hundred thousand may wait.
+/// A hundred thousand reads may be queued, so each is small.
 const _: () = assert!(size_of::<StoreRead>() <= 64);
 
 /// The kind that is read next.
@@ -157,9 +157,9 @@ impl StoreReads {
 }
 
 /// Releases the capacity of an earlier burst.
-fn shrink<T>(line: &mut VecDeque<T>) {
-    if line.is_empty() {
-        line.shrink_to(READS_MAX);
+fn shrink<T>(queue: &mut VecDeque<T>) {
+    if queue.is_empty() {
+        queue.shrink_to(READS_MAX);
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// An attempt longer than this fraction of the deadline is slow: one in so many. At the default
-/// rate limit and deadline, a faster endpoint has four attempts in flight on average.
+/// An attempt is slow if it lasts longer than the deadline divided by this. At the default rate
+/// limit and deadline, a faster endpoint has at most about four attempts in flight on average.
 const SLOW: u32 = 4;
 
 /// How fast a receiver responded.
@@ -13,7 +13,7 @@ const SLOW: u32 = 4;
 pub(super) enum Responsiveness {
     /// It responded, or refused the connection, without delay.
     Prompt,
-    /// It did so after a large part of the deadline.
+    /// It responded, or refused the connection, after a large part of the deadline.
     Slow,
     /// It did not respond before the deadline.
     TimedOut,

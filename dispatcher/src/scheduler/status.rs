@@ -24,10 +24,10 @@ impl Scheduler {
             _ => None,
         };
         let blocked = paced.max(backlog.probe_at());
-        let left_alone = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
-        let unresolved = left_alone.is_some() && left_alone >= blocked;
+        let backoff = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
+        let unresolved = backoff.is_some() && backoff >= blocked;
         let in_flight = backlog.in_flight.contains_key(&delivery);
-        let blocked_until = blocked.max(left_alone).map(|until| now.unix_of(until));
+        let blocked_until = blocked.max(backoff).map(|until| now.unix_of(until));
         DeliveryStatus { in_flight, blocked_until, unresolved }
     }
 
@@ -57,7 +57,7 @@ impl Scheduler {
         self.writes.waiting()
     }
 
-    /// Whether a read or a write is with the store, or waits to be.
+    /// Whether a read or a write is with the store, or is queued for it.
     #[must_use]
     pub fn waits_for_store(&self) -> bool {
         self.reads.are_waited_for() || self.writes.are_with_store() || self.unwritten() > 0

@@ -77,7 +77,7 @@ fn attempts_in_flight_are_bounded_per_endpoint_and_in_total() {
         world.arrive(2, 0, true);
     }
     world.run(1_000);
-    // The fifth slot is for an endpoint without one.
+    // The fifth slot is reserved for an endpoint without an attempt in flight.
     assert_eq!(world.ends.len(), 4);
     let first = world.starts.iter().filter(|(_, endpoint, ..)| *endpoint == EndpointId(1)).count();
     assert!((1..=3).contains(&first), "{first}");
@@ -85,7 +85,7 @@ fn attempts_in_flight_are_bounded_per_endpoint_and_in_total() {
 
 #[test]
 fn a_parked_endpoint_continues_when_others_have_ended() {
-    // Six of eight slots are for all, the last two for endpoints without an attempt in flight.
+    // The last two of eight slots are reserved for endpoints without an attempt in flight.
     let mut world = World::new(limits(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
     for endpoint in [1, 1, 2, 2, 3, 3, 3] {
         world.arrive(endpoint, 0, true);
@@ -135,7 +135,7 @@ fn the_limit_of_an_endpoint_grows_with_responses_and_falls_to_one_with_timeouts(
         }
         ids
     };
-    // Each number: the limit after the attempts before.
+    // Each limit results from the responses before it.
     let answers = [
         Responsiveness::Prompt,
         Responsiveness::Prompt,
@@ -166,7 +166,7 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_continues() {
 #[test]
 fn the_earliest_due_delivery_waits_for_no_other() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
-    // In memory, and in the store alone.
+    // One webhook's deliveries are all in memory, the other's are in the store.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
         endpoints.restored(hook(webhook, webhook, Flow::Open), due, at(0).tick);
     }
@@ -190,7 +190,7 @@ fn memory_has_few_of_many_deliveries_and_none_is_skipped() {
     let mut world = World::new(limits(1_000, 1_000, 100, 100), &[(1, 1)]);
     world.arrive(1, 0, false);
     world.run(5);
-    // It was just deleted: the store returns nothing. Meanwhile more arrive than memory may have.
+    // The delivery is deleted before the read. During the read more arrive than fit in memory.
     world.stored.clear();
     world.read();
     for _ in 0..100 {
@@ -215,7 +215,7 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     }
     let first = steps(&mut endpoints, at(0));
     assert_eq!(first, (WEBHOOKS as usize, 0), "one of each starts");
-    // None may start for an hour, and most have nothing in memory until then.
+    // No endpoint may start another for an hour; most have nothing in memory until then.
     assert!(endpoints.cached_bytes <= CACHED_BYTES_ALL / 2, "{}", endpoints.cached_bytes);
     for id in 0..WEBHOOKS {
         endpoints.recorded(
@@ -230,7 +230,7 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     assert!(reads > 0);
 }
 
-/// How many start now, and how many reads that needs.
+/// The numbers of attempts and of reads that start now.
 fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
     let (mut started, mut reads) = (0, 0);
     loop {
@@ -259,7 +259,7 @@ fn a_delivery_in_flight_is_not_started_again_though_it_waits_in_the_store() {
 #[test]
 fn events_that_pass_a_distant_retry_leave_no_stale_entries() {
     let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
-    // An earlier entry of another endpoint hides it.
+    // The other endpoint's entry is earlier, so stale entries of the first do not reach the top.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         endpoints.arrives(WebhookId(id), ready(-id, due), at(0));
@@ -290,7 +290,7 @@ fn a_stale_read_starts_nothing_twice() {
     let first = Fetched { ready: all[..32].to_vec(), more: true };
     world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
-    // It ran low and read more; before the result, all attempts in flight ended.
+    // The queue runs low and reads more. All attempts in flight end before the result arrives.
     let Some(StoreRead::Fetch { round, .. }) = world.reads.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);

@@ -1,4 +1,4 @@
-//! Decides what an attempt means for its delivery and its webhook. (core)
+//! Decides the consequences of an attempt for its delivery and its webhook's health. (core)
 //!
 //! # Invariants
 //!
@@ -73,7 +73,7 @@ pub(super) fn verdict(
     Some(Verdict { after, first_attempt_at, since, paused_before })
 }
 
-/// What an attempt shows about its webhook.
+/// What an attempt shows about its webhook's health.
 #[must_use]
 pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
@@ -183,7 +183,7 @@ mod tests {
         Evidence { delivery, started_at, ended_at, outcome, retry_after: None }
     }
 
-    /// The consequences of an attempt of one second, so many minutes after the start.
+    /// The consequences of an attempt of one second that starts `minutes` after the first one.
     fn after(
         webhook: &Webhook,
         ready: &QueuedDelivery,
@@ -233,7 +233,7 @@ mod tests {
         let since = Webhook { paused_total: 37 * MINUTE, ..webhook() };
         assert_eq!(after(&since, &tried(), &FAILED, 88), again(5_400, 2));
         assert_eq!(after(&since, &tried(), &FAILED, 90), Some(NextState::FailedPermanent));
-        // It was in flight when its webhook was paused, ten minutes ago.
+        // The webhook was paused ten minutes before the attempt.
         let now = Webhook { paused_at: Some(START.plus(70 * MINUTE)), ..since };
         assert_eq!(after(&now, &tried(), &FAILED, 80), again(5_101, 2));
     }
@@ -263,7 +263,7 @@ mod tests {
         let second = of(&QueuedDelivery { paused_before: MINUTE, ..tried() });
         assert_eq!((second.first_attempt_at, second.since), (START, START));
         assert_eq!(second.paused_before, MINUTE);
-        // After a reactivation the schedule begins anew, the deadline does not.
+        // A reactivation restarts the schedule, not the deadline.
         let reordered = of(&QueuedDelivery { since: None, step: 0, ..tried() });
         assert_eq!((reordered.first_attempt_at, reordered.since), (START, started));
     }

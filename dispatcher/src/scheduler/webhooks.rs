@@ -23,7 +23,7 @@ use crate::scheduler::{Notification, Scheduler};
 /// Fewer stale checks than this are not worth removing.
 const CHECKS_MIN: usize = 64;
 
-/// What an attempt needs of a webhook.
+/// The part of a webhook that an attempt needs.
 #[derive(Debug)]
 pub struct Target {
     /// The workspace.
@@ -37,7 +37,7 @@ pub struct Target {
 /// A warning or pause of a webhook, for its owners.
 #[derive(Clone, Debug)]
 pub struct HealthAlert {
-    /// Which of the two.
+    /// Whether it is a warning or a pause.
     pub notice: Notice,
     /// The webhook.
     pub webhook: WebhookId,
@@ -80,7 +80,7 @@ struct Known {
 /// A hundred thousand webhooks may wait, so their state is small.
 const _: () = assert!(size_of::<Known>() <= 464);
 
-/// What follows after a webhook was read.
+/// The next step after a webhook was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restored {
     /// Open its queue.
@@ -91,7 +91,7 @@ pub(super) enum Restored {
     InvalidUrl,
 }
 
-/// What follows the read of a webhook that is running.
+/// The next step after the running read of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loading {
     /// Nothing.
@@ -113,7 +113,7 @@ pub(super) struct Webhooks {
 }
 
 impl Webhooks {
-    /// Begins a read; returns whether none was running. One that runs is repeated.
+    /// Begins a read; returns whether none was running. A running read is repeated when it ends.
     pub(super) fn begin_load(&mut self, webhook: WebhookId) -> bool {
         let mut first = true;
         self.loading
@@ -123,13 +123,13 @@ impl Webhooks {
         first
     }
 
-    /// Ends a read; returns what must follow.
+    /// Ends a read; returns the next step.
     pub(super) fn end_load(&mut self, webhook: WebhookId) -> Loading {
         self.loading.remove(&webhook).unwrap_or(Loading::Once)
     }
 
-    /// Notes that a webhook has changed on disk: it starts nothing until it is read, and what a
-    /// running read returns is out of date.
+    /// Records that a webhook changed on disk: it starts nothing until it is read again, and the
+    /// result of a running read is stale.
     pub(super) fn outdate(&mut self, webhook: WebhookId) {
         if let Some(known) = self.known.get_mut(&webhook) {
             known.outdated = true;
@@ -231,7 +231,7 @@ impl Webhooks {
         self.known.get(&webhook).map(|known| &known.webhook)
     }
 
-    /// Counts a finished write, which ended this delivery's attempt.
+    /// Counts a finished write, which contained the result of this delivery's attempt, if any.
     pub(super) fn settle(&mut self, webhook: WebhookId, delivery: Option<DeliveryId>) {
         let Some(known) = self.known.get_mut(&webhook) else { return };
         known.unwritten = known.unwritten.saturating_sub(1);
@@ -258,7 +258,7 @@ impl Webhooks {
         })
     }
 
-    /// The time of the next health check, perhaps a stale one.
+    /// The time of the next health check, which may be stale.
     pub(super) fn next_check(&self) -> Option<UnixTime> {
         self.checks.peek().map(|Reverse((at, _))| *at)
     }
@@ -345,7 +345,7 @@ impl Scheduler {
         alert
     }
 
-    /// Runs due health checks until one brings a notice; returns the alert for the owners.
+    /// Runs due health checks until one results in a notice; returns the alert for the owners.
     pub(super) fn next_notice(
         &mut self,
         now: Moment,
@@ -365,7 +365,7 @@ impl Scheduler {
         None
     }
 
-    /// Reports an alert to operators, and stops a paused webhook.
+    /// Reports an alert to operators, and stops deliveries if it is a pause.
     fn alerted(&mut self, alert: Option<&HealthAlert>, now: Moment) {
         let Some(alert) = alert else { return };
         self.notifications.push_back(Notification::Health(Box::new(alert.clone())));
@@ -374,7 +374,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a probe if this delivery was it.
+    /// Applies an attempt's result to the webhook's probe, if this delivery is the probe.
     pub(super) fn probed(&mut self, webhook: WebhookId, delivery: DeliveryId, after: NextState) {
         let Some(known) = self.webhooks.known.get_mut(&webhook) else { return };
         if known.webhook.probing != Some(Probe::This(delivery)) {

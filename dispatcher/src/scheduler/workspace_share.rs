@@ -4,8 +4,9 @@
 //! # Invariants
 //!
 //! 1. While another workspace has attempts in flight, a workspace has at most an eighth of the free
-//!    slots for attempts beyond the first of each webhook. So with any number of greedy workspaces
-//!    and any history of their receivers, some slots stay free: of ten, each has one in eighteen.
+//!    slots for attempts beyond the first of each webhook. So some slots stay free, whatever the
+//!    number of greedy workspaces and the history of their receivers: ten of them use one slot in
+//!    eighteen each.
 //! 2. A parked endpoint is unparked as soon as its workspace may start more, whichever attempt
 //!    ended; endpoints of one workspace take turns.
 
@@ -28,22 +29,22 @@ struct Share {
     /// Parked endpoints.
     endpoints: BTreeSet<EndpointId>,
     /// The endpoint that was unparked last.
-    called: Option<EndpointId>,
+    last: Option<EndpointId>,
 }
 
 impl Share {
-    fn beside_first(&self) -> Load {
+    fn beyond_first(&self) -> Load {
         Load { attempts: self.load.attempts - self.webhooks, ..self.load }
     }
 
     /// The endpoint after the one that was unparked last.
     fn next_endpoint(&mut self) -> Option<EndpointId> {
-        let after = |called: EndpointId| {
-            self.endpoints.range(EndpointId(called.0.saturating_add(1))..).next().copied()
+        let after = |last: EndpointId| {
+            self.endpoints.range(EndpointId(last.0.saturating_add(1))..).next().copied()
         };
-        let endpoint = self.called.and_then(after).or_else(|| self.endpoints.first().copied())?;
+        let endpoint = self.last.and_then(after).or_else(|| self.endpoints.first().copied())?;
         self.endpoints.remove(&endpoint);
-        self.called = Some(endpoint);
+        self.last = Some(endpoint);
         Some(endpoint)
     }
 }
@@ -76,7 +77,7 @@ impl Shares {
     /// Whether a workspace has used up its share of `free`, while others have attempts in flight.
     pub(super) fn is_used_up(&self, workspace: &str, free: Load) -> bool {
         let share = self.workspaces.get(workspace).filter(|_| self.workspaces.len() > 1);
-        share.is_some_and(|share| share.beside_first().reaches(SHARE, free))
+        share.is_some_and(|share| share.beyond_first().reaches(SHARE, free))
     }
 
     /// Parks an endpoint until the workspace may start more.
@@ -88,9 +89,9 @@ impl Shares {
 
     /// Unparks an endpoint whose workspace may start more with `free` slots.
     pub(super) fn unpark(&mut self, free: Load) -> Option<EndpointId> {
-        let beside_first = |attempts| Load { attempts, bytes: 0 };
+        let beyond_first = |attempts| Load { attempts, bytes: 0 };
         let mut fewest = self.waiting.iter().take_while(|(attempts, _)| {
-            self.workspaces.len() == 1 || !beside_first(*attempts).reaches(SHARE, free)
+            self.workspaces.len() == 1 || !beyond_first(*attempts).reaches(SHARE, free)
         });
         let (_, workspace) = fewest.find(|(_, one)| !self.is_used_up(one, free))?;
         let workspace = workspace.clone();
@@ -104,13 +105,13 @@ impl Shares {
     fn change(&mut self, workspace: &Arc<str>, change: impl FnOnce(&mut Share)) {
         let share = self.workspaces.entry(workspace.clone()).or_default();
         if !share.endpoints.is_empty() {
-            self.waiting.remove(&(share.beside_first().attempts, workspace.clone()));
+            self.waiting.remove(&(share.beyond_first().attempts, workspace.clone()));
         }
         change(share);
         if share.load.attempts == 0 {
             self.workspaces.remove(workspace);
         } else if !share.endpoints.is_empty() {
-            self.waiting.insert((share.beside_first().attempts, workspace.clone()));
+            self.waiting.insert((share.beyond_first().attempts, workspace.clone()));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most one write is with the store; results that arrive meanwhile go into the next.
 //!
-//! Not here: what follows from an attempt (`attempts`), how it is written (the store).
+//! Not here: the consequences of an attempt (`attempts`), how they are written (the store).
 
 use weir_common::time::{Moment, Tick};
 
@@ -98,7 +98,7 @@ impl Scheduler {
         self.writes.waiting.push(pending);
     }
 
-    /// Continues after a result is on disk.
+    /// Applies a result that is on disk now: releases its slot, and opens the queue after a probe.
     pub(super) fn settle(&mut self, written: PendingWrite, now: Moment) {
         let PendingWrite { webhook, attempt, .. } = written;
         // After a delivered probe the other deliveries may start.

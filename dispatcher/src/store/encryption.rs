@@ -1,11 +1,10 @@
-//! Seals webhooks' secrets for the disk, and opens them again.
+//! Encrypts webhooks' secrets for the disk, and decrypts them.
 //!
 //! # Invariants
 //!
-//! 1. A sealed secret opens with the key it was sealed with, for the webhook it was sealed for,
-//!    and with and for no other: one that is moved to another row stays shut.
-//! 2. The same secret sealed twice looks different each time: the nonce comes from the caller,
-//!    and is random.
+//! 1. A sealed secret opens only with the key and for the webhook that it was sealed with: one that
+//!    is copied to another row does not open.
+//! 2. The same secret sealed twice has different bytes: the caller passes a random nonce.
 //!
 //! Not here: where the key is kept (`store::sqlite::key_file`), where nonces come from.
 
@@ -20,10 +19,10 @@ use crate::domain::id::WebhookId;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// Bytes of a nonce; so many that random ones never meet.
+/// Bytes of a nonce: enough that random ones never collide.
 pub const NONCE_BYTES: usize = 24;
 
-/// What was to be opened was not sealed with this key for this webhook, or is damaged.
+/// The bytes were not sealed with this key for this webhook, or are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("was sealed with another key or for another webhook, or is damaged")]
 pub struct Unopened;
@@ -35,13 +34,13 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// With this key, which must stay the same for as long as what is sealed is kept.
+    /// Uses this key, which is needed for as long as the sealed secrets are kept.
     #[must_use]
     pub fn new(key: &Secret<[u8; KEY_BYTES]>) -> Self {
         Self { cipher: XChaCha20Poly1305::new(key.expose().into()) }
     }
 
-    /// The sealed form: the nonce, then what hides behind it.
+    /// The sealed form: the nonce, then the ciphertext.
     #[must_use]
     pub fn seal(&self, webhook: WebhookId, plain: &str, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let aad = webhook.0.to_be_bytes();
@@ -51,11 +50,11 @@ impl Sealer {
         [nonce.as_slice(), &hidden].concat()
     }
 
-    /// What was sealed.
+    /// The secret.
     ///
     /// # Errors
     ///
-    /// Where it was sealed otherwise, or is damaged.
+    /// If it was sealed with another key or for another webhook, or is damaged.
     pub fn open(&self, webhook: WebhookId, sealed: &[u8]) -> Result<Secret<String>, Unopened> {
         let (nonce, hidden) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(Unopened)?;
         let aad = webhook.0.to_be_bytes();

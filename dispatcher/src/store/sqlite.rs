@@ -8,7 +8,7 @@
 //!
 //! 1. A database file is open in one process at a time, and only with its own key (`open`).
 //! 2. A change is on disk before its call returns (`writer`).
-//! 3. A read of the worker includes every change that was reported to it before (`read_pool`).
+//! 3. The worker's reads include every change that was reported to it before (`read_pool`).
 //! 4. No statement scans all deliveries, events or attempts (checked by `tests`).
 
 use std::fmt;
@@ -71,7 +71,7 @@ pub mod writer;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// So many events of one call are small work for the writer.
+/// A call with up to this many events is small work for the writer.
 const FEW_EVENTS: usize = 64;
 
 /// A store in a file.
@@ -87,7 +87,7 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// If it is in use, no database of ours, or sealed with another key; the error has the remedy.
+    /// If it is in use, not ours, or sealed with another key; the error states the remedy.
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, OpenError> {
         Self::open_hooked(path, key_file, clock, pragmas::no_hook())
     }
@@ -108,8 +108,8 @@ impl SqliteStore {
         Ok(Self { facts, readers, worker, writer })
     }
 
-    /// As [`SqliteStore::open`], for simulations: it writes, and reads for the worker, when it is
-    /// stepped, and for customers on the runtime's threads.
+    /// As [`SqliteStore::open`], for simulations, which step the writes and the worker's reads;
+    /// customers' reads run on the runtime's threads.
     ///
     /// # Errors
     ///
@@ -139,12 +139,12 @@ impl fmt::Debug for SqliteStore {
 
 fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
     let mut nonce = [0; NONCE_BYTES];
-    let unlucky = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
-    getrandom::fill(&mut nonce).map_err(unlucky)?;
+    let failed = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
+    getrandom::fill(&mut nonce).map_err(failed)?;
     Ok(nonce)
 }
 
-/// Under this name nothing is kept: it is written to see whether that can be done.
+/// The name of an empty `meta` value, written to check that writes succeed.
 const TRIED: &str = "tried";
 
 #[async_trait]
@@ -326,10 +326,10 @@ impl DeliveryQueue for SqliteStore {
     async fn record(
         &self,
         ended: Vec<AttemptRecord>,
-        fared: Vec<WebhookUpdate>,
+        updates: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError> {
-        self.writer.run(move |session| attempts::record(session, &ended, &fared, &mails)).await
+        self.writer.run(move |session| attempts::record(session, &ended, &updates, &mails)).await
     }
 
     async fn starts_since(
@@ -380,7 +380,7 @@ impl Upkeep for SqliteStore {
 
     async fn figures(&self) -> Result<Figures, StoreError> {
         let path = self.facts.path.clone();
-        // Without a reader: an operator looks when customers keep them all busy, above all.
+        // Not on a reader: operators need figures also when customers keep all readers busy.
         let sizes = tokio::task::spawn_blocking(move || owner::bytes_on_disk(&path)).await;
         let bytes = sizes.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
         let shown = self.writer.shown();

@@ -17,15 +17,15 @@ use crate::domain::webhook::Webhook;
 /// A webhook to create.
 #[derive(Clone, Debug)]
 pub struct NewWebhook {
-    /// Whose it is.
+    /// The workspace that owns it.
     pub workspace: Arc<str>,
     /// The canonical URL.
     pub url: Arc<str>,
     /// The event types that it subscribes to.
     pub events: EventSet,
-    /// What its deliveries are signed with.
+    /// The key that signs its deliveries.
     pub secret: Secret<String>,
-    /// Webhooks that a workspace may have, this one among them.
+    /// Webhooks that the workspace may have, including this one.
     pub webhooks_max: u64,
 }
 
@@ -34,29 +34,29 @@ pub struct NewWebhook {
 pub enum Created {
     /// It is on disk.
     Webhook(Box<Webhook>),
-    /// The workspace has as many as it may have.
+    /// The workspace has [`NewWebhook::webhooks_max`] already.
     TooMany,
 }
 
-/// What changes of a webhook; what is `None` stays.
+/// A change of a webhook; `None` leaves a field unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct WebhookChange {
-    /// Another canonical URL.
+    /// The new canonical URL.
     pub url: Option<Arc<str>>,
-    /// Other types.
+    /// The new event types.
     pub events: Option<EventSet>,
 }
 
-/// Earlier secrets of a webhook that sign beside the present one, at most: a signature of each is
-/// in every delivery's header, which receivers bound at some kilobytes.
+/// Earlier secrets of a webhook that may sign beside the current one: each adds a signature to a
+/// header of every delivery, and receivers limit headers to a few kilobytes.
 pub const SECRETS_BEFORE_MAX: usize = 8;
 
-/// Another secret for a webhook.
+/// A new secret for a webhook.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    /// What its deliveries are signed with from now on.
+    /// The key that signs its deliveries from now on.
     pub secret: Secret<String>,
-    /// For how long they are signed with the one before it as well.
+    /// For how long the previous key signs as well.
     pub overlap: Duration,
 }
 
@@ -65,28 +65,28 @@ pub struct Rotation {
 pub enum Rotated {
     /// It is on disk.
     Webhook(Box<Webhook>),
-    /// [`SECRETS_BEFORE_MAX`] earlier ones sign: none of them may be stopped for another.
+    /// [`SECRETS_BEFORE_MAX`] earlier ones still sign, and a rotation ends none of them early.
     TooMany {
-        /// In so long, the first of them signs no more.
+        /// The time until the first of their overlaps ends.
         free_in: Duration,
     },
     /// There is no such webhook.
     Absent,
 }
 
-/// An event that was found good.
+/// A valid event to store.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// The public identifier, assigned or chosen by the sender: unique in its workspace.
+    /// The public identifier, assigned by us or chosen by the sender: unique in its workspace.
     pub id: Arc<str>,
-    /// Whose it is.
+    /// The workspace that owns it.
     pub workspace: Arc<str>,
-    /// What happened.
+    /// The type.
     pub kind: EventType,
-    /// The envelope.
+    /// The envelope, as it is sent.
     pub body: Bytes,
-    /// Distinguishes two events with the same identifier in a workspace: equal for the same type,
-    /// tenant and data.
+    /// A hash that differs if two events with the same identifier are different: equal for the same
+    /// type, tenant and data.
     pub digest: [u8; 32],
 }
 
@@ -95,17 +95,17 @@ pub struct NewEvent {
 pub enum Accepted {
     /// All are on disk, with all their deliveries.
     Stored {
-        /// For each event whether it is new; otherwise it was there already, just so.
+        /// For each event, whether it is new; otherwise the same event was stored before.
         new: Vec<bool>,
-        /// The deliveries that now wait.
+        /// The new deliveries, which now wait.
         arrivals: Vec<Arrival>,
     },
-    /// Nothing was stored: these of the batch, by their place, are other events than the ones
-    /// that were stored, or stand in the batch, for their workspace under the same identifiers.
+    /// Nothing was stored: the events at these indexes differ from another event of their workspace
+    /// with the same identifier, stored or earlier in the batch.
     Conflict(Vec<usize>),
 }
 
-/// A mail that is to be sent.
+/// A mail to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMail {
     /// One address.
@@ -114,7 +114,7 @@ pub struct NewMail {
     pub subject: String,
     /// Plain text.
     pub text: String,
-    /// Unique to this mail: for a month after it is over a second one of this key is not stored.
+    /// Unique: a second mail with this key is not stored until a month after the first one's end.
     pub key: String,
 }
 
@@ -123,27 +123,27 @@ pub struct NewMail {
 pub struct Mail {
     /// Its number.
     pub id: MailId,
-    /// What to send.
+    /// The content.
     pub mail: NewMail,
-    /// How often that has failed.
+    /// The number of failed attempts.
     pub failures: u32,
 }
 
 /// The result of sending a mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// The server took it.
+    /// The server accepted it.
     Sent,
-    /// A permanent error, or too many attempts.
+    /// It failed permanently, or too often.
     Abandoned,
-    /// To be tried again then; nothing was sent.
+    /// Not sent; retry at this time.
     Again(UnixTime),
 }
 
-/// Which deliveries are meant.
+/// Selects deliveries that match every field that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// In this state.
+    /// In this state; in a job, `None` means `failed_permanent`.
     pub state: Option<DeliveryState>,
     /// For this webhook.
     pub webhook: Option<WebhookId>,
@@ -158,14 +158,14 @@ pub struct Filter {
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T, Id> {
-    /// What is on it.
+    /// The items.
     pub items: Vec<T>,
-    /// Where the next begins: after this one. A page may be short, even empty, and not the last.
+    /// The next page starts after this one; `None` on the last. Other pages may be short or empty.
     pub next: Option<Id>,
 }
 
-/// Jobs of a workspace that are not at their end, at most: one for each of a few filters. They are
-/// worked off one after another, so that more of them would get nothing done sooner.
+/// Unfinished jobs of a workspace, at most: enough for a few filters. They run one after another,
+/// so that more of them would finish nothing sooner.
 pub const JOBS_OPEN_MAX: u64 = 5;
 
 /// The result of creating a job.
@@ -173,7 +173,7 @@ pub const JOBS_OPEN_MAX: u64 = 5;
 pub enum JobCreated {
     /// It is on disk.
     Job(Job),
-    /// [`JOBS_OPEN_MAX`] of the workspace are not at their end.
+    /// The workspace has [`JOBS_OPEN_MAX`] unfinished jobs.
     TooMany,
 }
 
@@ -182,34 +182,34 @@ pub enum JobCreated {
 pub struct Job {
     /// Its number.
     pub id: JobId,
-    /// What it redelivers.
+    /// Selects the deliveries.
     pub filter: Filter,
     /// When it was created.
     pub created_at: UnixTime,
-    /// When it had checked every delivery.
+    /// When it had checked every delivery; `None` while it runs.
     pub ended_at: Option<UnixTime>,
-    /// How many deliveries wait again because of it.
+    /// The number of deliveries that it queued again.
     pub redelivered: u64,
 }
 
-/// A job's step.
+/// The result of a step of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStep {
-    /// The webhooks that have deliveries waiting because of it.
+    /// The webhooks whose deliveries it queued again.
     pub webhooks: Vec<WebhookId>,
-    /// Whether any job has more to do.
+    /// Whether any job is unfinished.
     pub more: bool,
 }
 
-/// How much there is.
+/// The size of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Deliveries that wait.
+    /// Waiting deliveries.
     pub waiting: u64,
-    /// Webhooks.
+    /// Webhooks that are not deleted.
     pub webhooks: u64,
     /// Bytes on disk, the WAL included.
     pub bytes: u64,
-    /// Changes made so far, each a commit.
+    /// Commits since the start.
     pub commits: u64,
 }

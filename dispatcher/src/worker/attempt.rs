@@ -1,6 +1,6 @@
 //! One attempt, from its signature to its result.
 //!
-//! Not here: what follows from it (`scheduler`).
+//! Not here: the consequences of the result (`scheduler`).
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! A panic in a task of the worker is a failure of that task: what it has in use becomes free.
+//! Catches panics in the worker's tasks: the task fails, and the scheduler releases its slot.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Runs a future to its end; `None` where it panicked.
+/// Runs a future to its end; `None` if it panicked.
 pub(super) async fn caught<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let polled = poll_fn(|cx| {

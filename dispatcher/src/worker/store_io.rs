@@ -1,6 +1,6 @@
-//! What the scheduler reads from the store and has it write, each in a task.
+//! The scheduler's reads and writes of the store, each in a task.
 //!
-//! Not here: what is read and written, and how much of that at a time (`scheduler`).
+//! Not here: what is read and written, and how many reads run at a time (`scheduler`).
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::store::{DeliveryQueue, StoreError};
 use crate::worker::panics::caught;
 use crate::worker::{Resources, notifications};
 
-/// Deliveries that a reactivation puts into order at a time: a commit of some milliseconds.
+/// Deliveries of a reactivated webhook that one step orders: a commit of some milliseconds.
 const REORDER_STEP: usize = 1_000;
 
-/// Asks the store.
+/// Runs a read, and returns its result.
 pub(super) async fn read(read: StoreRead, resources: Arc<Resources>) -> Input {
     let (webhook, failed) = match read {
         StoreRead::Load(webhook) => (webhook, StoreAnswer::NotLoaded),
@@ -55,7 +55,7 @@ async fn answer(
     })
 }
 
-/// Has the store write, with the mails to owners.
+/// Writes results to the store, with the mails to owners in the same transaction.
 pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
     let Write { records, updates, alerts } = write;
     let count = records.len();

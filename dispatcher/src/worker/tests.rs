@@ -1,4 +1,4 @@
-//! The whole worker with a store in a file, a manual clock and a receiver on this machine.
+//! Tests of the whole worker with a store in a file, a manual clock and a local receiver.
 
 mod stale;
 mod stories;
@@ -37,8 +37,8 @@ const START: UnixTime = UnixTime(1_790_000_000_000_000);
 const WS: &str = "ws_acme";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// So long a condition is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test waits for a condition.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 const DIRECTORY: &str = r#"
 [organisations.org_acme]
@@ -48,16 +48,16 @@ plan = "free"
 owners = ["owner@acme.example"]
 "#;
 
-/// Answers with the given status, and records which events it received.
+/// Responds with the given status, and records which events it received.
 #[derive(Default)]
 struct Receiver {
     status: AtomicU16,
-    /// Whether answers wait until `released`.
+    /// Whether responses wait until `released`.
     blocks: AtomicBool,
     released: Notify,
-    /// Whether it reads the second request on a connection and closes that without an answer.
+    /// Whether it closes each reused connection without a response, after reading a request.
     hangs_up: AtomicBool,
-    /// Whether it does so with every request.
+    /// Whether it does so on every connection.
     drops: AtomicBool,
     events: Mutex<Vec<String>>,
 }
@@ -120,7 +120,7 @@ impl Receiver {
     }
 }
 
-/// Removes the first whole request, and returns the identifier of its event.
+/// Removes the first complete request, and returns the identifier of its event.
 fn next_event(read: &mut Vec<u8>) -> Option<String> {
     let text = String::from_utf8_lossy(read).to_ascii_lowercase();
     let head = text.find("\r\n\r\n")? + 4;
@@ -137,7 +137,7 @@ fn next_event(read: &mut Vec<u8>) -> Option<String> {
     Some(event)
 }
 
-/// A worker that runs, and how to end it.
+/// A running worker, and its stop signal.
 struct Running {
     worker: JoinSet<Drained>,
     stop: watch::Sender<bool>,
@@ -160,7 +160,7 @@ pub(crate) fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(&path, &key, clock.clone()).unwrap())
 }
 
-/// With the configuration in a folder.
+/// The state with the configuration in `folder`, and its mailbox.
 pub(crate) fn state_of(
     folder: &Folder,
     clock: &Clock,
@@ -185,7 +185,7 @@ pub(crate) fn state_of(
 }
 
 impl Stage {
-    /// With these sections of a configuration; nothing runs yet.
+    /// A stage with these sections in its configuration; no worker runs yet.
     async fn new(sections: &str) -> Self {
         let (folder, clock) = (Folder::new(), Clock::manual(START));
         let config = format!(
@@ -211,12 +211,12 @@ impl Stage {
     }
 
     async fn start(&mut self) {
-        self.start_over(Mailbox::new()).await;
+        self.start_with(Mailbox::new()).await;
     }
 
-    async fn start_over(&mut self, way: (Mailbox, mpsc::UnboundedReceiver<Command>)) {
+    async fn start_with(&mut self, mailbox: (Mailbox, mpsc::UnboundedReceiver<Command>)) {
         let (mut state, _) = state_of(&self.folder, &self.clock, self.store.clone());
-        let (handle, inbox) = way;
+        let (handle, inbox) = mailbox;
         state.mailbox = handle;
         self.state = Arc::new(state);
         let (stop, stopping) = watch::channel(false);
@@ -226,14 +226,14 @@ impl Stage {
         self.running = Some(Running { worker, stop });
     }
 
-    /// Ends the worker in the midst of what it does, and opens what it left.
+    /// Aborts the worker, and opens its store again.
     async fn kill(&mut self) {
         let running = self.running.take().unwrap();
         drop(running);
         self.open_again().await;
     }
 
-    /// Ends the worker as the program does.
+    /// Stops the worker as the program does, and opens its store again.
     async fn stop(&mut self) -> Drained {
         let mut running = self.running.take().unwrap();
         running.stop.send(true).unwrap();
@@ -246,7 +246,7 @@ impl Stage {
     }
 
     async fn open_again(&mut self) {
-        // The test alone has the store, once all tasks are gone.
+        // Tasks of the worker may still use the store.
         let other = open_store(&Folder::new(), &self.clock);
         let store = std::mem::replace(&mut self.store, other);
         let other = state_of(&self.folder, &self.clock, self.store.clone()).0;
@@ -292,7 +292,7 @@ impl Stage {
         self.nudge().await;
     }
 
-    /// Has the worker look at the clock.
+    /// Wakes the worker, so that it reads the clock.
     async fn nudge(&self) {
         self.state.mailbox.statuses(Vec::new()).await;
     }
@@ -315,7 +315,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until the pace delays these: all others have started and ended.
+    /// Waits until the rate limit delays these, and none of them is in flight.
     async fn rate_limited(&self, webhook: &Webhook, ids: &[DeliveryId]) {
         until("the pace holds back what waits", async || {
             self.nudge().await;
@@ -331,7 +331,7 @@ impl Stage {
     }
 }
 
-/// A worker that reads two webhooks at a time at its start.
+/// A worker that reads two webhooks per page at its start.
 async fn prepare(
     state: &State,
     inbox: mpsc::UnboundedReceiver<Command>,
@@ -366,7 +366,7 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(WAIT_MAX, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 #[tokio::test]

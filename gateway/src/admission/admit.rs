@@ -1,9 +1,9 @@
-//! The last step of admission: every limit of a request is checked, and what came of it noted.
+//! The last step of admission: checks every limit of a request and records the outcomes.
 //!
 //! Invariant: a request that a limit refuses is charged by none of them.
 //!
-//! Not here: which limits a request meets (`rules`), how they are checked (`limit`), what a client
-//! gets to see of them (`limit::report`).
+//! Not here: which limits apply to a request (`rules`), how they are checked (`limit`), which
+//! headers the client receives (`limit::report`).
 
 use weir_common::limit::decision::Decision;
 use weir_common::time::Moment;
@@ -23,15 +23,15 @@ pub(super) enum LimitDecision {
     Admitted,
     /// One refuses, and none is charged.
     Refused(Refusal),
-    /// The counters are in another process: [`CheckedRequest::check_at_owner`] asks there.
+    /// The counters have left this process: [`CheckedRequest::check_at_owner`] must check them.
     Moved(Box<Charges>),
 }
 
-/// A request that limits are checked for.
+/// A request whose limits are checked.
 pub(super) struct CheckedRequest<'r> {
     pub(super) shared: &'r Shared,
     pub(super) config: &'r ActiveConfig,
-    /// When it began.
+    /// When its head had been read.
     pub(super) now: Moment,
     /// Its number in this process.
     pub(super) nth: u64,
@@ -61,7 +61,7 @@ impl CheckedRequest<'_> {
         }
     }
 
-    /// Notes what the limits decided, in metrics and in the facts of the request.
+    /// Records what the limits decided, in the metrics and in the facts of the request.
     fn settle(
         &self,
         Charges { checks, charges }: &Charges,

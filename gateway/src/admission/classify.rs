@@ -1,13 +1,13 @@
-//! The first step of admission: what a request is, and where it leads.
+//! The first step of admission: reads a request's head and finds its route.
 //!
 //! # Invariants
 //!
-//! 1. What two parsers could read in two ways leads nowhere.
-//! 2. A preflight asks about a request and is none itself: no limit counts it.
+//! 1. A request that two parsers could read differently is refused.
+//! 2. A CORS preflight that is answered here is counted by no limit.
 //!
 //! # Not here
 //!
-//! What a head may look like (`admission::request_head`), which routes there are (`rules`).
+//! Which heads are accepted (`admission::request_head`), which routes exist (`rules`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -26,17 +26,17 @@ use crate::response::reply::Reply;
 use crate::rules::{RouteError, RouteMatch, Rules};
 use crate::settings::ServerSettings;
 
-/// What a request is.
+/// The kind of a request.
 pub(super) enum Classified<'r> {
-    /// One that a route takes.
+    /// A route accepts it.
     Routed(RouteMatch<'r>),
-    /// A browser's question what it may send.
+    /// A CORS preflight, with the response to it.
     Preflight(Reply),
-    /// One that leads nowhere.
+    /// No route accepts it.
     Refused(Refusal),
 }
 
-/// Reads a request's head: where it comes from, and a target that has one reading.
+/// Reads a request's head: its client's address, and a target that every parser reads alike.
 pub(super) fn read<'r>(
     server: &ServerSettings,
     arrival: &Arrival<'r>,
@@ -54,7 +54,7 @@ pub(super) fn read<'r>(
     head::read_target(arrival.head, raw_head, arrival.repaired).map_err(Refusal::Malformed)
 }
 
-/// Finds where a request leads.
+/// Finds a request's route.
 pub(super) fn classify<'r>(
     rules: &'r Rules,
     arrival: &Arrival<'_>,
@@ -87,8 +87,8 @@ fn find_client(trusted: &[IpNet], head: &RequestHeader, facts: &mut RequestFacts
     facts.given_id = head::given_id(head).filter(|_| is_trusted);
 }
 
-/// The answer to a preflight: nothing where it is none, its origin is not allowed, or its path is
-/// to be refused.
+/// The response to a CORS preflight. `None` if the request is no preflight, its origin is not
+/// allowed, or its path is refused.
 fn preflight(
     rules: &Rules,
     tenant: &mut TenantLabels,
@@ -102,7 +102,7 @@ fn preflight(
     Some(Reply { lines, ..Reply::new(204, "") })
 }
 
-/// The answer to a request that no route takes.
+/// The refusal of a request that no route accepts.
 #[must_use]
 pub fn refusal_of(route_error: RouteError) -> Refusal {
     match route_error {

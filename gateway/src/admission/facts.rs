@@ -1,4 +1,4 @@
-//! What admission finds out about one request: its client, its tenants, its limits. (core)
+//! What admission learns about one request: its client, its tenants, its limits. (core)
 //!
 //! Not here: any decision. Each field is filled by the step that decides it.
 
@@ -15,9 +15,9 @@ use crate::request::route::Index;
 /// What is known of a request.
 #[derive(Default)]
 pub struct RequestFacts {
-    /// The request id of a trusted proxy, which takes the place of ours.
+    /// The request id that a trusted proxy sent; it replaces the generated one.
     pub given_id: Option<Box<str>>,
-    /// The origin form of a target that came in absolute form.
+    /// The origin form of a target that was sent in absolute form.
     pub origin_form: Option<String>,
     /// Its client.
     pub client: ClientFacts,
@@ -30,19 +30,19 @@ pub struct RequestFacts {
 /// Where a request comes from.
 #[derive(Default)]
 pub struct ClientFacts {
-    /// The other end of its connection.
+    /// The peer address of its connection.
     pub peer: Option<IpAddr>,
-    /// Whether that is a proxy that we trust.
+    /// Whether the peer is a trusted proxy.
     pub is_trusted_proxy: bool,
     /// Whether the connection is TLS.
     pub secure: bool,
-    /// The header value with the client's certificate, where it has sent one.
+    /// The client's certificate as a header value, if it sent one.
     pub certificate: Option<Arc<str>>,
-    /// The client's address, behind any proxy that we trust.
+    /// The client's address, behind any trusted proxies.
     pub address: Option<IpAddr>,
 }
 
-/// The tenants of a request, as far as it got.
+/// The tenants of a request, as far as admission found them.
 #[derive(Default)]
 pub struct TenantLabels {
     /// The plane.
@@ -60,11 +60,11 @@ pub struct TenantLabels {
 /// What the limits of a request decided.
 #[derive(Default)]
 pub struct LimitFacts {
-    /// Of each limit, in the order of the route.
+    /// One for each limit, in the route's order.
     pub outcomes: ArrayVec<LimitOutcome, CHECKS_MAX>,
     /// The limit headers.
     pub report: Option<RateLimitReport>,
-    /// The values of `RateLimit-Policy` and `RateLimit`, where they are sent.
+    /// The values of `RateLimit-Policy` and `RateLimit`, if they are sent.
     pub ietf: Option<(String, String)>,
 }
 
@@ -72,10 +72,10 @@ pub struct LimitFacts {
 pub struct LimitOutcome {
     /// Which limit.
     pub limit: Index,
-    /// The key.
+    /// The name of the tenant or address that it was checked for.
     pub name: Arc<str>,
     /// Whether it would admit the request.
     pub decision: Decision,
-    /// What is left.
+    /// How many more requests it admits now.
     pub remaining: u32,
 }

@@ -1,19 +1,18 @@
-//! Reads a request's head: its target, its length, the name it came with.
+//! Reads a request's head: its target, its length, its `X-Request-Id`.
 //!
-//! Invariant: a head that two parsers could read in two ways is refused, whichever version of HTTP
-//! it came by.
+//! Invariant: a head that two parsers could read differently is refused, in every version of HTTP.
 //!
-//! Not here: which spellings of a path we accept (`target`), where it leads (`route`).
+//! Not here: which spellings of a path are accepted (`target`), which route it has (`route`).
 
 use http::{Method, header};
 use pingora_http::RequestHeader;
 
 use crate::request::target::{self, Malformed, Target};
 
-/// A request's name that came from a trusted proxy is kept up to this length.
+/// Longest accepted `X-Request-Id` of a trusted proxy, in bytes.
 const REQUEST_ID_MAX: usize = 128;
 
-/// A head's target, where both have one reading.
+/// The target of a head, if every parser reads both alike.
 pub fn read_target<'h>(
     head: &'h RequestHeader,
     raw_head: &[u8],
@@ -30,13 +29,13 @@ pub fn read_target<'h>(
     target::read(head.raw_path(), host)
 }
 
-/// Refuses a method that some servers put into capitals by themselves.
+/// Refuses a method with lower-case letters, which some servers convert to capitals.
 pub fn check_method(method: &Method) -> Result<(), Malformed> {
     let is_valid = method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
     if is_valid { Ok(()) } else { Err(Malformed::Method) }
 }
 
-/// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.
+/// The length that an HTTP/2 head would have in HTTP/1.1, without the request line's delimiters.
 #[must_use]
 pub fn length(head: &RequestHeader) -> usize {
     const FIELD: usize = ": \r\n".len();
@@ -45,7 +44,7 @@ pub fn length(head: &RequestHeader) -> usize {
     head.method.as_str().len() + head.raw_path().len() + authority + fields.sum::<usize>()
 }
 
-/// Refuses a body whose end two parsers could see in different places.
+/// Refuses a body whose end two parsers could place differently (request smuggling).
 pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
@@ -53,7 +52,7 @@ pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malfor
         !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
     });
     let coding = codings.next();
-    // Pingora drops Content-Length where both are there; what came over the wire still has it.
+    // If both are present Pingora drops Content-Length; the raw head still has it.
     let coding_is_valid = coding.is_none_or(|coding| {
         coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !has_content_length(raw_head)
     });
@@ -68,7 +67,7 @@ fn has_content_length(raw_head: &[u8]) -> bool {
         .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
 }
 
-/// The name that a request came with, where it can be one.
+/// The `X-Request-Id` of a request, if it is valid.
 #[must_use]
 pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
     let given = head.headers.get("x-request-id")?.to_str().ok()?;
@@ -77,7 +76,7 @@ pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
     is_valid.then(|| given.into())
 }
 
-/// Every value of a header that can be read as text, in order.
+/// Every value of a header that is text, in order.
 pub fn values<'h>(
     head: &'h RequestHeader,
     name: &'static str,

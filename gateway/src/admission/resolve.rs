@@ -1,11 +1,10 @@
-//! The third step of admission: which tenants a request is for, and whether its token reaches
-//! them.
+//! The third step of admission: finds a request's tenants and checks that its token reaches them.
 //!
-//! Invariant: where the directory could name no tenant to charge, no request waits for it.
+//! Invariant: a request waits for the directory only if a limit or its token needs an entry.
 //!
 //! # Not here
 //!
-//! What a token reaches (`identity::auth`), what the directory knows (`identity::directory`).
+//! What a token reaches (`identity::auth`), how entries are found (`identity::directory`).
 
 use std::net::IpAddr;
 
@@ -21,8 +20,8 @@ use crate::rules::RouteMatch;
 use crate::rules::tenant::{Parents, TenantEntries, TenantRefs};
 use crate::settings::LimitKey;
 
-/// What the directory knows of the tenants that a request names, where it is one that is fetched
-/// from; a refusal where the token does not reach them.
+/// The entries of the tenants that a request names; `None` if the directory is a file, which needs
+/// no lookup here. A refusal if the token does not reach them or the directory is unavailable.
 pub(super) async fn resolve(
     shared: &Shared,
     config: &ActiveConfig,

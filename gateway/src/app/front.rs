@@ -1,6 +1,6 @@
-//! What an accepted connection is handed to, by the protocol that its client chose.
+//! Serves an accepted connection by the protocol that its client chose.
 //!
-//! Not here: how connections are accepted (`edge::listener`), what requests go through (`proxy`).
+//! Not here: how connections are accepted (`edge::listener`), the phases of a request (`proxy`).
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::proxy::Proxy;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 
-/// Serves what comes in, by the protocol that the client chose.
+/// Serves accepted connections.
 pub(super) struct Front {
-    /// What requests go through.
+    /// Runs the phases of each request.
     pub proxy: Arc<HttpProxy<Proxy>>,
     /// What all requests share.
     pub shared: Arc<Shared>,

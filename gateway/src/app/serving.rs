@@ -1,14 +1,14 @@
-//! A gateway that serves: its tasks, and the two ways in which it ends.
+//! A running gateway: its tasks, and how it ends, by a stop or by an upgrade.
 //!
 //! # Invariants
 //!
 //! 1. A connection that was accepted is served: a worker ends after the accept loops.
-//! 2. Where another process has taken our place, no connection is closed under a client: each ends
-//!    with its next answer, or with `shutdown_grace`.
+//! 2. In an upgrade no connection is closed during a request: each closes after its next response,
+//!    or at the end of `shutdown_grace`.
 //!
 //! # Not here
 //!
-//! Building the parts (`app`), what the two processes say to each other (`upgrade`).
+//! Building the parts (`app`), the protocol between the two processes (`upgrade`).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -36,26 +36,26 @@ use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::{self, Drain, ListenerContext};
 use crate::identity::auth;
 use crate::operations::admin::GatewayAdmin;
-use crate::operations::background as beside;
+use crate::operations::background;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::upgrade::successor::{self, Successor};
 
-/// How long an end waits for the admin listener's last answer.
+/// How long the end waits for the admin listener's last response.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
 /// How long tunnels may take to answer a close frame.
 const GOING_GRACE: Duration = Duration::from_secs(2);
 
-/// The listeners of clients, and how their connections end.
+/// The listeners of clients, and the flags that end their connections.
 #[derive(Default)]
 pub(super) struct ClientListeners {
     listening: watch::Sender<Listening>,
-    /// Connections end with their next answer, when true.
+    /// When true, connections close after their next response.
     stopping: watch::Sender<bool>,
-    /// Idle ones end at once, when true.
+    /// When true, idle ones close at once.
     cutting: watch::Sender<bool>,
-    /// Tunnels get a close frame, when true.
+    /// When true, tunnels get a close frame.
     going: watch::Sender<bool>,
     accepting: JoinSet<()>,
 }
@@ -74,7 +74,7 @@ impl ClientListeners {
         self.accepting.spawn(listener::accept(listener, context, shared.clone(), listening));
     }
 
-    /// Accepts nothing more, and only then tells the workers.
+    /// Ends the accept loops, and only then stops the workers.
     async fn close(&mut self) {
         self.listening.send_replace(Listening::Draining);
         while self.accepting.join_next().await.is_some() {}
@@ -86,7 +86,7 @@ impl ClientListeners {
     }
 }
 
-/// A gateway that serves.
+/// A running gateway.
 pub(super) struct Serving {
     pub(super) shared: Arc<Shared>,
     pub(super) sockets: Sockets,
@@ -94,14 +94,14 @@ pub(super) struct Serving {
     pub(super) clients: ClientListeners,
     /// The admin listener.
     pub(super) operators: Listeners,
-    /// What goes on beside requests.
-    pub(super) beside: JoinSet<()>,
-    /// Whether the process whose place we took is gone, if there was one.
+    /// Background tasks.
+    pub(super) tasks: JoinSet<()>,
+    /// False while a predecessor is still running.
     pub(super) alone: watch::Sender<bool>,
 }
 
 impl Serving {
-    /// Serves the operator on the control runtime, beside the workers: it answers when they are
+    /// Starts the admin listener on the control runtime, so that it responds while the workers are
     /// busy.
     pub(super) fn serve_operators(&mut self, listener: TcpListener) -> io::Result<()> {
         let admin = Arc::new(Admin(GatewayAdmin(self.shared.clone())));
@@ -109,7 +109,7 @@ impl Serving {
         self.operators.add("admin", listener, admin, bounds)
     }
 
-    /// As many connections as clients may have, each with what a client's may take.
+    /// The admin listener's limits: the same as those of client connections.
     fn bounds(&self) -> Bounds {
         let shared = self.shared.clone();
         let connection = move || {
@@ -135,7 +135,7 @@ impl Serving {
         for (listener, https) in listeners {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
-            let (workers, open, counts) = (self.workers.ways.clone(), open.clone(), counts.clone());
+            let (workers, open, counts) = (self.workers.list.clone(), open.clone(), counts.clone());
             let context = ListenerContext { workers, open, counts, https };
             self.clients.accept(listener, context, &self.shared);
             announce(name, address);
@@ -143,41 +143,41 @@ impl Serving {
         Ok(())
     }
 
-    /// What goes on beside requests until it is shut down.
-    pub(super) fn beside_requests(&mut self) {
+    /// Starts the background tasks.
+    pub(super) fn start_background_tasks(&mut self) {
         let shared = &self.shared;
-        self.beside.spawn(beside::names(shared.clone()));
-        self.beside.spawn(beside::health(shared.clone()));
-        self.beside.spawn(beside::files(shared.clone()));
+        self.tasks.spawn(background::names(shared.clone()));
+        self.tasks.spawn(background::health(shared.clone()));
+        self.tasks.spawn(background::files(shared.clone()));
         let of_keys = shared.clone();
-        self.beside.spawn(async move {
+        self.tasks.spawn(async move {
             let verifier = || of_keys.active.load().verifier.clone();
             auth::refresh_jwks(verifier, &of_keys.applied).await;
         });
-        self.beside.spawn(beside::states(shared.clone()));
+        self.tasks.spawn(background::states(shared.clone()));
     }
 
-    /// Goes on with what a process whose place was taken still asks.
+    /// After an upgrade: decides the limit checks of the predecessor until it ends.
     pub(super) fn after(mut self, predecessor: Option<Predecessor>, control: &Runtime) -> Self {
         let Some(predecessor) = predecessor else { return self };
         let _within = control.enter();
         let shared = self.shared.clone();
         let (ending, alone) = (self.clients.cutting.subscribe(), self.alone.clone());
         alone.send_replace(false);
-        self.beside.spawn(async move {
+        self.tasks.spawn(async move {
             predecessor.serve(shared.clone(), ending).await;
             alone.send_replace(true);
             if let Some(log) = &shared.access_log {
                 log.share(false);
             }
         });
-        // A file that changed while we were starting may have been read before.
+        // A file may have changed after we read it and before it was watched.
         let shared = self.shared.clone();
-        self.beside.spawn(async move { drop(beside::reload(&shared).await) });
+        self.tasks.spawn(async move { drop(background::reload(&shared).await) });
         self
     }
 
-    /// Waits for a stop, or until another process has taken over.
+    /// Waits for a stop, or until a successor has taken over.
     pub(super) async fn until_replaced(
         &self,
         mut stop: Pin<&mut impl Future<Output = ()>>,
@@ -194,8 +194,8 @@ impl Serving {
                 () = &mut stop => return None,
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
             };
-            // From here on a stop waits: what is half moved must be in one place again.
-            // A client that connects meanwhile waits for the process that will have the counters.
+            // From here on a stop waits until the counters have one owner again. A client that
+            // connects meanwhile waits for the process that owns them.
             let successor = match candidate {
                 Ok(candidate) => {
                     self.set(Listening::Paused);
@@ -215,11 +215,11 @@ impl Serving {
         }
     }
 
-    /// Accepts no new work, and finishes what is in flight.
+    /// Accepts no more connections, and finishes requests in flight.
     pub(super) async fn stop(mut self) {
         self.shared.ready.store(false, Ordering::Release);
         events::event(Level::Info, "stopping", &[]);
-        // Balancers that look at /readyz meanwhile send what is new elsewhere.
+        // Load balancers that poll /readyz meanwhile stop sending connections here.
         let delay = self.shared.active.load().settings.server.shutdown_delay;
         tokio::time::sleep(delay).await;
         self.sockets = Sockets::default();
@@ -249,7 +249,7 @@ impl Serving {
             successor.stop();
             hurry.send_replace(true);
         }
-        self.beside.spawn(successor.answer(self.shared.clone(), hurry));
+        self.tasks.spawn(successor.answer(self.shared.clone(), hurry));
         self.sockets = Sockets::default();
         self.operators.set(Listening::Draining);
         self.clients.close().await;
@@ -271,8 +271,8 @@ impl Serving {
         self.operators.set(listening);
     }
 
-    /// Waits for the end of what is in flight, for `shutdown_grace`; tunnels that are left then get
-    /// a close frame.
+    /// Waits up to `shutdown_grace` for requests in flight; tunnels that are left then get a close
+    /// frame. Returns whether all have ended.
     async fn drain(&self, ended: impl Future<Output = ()>) -> bool {
         let grace = self.shared.active.load().settings.server.shutdown_grace;
         let mut ended = pin!(ended);
@@ -284,15 +284,15 @@ impl Serving {
         tokio::time::timeout(GOING_GRACE, ended).await.is_ok()
     }
 
-    /// Waits until no client is left, and no process before us.
+    /// Waits until all client connections have closed, and the predecessor has ended.
     async fn ended(&self) {
         self.workers.ended().await;
-        // An error cannot be: we hold the sender.
+        // This cannot fail: `self` owns the sender.
         let _ = self.alone.subscribe().wait_for(|alone| *alone).await;
     }
 
     async fn end(mut self, message: &str, drained: bool) {
-        self.beside.shutdown().await;
+        self.tasks.shutdown().await;
         self.operators.set(Listening::Draining);
         self.operators.ended(ADMIN_GRACE).await;
         events::event(Level::Info, message, &[("drained", json!(drained))]);

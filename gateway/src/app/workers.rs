@@ -1,6 +1,6 @@
 //! The threads that serve clients, each with a runtime and connections to upstreams of its own.
 //!
-//! Not here: whom they serve (`listener`), when they end (`app`).
+//! Not here: accepting connections (`listener`), when they end (`app`).
 
 use std::io;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::proxy::Proxy;
 /// Idle connections to upstreams that each worker keeps, at most.
 const POOL_MAX: usize = 1_024;
 
-/// All of them.
+/// All workers.
 pub(super) struct Workers {
-    pub(super) ways: Arc<Vec<Worker>>,
+    pub(super) list: Arc<Vec<Worker>>,
     ended: watch::Receiver<usize>,
     count: usize,
 }
@@ -32,7 +32,7 @@ impl Workers {
         let threads = shared.active.load().settings.server.threads;
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let count = if threads == 0 { cores() } else { threads };
-        let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
+        let (list, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
         let (done, ended) = watch::channel(0);
         let done = Arc::new(done);
         for (nth, from) in ends.into_iter().enumerate() {
@@ -44,13 +44,13 @@ impl Workers {
             };
             thread::Builder::new().name(format!("worker-{nth}")).spawn(work)?;
         }
-        Ok(Self { ways: Arc::new(ways), ended, count })
+        Ok(Self { list: Arc::new(list), ended, count })
     }
 
-    /// Waits until every worker's last connection is over.
+    /// Waits until every worker's last connection has closed.
     pub(super) async fn ended(&self) {
         let mut ended = self.ended.clone();
-        // An error means that all of them are gone.
+        // An error means that all of them have ended.
         let _ = ended.wait_for(|ended| *ended == self.count).await;
     }
 }
@@ -60,7 +60,7 @@ async fn work(shared: Arc<Shared>, from: mpsc::UnboundedReceiver<Accepted>, end:
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
     let mut proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
     let mut options = HttpServerOptions::default();
-    // So that `admission` sees it, and refuses it in our words.
+    // So that CONNECT reaches `admission`, which refuses it.
     options.allow_connect_method_proxying = true;
     proxy.server_options = Some(options);
     let front = Front { proxy: Arc::new(proxy), shared: shared.clone() };

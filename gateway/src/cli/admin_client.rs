@@ -9,7 +9,7 @@ use weir_common::cli;
 
 use crate::upstream::single_request::{self, Request};
 
-/// How long the admin listener may take.
+/// How long the admin listener may take to respond.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin listener of a running gateway.
@@ -44,9 +44,9 @@ impl AdminClient {
     }
 }
 
-/// Nothing that was asked for.
+/// Why a call returned no value.
 pub(super) struct NoAnswer {
-    /// The status, where there was an answer.
+    /// The status of the response; 0 where there was none.
     pub(super) status: u16,
     text: String,
 }

@@ -1,10 +1,10 @@
-//! Reads the configuration, and with `--online` tries what it names: whatever a start, a reload or
-//! the first request would stumble over has its place in the file.
+//! Reads the configuration, and with `--online` tries what it names: what would fail at a start, a
+//! reload or the first request is reported with its place in the file.
 //!
 //! # Invariants
 //!
-//! 1. Everything is tried side by side, each within a deadline.
-//! 2. What is tried changes and makes nothing outside.
+//! 1. Servers, the directory and the identity server are tried concurrently, each with a deadline.
+//! 2. A check changes and creates nothing outside of the process.
 //!
 //! # Not here
 //!
@@ -36,10 +36,10 @@ use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
 use weir_common::http_server::listeners::bind;
 
-/// How long a name may take to resolve, and a gateway that runs to say what it runs with.
+/// How long a name may take to resolve, and a running gateway to return its settings.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Reports every problem, and gives the exit code.
+/// Reports every problem, and returns the exit code.
 pub(super) fn check(config: &Config, online: bool) -> u8 {
     let checked = match load(config) {
         Ok(checked) => checked,
@@ -75,8 +75,7 @@ fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
     }
 }
 
-/// Tries everything, and leaves what fails in `document`. Gives the settings of a gateway that
-/// runs.
+/// Tries everything, and adds what fails to `document`. Returns the settings of a running gateway.
 async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Option<Value> {
     let settings = &active.settings;
     let running = running(&settings.server).await;
@@ -92,8 +91,8 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
     running
 }
 
-/// What the gateway of the same admin listener runs with, where there is one; null where it does
-/// not say.
+/// The settings of the gateway that runs with the same admin listener, if there is one; null where
+/// it does not return them.
 async fn running(server: &ServerSettings) -> Option<Value> {
     let live = Request { path: "/livez", ..single_request::GET };
     let live = single_request::call(server.admin, &live, WAIT).await.ok()?;
@@ -106,7 +105,7 @@ async fn running(server: &ServerSettings) -> Option<Value> {
     let request = Request { path: "/config", token, ..single_request::GET };
     let answer = single_request::call(server.admin, &request, WAIT).await.ok()?;
     let shown: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    // The admin listener of another program has the same probes, and another configuration.
+    // Another program's admin listener has the same probes, but another configuration.
     let settings = shown.get("settings").cloned();
     settings.or((answer.status != 200).then_some(Value::Null))
 }
@@ -124,7 +123,7 @@ fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Do
     let admin = (document.value_place("server.admin"), server.admin);
     for (at, address) in http.chain(https).chain([admin]) {
         match bind(address) {
-            // By the gateway whose place the next one takes, and by nothing else.
+            // In use by the running gateway, which the next one replaces.
             Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),
             Ok(_) => {}
@@ -132,7 +131,7 @@ fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Do
     }
 }
 
-/// Whether a gateway that runs with these settings has this address.
+/// Whether a gateway that runs with these settings listens at this address.
 fn listens(settings: &Value, address: SocketAddr) -> bool {
     let server = &settings["server"];
     let entries = |key: &str| server[key].as_array().into_iter().flatten();

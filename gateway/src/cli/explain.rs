@@ -1,7 +1,7 @@
-//! Says what a request would meet, and why, without sending it.
+//! Explains what the gateway would do with a request, without sending it.
 //!
-//! The same rules decide as for a real request. Not here: what has been used, which only a
-//! running gateway knows.
+//! The same rules apply as to a real request. Not here: current usage, which only a running
+//! gateway knows.
 
 use std::fmt;
 
@@ -24,13 +24,13 @@ use crate::rules::quota::QuotaSource;
 use crate::rules::tenant::{Identity, Parents, TenantEntries, TenantRefs};
 use crate::rules::{Charges, RouteMatch};
 
-/// What a request would meet.
+/// What the gateway would do with a request.
 pub struct Explained {
     facts: Vec<(&'static str, Value)>,
 }
 
-/// Asks the rules about a request, `token` about the one it brings, and `directory` whom it names,
-/// where that is not a file. An error says what is wrong with the question.
+/// Applies the rules to a request. `token` verifies its token, and `directory` fetches the entries
+/// that it names, unless the directory is a file. An error is about `options`.
 pub fn explain(
     active: &ActiveConfig,
     options: &Explain,
@@ -68,7 +68,7 @@ pub fn explain(
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
     let names = claimed(route_match.names, claims.as_ref(), &rules.workspaces);
-    // What it does not reach whatever a directory says, none is asked about.
+    // If the token cannot reach it whatever the directory has, the directory is not queried.
     let known = match is_foreign(&route_match.names, claims.as_ref()) {
         true => Ok(Some(TenantEntries::default())),
         false => directory(&names),
@@ -93,7 +93,7 @@ pub fn explain(
     Ok(Explained { facts })
 }
 
-/// Where among the facts it is said what becomes of a token.
+/// The index among the facts where the token's result is inserted.
 const TOKEN_AT: usize = 5;
 
 fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
@@ -107,11 +107,11 @@ fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
     Explained { facts }
 }
 
-/// What of the headers a token is read from.
+/// The headers that a token is read from.
 fn authorization(options: &Explain) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
     for value in headers(options, "authorization") {
-        // What it holds is a secret, and not told.
+        // The value is a secret, and is not printed.
         let value = HeaderValue::try_from(value)
             .map_err(|_| "the value of `Authorization` cannot be sent in a header".to_owned())?;
         all.append(header::AUTHORIZATION, value);
@@ -203,7 +203,7 @@ fn headers<'a>(options: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a 
 }
 
 impl Explained {
-    /// For machines.
+    /// As JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         self.facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()

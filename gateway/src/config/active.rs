@@ -1,13 +1,13 @@
-//! What is active: the rules, and the upstreams they lead to, swapped as one.
+//! The active configuration: rules, upstreams, verifier and directory, replaced as one.
 //!
 //! # Invariants
 //!
-//! 1. A reload takes all of a new configuration or nothing of it.
-//! 2. What a reload cannot change is refused, not ignored.
+//! 1. A reload activates all of a new configuration or nothing of it.
+//! 2. A reload that changes a setting which needs a restart is refused, not applied in part.
 //!
 //! # Not here
 //!
-//! When a reload is asked for (`app`, `operations`), what a configuration may say (`settings`).
+//! When a reload runs (`app`, `operations`), which settings there are (`settings`).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -41,30 +41,30 @@ use crate::upstream::credentials::{self, Credentials};
 use crate::upstream::names::{self, Places};
 use crate::upstream::{Server, Upstream};
 
-/// What a program runs with that was asked for its example: the ones that ship.
+/// The example settings and directory, compiled into the program.
 const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
 
-/// Where a program without `--config` looks.
+/// The path of the settings without `--config`.
 pub const USUAL: &str = "config/gateway.toml";
 
-/// One configuration, with what it runs: upstreams, a verifier, a directory, counters.
+/// One configuration, with what it needs at run time: upstreams, verifier, directory, metrics.
 pub struct ActiveConfig {
-    /// What requests meet.
+    /// Routes, limits, plans and tenants.
     pub rules: Rules,
-    /// The values that were set.
+    /// The values of all settings.
     pub settings: Settings,
     /// The upstreams, in the order of the settings.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// What verifies tokens, where they are verified.
+    /// Verifies tokens; none with `identity.verify = "none"`.
     pub verifier: Option<Arc<Verifier>>,
-    /// The counters of each plane and each limit, in the order of the settings.
+    /// The metrics of each plane, in the order of the settings.
     pub planes: Vec<PlaneMeter>,
-    /// The counters of each limit.
+    /// The metrics of each limit, in the order of the settings.
     pub limits: Vec<LimitMeter>,
-    /// The directory, where it is one over HTTP.
+    /// The directory, where its source is `http`.
     pub remote_directory: Option<RemoteDirectory>,
-    /// What the configuration was read from: a reload that finds the same has nothing to do.
+    /// What the configuration was read from; a reload that reads the same changes nothing.
     pub origin: Origin,
 }
 
@@ -75,29 +75,29 @@ pub struct Origin {
     directory: String,
     /// The bearer token of the admin listener, where there is one.
     pub admin_token: Option<Secret<String>>,
-    /// Of each upstream, in the order of the settings.
+    /// The credentials of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
     identity: crate::identity::auth::verifier::IdentityFiles,
-    /// Who is asked, where the directory is no file.
+    /// The client of the directory, where its source is `http`.
     client: Option<DirectoryClient>,
-    /// Each key's active value, as given or by default.
+    /// The active value of each key, configured or default.
     pub effective: Value,
-    /// Certificates and keys, as they are shown to clients.
+    /// The TLS listeners' certificates and keys.
     pub tls: Listeners,
 }
 
-/// A configuration that was read and has no problem, and is not active yet.
+/// A configuration that was read and has no errors, and is not active yet.
 pub struct CheckedConfig {
-    /// What requests meet.
+    /// Routes, limits, plans and tenants.
     pub rules: Rules,
-    /// The values that are set.
+    /// The values of all settings.
     pub settings: Settings,
     /// What it was read from.
     pub origin: Origin,
 }
 
 impl CheckedConfig {
-    /// The names of servers that `earlier` has at no address.
+    /// The names of servers that `earlier` has no address for.
     #[must_use]
     pub fn unplaced(&self, earlier: &ActiveConfig) -> BTreeSet<String> {
         let placed: BTreeSet<&str> = earlier.placed().map(|server| &*server.name).collect();
@@ -106,7 +106,7 @@ impl CheckedConfig {
         names.filter(is_name).filter(|name| !placed.contains(&***name)).cloned().collect()
     }
 
-    /// Servers that `earlier` does not have, and that do not resolve.
+    /// Reports servers that `earlier` does not have and that do not resolve.
     #[must_use]
     pub fn unresolved(
         &self,
@@ -125,21 +125,21 @@ impl CheckedConfig {
     }
 }
 
-/// Where the configuration is.
+/// Where the configuration is read from.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file that it starts with.
+    /// The settings file, or the built-in example.
     pub file: ConfigFile,
 }
 
 impl Config {
-    /// The example within the program.
+    /// The example that is compiled into the program.
     #[must_use]
     pub fn built_in() -> Self {
         Self { file: ConfigFile::built_in(USUAL) }
     }
 
-    /// Reads all files and checks everything in them; or gives every problem there is.
+    /// Reads and checks all files; the error is a list of all problems in them.
     pub fn load(&self, seed: Seed) -> Result<CheckedConfig, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
@@ -186,7 +186,7 @@ impl Config {
     }
 }
 
-/// The files that `[identity]` names; what is wrong with one stays in the document.
+/// Reads the files that `[identity]` names; reports problems to `document`.
 fn identity_files(
     identity: &IdentitySettings,
     document: &Document,
@@ -210,7 +210,7 @@ fn identity_files(
     files
 }
 
-/// The addresses of TLS listeners, each once.
+/// The addresses of TLS listeners, without duplicates.
 pub(crate) fn addresses(https: &[Https]) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
     addresses.sort();
@@ -219,7 +219,7 @@ pub(crate) fn addresses(https: &[Https]) -> Vec<SocketAddr> {
 }
 
 impl ActiveConfig {
-    /// Starts what `checked` needs. Servers that `earlier` has go on as they are.
+    /// Builds what `checked` needs at run time. Servers that `earlier` has keep their state.
     #[must_use]
     pub fn new(
         checked: CheckedConfig,
@@ -264,19 +264,20 @@ impl ActiveConfig {
         self.upstreams.iter().flat_map(|upstream| &upstream.servers)
     }
 
-    /// The servers that are at some address.
+    /// The servers that have an address.
     fn placed(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers().filter(|server| !server.addresses().is_empty())
     }
 
-    /// The names of servers.
+    /// The names of servers that must be resolved.
     #[must_use]
     pub fn names(&self) -> BTreeSet<String> {
         let named = self.servers().filter(|server| server.is_named());
         named.map(|server| server.name.clone()).collect()
     }
 
-    /// Takes note of where servers are. One that leads nowhere now stays where it was.
+    /// Records the addresses of servers. A server whose name does not resolve keeps its addresses,
+    /// and the failure is logged.
     pub fn place(&self, places: &Places) {
         for server in self.servers() {
             if let Some(Ok(sockets)) = places.get(&server.name) {
@@ -290,7 +291,7 @@ impl ActiveConfig {
         }
     }
 
-    /// Takes over where servers of the same names are, for those that are nowhere.
+    /// Copies the addresses of servers of the same name from `earlier`, to those without any.
     pub fn place_as(&self, earlier: &Self) {
         for server in self.servers().filter(|server| server.addresses().is_empty()) {
             if let Some(known) = earlier.placed().find(|known| known.name == server.name) {
@@ -299,7 +300,7 @@ impl ActiveConfig {
         }
     }
 
-    /// The upstreams none of whose servers is at any address: requests for them are refused.
+    /// The upstreams none of whose servers has an address: requests for them are refused.
     #[must_use]
     pub fn unreachable(&self) -> Vec<&str> {
         let is_nowhere = |upstream: &&Arc<Upstream>| {
@@ -308,7 +309,7 @@ impl ActiveConfig {
         self.upstreams.iter().filter(is_nowhere).map(|upstream| &*upstream.name).collect()
     }
 
-    /// What the directory says of `names` to the operator, where it is one that is asked.
+    /// The entries of `names` for an operator, where the directory is remote.
     pub async fn known(
         &self,
         names: &TenantRefs<'_>,
@@ -320,8 +321,8 @@ impl ActiveConfig {
     }
 }
 
-/// The settings that only another process can take up. Certificates are read again by a reload;
-/// another address needs another socket.
+/// The settings that only a new process can apply. A reload reads certificates again, but another
+/// address needs another socket.
 const RESTART_KEYS: [&str; 7] = [
     "server.http",
     "server.https.address",
@@ -333,14 +334,14 @@ const RESTART_KEYS: [&str; 7] = [
 ];
 
 impl Origin {
-    /// The settings' text, called `name`, for whatever else is found wrong in it.
+    /// The settings' text as a document called `name`, for reporting further problems.
     #[must_use]
     pub fn document(&self, name: &str) -> Document {
         Document::new(name, &self.settings)
     }
 
-    /// What a process that runs with the `earlier` values of its settings cannot take up by a
-    /// reload, each at its place in the file of this `name`.
+    /// The changed settings that a process with the `earlier` values cannot apply by a reload, each
+    /// at its position in the file `name`.
     #[must_use]
     pub fn restart_needed(&self, name: &str, earlier: &Value) -> Vec<Diagnostic> {
         let keys = reload::changed(&RESTART_KEYS, earlier, &self.effective);

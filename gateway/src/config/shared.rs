@@ -1,7 +1,7 @@
-//! What every request shares: the clock, what is active, the states, and where things are
-//! counted and written down.
+//! What all requests share: the clock, the active configuration, the counters of limits, metrics
+//! and the access log.
 //!
-//! `app` makes one; `proxy` and `operations::admin` hold it. Nothing here waits.
+//! `app` creates one; `proxy` and `operations::admin` use it. Nothing here waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,52 +23,52 @@ use crate::rules::retention::Retention;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
 
-/// What every request shares.
+/// What all requests share.
 pub struct Shared {
     /// The clock.
     pub clock: Clock,
     /// Where the settings come from.
     pub config: Config,
-    /// What is active.
+    /// The active configuration.
     pub active: ArcSwap<ActiveConfig>,
     /// The counters of all limits.
     pub limiter: Limiter,
-    /// Who is busiest.
+    /// The busiest keys, and those refused most.
     pub top: HeavyHitters,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Where requests are written down, if they are.
+    /// The access log, where `log.access` is on.
     pub access_log: Option<Arc<LineLog>>,
     /// The memory that buffered bodies share.
     pub body_budget: Arc<BodyBudget>,
-    /// What keys and names are made with.
+    /// The secret that the keys of limits are derived from.
     pub seed: Seed,
-    /// Connections of clients at one time: as configured, or as descriptors allow.
+    /// Connections of clients at one time: as configured, or as RLIMIT_NOFILE allows.
     pub connections_max: u64,
-    /// Whether every listener accepts, and no stop has begun.
+    /// Whether all listeners accept, and no shutdown has started.
     pub ready: AtomicBool,
-    /// Notified when a reload was applied: there may be another server to fetch keys from.
+    /// Notified after each applied reload: the URL of the JWKS may have changed.
     pub applied: Notify,
-    /// Reloads, one after another.
+    /// Runs reloads one after another.
     pub reloads: Reloads,
-    /// What requests' names are made with. Another one in each process, where `seed` may be an
-    /// earlier one's: no two requests are called alike.
+    /// The secret that request IDs are derived from. It differs in each process, so that IDs do not
+    /// repeat; `seed` may come from an earlier process.
     request_id_seed: Seed,
-    /// How many requests there have been: what the next one's name is made of.
+    /// How many requests there have been: the next request ID is derived from it.
     requests: AtomicU64,
 }
 
 /// The secrets of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// What keys are made with: those of an earlier process where its states are taken up.
+    /// The secret of the keys of limits: an earlier process's, where its counters are restored.
     pub keys: Seed,
-    /// What requests' names are made with.
+    /// The secret of request IDs.
     pub names: Seed,
 }
 
 impl Shared {
-    /// Puts the parts together around a first configuration, and activates it.
+    /// Builds the shared state with a first configuration, which is active at once.
     #[must_use]
     pub fn new(
         clock: Clock,
@@ -104,13 +104,13 @@ impl Shared {
         }
     }
 
-    /// A name for one more request, which cannot be guessed, and its place in their row.
+    /// An ID for the next request, which cannot be guessed, and the request's number.
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         (self.request_id_seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
     }
 
-    /// Why requests for some upstream cannot be served, as far as we know.
+    /// Why this process is not ready: it does not accept, or an upstream has no address.
     #[must_use]
     pub fn unready(&self) -> Option<String> {
         if !self.ready.load(Ordering::Acquire) {
@@ -121,7 +121,8 @@ impl Shared {
         (!unreachable.is_empty()).then(why)
     }
 
-    /// Reads the configuration again: a new one, or what the reload came to without.
+    /// Reads the configuration again. The error is the outcome of the reload where there is no new
+    /// configuration to apply.
     pub fn read_anew(&self) -> Result<CheckedConfig, Reload> {
         let earlier = self.active.load();
         let checked = self.config.load(self.seed).map_err(Reload::Refused)?;
@@ -136,8 +137,8 @@ impl Shared {
         Ok(checked)
     }
 
-    /// Activates a new configuration, whose servers are found at these `places`; refused
-    /// where one that is new leads nowhere.
+    /// Activates a new configuration, whose servers have the addresses in `places`; refused where
+    /// a new server does not resolve.
     pub fn apply(&self, checked: CheckedConfig, places: &Places) -> Reload {
         let earlier = self.active.load_full();
         let diagnostics = checked.unresolved(&self.config.file.name(), &earlier, places);
@@ -147,7 +148,7 @@ impl Shared {
         let now = self.clock.now();
         Retention::of(&earlier.rules).retain_in(&self.limiter.store, &checked.rules, now.tick);
         log::set_max_level(checked.settings.log.level);
-        // Servers that are gone must not stay in the metrics; the others are soon asked again.
+        // Removed servers must not stay in the metrics; health checks soon set the others again.
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_ejected.reset();
         let active = ActiveConfig::new(checked, Some(&earlier), &self.metrics, &self.clock);
@@ -159,7 +160,8 @@ impl Shared {
         Reload::Applied
     }
 
-    /// Notes when the active configuration was activated.
+    /// Records the time of the activation; logs the configuration's warnings and expired
+    /// certificates.
     pub fn mark_applied(&self) {
         let now = self.clock.now().unix;
         let active = self.active.load();

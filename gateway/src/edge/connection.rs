@@ -1,18 +1,18 @@
 //! One client's connection, as Pingora reads and writes it.
 //!
-//! Pingora has no deadline for a whole request head, keeps an idle connection for ever, repairs
-//! a broken request line, takes chunked bodies that are none and answers what it cannot parse in
-//! its own words. All five are mended here, below it, where every byte passes.
+//! Pingora has no deadline for a whole request head, keeps an idle connection forever, repairs a
+//! malformed request line, accepts malformed chunked bodies, and answers what it cannot parse
+//! with a response of its own. All five are fixed here, below it, where every byte passes.
 //!
 //! # Invariants
 //!
-//! 1. A head that is not whole when its deadline comes, or grows past its cap, is answered and
-//!    closed; so is an idle connection closed, without an answer, and one whose client takes
-//!    nothing of what there is for it, be it ours or what TLS keeps of it.
-//! 2. A head is held back until the first bytes of its body, or until we would wait: the two
-//!    leave in one write, and nothing waits for more to be written.
-//! 3. What is written beside an answer stands in its head, once: header lines are put in as
-//!    text here, at a fifth of what a header map costs (docs/performance.md).
+//! 1. A head that is incomplete at its deadline, or exceeds its cap, is answered, and the
+//!    connection closes. It closes without a response when idle for too long, and when the client
+//!    does not read pending bytes, whether ours or buffered by TLS.
+//! 2. A response head is buffered until the first bytes of its body, a flush, or a read that would
+//!    wait: head and body go out in one write.
+//! 3. Lines that we add are put into a response head once, as text: a fifth of the cost of a
+//!    header map (docs/performance.md).
 //!
 //! # Not here
 //!
@@ -60,50 +60,50 @@ use crate::response::refusal::Refusal;
 /// A connection.
 pub struct Connection {
     socket: Socket,
-    /// HTTP/2 frames many requests into one stream of bytes: `http2` has the bounds of that.
+    /// On HTTP/2 only writes are timed here; the other bounds are in `http2`.
     is_http2: bool,
-    /// A byte of the next request that a probe has met.
-    met: Option<u8>,
+    /// A byte of the next request that a probe has read.
+    probed: Option<u8>,
     peer: SocketAddr,
     digest: Arc<SocketDigest>,
     clock: Clock,
     allowance: Allowance,
-    /// What is refused before it is a request is counted here, for it never becomes a request.
+    /// Counts what is refused before Pingora has a request.
     refusals: IntCounterVec,
     phase: AtomicU8,
-    /// When the connection became idle: what `Phase::Idle` is timed from.
+    /// When the connection became idle: `Phase::Idle` is timed from here.
     idle_from: AtomicU64,
     head: Head,
-    /// What was read last of a head, and perhaps beyond its end.
+    /// The last bytes read of a head, and perhaps beyond its end.
     early: Vec<u8>,
     chunks: Mutex<Chunks>,
     silence: Silence,
     /// The body of the request in progress.
     upload: Arc<Upload>,
-    /// Whether the request line had bytes that Pingora repairs without a word.
+    /// Whether the request line had bytes that Pingora repairs silently.
     repaired: AtomicBool,
-    /// What goes out before anything else: a head that waits for its body, or a whole answer.
+    /// Bytes to send before any others: a head that waits for its body, or a whole response.
     outgoing: Vec<u8>,
-    /// What `proxy` wants written, which sees the connection only through a shared reference.
+    /// What `proxy` adds to a response; a mutex, since `proxy` has only a shared reference.
     pending: Mutex<PendingResponse>,
-    /// What is left of our own last words.
-    farewell: Option<Vec<u8>>,
-    /// Since when the client has read nothing of what there is for it.
+    /// The response before a close of ours; empty once it is in `outgoing`.
+    final_response: Option<Vec<u8>>,
+    /// Since when bytes are pending and the client has read none.
     stalled_from: Option<Tick>,
-    /// What the socket had taken by the last write.
+    /// `Socket::taken` at the last write.
     taken: u64,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
-    /// Whether tunnels end.
+    /// Turns true when tunnels have to close.
     going: watch::Receiver<bool>,
-    /// How many requests there have been.
+    /// Requests so far, the one in progress included.
     requests: AtomicU32,
-    /// The header value with the client's certificate, where it has sent one.
+    /// The value of `Client-Cert`, where the client has sent a certificate.
     client_certificate: Option<Arc<str>>,
     _permits: Box<dyn Any + Send + Sync>,
 }
 
 impl Connection {
-    /// Takes a connection over.
+    /// A connection whose handshakes are complete.
     pub fn new(
         handshaken: Handshaken,
         clock: Clock,
@@ -124,7 +124,7 @@ impl Connection {
             upload: Upload::new(clock.clone()),
             requests: AtomicU32::new(0),
             socket,
-            met: None,
+            probed: None,
             peer,
             digest: Arc::new(digest),
             clock,
@@ -139,7 +139,7 @@ impl Connection {
             repaired: AtomicBool::new(false),
             outgoing: Vec::new(),
             pending: Mutex::new(pending),
-            farewell: None,
+            final_response: None,
             stalled_from: None,
             taken: 0,
             alarm: None,
@@ -148,13 +148,13 @@ impl Connection {
         }
     }
 
-    /// The connection below a Pingora session, where there is one of ours.
+    /// The connection below a Pingora session; an HTTP/2 request has no access to its own.
     #[must_use]
     pub fn of(stream: Option<&Stream>) -> Option<&Self> {
         stream.and_then(|stream| stream.as_any().downcast_ref())
     }
 
-    /// The other end of the socket.
+    /// The client's address: the socket's, or that in a PROXY header.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -172,31 +172,31 @@ impl Connection {
         self.socket.is_secure()
     }
 
-    /// The client's certificate as `Client-Cert` has it (RFC 9440), where it has shown one.
+    /// The client's certificate as the value of `Client-Cert` (RFC 9440), where it has sent one.
     #[must_use]
     pub fn client_certificate(&self) -> Option<&Arc<str>> {
         self.client_certificate.as_ref()
     }
 
-    /// How many requests there have been, the one in progress included.
+    /// The number of requests so far, the one in progress included.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The body of the request in progress, one after another.
+    /// The body of the request in progress; each request of the connection reuses it.
     #[must_use]
     pub fn upload(&self) -> &Arc<Upload> {
         &self.upload
     }
 
-    /// Whether the request line was mended before we saw it.
+    /// Whether Pingora has repaired the request line.
     #[must_use]
     pub fn was_repaired(&self) -> bool {
         self.repaired.load(Ordering::Relaxed)
     }
 
-    /// Says that the head of `session` has been read.
+    /// Records that Pingora has read the head of `session`.
     pub fn head_is_read(&self, session: Option<&HttpSession>) {
         session.into_iter().for_each(|session| self.watch_body(session));
         self.phase.store(Phase::Request as u8, Ordering::Relaxed);
@@ -206,15 +206,15 @@ impl Connection {
         pending.lines.clear();
     }
 
-    /// Adds header lines, each with its line end, to the head of this request's answer.
+    /// Adds header lines, each with its line end, to the head of this request's response.
     pub fn add_lines(&self, lines: &[u8]) {
         self.pending().lines.extend_from_slice(lines);
     }
 
-    /// Answers this request in the place of Pingora, which then has nothing to write.
+    /// Queues a whole response to this request, in place of one by Pingora.
     pub fn answer(&self, answer: Vec<u8>) {
         let mut pending = self.pending();
-        // What has begun is not begun again in the middle.
+        // A response whose head is written cannot be replaced.
         if std::mem::take(&mut pending.awaits_head) {
             pending.answer = answer;
         }
@@ -224,22 +224,22 @@ impl Connection {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From `now` on nothing may pass for `max` and no longer, either way, until this request is
-    /// over.
+    /// Ends the current request once no byte has passed in either direction for `max`, counted
+    /// from `now`.
     pub fn set_silence_max(&self, max: Duration, now: Tick) {
-        self.silence.bear(max, now);
+        self.silence.allow(max, now);
     }
 
-    /// Whether nothing has passed for too long.
+    /// Whether that maximum of silence was exceeded.
     #[must_use]
     pub fn was_silent(&self) -> bool {
-        self.silence.is_over()
+        self.silence.is_exceeded()
     }
 
-    /// Says that the request is over, at `now`.
+    /// Records that the request ended at `now`.
     pub fn request_is_over(&self, now: Tick) {
         self.idle_from.store(now.0, Ordering::Relaxed);
-        self.silence.bear(Duration::ZERO, now);
+        self.silence.allow(Duration::ZERO, now);
         self.repaired.store(false, Ordering::Relaxed);
         self.phase.store(Phase::Idle as u8, Ordering::Relaxed);
     }
@@ -248,7 +248,7 @@ impl Connection {
         Phase::of(self.phase.load(Ordering::Relaxed))
     }
 
-    /// Takes note of bytes that have just been read.
+    /// Records bytes that have just been read.
     fn note(&mut self, bytes: &[u8]) {
         if self.phase() == Phase::Request {
             self.upload.received();
@@ -267,23 +267,23 @@ impl Connection {
         }
     }
 
-    /// Pingora reads one byte to learn whether a client has gone while its answer is made, and
-    /// gives the request up where one is there. It is the next request's, and is left to it.
+    /// While a response is awaited, Pingora reads one byte to detect a disconnect, and aborts the
+    /// request if a byte arrives. That byte belongs to the next request, and is kept for it.
     fn poll_probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.outgoing.is_empty() {
             let _ = self.poll_send(cx)?;
         }
         self.push(cx)?;
-        if self.met.is_none() {
+        if self.probed.is_none() {
             let mut byte = [0];
             let mut next = ReadBuf::new(&mut byte);
             if Pin::new(&mut self.socket).poll_read(cx, &mut next)?.is_pending() {
                 let refusal = ready!(self.poll_deadlines(cx));
-                return self.part(cx, refusal);
+                return self.poll_fail(cx, refusal);
             }
-            self.met = next.filled().first().copied();
+            self.probed = next.filled().first().copied();
         }
-        match self.met {
+        match self.probed {
             None => Poll::Ready(Ok(())),
             // The task that writes the response wakes this one; the byte waits until then.
             Some(_) => Poll::Pending,
@@ -303,26 +303,26 @@ impl AsyncRead for Connection {
         }
         me.refuse_to_read_on()?;
         if me.phase() == Phase::Idle {
-            // An idle connection keeps nothing of its last request.
+            // Frees the bytes of the last request's head.
             me.early = Vec::new();
         }
         if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
-            return me.part(cx, Some(Refusal::HeadTooLarge));
+            return me.poll_fail(cx, Some(Refusal::HeadTooLarge));
         }
-        // A probe comes with an array of one byte; a reader of a body brings a buffer of room
-        // that nothing has been written to yet.
+        // A probe passes one initialized byte; a reader of a body passes a buffer that is not
+        // initialized.
         let is_probe = buf.capacity() == 1 && buf.initialized().len() == 1;
         if me.phase() == Phase::Request && is_probe {
             return me.poll_probe(cx);
         }
-        if me.has_left() {
-            return me.poll_away(cx);
+        if me.server_has_close() {
+            return me.poll_discard(cx);
         }
-        if me.poll_leave(cx, buf)?.is_ready() {
+        if me.poll_closing(cx, buf)?.is_ready() {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        if let Some(byte) = me.met.take() {
+        if let Some(byte) = me.probed.take() {
             buf.put_slice(&[byte]);
             me.note(&[byte]);
             me.pass_to_server(buf, before);
@@ -345,7 +345,7 @@ impl AsyncRead for Connection {
                 me.push(cx)?;
                 match me.poll_deadlines(cx) {
                     Poll::Pending => Poll::Pending,
-                    Poll::Ready(refusal) => me.part(cx, refusal),
+                    Poll::Ready(refusal) => me.poll_fail(cx, refusal),
                 }
             }
         }
@@ -364,9 +364,9 @@ impl AsyncWrite for Connection {
             return me.poll_progress(cx, wrote);
         }
         if me.phase() == Phase::Head {
-            // No request has been handed to us, so this is Pingora's own answer to what it could
-            // not parse. Ours takes its place.
-            me.part_with(&Refusal::NotHttp);
+            // Pingora has not parsed a request, so this is its own error response. Ours is sent
+            // instead.
+            me.set_final_response(&Refusal::NotHttp);
             return Poll::Ready(Ok(bytes.len()));
         }
         let pending = me.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -388,7 +388,7 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
-        // What TLS has taken from us waits there for the client, and not for ever either.
+        // The write timeout applies to bytes that TLS has buffered, too.
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         self.poll_progress(cx, flushed)
     }

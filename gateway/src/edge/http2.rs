@@ -1,20 +1,20 @@
-//! One client's HTTP/2 connection: takes its requests, and sees each to its end.
+//! Serves one client's HTTP/2 connection, and owns the task of each of its requests.
 //!
-//! Pingora has such a loop, but it detaches what it spawns, does not count, and waits for ever
-//! for a client's first bytes. This one owns every request's task.
+//! Pingora's own loop detaches the tasks that it spawns, does not count them, and waits without
+//! limit for a client's first bytes.
 //!
 //! # Invariants
 //!
-//! 1. No more than `streams_max` requests of one connection are worked on at one time, whatever
-//!    its client resets (CVE-2023-44487): one is over when its task is.
-//! 2. A connection ends after `requests_max` requests, when it has been idle for too long, and on
-//!    a stop; what is in flight by then is finished, and no request is lost.
+//! 1. At most `streams_max` requests of one connection are in progress, whatever its client resets
+//!    (CVE-2023-44487): a request counts until its task has ended.
+//! 2. A connection ends after `requests_max` requests, after `idle_timeout` without one, and on a
+//!    stop. Requests in flight are finished, and none is lost.
 //! 3. A panic ends the request it happened in, and no other.
-//! 4. What a connection may make us keep is bounded: by windows, a send buffer, a head's size.
+//! 4. The memory of a connection is bounded: by windows, a send buffer and the size of a head.
 //!
 //! # Not here
 //!
-//! Frames and their faults (`h2`), requests (`proxy`), a client that takes nothing (`connection`).
+//! Frames and protocol errors (`h2`), requests (`proxy`), clients that do not read (`connection`).
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -38,61 +38,61 @@ use crate::edge::listener;
 use crate::edge::session::SessionOverride;
 use crate::request::upload::Upload;
 
-/// What a client may send of one body before any of it is taken: an upload of 5 MB/s over 50 ms.
+/// Bytes of one body that a client may send before we read any: 5 MB/s at a round trip of 50 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same of all bodies of one connection together.
+/// Bytes of all bodies of one connection that its client may send before we read any.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// What of one answer waits for the socket: four frames of the usual size.
+/// Bytes of one response that may wait for the socket: four frames of the usual size.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// The smallest that the protocol allows: larger frames gain nothing, and are buffered whole.
+/// The smallest maximum that HTTP/2 allows: larger frames gain nothing, and are buffered whole.
 const FRAME_BYTES: u32 = 16 * 1024;
 
-/// A field counts 32 bytes more here than on the wire of HTTP/1.1 (RFC 9113, 6.5.2): what one
-/// takes the other must, and the rest is refused with an answer that says why.
+/// HTTP/2 counts 32 bytes per field that HTTP/1.1 does not send (RFC 9113, 6.5.2). Twice the bytes
+/// make up for that where header lines have 28 bytes on average. A larger head is refused.
 const HEAD_FACTOR: u64 = 2;
 
-/// Requests that were reset before we came to them, at most. h2's default, which browsers keep to.
+/// Requests that were reset before we accepted them, at most: h2's default; browsers keep to it.
 const RESETS_UNSEEN_MAX: usize = 20;
 
-/// Streams that we reset because of what a client sent (CVE-2025-8671), at most.
+/// Streams that we reset for a client's protocol errors (CVE-2025-8671), at most.
 const FAULTS_MAX: usize = 1_024;
 
-/// Requests that are none, in a connection's life, at most; Pingora's own loop has this number.
+/// Malformed requests in a connection's life, at most; Pingora's own loop has this number.
 const REJECTED_MAX: u32 = 32;
 
-/// How long a client without requests may take to say goodbye.
+/// How long a client without requests may take to close the connection after GOAWAY.
 pub const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
-/// What a connection may take.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Until the client has said that it speaks HTTP/2.
+    /// Time until the client has sent its connection preface.
     pub preface_timeout: Duration,
-    /// Without a request.
+    /// Time without a request.
     pub idle_timeout: Duration,
-    /// Without a request, for a client that was told to go.
+    /// Time without a request, after GOAWAY.
     pub goodbye_time: Duration,
     /// Bytes of a request head, as HTTP/1.1 would write it.
     pub head_bytes_max: u64,
-    /// Requests, in all.
+    /// Requests in total.
     pub requests_max: u32,
-    /// Requests at one time.
+    /// Requests in progress at one time.
     pub streams_max: u32,
 }
 
 impl Bounds {
-    /// After how many requests a client has had every chance to see that it should go: a stream
-    /// takes a round trip at least, so two times `streams_max` may cross the notice on its way.
+    /// After how many requests a client must have received GOAWAY: a stream takes at least a round
+    /// trip, so up to 2 × `streams_max` may cross it on its way. Twice that, to be sure.
     fn cut_off_at(&self) -> u32 {
         self.requests_max.saturating_add(self.streams_max.saturating_mul(4))
     }
 
     fn options(&self) -> H2Options {
         let head = u32::try_from(self.head_bytes_max * HEAD_FACTOR).unwrap_or(u32::MAX);
-        // An early answer makes us forget a body that is still on its way; so many at one time.
+        // How many streams we remember after an early response, while their bodies still arrive.
         let resets = (self.streams_max as usize).saturating_mul(2);
         let mut options = default_h2_options();
         options
@@ -111,15 +111,15 @@ impl Bounds {
 
 /// What all connections share.
 pub struct Http2<A> {
-    /// What requests go through.
+    /// Serves each request.
     pub app: Arc<A>,
     /// The clock.
     pub clock: Clock,
-    /// Requests that are none.
+    /// Counts malformed requests.
     pub rejected: IntCounter,
 }
 
-/// Serves a connection until it is over, and all of its requests are.
+/// Serves a connection until it and all of its requests have ended.
 pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
     http2: Http2<A>,
     stream: Stream,
@@ -132,10 +132,10 @@ pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
         proxy_digest: stream.get_proxy_digest(),
         socket_digest: stream.get_socket_digest(),
     });
-    let shaken = timeout(bounds.preface_timeout, handshake(stream, Some(bounds.options()))).await;
-    let Ok(Ok(connection)) = shaken else { return };
+    let opened = timeout(bounds.preface_timeout, handshake(stream, Some(bounds.options()))).await;
+    let Ok(Ok(connection)) = opened else { return };
     let driver = Driver {
-        patience_ends: Some(http2.clock.now().tick.plus(bounds.idle_timeout)),
+        wait_ends: Some(http2.clock.now().tick.plus(bounds.idle_timeout)),
         http2,
         connection,
         digest,
@@ -143,10 +143,10 @@ pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
         requests: JoinSet::new(),
         served: 0,
         faults: 0,
-        leaving: false,
+        draining: false,
     };
     let mut requests = driver.drive(stop).await;
-    // The connection is gone, of which each of them learns by itself and writes its log line.
+    // The connection has ended. Each request detects that by itself, and writes its log line.
     while let Some(ended) = requests.join_next().await {
         listener::note(ended);
     }
@@ -160,47 +160,47 @@ struct Driver<A> {
     requests: JoinSet<()>,
     served: u32,
     faults: u32,
-    /// Whether the client has been told to go.
-    leaving: bool,
-    /// While there is no request: until when we wait for one, or for a goodbye.
-    patience_ends: Option<Tick>,
+    /// Whether GOAWAY has been sent.
+    draining: bool,
+    /// Without a request in progress: how long we wait for one, or, after GOAWAY, for the close.
+    wait_ends: Option<Tick>,
 }
 
-/// What happens next.
+/// What ended a wait.
 enum Event {
     Stop,
     Ended(Result<(), JoinError>),
     Stream(Box<HttpSession>),
-    /// A request that is none, and was answered so.
+    /// A malformed request, which was answered already.
     Rejected,
-    /// The connection is over, or broken.
+    /// The connection has ended or failed.
     Closed,
-    OutOfPatience,
+    TimedOut,
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
-    /// Goes on until the connection is to be closed. What is left of its requests comes back.
+    /// Runs until the connection has to close. Returns the tasks of its unfinished requests.
     async fn drive(mut self, mut stop: ShutdownWatch) -> JoinSet<()> {
         loop {
             match self.next(&mut stop).await {
                 Event::Closed => break,
-                // What a slow client has yet to take of its answers is seen out. Should it take
-                // nothing, the connection ends by itself.
-                Event::OutOfPatience if self.leaving && self.connection.has_streams() => {
+                // Responses that a slow client still reads are sent to their end. If it stops,
+                // `Connection` fails after the write timeout.
+                Event::TimedOut if self.draining && self.connection.has_streams() => {
                     self.wait_if_idle();
                 }
-                Event::OutOfPatience if self.leaving => {
+                Event::TimedOut if self.draining => {
                     self.close(Reason::NO_ERROR, self.bounds.idle_timeout).await;
                     break;
                 }
-                Event::OutOfPatience | Event::Stop => self.leave(),
+                Event::TimedOut | Event::Stop => self.send_goaway(),
                 Event::Ended(ended) => {
                     listener::note(ended);
                     self.wait_if_idle();
                 }
                 Event::Stream(session) => {
                     self.served = self.served.saturating_add(1);
-                    self.patience_ends = None;
+                    self.wait_ends = None;
                     let (app, stop) = (self.http2.app.clone(), stop.clone());
                     let upload = Upload::new(self.http2.clock.clone());
                     let session = ServerSession::new_http2(*session);
@@ -214,13 +214,13 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                     self.http2.rejected.inc();
                 }
             }
-            // Who does not go when told, or sends what is no request, is not listened to.
+            // Disconnects a client that ignores GOAWAY, or sends too many malformed requests.
             if self.served >= self.bounds.cut_off_at() || self.faults >= REJECTED_MAX {
                 self.close(Reason::ENHANCE_YOUR_CALM, self.bounds.goodbye_time).await;
                 break;
             }
-            if self.served >= self.bounds.requests_max && !self.leaving {
-                self.leave();
+            if self.served >= self.bounds.requests_max && !self.draining {
+                self.send_goaway();
             }
         }
         self.requests
@@ -228,41 +228,41 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 
     async fn next(&mut self, stop: &mut ShutdownWatch) -> Event {
         let has_room = self.requests.len() < self.bounds.streams_max as usize;
-        let left = self.patience_ends.map(|ends| ends.since(self.http2.clock.now().tick));
+        let left = self.wait_ends.map(|ends| ends.since(self.http2.clock.now().tick));
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop), if !self.leaving => Event::Stop,
+            _ = stop.wait_for(|stop| *stop), if !self.draining => Event::Stop,
             Some(ended) = self.requests.join_next() => Event::Ended(ended),
             event = accept(&mut self.connection, &self.digest, has_room) => event,
-            () = wait(left) => Event::OutOfPatience,
+            () = wait(left) => Event::TimedOut,
         }
     }
 
-    /// Tells the client to open no more streams. Those that are on their way are still served.
-    fn leave(&mut self) {
+    /// Sends GOAWAY. Streams that the client has opened meanwhile are still served.
+    fn send_goaway(&mut self) {
         self.connection.graceful_shutdown();
-        self.leaving = true;
+        self.draining = true;
         self.wait_if_idle();
     }
 
     fn wait_if_idle(&mut self) {
         if self.requests.is_empty() {
             let Bounds { goodbye_time, idle_timeout, .. } = self.bounds;
-            let wait = if self.leaving { goodbye_time } else { idle_timeout };
-            self.patience_ends = Some(self.http2.clock.now().tick.plus(wait));
+            let wait = if self.draining { goodbye_time } else { idle_timeout };
+            self.wait_ends = Some(self.http2.clock.now().tick.plus(wait));
         }
     }
 
-    /// Says which requests were the last to be begun, so that others can be sent elsewhere.
+    /// Sends GOAWAY with the last stream that was accepted: later ones can be sent elsewhere.
     async fn close(&mut self, reason: Reason, within: Duration) {
         self.connection.abrupt_shutdown(reason);
         let closed = poll_fn(|cx| self.connection.poll_closed(cx));
-        // However it goes: the connection is dropped next.
+        // The result does not matter: the connection is dropped next.
         let _ = timeout(within, closed).await;
     }
 }
 
-/// Waits that long, or for ever; a timer is made only where there is something to wait for.
+/// Waits that long, or without limit; only a limit needs a timer.
 async fn wait(left: Option<Duration>) {
     match left {
         Some(left) => sleep(left).await,
@@ -270,14 +270,15 @@ async fn wait(left: Option<Duration>) {
     }
 }
 
-/// The next request, where there is room for one; moves the connection on in any case.
+/// Waits for the next request, if one more may be in progress; drives the connection's I/O in any
+/// case.
 async fn accept(
     connection: &mut server::Connection<Stream, Bytes>,
     digest: &Arc<Digest>,
     has_room: bool,
 ) -> Event {
     if !has_room {
-        // Either way it is over; only the other end knows why.
+        // With or without an error the connection has ended.
         let _ = poll_fn(|cx| connection.poll_closed(cx)).await;
         return Event::Closed;
     }
@@ -312,10 +313,10 @@ mod tests {
         streams_max: 2,
     };
 
-    /// More than goes into the pipe of a test, and less than the window of a client.
+    /// More than fits a test's pipe, and less than a client's window.
     const LARGE: usize = 60_000;
 
-    /// Panics, or waits to be let through and does not mind who has gone, or answers.
+    /// Panics, or waits for `gate` even if its client has gone, or answers at once.
     struct App {
         started: AtomicUsize,
         ended: AtomicUsize,
@@ -349,9 +350,9 @@ mod tests {
         app: Arc<App>,
         client: SendRequest<Bytes>,
         stop: watch::Sender<bool>,
-        /// Whether what we send arrives.
+        /// While false, nothing that the server sends reaches the client.
         arrives: watch::Sender<bool>,
-        /// The connection's two ends.
+        /// The tasks of the pipe, the server and the client.
         ends: JoinSet<()>,
     }
 
@@ -404,7 +405,7 @@ mod tests {
             }
         }
 
-        /// Lets everything happen that can happen by itself.
+        /// Yields until the other tasks have nothing left to do.
         async fn settle(&self) {
             for _ in 0..1_000 {
                 yield_now().await;
@@ -475,7 +476,7 @@ mod tests {
             yield_now().await;
         }
         world.stop.send(true).unwrap();
-        // Many times as long as a client may take that has taken everything.
+        // Far longer than a client may take to close that has read everything.
         sleep(BOUNDS.goodbye_time * 20).await;
         world.arrives.send(true).unwrap();
         let mut body = answer.await.unwrap().into_body();

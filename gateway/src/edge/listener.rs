@@ -1,18 +1,18 @@
-//! Sockets: binds addresses, accepts connections, and hands each to the worker with the fewest.
+//! Accepts client connections, and hands each to the worker with the fewest.
 //!
-//! Pingora's own listeners retry a failed bind for half a minute and then live on without it;
-//! ours are bound before anything else begins, and a failure is the end.
+//! Pingora's own listeners retry a failed bind for half a minute and then continue without it.
+//! Ours are bound at start (`operations::upgrade::sockets`), and a failed bind ends the process.
 //!
 //! # Invariants
 //!
-//! 1. There are never more than `connections_max` connections, nor more of one address than it may
-//!    have; what is beyond is closed at once. One whose handshake goes on counts as any other.
-//! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
-//! 3. Accepting ends before serving does: no accepted connection is lost.
+//! 1. At most `connections_max` connections are open, and at most `connections_per_address_max`
+//!    of one address; any beyond are closed at once. An unfinished handshake counts.
+//! 2. After a stop has started no connection is accepted, and requests in flight are finished.
+//! 3. The accept loops end before the workers do: no accepted connection is lost.
 //!
 //! # Not here
 //!
-//! What a connection is to Pingora (`connection`), when to stop (`app`).
+//! How Pingora sees a connection (`connection`), when to stop (`app`).
 
 mod handshake;
 pub mod per_address;
@@ -51,13 +51,13 @@ pub struct Accepted {
     place: Place,
 }
 
-/// A connection's place among all, given back when dropped.
+/// Counts a connection in total, at its worker and at its address, until dropped.
 struct Place {
     open: Arc<AtomicU64>,
     of_worker: Arc<AtomicU64>,
-    /// Where connections are counted.
+    /// The metric of open connections.
     gauge: IntGauge,
-    /// Its place among those of its address.
+    /// Its permit among those of its address, where that is limited and known when accepting.
     _permit: Option<ConnectionPermit>,
 }
 
@@ -69,27 +69,27 @@ impl Drop for Place {
     }
 }
 
-/// What a listener hands to its connections.
+/// What the connections of one listener share.
 #[derive(Clone)]
 pub struct ListenerContext {
     /// The workers that serve its connections.
     pub workers: Arc<Vec<Worker>>,
-    /// How many connections are open that share one cap.
+    /// Open connections of all listeners, which share one cap.
     pub open: Arc<AtomicU64>,
-    /// How many each address has.
+    /// Open connections of each address.
     pub counts: Arc<ConnectionCounts>,
-    /// The address in the settings, where it is TLS.
+    /// The listener's address in the settings, where it is TLS; finds the certificates.
     pub https: Option<SocketAddr>,
 }
 
-/// The way to one worker.
+/// The queue of one worker, and its load.
 pub struct Worker {
     to: mpsc::UnboundedSender<Accepted>,
     load: Arc<AtomicU64>,
 }
 
 impl Worker {
-    /// A worker and its end of the way. The queue is bounded by `connections_max`.
+    /// A worker, and the receiver of its queue, which `connections_max` bounds.
     #[must_use]
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Accepted>) {
         let (to, from) = mpsc::unbounded_channel();
@@ -97,18 +97,18 @@ impl Worker {
     }
 }
 
-/// How connections end.
+/// The flags that end connections.
 #[derive(Clone)]
 pub struct Drain {
-    /// With their next answer, when true. What is idle may still bring one request.
+    /// When true, they close after their next response; an idle one may still send one request.
     pub stopping: watch::Receiver<bool>,
-    /// Idle ones at once, when true.
+    /// When true, idle ones close at once.
     pub cutting: watch::Receiver<bool>,
-    /// Tunnels with a goodbye, when true.
+    /// When true, tunnels get a close frame.
     pub going: watch::Receiver<bool>,
 }
 
-/// Accepts connections while the listener is open, and until it drains.
+/// Accepts connections while the listener is open; returns when it drains.
 pub async fn accept(
     listener: StdListener,
     context: ListenerContext,
@@ -177,7 +177,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     }
 }
 
-/// Serves connections with `app` until a stop has begun and the last of them is over.
+/// Serves connections with `app` until a stop has started and the last one has closed.
 pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
@@ -210,7 +210,7 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
                 None => return,
             },
             () = turned(&mut cutting), if !cut => {
-                // Idle connections end at once; those with a request end with its answer.
+                // Idle connections close at once; those with a request close after its response.
                 app.cleanup().await;
                 cut = true;
             }
@@ -245,7 +245,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>
             handshaken.unwrap_or(Err(Failed::Handshake("timeout"))),
-        // There is no request yet that could be seen to its end.
+        // No request has arrived yet that would have to be finished.
         () = turned(&mut cutting), if must_wait => return,
     };
     let handshaken = match handshaken {
@@ -268,7 +268,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     app.process_new(stream, &end.stopping).await;
 }
 
-/// A panic ends the connection it happened on, and is ours to mend.
+/// Logs a panic of a task: it ends that connection or request only, and is a bug of ours.
 pub(crate) fn note(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended.as_ref().map_err(ToString::to_string) {
         events::event(Level::Error, "connection task failed", &[("error", json!(error))]);

@@ -1,29 +1,29 @@
-//! Reads the header that a load balancer puts before a connection, to say whose it really is.
+//! Parses the header in which a load balancer passes on the address of a connection's client.
 //! (core)
 //!
 //! Both versions of HAProxy's PROXY protocol: a line of text, or sixteen bytes and a length.
 //!
 //! # Invariants
 //!
-//! 1. No more is asked for than the header is sure to have: what follows is never touched.
-//! 2. What does not begin like a header is refused at its first wrong byte.
-//! 3. A header has an end within [`HEADER_BYTES_MAX`].
-//! 4. What it comes to does not depend on the pieces that it comes in.
+//! 1. Only bytes that the header is sure to have are requested: what follows it is never read.
+//! 2. Bytes that do not start like a header are refused at the first wrong one.
+//! 3. No header is longer than [`HEADER_BYTES_MAX`].
+//! 4. The result does not depend on the pieces in which a header arrives.
 //!
 //! # Not here
 //!
-//! From whom a header is expected, and by when (`listener`).
+//! Which peers send a header, and by when (`listener`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest header that is read: addresses take 216 bytes at most, and what load balancers add
+/// The longest header that is accepted: addresses take up to 216 bytes, and what load balancers add
 /// to them (a client certificate in the worst case) a few thousand.
 pub const HEADER_BYTES_MAX: usize = 16 + 8 * 1024;
 
 /// The longest line of version 1, its end included.
 const LINE_BYTES_MAX: usize = 107;
 
-/// As many bytes as either version is sure to have, and enough to tell which it is.
+/// Bytes that a header of either version has at least; enough to distinguish the versions.
 const BEGINNING: usize = 12;
 
 const SIGNATURE: &[u8; BEGINNING] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -32,27 +32,27 @@ const WORD: &[u8] = b"PROXY ";
 /// The fixed part of version 2.
 const FIXED: usize = 16;
 
-/// What the bytes so far come to.
+/// The result for the bytes so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The header has at least so many bytes more.
+    /// The header has at least so many more bytes.
     More(usize),
-    /// That was all of it.
+    /// The header is complete.
     Whole(ProxyHeader),
-    /// It is none; why, for a log.
+    /// The bytes are not a header, for this reason.
     Malformed(&'static str),
 }
 
-/// Whose connection it is.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// A client's.
+    /// The address of a client.
     Client(SocketAddr),
-    /// The sender's own, or that of one who has no address.
+    /// The sender itself, or a client whose address the header does not have.
     Sender,
 }
 
-/// Reads the header that begins with `bytes`.
+/// Parses the header that starts with `bytes`.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Progress {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(byte, with)| byte == with);
@@ -73,9 +73,9 @@ pub fn read(bytes: &[u8]) -> Progress {
     Progress::Malformed("does not begin with a PROXY header")
 }
 
-/// Version 1, of which at least [`BEGINNING`] bytes are there.
+/// Version 1, of which at least [`BEGINNING`] bytes have arrived.
 fn text(bytes: &[u8]) -> Progress {
-    // Also where more is there already: a line that ends so is no PROXY header.
+    // Also if bytes follow already: a line that ends so is not a PROXY header.
     let line_end = bytes.iter().position(|byte| *byte == b'\n');
     if line_end.is_some_and(|at| !bytes.get(..=at).unwrap_or_default().ends_with(b"\r\n")) {
         return Progress::Malformed("its line ends without a carriage return");
@@ -114,13 +114,13 @@ fn addresses<A: std::str::FromStr + Into<IpAddr>>(ips: [&str; 2], ports: [&str; 
     }
 }
 
-/// A port as it must be written: digits, without a zero before them.
+/// A port: digits without a leading zero.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_plain && (text == "0" || !text.starts_with('0')))
 }
 
-/// Version 2, of which at least the signature is there.
+/// Version 2, of which at least the signature has arrived.
 fn binary(bytes: &[u8]) -> Progress {
     let Some((fixed, rest)) = bytes.split_first_chunk::<FIXED>() else {
         return Progress::More(FIXED - bytes.len());
@@ -138,7 +138,7 @@ fn binary(bytes: &[u8]) -> Progress {
     let needs = match family {
         0x11 => 12,
         0x21 => 36,
-        // No address, datagrams, or paths of a machine: whose it is cannot be told.
+        // Unspecified, datagrams, or Unix sockets: there is no client address to use.
         0x00 | 0x12 | 0x22 | 0x31 | 0x32 => 0,
         _ if is_local => 0,
         _ => return Progress::Malformed("its family or protocol is unknown"),
@@ -152,7 +152,7 @@ fn binary(bytes: &[u8]) -> Progress {
     Progress::Whole(if is_local { ProxyHeader::Sender } else { source(family, rest) })
 }
 
-/// Where the addresses of version 2 say that it comes from.
+/// The source in the addresses of version 2.
 fn source(family: u8, rest: &[u8]) -> ProxyHeader {
     let client = |ip: IpAddr, port: [u8; 2]| {
         ProxyHeader::Client(SocketAddr::new(ip, u16::from_be_bytes(port)))
@@ -173,8 +173,8 @@ fn source(family: u8, rest: &[u8]) -> ProxyHeader {
 mod tests {
     use super::*;
 
-    /// Feeds a header as it is asked for, with a request behind it; gives what it came to, and
-    /// how much was taken.
+    /// Feeds a header in the pieces that are requested, with an HTTP request after it. Returns the
+    /// result, and how many bytes were consumed.
     fn fed(header: &[u8]) -> (Progress, usize) {
         let all = [header, b"GET / HTTP/1.1\r\n"].concat();
         let mut consumed = 0;
@@ -195,7 +195,7 @@ mod tests {
         let origin =
             client.map_or(ProxyHeader::Sender, |c| ProxyHeader::Client(c.parse().unwrap()));
         assert_eq!(fed(header), (Progress::Whole(origin), header.len()));
-        // Whatever pieces it comes in, it is whole at its last byte and not before.
+        // In whatever pieces it arrives, it is complete at its last byte and not before.
         for end in 0..header.len() {
             match read(&header[..end]) {
                 Progress::More(bytes) => assert!(end + bytes <= header.len(), "at {end}"),

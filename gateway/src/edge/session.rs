@@ -1,18 +1,18 @@
-//! A session of Pingora's whose request body comes from us: read already, or read with patience.
+//! A Pingora session whose request body we supply: buffered, or read with a timeout.
 //!
-//! Pingora has no timeout for the body of an HTTP/2 request, and replays no more than 64 KiB of a
-//! body that was read before an upstream is called. Both need a session of our own around the
-//! real one; all but the body is passed on to that.
+//! Pingora has no timeout for the body of an HTTP/2 request, and replays at most 64 KiB of a body
+//! that was read before an upstream is called. Both need a wrapper around the real session, to
+//! which everything but the body is passed on.
 //!
 //! # Invariants
 //!
-//! 1. A body that is held is given whole, once, and again to every retry.
-//! 2. A client that must send something, or take something, and does not, is waited for as long
-//!    as the timeouts say and no longer.
+//! 1. A buffered body is returned whole, once, and again to every retry.
+//! 2. A client that has to send or to read, and does not, is waited for until its timeout and no
+//!    longer.
 //!
 //! # Not here
 //!
-//! When a body is held (`buffering`), and when a session is paced (`http2`).
+//! When a body is buffered (`buffering`), and when a session is paced (`http2`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,49 +32,49 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use crate::config::shared::Shared;
 use crate::request::upload::Upload;
 
-/// What is written of an answer within one write timeout: one DATA frame of the usual size.
+/// How much of a response is written within one write timeout: a DATA frame of the usual size.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Where the real session comes back to.
+/// Receives the real session when its wrapper is dropped.
 pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Where a session's request body comes from.
 enum Body {
-    /// From the client.
+    /// From the client, with a timeout.
     Paced {
-        /// How long it has for each piece.
+        /// The timeout of each piece.
         piece_timeout: Option<Duration>,
-        /// What is known of it.
+        /// Tracks whether the client is waited for.
         upload: Arc<Upload>,
     },
     /// It has been read already.
     Buffered {
         /// All of it.
         whole: Bytes,
-        /// Whether it has been given away.
+        /// Whether it has been returned.
         sent: bool,
     },
 }
 
-/// A session with a request body of ours.
+/// A session whose request body we supply.
 pub struct SessionOverride {
-    /// There until dropped.
+    /// `Some` until dropped.
     real: Option<Box<ServerSession>>,
     body: Body,
-    /// Where the real session goes then, if it is wanted back.
+    /// Receives the real session on drop, where it is needed again.
     slot: Option<Slot>,
-    /// Where it can be seen that a stop has begun: Pingora keeps that from a session of ours.
+    /// Shows whether a stop has started, which Pingora does not pass on to a custom session.
     shared: Option<Arc<Shared>>,
 }
 
 impl SessionOverride {
-    /// `real`, whose client must not be silent for longer than its read timeout.
+    /// Wraps `real`, each piece of whose body must arrive within the read timeout.
     #[must_use]
     pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
         Self::session(real, Body::Paced { piece_timeout: None, upload }, None, None)
     }
 
-    /// `real` with `body` as the body of its request; it comes back to `slot`.
+    /// Wraps `real` with `body` as the body of its request; dropping puts `real` into `slot`.
     #[must_use]
     pub fn buffered(
         real: ServerSession,
@@ -95,7 +95,7 @@ impl SessionOverride {
         ServerSession::new_custom(Box::new(Self { real: Some(Box::new(real)), body, slot, shared }))
     }
 
-    /// The real session, about to answer.
+    /// The real session, to write a response head; during a stop the connection then closes.
     fn answering(&mut self) -> &mut ServerSession {
         if self.shared.as_ref().is_some_and(|shared| !shared.ready.load(Ordering::Relaxed)) {
             self.real_mut().set_keepalive(None);
@@ -147,7 +147,7 @@ impl CustomSession for SessionOverride {
 
     async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
         if no_body_expected || self.is_body_done() {
-            // Nothing more is to come, and so this tells when the client hangs up.
+            // The body has ended, so this returns when the client disconnects.
             return self.real_mut().read_body_or_idle(true).await;
         }
         self.read_body_bytes().await
@@ -175,7 +175,7 @@ impl CustomSession for SessionOverride {
         }
     }
 
-    // A body that is at hand is replayed by a retry at any size.
+    // A retry replays a buffered body of any size.
 
     fn enable_retry_buffering(&mut self) {
         if let Body::Paced { .. } = self.body {
@@ -212,7 +212,7 @@ impl CustomSession for SessionOverride {
         self.answering().response_duplex_vec(tasks).await
     }
 
-    // The rest is the real session's.
+    // Everything else is passed on to the real session.
 
     fn req_header(&self) -> &RequestHeader {
         self.real().req_header()
@@ -326,15 +326,15 @@ impl CustomSession for SessionOverride {
     }
 }
 
-/// Messages of a protocol that is not ours; the trait wants them all the same.
+/// Messages of a custom protocol, which HTTP does not have, but the trait requires.
 type Messages = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
 fn is_late() -> Result<Option<Bytes>> {
     Error::e_explain(ErrorType::ReadTimedout, "the body did not come")
 }
 
-/// Cuts bodies into pieces that each have the write timeout to themselves: a reader that is slow
-/// but reads is no reader that has stopped.
+/// Cuts bodies into pieces with a write timeout each, so that a client that reads slowly is not
+/// closed as one that has stopped reading.
 fn in_pieces(tasks: Vec<HttpTask>) -> Vec<HttpTask> {
     let is_long =
         |task: &HttpTask| matches!(task, HttpTask::Body(Some(data), _) if data.len() > PIECE_BYTES);

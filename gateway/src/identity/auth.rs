@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. No identity server is queried where the caller's `may_query` says no.
+//! 1. No identity server is queried if the caller's `may_query` returns false.
 //! 2. Every wait for an identity server has a deadline, and their number is bounded.
-//! 3. No token is logged, shown or kept; its hash is.
+//! 3. No token is logged, shown or stored; only its hash is stored.
 //!
 //! # Not here
 //!
-//! Which routes need a token (`rules`), who is charged without a valid one (`admission`).
+//! Which routes need a token (`rules`), what is charged without a valid one (`admission`).
 
 pub mod authorization;
 mod bearer;
@@ -53,8 +53,8 @@ pub async fn verify(
     verdict
 }
 
-/// Keeps the keys of the `active` verifier fresh. `reloaded` is notified where there may be
-/// another one; a fetch from the server of an earlier one is abandoned.
+/// Keeps the keys of the `active` verifier fresh. `reloaded` is notified when a reload may have
+/// replaced it; a fetch for a replaced verifier is cancelled.
 pub async fn refresh_jwks(active: impl Fn() -> Option<Arc<Verifier>>, reloaded: &Notify) {
     loop {
         let verifier = active();
@@ -74,11 +74,11 @@ pub async fn refresh_jwks(active: impl Fn() -> Option<Arc<Verifier>>, reloaded: 
     }
 }
 
-/// Why a token is not accepted: for its client, and for an operator.
+/// Why a token is not accepted: the client's refusal, and the reason for an operator.
 pub type Unaccepted = (Refusal, String);
 
-/// Verifies the token in `headers` outside of any request, if there is one, by what its server
-/// says now. Nothing is cached.
+/// Verifies the token in `headers`, if there is one, outside of any request: queries the identity
+/// server and bypasses the cache.
 pub async fn try_once(
     verifier: Option<&Verifier>,
     headers: &HeaderMap,
@@ -105,7 +105,7 @@ pub async fn try_once(
     }
 }
 
-/// The outcome's word in metrics, and the outcome.
+/// The outcome's label in metrics, and the outcome.
 async fn outcome(
     verifier: Option<&Verifier>,
     headers: &HeaderMap,

@@ -1,22 +1,22 @@
-//! Looks up the tenants that a request names in a directory over HTTP, and caches its responses.
+//! Looks up the tenants that a request names in a directory over HTTP, and caches the responses.
 //!
-//! `GET {url}/instances/{id}`, then its workspace, then the organisation of that: each is requested
-//! once for all who wait for it, and then cached. A tenant that a cached entry names exists: a 404
-//! for it says that it has no values of its own.
+//! `GET {url}/instances/{id}`, then its workspace, then that workspace's organisation: each is
+//! requested once for all requests that wait for it, and then cached. A tenant that a cached entry
+//! references exists: a 404 for it means that it has no values of its own.
 //!
 //! # Invariants
 //!
-//! 1. Every wait has a deadline, and at most [`REQUESTS_MAX`] requests are in flight; for one
-//!    name, one.
-//! 2. An address that invents names is bounded by its [`UnknownBudget`] and waits in a queue of
-//!    its own; a name that is cached costs no request.
-//! 3. Where the directory is unavailable, a tenant is judged by its last good entry until that is
-//!    too old; then it is refused, never guessed.
+//! 1. Every wait has a deadline. At most [`REQUESTS_MAX`] requests are in flight, and at most one
+//!    for each name.
+//! 2. An address that invents names is limited by its [`UnknownBudget`], and its lookups queue
+//!    separately from those of other addresses; a cached name costs no request.
+//! 3. While the directory is unavailable, a tenant's last good entry is used until it is too old;
+//!    then its requests are refused. Nothing is guessed.
 //!
 //! # Not here
 //!
-//! What a response says (`response`), how long it holds (`cache`), when requests are spared
-//! (`breaker`), what a request may use (`rules`).
+//! How a response is parsed (`response`), how long it is valid (`cache`), when requests are not
+//! sent (`breaker`), which quotas a tenant has (`rules`).
 
 mod breaker;
 mod cache;
@@ -48,29 +48,29 @@ use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::settings::directory::HttpDirectory;
 use crate::telemetry::metrics::Metrics;
 
-/// Requests in flight: with a directory that takes a millisecond each, sixty thousand a second.
+/// Requests in flight: with a directory that takes 1 ms for each, 64,000 a second.
 const REQUESTS_MAX: usize = 64;
 
-/// Of those, for names that are not cached, from one address: seven others get through beside one
-/// that invents names.
+/// Requests in flight from one address for names that are not cached: an address that invents names
+/// leaves room for seven others.
 const REQUESTS_PER_ADDRESS_MAX: usize = 8;
 
-/// Between two log lines on one entry that stays unusable.
+/// Time between two log lines about one entry that stays invalid.
 const UNUSABLE_LOG_EVERY: Duration = Duration::from_secs(600);
 
-/// The directory cannot say for whom a request is.
+/// The directory is unavailable, or its entry is invalid, so a tenant cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryUnavailable;
 
-/// A directory over HTTP, and what is cached of it.
+/// A directory over HTTP, and its cache.
 pub struct RemoteDirectory {
     client: DirectoryClient,
     shared: Arc<SharedLookup>,
-    /// Of the rules that entries are looked up in.
+    /// The number of this configuration: cached entries are compiled again for another one.
     version: u64,
 }
 
-/// What a reload leaves as it is.
+/// State that survives a reload, if the directory's settings stay the same.
 struct SharedLookup {
     settings: HttpDirectory,
     clock: Clock,
@@ -78,9 +78,9 @@ struct SharedLookup {
     cache: EntryCache,
     breaker: Breaker,
     unusable_log: LogLimiter<Owner>,
-    /// One request for each name at a time.
+    /// One request at a time for each name.
     flights: KeyedSemaphore<Owner>,
-    /// So many for each address.
+    /// [`REQUESTS_PER_ADDRESS_MAX`] at a time for each address.
     addresses: KeyedSemaphore<Key>,
     in_flight: Semaphore,
 }
@@ -93,8 +93,8 @@ struct Lookup<'l> {
     kind: TenantKind,
     name: &'l str,
     owner: Owner,
-    /// Whether a cached entry names it, so that it exists.
-    vouched: bool,
+    /// Whether a cached entry references it, so that it exists.
+    referenced: bool,
 }
 
 type Found = Result<Option<Arc<Tenant>>, DirectoryUnavailable>;
@@ -107,17 +107,17 @@ impl<'l> Lookup<'l> {
         name: &'l str,
     ) -> Self {
         let owner = rules.seed().owner(kind.scope(), name.as_bytes());
-        Self { rules, budget, kind, name, owner, vouched: false }
+        Self { rules, budget, kind, name, owner, referenced: false }
     }
 
-    /// When the request came.
+    /// When the request arrived.
     fn now(self) -> Tick {
         self.budget.now
     }
 }
 
 impl RemoteDirectory {
-    /// A directory. The cache of an `earlier` one stays where the settings are the same.
+    /// A directory. Keeps the cache of the `earlier` one if the settings are the same.
     #[must_use]
     pub fn new(
         client: DirectoryClient,
@@ -144,7 +144,7 @@ impl RemoteDirectory {
         Self { client, shared, version }
     }
 
-    /// The entries of the tenants that a request names; the organisation's only where it is wanted.
+    /// The entries of the tenants that a request names; the organisation's only if wanted.
     pub async fn find(
         &self,
         rules: &Rules,
@@ -159,17 +159,17 @@ impl RemoteDirectory {
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
-            let vouched = names.workspace.is_none();
+            let referenced = names.workspace.is_none();
             let lookup = Lookup::new(rules, budget, TenantKind::Workspace, name);
-            known.workspace = self.one(Lookup { vouched, ..lookup }).await?;
+            known.workspace = self.one(Lookup { referenced, ..lookup }).await?;
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
         let organisation = organisation.filter(|_| with_organisation);
         if let Some(name) = organisation {
-            let vouched = names.organisation.is_none() && of_workspace.is_some();
+            let referenced = names.organisation.is_none() && of_workspace.is_some();
             let lookup = Lookup::new(rules, budget, TenantKind::Organisation, name);
-            known.organisation = self.one(Lookup { vouched, ..lookup }).await?;
+            known.organisation = self.one(Lookup { referenced, ..lookup }).await?;
         }
         self.check(rules, &known, budget)?;
         Ok(known)
@@ -193,34 +193,34 @@ impl RemoteDirectory {
         Err(self.unusable(lookup, &why, lookup.now()))
     }
 
-    /// One tenant: from the cache where its entry is good, or else from the directory.
+    /// One tenant, from the cache if its entry is fresh, otherwise from the directory.
     async fn one(&self, lookup: Lookup<'_>) -> Found {
         match self.cached(lookup).await {
             Ok(found) => found,
-            // In a box: this is rare, and would make every request's state larger.
+            // Boxed: this is rare, and inline it would make every request's future larger.
             Err(stale) => Box::pin(self.wait(lookup, stale)).await,
         }
     }
 
-    /// What the cache has, where that is enough; or else what is there to fall back on.
+    /// The cached result, if it is fresh. `Err` has the stale entry to fall back on, if any.
     async fn cached(&self, lookup: Lookup<'_>) -> Result<Found, Option<Arc<Entry>>> {
         match self.shared.cache.get(lookup.owner, lookup.now()).await {
             Cached::Entry(entry) => Ok(self.tenant(lookup, &entry, lookup.now())),
             Cached::Absent(absent) if !absent.is_certain => Ok(Err(DirectoryUnavailable)),
-            Cached::Absent(absent) if lookup.vouched => {
-                Ok(self.vouched(lookup, absent.until).await)
+            Cached::Absent(absent) if lookup.referenced => {
+                Ok(self.referenced(lookup, absent.until).await)
             }
             Cached::Absent(_) => Ok(Ok(None)),
             Cached::Stale(entry) => Err(entry),
         }
     }
 
-    /// Waits for a turn and fetches, unless another request has meanwhile.
+    /// Waits for permits and fetches, unless another request has cached the result meanwhile.
     async fn wait(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let (shared, now) = (&*self.shared, lookup.now());
-        let spared =
-            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_ejected(now);
-        if stale.as_ref().is_some_and(spared) {
+        let skip_fetch =
+            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_paused(now);
+        if stale.as_ref().is_some_and(skip_fetch) {
             return self.fall_back(lookup, stale);
         }
         let turn = async {
@@ -237,9 +237,9 @@ impl RemoteDirectory {
             Ok(found) => return found,
             Err(stale) => stale,
         };
-        // What is or was cached is not invented, nor what an entry names.
-        let may_fetch = stale.is_some() || lookup.vouched || lookup.budget.allows();
-        if stale.as_ref().is_some_and(spared) || !may_fetch || !shared.breaker.may_send(now) {
+        // A name that was cached, or that an entry references, is not invented.
+        let may_fetch = stale.is_some() || lookup.referenced || lookup.budget.allows();
+        if stale.as_ref().is_some_and(skip_fetch) || !may_fetch || !shared.breaker.may_send(now) {
             return self.fall_back(lookup, stale);
         }
         match timeout(shared.settings.timeout, shared.in_flight.acquire()).await {
@@ -255,7 +255,7 @@ impl RemoteDirectory {
         let timer = shared.metrics.directory_seconds.start_timer();
         let response = http_client::send(self.client.request(lookup.kind, lookup.name)).await;
         timer.observe_duration();
-        // The pause counts from now on, however long the request took to fail.
+        // The pause starts now, however long the request took to fail.
         let after = shared.clock.now().tick;
         self.note_outage(&response, after);
         let (outcome, why) = match response {
@@ -307,20 +307,20 @@ impl RemoteDirectory {
         Entry::new((lookup.rules, self.version), lookup.name, raw, from, spans)
     }
 
-    /// The directory does not know a tenant.
+    /// Caches that a tenant has no entry; charges the address unless an entry references it.
     async fn unknown(&self, lookup: Lookup<'_>, mark: u64) -> Found {
         let until = lookup.now().plus(self.shared.settings.negative_ttl);
         let absent = Absent { until, is_certain: true };
         self.shared.cache.keep_absent(lookup.owner, absent, mark).await;
-        if lookup.vouched {
-            return self.vouched(lookup, until).await;
+        if lookup.referenced {
+            return self.referenced(lookup, until).await;
         }
         lookup.budget.charge();
         Ok(None)
     }
 
-    /// A tenant that a cached entry names, and that has no entry.
-    async fn vouched(&self, lookup: Lookup<'_>, until: Tick) -> Found {
+    /// A tenant that a cached entry references and that has no entry itself.
+    async fn referenced(&self, lookup: Lookup<'_>, until: Tick) -> Found {
         let entry = self.entry(lookup, lookup.kind.bare(), until, [Duration::ZERO; 2]);
         let entry = Arc::new(entry.map_err(|_| DirectoryUnavailable)?);
         let cache = &self.shared.cache;
@@ -328,7 +328,7 @@ impl RemoteDirectory {
         self.tenant(lookup, &entry, until)
     }
 
-    /// The last good entry, where there is one that is not too old.
+    /// The last good entry, if there is one that is not too old.
     fn fall_back(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let entry = stale.ok_or(DirectoryUnavailable)?;
         self.shared.metrics.directory_stale.inc();
@@ -346,7 +346,7 @@ impl RemoteDirectory {
         self.shared.metrics.directory_requests.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts and logs an entry that cannot be used.
+    /// Counts and logs an invalid response or entry.
     fn unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) -> DirectoryUnavailable {
         self.shared.metrics.directory_unusable.inc();
         if self.shared.unusable_log.due(lookup.owner, now).is_some() {
@@ -355,7 +355,7 @@ impl RemoteDirectory {
         DirectoryUnavailable
     }
 
-    /// Notes whether there was a response, and logs where an outage begins or ends.
+    /// Records whether there was a response, and logs when an outage starts or ends.
     fn note_outage(&self, response: &Result<Response, RequestError>, now: Tick) {
         match response {
             Ok(_) if self.shared.breaker.answered() => error_log::outage_over(),
@@ -367,22 +367,22 @@ impl RemoteDirectory {
         }
     }
 
-    /// Whether the directory has not answered lately.
+    /// Whether the circuit breaker is open: the last requests had no response.
     pub fn is_out(&self) -> bool {
         self.shared.breaker.is_open()
     }
 
-    /// A request whose response says no more than that there is one.
+    /// A request to test whether the directory responds; its tenant need not exist.
     pub fn probe(&self) -> reqwest::RequestBuilder {
         self.client.request(TenantKind::Workspace, "weir-gateway-check")
     }
 
-    /// Forgets what is cached of a tenant.
+    /// Removes a tenant from the cache.
     pub async fn forget(&self, rules: &Rules, kind: TenantKind, name: &str) {
         self.shared.cache.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;
     }
 
-    /// How many entries are cached of tenants that exist, and that do not.
+    /// How many tenants are cached: those that exist, and those that do not.
     pub async fn fill(&self) -> [u64; 2] {
         self.shared.cache.fill().await
     }

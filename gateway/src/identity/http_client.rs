@@ -2,7 +2,7 @@
 //!
 //! Invariant: each request has one deadline over all of it, and a response of bounded size.
 //!
-//! Not here: what is requested, what a response means, and for how long it holds.
+//! Not here: what is requested, what a response means, how long it is valid.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
 use weir_common::config::files;
 
-/// More than this is neither a set of keys nor an entry of a directory.
+/// Largest accepted response; no JWKS, introspection response or directory entry needs more.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Idle connections that are kept to one server.
+/// Idle connections kept to one server.
 const IDLE_MAX: usize = 16;
 
 /// Why there is no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Nothing that could be read came back in time.
+    /// No complete response arrived in time.
     #[error("{0}")]
     Unreachable(String),
-    /// The response is larger than any that means something.
+    /// The response is larger than [`RESPONSE_BYTES_MAX`].
     #[error("an answer of more than {RESPONSE_BYTES_MAX} bytes")]
     TooLarge,
 }
@@ -36,10 +36,10 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-/// A client that trusts the system's roots, or those in the file `ca` alone.
+/// A client that trusts the roots in the file `ca`, or the system's roots without one.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
-        // An operator named neither a proxy of the environment nor the target of a redirect.
+        // The operator configured this URL: no `HTTP_PROXY` and no redirect leads elsewhere.
         .no_proxy()
         .redirect(redirect::Policy::none())
         .pool_max_idle_per_host(IDLE_MAX)
@@ -75,18 +75,18 @@ pub async fn send(request: RequestBuilder) -> Result<Response, RequestError> {
     Ok(Response { status, body })
 }
 
-/// A URL as a log may have it: without a user, a password and a query.
+/// A URL for a log: without user, password, query and fragment.
 #[must_use]
 pub fn shown(url: &str) -> String {
     let Ok(mut url) = Url::parse(url) else { return "a URL that cannot be read".to_owned() };
-    // These fail for URLs without a host, which have neither.
+    // These fail for URLs without a host, which have no user or password.
     let _ = (url.set_username(""), url.set_password(None));
     url.set_query(None);
     url.set_fragment(None);
     url.into()
 }
 
-/// An error and what it comes from: what an operator needs is the last of it.
+/// An error and its chain of sources: an operator needs the innermost one.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,9 +1,9 @@
-//! Decides whether a repeated problem is logged once more.
+//! Decides whether a repeated problem is logged again.
 //!
 //! # Invariants
 //!
 //! 1. Two lines of one key are [`LogLimiter::new`]'s `every` apart, unless it recovered in between.
-//! 2. At most [`KEYS_MAX`] keys are tracked; the lines of others are suppressed.
+//! 2. At most [`KEYS_MAX`] keys are tracked; lines of other keys are suppressed.
 //!
 //! Not here: the log.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-/// More than an operator mends from one log; metrics count all of them.
+/// More problems than an operator fixes from one log; metrics count all of them.
 const KEYS_MAX: usize = 100;
 
 /// What was logged, by key.
@@ -29,7 +29,7 @@ pub(super) struct LogLimiter<K> {
 #[derive(Debug)]
 struct Logged {
     at: Tick,
-    /// How many were suppressed since.
+    /// Lines suppressed since then.
     suppressed: u64,
 }
 
@@ -38,7 +38,7 @@ impl<K: Eq + Hash> LogLimiter<K> {
         Self { every, logged: Mutex::default() }
     }
 
-    /// How many occurrences a line of `key` at `now` stands for; nothing where none is due.
+    /// How many occurrences a line of `key` at `now` stands for; `None` if no line is due.
     pub(super) fn due(&self, key: K, now: Tick) -> Option<u64> {
         let mut all = self.lock();
         let is_old = |logged: &Logged| now.since(logged.at) >= self.every;
@@ -63,7 +63,7 @@ impl<K: Eq + Hash> LogLimiter<K> {
         }
     }
 
-    /// The problem is over: the next one of `key` is logged at once.
+    /// Records that the problem of `key` has ended: the next one is logged at once.
     pub(super) fn recovered(&self, key: &K) {
         self.lock().remove(key);
     }

@@ -1,6 +1,6 @@
-//! Allowances that an operator has raised for a while.
+//! Allowances that an operator has raised for a limited time.
 //!
-//! Not here: what is asked of the store with them (`limit`), who may raise one (`operations`).
+//! Not here: the checks that use them (`limit`), who may set one (`operations`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,21 +13,21 @@ use weir_common::time::Tick;
 use super::memory::Moved;
 use super::{Key, LimitCheck, Quota};
 
-/// More boosts than this belong into a plan.
+/// The most boosts at a time; an operator who needs more should change a plan.
 const BOOSTS_MAX: usize = 10_000;
 
 /// A raised allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boost {
-    /// The numbers that are raised. Algorithm and window are the limit's, as they are active when
-    /// a request comes.
+    /// The raised numbers. Algorithm and window are those of the active limit when a request
+    /// arrives.
     pub raised: Values,
-    /// Until when.
+    /// When the boost ends.
     pub until: Tick,
 }
 
 impl Boost {
-    /// What a key may use that may use `own` without this: never less.
+    /// The allowance with this boost of a key that has `own` without it: never less than `own`.
     #[must_use]
     pub fn raise(&self, own: Quota) -> Quota {
         let more = |own: u32, raised: Option<u32>| own.max(raised.unwrap_or_default());
@@ -47,31 +47,31 @@ impl Boost {
 #[derive(Debug, Default)]
 struct Table {
     by_key: HashMap<Key, Boost>,
-    /// Whether they are another process's now.
+    /// Whether another process has the boosts now.
     moved: bool,
 }
 
-/// No boost was set.
+/// Why no boost was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unset {
-    /// There are as many as there may be.
+    /// There are `BOOSTS_MAX` already.
     #[error("there are too many boosts")]
     TooMany,
-    /// They are another process's.
+    /// Another process has the boosts.
     #[error(transparent)]
     Moved(#[from] Moved),
 }
 
-/// All that are active.
+/// All boosts.
 #[derive(Debug, Default)]
 pub struct Boosts {
     table: Mutex<Table>,
-    /// How many there are: nearly always none, which a request sees without the lock.
+    /// How many boosts there are: usually none, which a request can see without the lock.
     count: AtomicUsize,
 }
 
 impl Boosts {
-    /// Puts a boost in the place of an earlier one.
+    /// Sets the boost of a key, or replaces an earlier one.
     pub fn set(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
         let mut table = self.open()?;
         let by_key = &mut table.by_key;
@@ -84,7 +84,7 @@ impl Boosts {
         if fits { Ok(()) } else { Err(Unset::TooMany) }
     }
 
-    /// Takes a boost away.
+    /// Removes a boost.
     pub fn clear(&self, key: Key) -> Result<(), Moved> {
         let mut table = self.open()?;
         table.by_key.remove(&key);
@@ -100,14 +100,14 @@ impl Boosts {
         self.lock().by_key.get(&key).copied().filter(|boost| now < boost.until)
     }
 
-    /// All of them, which are another process's from now on.
+    /// Closes the table and returns all boosts, so that they can be sent to another process.
     pub fn close(&self) -> Vec<(Key, Boost)> {
         let mut table = self.lock();
         table.moved = true;
         table.by_key.iter().map(|(key, boost)| (*key, *boost)).collect()
     }
 
-    /// They are ours again, as they were.
+    /// Opens the table again, unchanged, because the transfer to another process failed.
     pub fn reopen(&self) {
         self.lock().moved = false;
     }
@@ -121,7 +121,7 @@ impl Boosts {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives each check the allowance that is active for it.
+    /// Applies the active boost of each check's key to the check.
     pub fn apply(&self, checks: &mut [LimitCheck], now: Tick) {
         for check in checks {
             if let Some(boost) = self.of(check.key, now) {

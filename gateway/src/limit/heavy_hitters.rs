@@ -1,34 +1,34 @@
-//! Who is busiest and who is refused most, in a room that does not grow.
+//! Counts the keys with the most requests and the most refusals, in bounded memory.
 //!
-//! A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005): a key that is not in it takes the
-//! place of the least, and its count. A count may be too high by what it took over, never too
-//! low; a key that makes up more than one in [`PLACES`] of the traffic is in it.
+//! A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005): a new key replaces the key with the
+//! lowest count and inherits that count. A count may be too high by the inherited part, never too
+//! low; a key with more than one in [`PLACES`] of the requests is in the sketch.
 //!
-//! Not here: exact counts, which the limits keep.
+//! Not here: exact counts, which the limits have.
 
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use super::key::Key;
 
-/// How many are kept.
+/// How many keys a sketch has.
 const PLACES: usize = 128;
 
-/// One in so many admitted requests is counted, as so many: admitting is the common case.
+/// One in this many admitted requests is counted, with this weight: most requests are admitted.
 const SAMPLE: u64 = 8;
 
-/// One who is often seen.
+/// A frequent key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which limit, by its name: places change with a reload.
+    /// The limit, by its name: indexes change with a reload.
     pub limit: Arc<str>,
-    /// Whose allowance.
+    /// The owner of the allowance.
     pub name: Arc<str>,
-    /// How often, since counting began; recent requests weigh more.
+    /// The estimated number of requests; old requests count less ([`Sketch::fade`]).
     pub count: u64,
 }
 
-/// A bounded count of the most frequent.
+/// A bounded count of the most frequent keys.
 #[derive(Debug, Default)]
 pub struct Sketch {
     keys: Vec<Key>,
@@ -36,7 +36,7 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Counts `times` more of a key.
+    /// Adds `times` to the count of a key.
     pub fn count(&mut self, key: Key, limit: &Arc<str>, name: &Arc<str>, times: u64) {
         let known = self.keys.iter().position(|known| *known == key);
         if let Some(seen) = known.and_then(|at| self.seen.get_mut(at)) {
@@ -58,7 +58,7 @@ impl Sketch {
         }
     }
 
-    /// Halves all counts, so that yesterday's busiest fade.
+    /// Halves all counts, so that keys that are no longer busy leave the sketch.
     pub fn fade(&mut self) {
         for seen in &mut self.seen {
             seen.count /= 2;
@@ -75,7 +75,7 @@ impl Sketch {
     }
 }
 
-/// Both sketches. A request that finds one locked goes on without counting: it is an estimate.
+/// Both sketches. A request that finds one locked is not counted: the counts are estimates.
 #[derive(Debug, Default)]
 pub struct HeavyHitters {
     busiest: Mutex<Sketch>,
@@ -83,7 +83,7 @@ pub struct HeavyHitters {
 }
 
 impl HeavyHitters {
-    /// Takes note of an admitted request; `sample` is any number that differs between requests.
+    /// Counts an admitted request; `sample` is any number that differs between requests.
     pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, sample: u64) {
         if sample.is_multiple_of(SAMPLE)
             && let Ok(mut sketch) = self.busiest.try_lock()
@@ -92,14 +92,14 @@ impl HeavyHitters {
         }
     }
 
-    /// Takes note of a refused one.
+    /// Counts a refused request.
     pub fn refused(&self, key: Key, limit: &Arc<str>, name: &Arc<str>) {
         if let Ok(mut sketch) = self.refused.try_lock() {
             sketch.count(key, limit, name, 1);
         }
     }
 
-    /// The busiest and the most refused.
+    /// The keys with the most admitted requests, and those with the most refused ones.
     #[must_use]
     pub fn most(&self, places: usize) -> [Vec<Seen>; 2] {
         [&self.busiest, &self.refused]

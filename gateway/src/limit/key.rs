@@ -1,17 +1,17 @@
-//! Names a state: a limit and whose allowance it is, in 128 bits.
+//! Names a state in 128 bits: the limit, and the owner of the allowance.
 //!
 //! The bits come from a keyed hash (SipHash-1-3 with a secret drawn at start), so that no
-//! client can find two names that collide, nor overload one shard. Each part is hashed with its
-//! length, so that `a` + `bc` and `ab` + `c` differ.
+//! client can find two names that collide, nor overload one shard. Limit and owner are hashed
+//! apart, each with a byte for its kind, and combined by XOR.
 //!
-//! Not here: where states are kept (`limit::memory`), what a limit is for (`tenant`).
+//! Not here: where states are stored (`limit::memory`), who owns an allowance (`rules::tenant`).
 
 use std::fmt;
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// What kind of thing a limit is kept for.
+/// The kind of owner that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// A workspace, by its identifier.
@@ -24,11 +24,11 @@ pub enum Scope {
     Instance,
     /// A client's address, or the /64 it is in.
     Address,
-    /// No tenant: a request, which is given a name of its own.
+    /// No tenant: an identifier for one request.
     Request,
 }
 
-/// The secret that keys are made with. Lives as long as the states it names.
+/// The secret that keys are derived from. It lives as long as the states that the keys name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed([u8; 16]);
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// A seed of these bytes, which should be random and stay unknown.
+    /// A seed of these bytes, which must be random and stay secret.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -51,7 +51,7 @@ impl Seed {
         self.0
     }
 
-    /// The part of a key that says whose allowance it is.
+    /// The part of a key that identifies the owner of the allowance.
     #[must_use]
     pub fn owner(&self, scope: Scope, name: &[u8]) -> Owner {
         let kind = match scope {
@@ -65,7 +65,7 @@ impl Seed {
         Owner(self.hash(kind, name))
     }
 
-    /// The part of a key that says which limit, by its name in the settings.
+    /// The part of a key that identifies the limit, by its name in the settings.
     #[must_use]
     pub fn limit(&self, name: &str) -> LimitTag {
         LimitTag(self.hash(0, name.as_bytes()))
@@ -79,7 +79,7 @@ impl Seed {
     }
 }
 
-/// Whose allowance; see [`Seed::owner`].
+/// The owner of an allowance; see [`Seed::owner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
 
@@ -91,12 +91,12 @@ impl Owner {
     }
 }
 
-/// Which limit; see [`Seed::limit`].
+/// A limit; see [`Seed::limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitTag(u128);
 
 impl LimitTag {
-    /// The tag of these bits, which [`LimitTag::bits`] gave.
+    /// The tag of these bits, from [`LimitTag::bits`].
     #[must_use]
     pub fn from_bits(bits: u128) -> Self {
         Self(bits)
@@ -116,18 +116,18 @@ pub struct Key {
     low: u64,
 }
 
-/// A shard keeps so many states of each limit for all unknown keys that it has no room for.
+/// How many states of each limit a full shard has for all further unknown keys together.
 const OVERFLOWS: u64 = 16;
 
 impl Key {
-    /// The state of `owner` under `limit`. Both are hashes of one secret: so is their mixture.
+    /// The state of `owner` under `limit`. Both are keyed hashes, and so is their XOR.
     #[must_use]
     pub fn new(owner: Owner, limit: LimitTag) -> Self {
         let mixed = owner.0 ^ limit.0;
         Self { high: high_half(mixed), low: low_half(mixed) }
     }
 
-    /// The key of these bits, which [`Key::bits`] gave.
+    /// The key of these bits, from [`Key::bits`].
     #[must_use]
     pub fn from_bits(bits: u128) -> Self {
         Self { high: high_half(bits), low: low_half(bits) }
@@ -139,18 +139,18 @@ impl Key {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 
-    /// Which of `shards` (a power of two) keeps the state.
+    /// Which of `shards` (a power of two) has the state.
     pub(crate) fn shard(self, shards: usize) -> usize {
         usize::try_from(self.high >> 32).unwrap_or_default() & (shards - 1)
     }
 
-    /// What a table hashes by.
+    /// The hash for the shard's table.
     pub(crate) fn hash(self) -> u64 {
         self.low
     }
 
-    /// The state that this key shares with other unknown keys when its shard is full. It lies in
-    /// the same shard, and no name can be found that has this key of its own.
+    /// The key of the state that this key shares with other unknown keys when its shard is full.
+    /// It is in the same shard, and no client can find a name that hashes to it.
     pub(crate) fn overflow(self, limit: LimitTag, shards: usize) -> Self {
         let low = low_half(limit.0).rotate_left(17).wrapping_add(self.low % OVERFLOWS);
         Self { high: (self.shard(shards) as u64) << 32, low }

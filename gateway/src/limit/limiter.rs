@@ -1,14 +1,14 @@
 //! Checks the limits of a request, in the process that owns the counters.
 //!
-//! That is this process, but for the time of an upgrade and after it: [`Limiter::check`] is the
-//! way of nearly every request and does not wait; [`Limiter::check_at_owner`] is for those that
-//! it turns away, and waits for the counters to arrive or asks the process that has them.
+//! That is this process, except during an upgrade and after it. Nearly every request uses
+//! [`Limiter::check`], which does not wait. Where that returns [`Moved`], the request uses
+//! [`Limiter::check_at_owner`], which waits for the counters or sends the checks to their owner.
 //!
 //! # Invariants
 //!
-//! 1. The counters have one owner: what is charged is charged there, or not at all.
-//! 2. A boost raises what is checked where the counters are, and nowhere else.
-//! 3. No check waits for longer than [`CHECK_WAIT`]; where the owner is lost none is answered.
+//! 1. The counters have one owner: a request is charged there, or not at all.
+//! 2. Only the owner of the counters applies boosts.
+//! 3. No check waits longer than [`CHECK_WAIT`]; when the owner is lost, every check fails.
 //!
 //! # Not here
 //!
@@ -24,19 +24,19 @@ use super::boost::Boosts;
 use super::memory::{Moved, Store};
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
-/// How long a request waits for a check elsewhere: as long as the counters may move, and for an
-/// answer.
+/// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
+/// seconds for the response.
 pub const CHECK_WAIT: Duration = Duration::from_secs(12);
 
-/// The process that owned the counters is gone, and with it what was used.
+/// The process that owned the counters has ended, and the counters are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerLost;
 
-/// Every limit's counters and boosts, or the way to them.
+/// Every limit's counters and boosts, or the connection to the process that owns them.
 #[derive(Debug)]
 pub struct Limiter {
     clock: Clock,
-    /// What has been used.
+    /// The counters.
     pub store: Store,
     /// Raised allowances.
     pub boosts: Boosts,
@@ -48,29 +48,29 @@ pub struct Limiter {
 pub enum LimitOwner {
     /// This one.
     Here,
-    /// They are moving, or coming back.
+    /// None now: the counters are being transferred, or restored after a failed transfer.
     Moving,
     /// The process that reads from this channel.
     There(mpsc::Sender<RemoteCheck>),
-    /// That process is gone.
+    /// That process has ended.
     Lost,
 }
 
 /// The checks of one request, for the process that owns the counters.
 #[derive(Debug)]
 pub struct RemoteCheck {
-    /// Without boosts: those are where the counters are.
+    /// Without boosts: the owner of the counters applies them.
     pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
-    /// Where the answer goes.
+    /// Receives the verdict.
     pub answer: oneshot::Sender<RemoteVerdict>,
 }
 
-/// What the owner of the counters answers.
+/// The response of the process that owns the counters.
 #[derive(Debug)]
 pub struct RemoteVerdict {
     /// Its verdict.
     pub verdict: Verdict,
-    /// The allowances that it was reached by, in the order of the checks.
+    /// The allowances that were checked, with boosts, in the order of the checks.
     pub quotas: ArrayVec<Quota, CHECKS_MAX>,
 }
 
@@ -83,14 +83,14 @@ impl Limiter {
         Self { clock, store, boosts, owner: watch::Sender::new(LimitOwner::Here) }
     }
 
-    /// Checks every limit at `now`, and charges all or none. Boosts are put into `checks`.
+    /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`.
     pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
         self.store.judge(checks, now)
     }
 
-    /// Checks every limit wherever the counters are. Leaves the allowances that were checked in
-    /// `checks`.
+    /// Checks every limit in the process that owns the counters. Stores the allowances that were
+    /// checked in `checks`.
     pub async fn check_at_owner(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
         let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(checks));
         checked.await.unwrap_or(Err(OwnerLost))
@@ -103,7 +103,7 @@ impl Limiter {
             match now_is {
                 LimitOwner::Here => {
                     remove_boosts(checks);
-                    // Where the counters have begun to move again, `owner` has changed by now.
+                    // Where this fails, another transfer has started and has changed `owner`.
                     if let Ok(verdict) = self.check(checks, self.clock.now().tick) {
                         return Ok(verdict);
                     }
@@ -115,8 +115,8 @@ impl Limiter {
         }
     }
 
-    /// Whether an enforced limit of `checks` has nothing left. Says no where the counters have
-    /// moved: the few requests that are left in this process need not know.
+    /// Whether an enforced limit of `checks` has nothing left. False after the counters have
+    /// moved: few requests remain in this process then.
     #[must_use]
     pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
         self.boosts.apply(checks, now);
@@ -124,7 +124,7 @@ impl Limiter {
         enforced.any(|check| self.store.usage(check, now).is_ok_and(|usage| usage.remaining == 0))
     }
 
-    /// Notes which process owns the counters from now on.
+    /// Records which process owns the counters from now on.
     pub fn set_owner(&self, owner: LimitOwner) {
         self.owner.send_replace(owner);
     }
@@ -145,7 +145,7 @@ async fn check_there(
     Ok(verdict)
 }
 
-/// Takes off what boosts have added: they are where the counters are.
+/// Undoes boosts: the owner of the counters applies them.
 fn remove_boosts(checks: &mut [LimitCheck]) {
     for check in checks {
         check.quota = check.lasting;

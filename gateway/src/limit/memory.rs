@@ -1,24 +1,23 @@
-//! Keeps the states of limits in this process, in bounded shards.
+//! Stores the states of limits in this process, in shards of bounded size.
 //!
-//! Each shard is a table behind a short lock. A request takes the locks of all its keys, in the
-//! order of the shards, checks every limit, and charges all or none.
+//! Each shard is a table behind a lock that is held briefly. A request locks the shards of all its
+//! keys, in the order of the shards, checks every limit, and charges all or none.
 //!
 //! # Invariants
 //!
-//! 1. No two requests can wait for each other: locks are taken in one fixed order.
-//! 2. A refused request writes nothing.
-//! 3. A state is dropped only when it cannot be told from a fresh one, by whatever plan its key
-//!    may be on by then. [`CounterEntry::stays`] alone says so: to a sweep, a snapshot and an
-//!    upgrade.
-//! 4. Unknown keys use bounded memory, and never evict a key which the
-//!    directory knows. Strangers beyond it share a few states: they may be
-//!    refused early, and never admitted late.
-//! 5. A state has one home. What has been closed admits, refuses and tells nothing until it is
-//!    opened again: every question about it is answered [`Moved`], and nothing is charged.
+//! 1. Requests cannot deadlock: locks are acquired in one fixed order.
+//! 2. A refused request charges nothing.
+//! 3. A state is dropped only when it equals a fresh one under every plan that its key may have at
+//!    that time. Sweeps, snapshots and upgrades all decide this by [`CounterEntry::stays`].
+//! 4. Unknown keys use bounded memory and never evict a key that the directory knows. Beyond the
+//!    bound, unknown keys share a few states: they may be refused too early, but are never
+//!    admitted beyond their limit.
+//! 5. A state is in one process. A closed shard returns [`Moved`] for every check, charges nothing,
+//!    and reports no usage until it is opened again.
 //!
 //! # Not here
 //!
-//! What is asked (`limit`), when shards are swept (`operations`).
+//! What a check is (`limit`), when shards are swept (`operations`).
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
@@ -29,11 +28,11 @@ use super::key::Key;
 use super::{CHECKS_MAX, CheckResult, LimitCheck, State, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Enough that two cores seldom meet in one, and that a sweep of one is over in microseconds.
+/// Enough that two cores rarely contend for one shard, and that sweeping one takes microseconds.
 pub const SHARDS: usize = 256;
 
-/// A full shard is not swept again before this: a flood of unknown keys must not pay for a sweep
-/// each. In microseconds.
+/// The shortest time between two sweeps of a full shard, in microseconds: in a flood of unknown
+/// keys not every request may cause a sweep.
 const SWEEP_PAUSE: u64 = 1_000_000;
 
 /// Every state of every limit of this process.
@@ -42,7 +41,7 @@ pub struct Store {
     shards: Box<[Shard]>,
 }
 
-/// Each shard in cache lines of its own: neighbours are locked by other cores.
+/// Each shard has its own cache lines, because other cores lock its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard(Mutex<Table>);
@@ -54,21 +53,22 @@ struct Table {
     unknown_keys: usize,
     unknown_keys_max: usize,
     shards: usize,
-    /// How many requests shared a state because there was no room.
+    /// How many requests used a shared state because the shard had no room.
     overflowed: u64,
     swept_at: Tick,
-    /// No state is dropped before this: quotas have changed, and with them what is fresh.
+    /// No state is dropped before this tick: a change of quotas changed which states equal a
+    /// fresh one.
     keep_until: Tick,
-    /// Whether the states are another process's now.
+    /// Whether another process has the states now.
     moved: bool,
 }
 
-/// The states are another process's: ask there.
+/// Another process has the states, and must be queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the counters have moved to another process")]
 pub struct Moved;
 
-/// The states of a shard that was closed.
+/// The states of a closed shard.
 #[derive(Debug)]
 pub struct Closed {
     entries: HashTable<CounterEntry>,
@@ -83,21 +83,21 @@ impl Closed {
     }
 }
 
-/// The state that a check found.
+/// The state that applies to a check.
 struct Lookup {
-    /// Whose state answers: the check's own, or a shared one.
+    /// The key of that state: the check's own, or a shared one.
     key: Key,
-    /// Where it is, if it is there.
+    /// Its index in the table, if it exists.
     place: Option<usize>,
     decision: Decision,
 }
 
-/// One state in the store.
+/// One entry of the store.
 #[derive(Clone, Debug)]
 pub struct CounterEntry {
-    /// Whose it is, and of which limit.
+    /// Identifies the limit and the owner of the allowance.
     pub key: Key,
-    /// When it can no longer be told from a fresh one, by any plan.
+    /// When the state equals a fresh one under every plan.
     pub forgotten_at: Tick,
     /// What has been used.
     pub state: State,
@@ -108,11 +108,11 @@ pub struct CounterEntry {
 /// How full the store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// States kept.
+    /// Entries.
     pub keys: usize,
-    /// Those among them that the directory does not know.
+    /// Entries of keys that the directory does not know.
     pub unknown_keys: usize,
-    /// Requests since the start that had to share a state.
+    /// Requests since the start that used a shared state.
     pub overflowed: u64,
 }
 
@@ -123,7 +123,7 @@ impl Store {
         Self::with_shards(unknown_keys_max, SHARDS)
     }
 
-    /// The same with `shards` shards, a power of two.
+    /// A store with `shards` shards, a power of two.
     #[must_use]
     pub fn with_shards(unknown_keys_max: usize, shards: usize) -> Self {
         let unknown_keys_max = unknown_keys_max.div_ceil(shards);
@@ -131,15 +131,15 @@ impl Store {
         Self { shards: (0..shards).map(|_| Shard(Mutex::new(empty()))).collect() }
     }
 
-    /// Asks all limits at `now`; charges all that are enforced, or none.
+    /// Checks all limits at `now`, and charges them if every enforced one admits the request.
     ///
-    /// More than [`CHECKS_MAX`] checks are a bug of the caller; those beyond are not made.
+    /// More than [`CHECKS_MAX`] checks are a bug of the caller; the surplus is ignored.
     pub fn judge(&self, checks: &[LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
         let order = self.order(checks);
         let mut tables: ArrayVec<_, CHECKS_MAX> =
             order.iter().filter_map(|shard| self.shards.get(*shard)).map(lock).collect();
-        // With all locks held: a shard that is not closed now is not closed until all is charged.
+        // All locks are held here, so no shard can close before the request is charged.
         if tables.iter().any(|table| table.moved) {
             return Err(Moved);
         }
@@ -168,7 +168,7 @@ impl Store {
         Ok(Verdict::new(answers, admitted))
     }
 
-    /// The shards of all checks, lowest first and each once: the order in which they are locked.
+    /// The shards of all checks, in ascending order without duplicates: the locking order.
     fn order(&self, checks: &[LimitCheck]) -> ArrayVec<usize, CHECKS_MAX> {
         let mut order = ArrayVec::new();
         for check in checks {
@@ -181,7 +181,7 @@ impl Store {
         order
     }
 
-    /// Where the key of `check` stands at `now`; a key without a state has used nothing.
+    /// The usage of the key of `check` at `now`; a key without a state has used nothing.
     pub fn usage(&self, check: &LimitCheck, now: Tick) -> Result<Usage, Moved> {
         let mut table = self.table(check.key);
         if table.moved {
@@ -191,7 +191,7 @@ impl Store {
         Ok(table.usage(key, check, now))
     }
 
-    /// Forgets what a key has used.
+    /// Deletes the state of a key, so that it has used nothing.
     pub fn reset(&self, key: Key) -> Result<(), Moved> {
         let mut table = self.table(key);
         if table.moved {
@@ -209,7 +209,7 @@ impl Store {
         self.shards.len()
     }
 
-    /// Takes the states of one shard away, so that another process can have them.
+    /// Closes one shard and returns its states, so that they can be sent to another process.
     pub fn close(&self, nth: usize) -> Option<Closed> {
         let mut table = lock(self.shards.get(nth)?);
         table.moved = true;
@@ -218,7 +218,7 @@ impl Store {
         Some(Closed { entries, unknown_keys, keep_until: table.keep_until })
     }
 
-    /// Puts the states of one shard back: the other process never had them.
+    /// Opens one shard again with its states, because the transfer to another process failed.
     pub fn reopen(&self, nth: usize, closed: Closed) {
         let Some(shard) = self.shards.get(nth) else { return };
         let mut table = lock(shard);
@@ -227,14 +227,16 @@ impl Store {
         table.moved = false;
     }
 
-    /// Drops what cannot be told from fresh in one shard, counted round from any number.
+    /// Drops the states of one shard that equal a fresh one. `nth` is taken modulo the number of
+    /// shards.
     pub fn sweep(&self, nth: usize, now: Tick) {
         if let Some(shard) = self.shards.get(nth % self.shards.len()) {
             lock(shard).sweep(now);
         }
     }
 
-    /// Drops nothing before `until`: quotas have changed so that what was nearly fresh is not.
+    /// Drops no state before `until`: after a change of quotas, states that nearly equalled a fresh
+    /// one no longer do.
     pub fn keep_until(&self, until: Tick) {
         for shard in &self.shards {
             let mut table = lock(shard);
@@ -242,12 +244,12 @@ impl Store {
         }
     }
 
-    /// Before which tick nothing is dropped.
+    /// The tick before which no state is dropped.
     pub fn kept_until(&self) -> Tick {
         self.shards.first().map_or(Tick(0), |shard| lock(shard).keep_until)
     }
 
-    /// Shows every state that must not be dropped yet, one shard at a time.
+    /// Calls `show` with every state that must not be dropped yet, one shard at a time.
     pub fn each(&self, now: Tick, mut show: impl FnMut(&CounterEntry)) {
         for shard in &self.shards {
             let table = lock(shard);
@@ -259,7 +261,7 @@ impl Store {
         }
     }
 
-    /// Puts a state back that [`Store::each`] has shown, in an earlier process.
+    /// Inserts a state that an earlier process wrote.
     pub fn restore(&self, kept: CounterEntry) {
         let mut table = self.table(kept.key);
         table.unknown_keys += usize::from(!kept.known);
@@ -285,13 +287,13 @@ impl Store {
     }
 }
 
-/// A panic under the lock would be a bug in arithmetic that touches no table: go on with it.
+/// Ignores poisoning: only arithmetic can panic under the lock, and it leaves the table intact.
 fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
     shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Table {
-    /// What the state that answers `check` decides, and whose and where that is.
+    /// Finds the state that applies to `check`, and decides the check by it.
     fn decide(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
         let key = self.effective(check, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
@@ -314,11 +316,11 @@ impl Table {
 
     fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
         let key = lookup.key;
-        // There are only a few shared entries: they count for no unknown key.
+        // There are only a few shared entries: they do not count as unknown keys.
         let shared = key != check.key;
         self.overflowed += u64::from(shared);
         let known = check.known || shared;
-        // Another check's new state may have moved this one, and then its key tells.
+        // An entry inserted for another check may have moved this one: then it is found by key.
         let place = lookup
             .place
             .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
@@ -343,7 +345,7 @@ impl Table {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 
-    /// The key whose state answers `check`: its own, or where there is no room a shared one.
+    /// The key whose state applies to `check`: its own, or a shared one where there is no room.
     fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
         let has_room = check.known || self.unknown_keys < self.unknown_keys_max;
         if has_room || self.find(check.key).is_some() {
@@ -373,7 +375,7 @@ impl Table {
 }
 
 impl CounterEntry {
-    /// Whether the state must not be dropped yet, where none is before `keep_until`.
+    /// Whether the state must not be dropped yet; no state is dropped before `keep_until`.
     fn stays(&self, keep_until: Tick, now: Tick) -> bool {
         now < self.forgotten_at.max(keep_until)
     }
@@ -397,7 +399,7 @@ mod tests {
 
     const SEED: [u8; 16] = [3; 16];
 
-    /// A question of the limit `limit`, which allows `requests` a minute, about `name`.
+    /// A check of `name` by the limit `limit`, which allows `requests` a minute.
     fn check(limit: &str, requests: u32, name: &str) -> LimitCheck {
         let seed = Seed::new(SEED);
         let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });

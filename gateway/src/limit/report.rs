@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. The numbers come from the decision's own look at the states.
-//! 2. Remaining is rounded down, reset and retry up: after `Retry-After` no client is refused.
+//! 1. The numbers come from the same read of the states as the decision.
+//! 2. Remaining is rounded down, reset and retry up: a client that waits for `Retry-After` does not
+//!    retry too early.
 //!
 //! # Not here
 //!
@@ -18,7 +19,7 @@ use weir_common::time::Moment;
 
 use super::{LimitCheck, Verdict};
 
-/// The name of a limit as headers write it, and its check.
+/// The name of a limit for headers, and its check.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'l> {
     /// The limit's name in the settings.
@@ -30,7 +31,7 @@ pub struct Named<'l> {
 /// The rate limit headers of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitReport {
-    /// Which limit binds, by its place among the checks.
+    /// The index of the binding limit among the checks.
     pub binding: usize,
     /// `X-RateLimit-Limit`
     pub limit: u32,
@@ -38,12 +39,13 @@ pub struct RateLimitReport {
     pub remaining: u32,
     /// `X-RateLimit-Reset`: Unix seconds.
     pub reset: u64,
-    /// `Retry-After`: seconds until the same request passes, where it was refused.
+    /// `Retry-After` of a refused request: seconds until the binding limit admits it.
     pub retry_after: Option<u64>,
 }
 
-/// Reads the binding limit out of a verdict: the one that refused for longest, or else the one
-/// with the least left. Observed limits are not shown; with no other check there is no report.
+/// Reports the binding limit of a verdict: the one that refuses for the longest time, or else the
+/// one with the least remaining. Limits that are only observed are left out; without an enforced
+/// one there is no report.
 #[must_use]
 pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
     let shown =
@@ -71,7 +73,7 @@ pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<
     })
 }
 
-/// Whole seconds, rounded up: a wait of a moment is a second.
+/// Whole seconds, rounded up.
 fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
@@ -93,7 +95,7 @@ pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, St
     (policy, usage)
 }
 
-/// One hop of `Forwarded` (RFC 7239) for the connection a request came over.
+/// One hop of `Forwarded` (RFC 7239) for the connection that a request arrived on.
 #[must_use]
 pub fn forwarded(peer: IpAddr, host: &str, scheme: &str) -> String {
     let mut hop = String::with_capacity(64 + host.len());

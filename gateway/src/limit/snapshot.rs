@@ -1,17 +1,20 @@
-//! Writes the states of limits down when a process ends, and reads them when the next begins.
+//! Writes the states of limits when a process ends, and reads them when the next one starts.
 //!
-//! Times are written on the wall clock, for the monotonic one ends with its process. A window
-//! stays exact: what was admitted 50 s before the stop leaves a minute's window 10 s after it.
+//! Times are written as wall-clock times, because ticks mean nothing after a restart. Windows stay
+//! exact: a request admitted 50 s before the stop leaves a window of one minute 10 s after it.
 //!
 //! # Invariants
 //!
-//! 1. A file that is cut short or not ours is refused whole, and never half read.
-//! 2. A clock that was set back between the two makes no room: what seems to lie ahead is now.
-//! 3. What may not be dropped yet is written, however fresh it seems, and is not dropped after.
+//! 1. A file that is truncated or has another format is rejected; no part of it is used.
+//! 2. A clock set back between the two processes frees no allowance: a time in the future is read
+//!    as now.
+//! 3. A state that must not be dropped yet is written even if it equals a fresh one, and the next
+//!    process keeps it for the remaining time.
 //!
 //! # Not here
 //!
-//! Which file, and when (`app`). The file holds the secret that keys are made with.
+//! Which file (`operations::persistence`), and when (`app`). The file contains the secret that keys
+//! are derived from.
 
 use std::time::Duration;
 
@@ -23,16 +26,16 @@ use super::State;
 use super::key::{Key, Seed};
 use super::memory::{CounterEntry, Store};
 
-/// What the file starts with; another layout gets another number.
+/// The first bytes of the file; another layout gets another number.
 const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
 
-/// What is wrong with a file.
+/// Why a file is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// Its first bytes are not ours.
+    /// It does not start with `MAGIC`.
     #[error("it is not a snapshot of weir-gateway's limits")]
     UnknownFormat,
-    /// It ends too early, or goes on too long.
+    /// It is too short or too long.
     #[error("it is cut short or damaged")]
     Damaged,
 }
@@ -40,16 +43,16 @@ pub enum SnapshotError {
 /// A snapshot that was read.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What its keys were made with.
+    /// The seed of its keys.
     pub seed: Seed,
-    /// How long the rules of the process that wrote it remember.
+    /// How long the rules of the process that wrote it keep states: a serialized `Retention`.
     pub memory: Vec<u8>,
     keep_until: Tick,
     kept: Vec<CounterEntry>,
 }
 
 impl Snapshot {
-    /// Puts every state into `store`.
+    /// Puts every state into `store`. Returns how many there are.
     pub fn restore(self, store: &Store) -> usize {
         let count = self.kept.len();
         store.keep_until(self.keep_until);
@@ -58,8 +61,8 @@ impl Snapshot {
     }
 }
 
-/// Writes every state of `store` that may not be dropped at `now`;
-/// `memory` says how long the active rules remember.
+/// Writes every state of `store` that must not be dropped at `now`; `memory` is how long the active
+/// rules keep states.
 #[must_use]
 pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
     let keep_until = store.kept_until();
@@ -105,10 +108,10 @@ pub fn put(bytes: &mut Vec<u8>, kept: &CounterEntry, now: Moment) {
     }
 }
 
-/// Marks a bucket, beside the bit that says whether the key was known.
+/// The flag of a bucket; bit 0 is whether the key was known.
 const BUCKET: u64 = 2;
 
-/// Marks a log of a long window.
+/// The flag of a log of a long window.
 const WIDE: u64 = 4;
 
 fn halves(bits: u128) -> [u64; 2] {
@@ -163,7 +166,7 @@ impl Reader<'_> {
         Ok(self.now.tick_of(unix))
     }
 
-    /// A time to come, or now; nothing lasts longer than the longest window.
+    /// A time in the future, or now; at most the longest window ahead.
     fn ahead(&mut self) -> Result<Tick, SnapshotError> {
         let lasts = Duration::from_micros(self.number()?.saturating_sub(self.now.unix.0));
         Ok(self.now.tick.plus(lasts.min(rolling::WINDOW_MAX)))
@@ -211,7 +214,7 @@ mod tests {
     const SEED: Seed = Seed::new([5; 16]);
     const STOPPED: Moment =
         Moment { tick: Tick(90_000_000), unix: UnixTime(1_700_000_000_000_000) };
-    /// Ten seconds later, in another process whose monotonic clock knows nothing of the first.
+    /// Ten seconds later, in another process with another monotonic clock.
     const STARTED: Moment =
         Moment { tick: Tick(500_000_000), unix: UnixTime(1_700_000_010_000_000) };
 
@@ -232,7 +235,7 @@ mod tests {
         Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(seconds) })
     }
 
-    /// Three states, each charged fifty seconds before the stop, and once more at it.
+    /// Three states, each charged fifty seconds before the stop and once more at the stop.
     fn stopped() -> (Store, Vec<LimitCheck>) {
         let store = Store::new(1_000);
         let checks = vec![

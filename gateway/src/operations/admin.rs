@@ -1,11 +1,11 @@
-//! What an operator sees of the gateway: health, metrics, the limits of one tenant, the
+//! The gateway's part of the admin listener: readiness, metrics, the limits of one tenant, the
 //! configuration.
 //!
-//! Invariant: what is looked at is not changed; what is changed is logged.
+//! Invariant: a `GET` changes nothing; every change is logged.
 //!
 //! # Not here
 //!
-//! Who may look (`weir_common::admin`), what the numbers mean (`limit`, `metrics`,
+//! Who has access (`weir_common::admin`), what the numbers mean (`limit`, `metrics`,
 //! `heavy_hitters`), the command line (`cli`).
 
 mod limits;
@@ -28,10 +28,10 @@ use crate::config::shared::Shared;
 use crate::limit::memory::Moved;
 use crate::operations::background;
 
-/// How many of the busiest are shown unless more are asked for.
+/// How many of the busiest keys are shown where the query has no `n`.
 const TOP_PLACES: usize = 20;
 
-/// The gateway, as its operator sees it.
+/// What the admin listener serves of the gateway.
 pub struct GatewayAdmin(pub Arc<Shared>);
 
 #[async_trait]
@@ -69,7 +69,7 @@ impl Program for GatewayAdmin {
     fn config(&self) -> Value {
         let active = self.0.active.load();
         let tenants = &active.rules.tenants;
-        // Nothing secret is written into the settings: tokens are named by their file.
+        // The settings contain no secrets: a token is in a file, and the setting has its path.
         json!({
             "source": self.0.config.file.name(),
             "settings": active.origin.effective,
@@ -132,7 +132,7 @@ impl GatewayAdmin {
     }
 }
 
-/// What is looked at or changed is in another process by now, and the answer says so.
+/// The response when another process has the counters.
 impl From<Moved> for Reply {
     fn from(_: Moved) -> Self {
         refusal(503, "handed-over", "Handed over", "Another process serves: connect again.")

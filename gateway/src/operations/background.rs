@@ -1,6 +1,6 @@
 //! Background tasks: resolves names, checks the health of servers, watches files, sweeps states.
 //!
-//! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
+//! Each is a loop that `app` starts and stops. Not here: how requests use the results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,24 +21,25 @@ use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
 use crate::upstream::{Pick, Upstream, single_request};
 
-/// How often names are resolved anew. Resolvers keep answers for as long as those hold.
+/// How often names are resolved again. DNS resolvers cache answers for their TTL.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 
-/// How long at most until the settings are looked at for new names.
+/// The longest time until a new name in the settings is resolved.
 const NAMES_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often one shard is swept: all of them in about ten seconds.
+/// How often one shard is swept; a round through all shards takes about ten seconds.
 const SWEEP_EVERY: Duration = Duration::from_millis(40);
 
-/// How often the counts of the busiest are halved.
+/// How often the counts of the busiest keys are halved.
 const FADE_EVERY: Duration = Duration::from_secs(60);
 
-/// How long at most until the settings are looked at for new health checks.
+/// The longest time until a new health check in the settings starts.
 const HEALTH_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Resolves the names of all servers, over and over: each by itself, and never twice at a time.
+/// Resolves the names of all servers in a loop: each in its own task, one lookup of a name at a
+/// time.
 pub async fn names(shared: Arc<Shared>) {
-    // Nothing while a name is being looked up.
+    // When each name is due; `None` while its lookup is in flight.
     let mut due: HashMap<String, Option<Tick>> = HashMap::new();
     let mut lookups = JoinSet::new();
     loop {
@@ -52,7 +53,7 @@ pub async fn names(shared: Arc<Shared>) {
             }
         }
         tokio::select! {
-            // A panic there is ours to mend; the name is not looked up again.
+            // A panic in a lookup is a bug; that name is not looked up again.
             Some(Ok((name, found))) = lookups.join_next() => {
                 due.insert(name.clone(), Some(shared.clock.now().tick.plus(RESOLVE_EVERY)));
                 shared.active.load().place(&[(name, found)].into());
@@ -68,7 +69,7 @@ pub async fn resolve(shared: &Shared) {
     active.place(&names::all(active.names(), LOOKUP_WAIT, names::look_up).await);
 }
 
-/// Checks the health of servers, where the settings say so.
+/// Checks the health of servers of upstreams that have health checks configured.
 pub async fn health(shared: Arc<Shared>) {
     let mut due: HashMap<(String, String), Tick> = HashMap::new();
     let mut checks = JoinSet::new();
@@ -76,7 +77,7 @@ pub async fn health(shared: Arc<Shared>) {
     loop {
         let active = shared.active.load_full();
         let now = shared.clock.now().tick;
-        // Made anew each time: what a reload took away, or no longer checks, is not in it.
+        // Built from the active settings: servers that a reload removed are not in it.
         let mut later = HashMap::new();
         for upstream in &active.upstreams {
             let Some(health) = &upstream.settings.health else { continue };
@@ -107,8 +108,8 @@ pub async fn health(shared: Arc<Shared>) {
     }
 }
 
-/// Checks the health of a server at one of its addresses, in the way that requests are sent,
-/// and takes note.
+/// Checks the health of a server at one of its addresses, over the same kind of connection as
+/// requests, and records the result.
 async fn check(
     shared: Arc<Shared>,
     connector: Arc<Connector>,
@@ -121,7 +122,7 @@ async fn check(
     let request =
         single_request::Request { host: &server.name, path: &health.path, ..single_request::GET };
     let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
-    // A connection that could be shared would be kept; each check connects anew.
+    // Pingora would keep a connection that allows more streams; each check opens its own.
     peer.options.max_h2_streams = 1;
     let answer = single_request::send(&connector, &peer, &request, health.timeout).await;
     let healthy = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
@@ -148,24 +149,24 @@ pub async fn files(shared: Arc<Shared>) {
     watch(|| stamps(&shared), || reload(&shared)).await;
 }
 
-/// Reads the configuration again, and takes up all of it or nothing. What takes a moment is done
-/// aside; where the names of new servers lead is known before any request asks for it.
+/// Reads the configuration again, and activates all of it or nothing. Parsing runs on a blocking
+/// thread; the names of new servers are resolved before the new configuration is active.
 pub async fn reload(shared: &Arc<Shared>) -> Reload {
     let attempt = async {
-        match aside(shared, |shared| shared.read_anew()).await? {
+        match run_blocking(shared, |shared| shared.read_anew()).await? {
             Ok(new) => {
                 let unplaced = new.unplaced(&shared.active.load());
                 let places = names::all(unplaced, LOOKUP_WAIT, names::look_up).await;
-                aside(shared, move |shared| shared.apply(new, &places)).await
+                run_blocking(shared, move |shared| shared.apply(new, &places)).await
             }
             Err(outcome) => Some(outcome),
         }
     };
-    // A configuration is large, and waits for the lookups of names.
+    // Boxed: the future contains a whole configuration while it waits for the lookups.
     shared.reloads.run(Box::pin(attempt)).await
 }
 
-async fn aside<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared) -> T + Send + 'static,
 ) -> Option<T> {
@@ -179,7 +180,7 @@ fn stamps(shared: &Shared) -> Vec<Stamp> {
     config.into_iter().chain(active.settings.files()).map(stamp).collect()
 }
 
-/// Drops states that cannot be told from fresh ones, and lets the busiest fade.
+/// Sweeps the states of limits in a loop, and halves the counts of the busiest keys.
 pub async fn states(shared: Arc<Shared>) {
     let mut faded = shared.clock.now().tick;
     for nth in (0..SHARDS).cycle() {
@@ -236,7 +237,7 @@ mod tests {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = [0; 1024];
             let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-            // The client may be gone already.
+            // The client may have closed the connection.
             let _ = stream.read(&mut head).await;
             let _ = stream.write_all(answer).await;
         }
@@ -264,7 +265,7 @@ mod tests {
             while server.healthy() == 3 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            // Some more rounds change nothing.
+            // Further rounds change nothing.
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
         tokio::time::timeout(Duration::from_secs(20), found_out).await.unwrap();

@@ -1,6 +1,6 @@
-//! Takes up the counters that an earlier process left, and leaves them to the next.
+//! Loads the counters that an earlier process saved, and saves them for the next one.
 //!
-//! Not here: what the file looks like (`limit::snapshot`).
+//! Not here: the format of the file (`limit::snapshot`).
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
 use crate::settings::StoreSettings;
 
-/// The counters cannot be kept for the next start.
+/// The counters cannot be saved for the next start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the snapshot of limits `{path}`: {source}")]
 pub struct SnapshotFileError {
@@ -26,21 +26,21 @@ pub struct SnapshotFileError {
     source: io::Error,
 }
 
-/// Finds out at the start whether states can be left at the end, when it would be too late.
+/// Checks at the start that the snapshot can be written: at the end it would be too late.
 pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let tried = open(path).and_then(|_| fs::remove_file(new(path)));
     tried.map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
-/// Whether states could be left there, found out without making anything: not even a folder.
+/// Checks that the snapshot could be written, without creating a file or a directory.
 pub fn could_leave(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     files::may_make(Path::new(path))
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
-/// The file that a snapshot is written to before it takes the place of an earlier one.
+/// The file that a snapshot is written to before it replaces the earlier one.
 fn new(path: &str) -> String {
     format!("{path}.new")
 }
@@ -49,11 +49,11 @@ fn open(path: &str) -> io::Result<fs::File> {
     if let Some(folder) = Path::new(path).parent() {
         fs::create_dir_all(folder)?;
     }
-    // A reader of the secret in it can make keys collide.
+    // Mode 0600: with the secret in the file an attacker could find keys that collide.
     fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new(path))
 }
 
-/// The states that an earlier process left. A file that cannot be read is put aside, not lost.
+/// The states that an earlier process saved. A file that cannot be read is renamed, not deleted.
 #[must_use]
 pub fn earlier(store: &StoreSettings, clock: &Clock) -> Option<Snapshot> {
     let path = store.snapshot.as_deref()?;
@@ -74,17 +74,17 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
     None
 }
 
-/// Restores the states of `earlier`, and forgets none of them while rules with longer windows
-/// may still need it. Returns how many there are.
+/// Restores the states of `earlier`, and drops none of them while longer windows of the active
+/// rules may still need it. Returns how many there are.
 #[must_use]
 pub fn restore(shared: &Shared, earlier: Snapshot) -> usize {
-    // What cannot be read is of a version whose rules had no such times.
+    // Where this cannot be parsed, another version wrote the file.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
     memory.retain_in(&shared.limiter.store, &shared.active.load().rules, shared.clock.now().tick);
     earlier.restore(&shared.limiter.store)
 }
 
-/// Leaves the states for the next process, whole or not at all; nothing where none are kept.
+/// Saves the states for the next process, all or none of them, where `store.snapshot` is set.
 pub fn leave(shared: &Shared) -> Result<(), SnapshotFileError> {
     let active = shared.active.load();
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
@@ -120,7 +120,7 @@ pub(crate) mod tests {
 
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 
-    /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
+    /// The `Shared` of a process whose workspaces have this window, and whose buckets this burst.
     pub(crate) fn shared(window: &str, burst: u32, clock: &Clock) -> Shared {
         let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
         let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
@@ -138,8 +138,8 @@ pub(crate) mod tests {
         Shared::new(clock.clone(), Config::built_in(), checked, seeds, 10)
     }
 
-    /// For how long nothing is dropped once rules have taken up what others left, or what left
-    /// `memory` in their place.
+    /// How long no state is dropped after a process with `new` rules has restored a snapshot of a
+    /// process with `old` rules; `memory` replaces the retention in that snapshot.
     fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let (left, restored) = (shared(old.0, old.1, &clock), shared(new.0, new.1, &clock));

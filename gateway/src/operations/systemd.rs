@@ -1,6 +1,6 @@
-//! Tells the service supervisor how we are: `sd_notify(3)`, in a datagram.
+//! Reports the state of this process to the service supervisor: `sd_notify(3)`, by datagrams.
 //!
-//! Not here: where the socket is named (`main`), what a supervisor makes of it (`deploy`).
+//! Not here: which socket (`main`), what the supervisor does with the state (`deploy`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,11 +13,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub struct Notify(Option<UnixDatagram>);
 
 impl Notify {
-    /// The supervisor at `place`: a path, or a name behind an `@`.
+    /// The supervisor at `place`: a path, or `@` and an abstract name.
     ///
     /// # Errors
     ///
-    /// The socket has no listener: systemd would end a silent process.
+    /// The socket has no listener. This stops the start, because systemd would end a process that
+    /// does not report.
     pub fn at(place: Option<&OsStr>) -> io::Result<Self> {
         let Some(place) = place else { return Ok(Self(None)) };
         Self::connected(place).map_err(|why| {
@@ -38,18 +39,18 @@ impl Notify {
         Ok(Self(Some(socket)))
     }
 
-    /// We serve, and are the main process from now on.
+    /// Reports that this process serves, and is the main process from now on.
     pub fn ready(&self) {
         self.send(&format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id()));
     }
 
-    /// We take no new work.
+    /// Reports that this process accepts no new work.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=draining connections");
     }
 
     fn send(&self, words: &str) {
-        // A supervisor that does not listen must not keep us from serving.
+        // A supervisor that does not read must not stop the gateway from serving.
         let _ = self.0.as_ref().map(|socket| socket.send(words.as_bytes()));
     }
 }

@@ -1,30 +1,31 @@
-//! Hands the listening sockets and the counters over to a process that takes our place.
+//! Transfers the listening sockets and the counters to a process that replaces this one.
 //!
-//! SIGUSR2 starts the program anew, with one end of a socket as its standard input. The new
-//! process loads the configuration, takes the listening sockets and says that it is ready; only
-//! then do the counters move, and after them it accepts. The old process sees its connections
-//! out, each with one more answer at most, and sends their checks to the new one.
+//! SIGUSR2 starts the program again, with one end of a socket as its standard input. The new
+//! process loads the configuration, receives the listening sockets and reports that it is ready;
+//! only then are the counters sent, and after them it accepts. The old process drains its
+//! connections, each with one more response at most, and sends their checks to the new one.
 //!
 //! ```text
-//!   old  ── Sockets, Offer ──▶  new      nothing has changed: a failure costs nothing
+//!   old  ── Sockets, Offer ──▶  new      nothing has changed: a failure has no effect
 //!   old  ◀───── Ready ────────  new
-//!   old  ── States …, Moved ─▶  new      decisions wait; a failure opens the old store again
+//!   old  ── States …, Moved ─▶  new      checks wait; a failure opens the old store again
 //!   old  ◀─── Received ───────  new      the new one accepts, the old one no longer does
-//!   old  ───── Check … ──────▶  new      until the old one's last connection is over
+//!   old  ───── Check … ──────▶  new      until the old one's last connection has closed
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. The counters have one home: a shard is closed before its states are sent, and opened again
-//!    only when the process that they were sent to is dead.
-//! 2. Until `Received` the old process can go on as if nothing had happened, and does so whatever
-//!    fails. After it the new one needs nothing of the old.
-//! 3. A request that meets the move waits for its end, within `CHECK_WAIT`; where the new
-//!    process is lost it is refused, for what was used is unknown.
+//! 1. One process has the counters: a shard is closed before its states are sent, and opened again
+//!    only after the process that they were sent to has been killed.
+//! 2. Until `Received`, the old process continues to serve after any failure. After it, the new
+//!    process needs nothing from the old one.
+//! 3. A request that arrives during the transfer waits for its end, at most `CHECK_WAIT`; if the
+//!    new process is lost, the request is refused, because the counters are unknown.
 //!
 //! # Not here
 //!
-//! When to do it and what follows (`app`), who may (`docs/gateway/operations.md`).
+//! When an upgrade starts and what follows it (`app`), how an operator starts one
+//! (`docs/gateway/operations.md`).
 
 pub mod init;
 pub mod predecessor;
@@ -35,23 +36,23 @@ pub mod successor;
 use std::io;
 use std::time::Duration;
 
-/// The environment variable that says to a process that its standard input leads to another.
+/// The environment variable of a process whose standard input is connected to its predecessor.
 pub const TAKE_OVER: &str = "WEIR_TAKE_OVER";
 
-/// How long a new process may take to be ready: names are resolved and large files read.
+/// How long a new process may take to be ready: it resolves names and reads large files.
 const READY_WAIT: Duration = Duration::from_secs(30);
 
-/// How long the states may take to move. Requests wait meanwhile: after this they are better off
-/// with the old process.
+/// How long the transfer of the states may take. Requests wait for it; after this time the old
+/// process continues to serve them.
 const MOVE_WAIT: Duration = Duration::from_secs(10);
 
-/// Requests that wait to be sent. Every connection makes one more at most.
+/// Requests whose checks wait to be sent. Every connection has one more request at most.
 const REMOTE_CHECKS_MAX: usize = 1_024;
 
-/// Why there was no hand-over.
+/// Why an upgrade failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
-    /// The program cannot be started, or the way to it is gone.
+    /// The program cannot be started, or the connection to it is lost.
     #[error("{doing}: {source}")]
     Broken {
         /// What was being done.
@@ -59,7 +60,7 @@ pub enum UpgradeError {
         /// Why it failed.
         source: io::Error,
     },
-    /// The new process says why it cannot.
+    /// The new process reports why it cannot take over.
     #[error("the new process cannot take over: {0}")]
     Failed(String),
     /// The new process took too long.
@@ -68,10 +69,10 @@ pub enum UpgradeError {
     /// The states took too long.
     #[error("the counters did not move within {MOVE_WAIT:?}")]
     Slow,
-    /// It speaks otherwise than we do.
+    /// The other process sent another message than the protocol requires.
     #[error("the other process said something else than {0}")]
     Unexpected(&'static str),
-    /// More sockets than one message takes.
+    /// More sockets than fit into one message.
     #[error("more than {} listeners cannot be handed over", sockets::SOCKETS_MAX)]
     TooManySockets,
 }
@@ -97,7 +98,7 @@ mod tests {
     use crate::operations::persistence::tests::shared;
     use crate::rules::retention::Retention;
 
-    /// Hands the counters of `old` to `new`, as two processes do.
+    /// Transfers the counters of `old` to `new`, by the messages between two processes.
     fn transfer(old: &Shared, new: &Shared) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
@@ -126,7 +127,7 @@ mod tests {
             let _ =
                 old.limiter.store.judge(&[check(&earlier, "workspace", "ws")], clock.now().tick);
         }
-        // What a reload from the one to the other does.
+        // What a reload from `earlier` to `old` does.
         let rules = &old.active.load().rules;
         Retention::of(&earlier.active.load().rules).retain_in(
             &old.limiter.store,

@@ -1,7 +1,7 @@
-//! The line that the access log has of one request.
+//! The access log line of one request.
 //!
 //! Invariant: queries, bodies, and headers but for `Host` and `User-Agent` are never logged: they
-//! hold tokens.
+//! may contain tokens.
 //!
 //! Not here: where lines go (`weir_common::log::json_lines`).
 
@@ -17,10 +17,10 @@ use weir_common::time::{Moment, micros};
 use crate::proxy::context::RequestContext;
 use crate::response::refusal::Refusal;
 
-/// What is written of a `User-Agent`: browsers send half of it.
+/// How much of a `User-Agent` is logged: twice what browsers send.
 const AGENT_BYTES_MAX: usize = 256;
 
-/// What Pingora's session knows of a request that is over.
+/// What Pingora's session knows of a request that has ended.
 pub struct LineFacts<'r> {
     /// The method.
     pub method: &'r str,
@@ -30,18 +30,18 @@ pub struct LineFacts<'r> {
     pub path: &'r str,
     /// `HTTP/1.1` and the like.
     pub version: &'static str,
-    /// What the client calls itself, or the beginning of it.
+    /// The `User-Agent`, or the start of it.
     pub user_agent: Option<Cow<'r, str>>,
-    /// Bytes that were read of the request's body.
+    /// Bytes read of the request's body.
     pub bytes_received: usize,
-    /// Bytes of the answer's body.
+    /// Bytes sent of the response's body.
     pub bytes_sent: usize,
-    /// What went wrong on the way, in Pingora's words for the kind of it.
+    /// The source and type of Pingora's error, if there was one.
     pub error: Option<String>,
 }
 
 impl<'r> LineFacts<'r> {
-    /// What `session` knows, which ended with `error`.
+    /// The facts of `session`, which ended with `error`.
     #[must_use]
     pub fn of(session: &'r Session, error: Option<&Error>) -> Self {
         let head = session.req_header();
@@ -67,7 +67,7 @@ impl<'r> LineFacts<'r> {
     }
 }
 
-/// The line of a request that was over at `now`, with its end.
+/// The line of a request that ended at `now`, with its line end.
 #[must_use]
 pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec<u8> {
     let rules = &context.config.rules;
@@ -119,7 +119,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     line.end()
 }
 
-/// Which limits were asked, and what each said.
+/// Adds the limits that were checked, with the decision of each.
 fn limits(line: &mut Line, context: &RequestContext) {
     line.list("limits", &context.facts.limits.outcomes, |line, outcome| {
         let limit = context.config.rules.limits.get(outcome.limit);

@@ -1,6 +1,6 @@
-//! What is known of a request when its head has been read, from its connection and its session.
+//! Passes a request whose head has been read to admission, with the facts of its connection.
 //!
-//! Not here: what is decided about it (`admission`).
+//! Not here: the decision (`admission`).
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ pub async fn decide(
             client.certificate = connection.client_certificate().cloned();
             connection.was_repaired()
         }
-        // HTTP/2 has many requests on one connection, which is always TLS here.
+        // An HTTP/2 request has no access to its connection, which is always TLS here.
         None => {
             client.peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
             client.secure = true;
-            // What `edge::connection` has put there.
+            // Not a digest: `edge::connection` puts the value of `Client-Cert` there.
             let digest = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
             let shown = digest.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
             client.certificate = shown.map(Arc::from);

@@ -1,12 +1,12 @@
-//! Reads the bodies of requests: all of a batch's, and away what is left of a refused one.
+//! Reads a batch's whole body, and discards the rest of a refused request's.
 //!
 //! # Invariants
 //!
-//! 1. What all buffered bodies take together has a limit, and so has the time that each takes.
+//! 1. The bytes of all buffered bodies together are limited, and so is the time to read each.
 //!
 //! # Not here
 //!
-//! Counting (`batch`), playing a body to the upstream (`buffering`).
+//! Counting (`batch`), replaying a body to the upstream (`buffering`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::proxy::retry;
 use crate::request::body_budget::{BodyBudget, BudgetPermit};
 use crate::response::refusal::Refusal;
 
-/// An unread body up to this size is read away, so that the connection can be kept.
+/// An unread body up to this size is discarded, so that the connection can be kept.
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
 
-/// And for no longer than this.
+/// How long to wait for an unread body, or for the end of a stream.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// How a body may be read.
+/// The limits of a body that is buffered.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of this body.
     pub bytes_max: u64,
-    /// Bytes of all bodies held.
+    /// Bytes of all buffered bodies.
     pub buffered_bytes_max: u64,
-    /// Until all of it is here.
+    /// Time until all of it has arrived.
     pub timeout: Duration,
 }
 
@@ -42,22 +42,22 @@ pub struct Limits {
 pub struct BufferedBody {
     /// All of it.
     pub body: Bytes,
-    /// What it takes of the budget.
+    /// Its share of the budget, released on drop.
     pub permit: BudgetPermit,
 }
 
 /// Why a body was not read.
 #[derive(Debug)]
 pub enum Unread {
-    /// We say no.
+    /// The request is refused.
     Refused(Refusal),
-    /// The client is gone, or what it sends is no body.
+    /// The client has disconnected, or the body is malformed.
     Broken(Box<Error>),
 }
 
 /// Reads a whole body.
 ///
-/// The timeout is one for all of it: a batch that is charged now must not be saved up.
+/// One timeout applies to all of it: a client must not save up batches that are charged already.
 pub async fn read(
     session: &mut ServerSession,
     budget: &Arc<BodyBudget>,
@@ -104,28 +104,28 @@ async fn read_all(
     }
 }
 
-/// Sends `100 Continue` to a client that waits for it: the upstream cannot, for it is called only
-/// once the body is here.
+/// Sends `100 Continue` to a client that waits for it: the upstream cannot, since it is called only
+/// once the body has arrived.
 async fn invite_body(session: &mut ServerSession) -> Result<()> {
     let expect = session.req_header().headers.get(http::header::EXPECT);
     let waits = expect.is_some_and(|e| e.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    // A client of HTTP/1.0 knows no interim answer, and expects none (RFC 9110, 10.1.1).
+    // HTTP/1.0 has no interim responses, and `Expect` is ignored (RFC 9110, 10.1.1).
     if waits && session.req_header().version == http::Version::HTTP_11 {
         session.write_continue_response().await?;
-        // Pingora takes this for an answer before the end of the body, and would close.
+        // Pingora treats this as a response before the end of the body, and would close.
         session.set_keepalive(Some(0));
     }
     Ok(())
 }
 
-/// The `Content-Length`, where there is one.
+/// The value of `Content-Length`, where there is one.
 fn announced(session: &ServerSession) -> Option<u64> {
     let value = session.req_header().headers.get(http::header::CONTENT_LENGTH)?;
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
-/// it will not get, the connection closes after the answer, or the stream of HTTP/2 is reset.
+/// Discards a small body. Where it is large or slow, or its client waits for a `100 Continue` that
+/// it will not get, the connection closes after the response, or the HTTP/2 stream is reset.
 pub async fn drain(session: &mut ServerSession) {
     let waits = session.req_header().headers.contains_key(http::header::EXPECT);
     if session.is_body_done() || (waits && session.req_header().version != http::Version::HTTP_2) {
@@ -140,15 +140,15 @@ pub async fn drain(session: &mut ServerSession) {
             }
         }
     };
-    // Out of time is as good as too large: either way the body is left where it is.
+    // On a timeout, as for a large body, the rest is left unread.
     let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
 }
 
-/// Waits for a moment until the client has ended its stream of HTTP/2, or has learnt that it is
-/// answered: no more is read, so that it runs out of room to send.
+/// Waits briefly until the client has ended its HTTP/2 stream, or has noticed the response: nothing
+/// more is read, so that its window to send runs out.
 pub async fn await_end(session: &mut ServerSession) {
     if session.req_header().version == http::Version::HTTP_2 && !session.is_body_done() {
-        // Out of time, the stream is reset, which says the same.
+        // After a timeout the stream is reset, which stops the client, too.
         let _ = tokio::time::timeout(DRAIN_TIME_MAX, session.read_body_or_idle(true)).await;
     }
 }

@@ -1,13 +1,13 @@
-//! Holds a batch's body back until it is counted, then plays it to the upstream.
+//! Buffers a batch's body until its items are counted, then replays it to the upstream.
 //!
-//! Pingora writes the head upstream before it shows us the first byte of a body, and replays no
-//! more than 64 KiB. So the body is read first, and the session is wrapped in one whose body is
-//! what was read; once the request is over the real session comes back, connection and all.
+//! Pingora sends the head upstream before we see the first byte of a body, and replays at most
+//! 64 KiB. So the body is read first, and the session is wrapped in one that returns this body.
+//! When the request has ended, the real session is put back with its connection.
 //!
 //! # Invariants
 //!
-//! 1. An upstream sees no byte, not even a connection, of a body that is refused.
-//! 2. The real session comes back, however the request ends.
+//! 1. For a body that is refused, no connection is opened and no byte sent to an upstream.
+//! 2. The real session is put back, however the request ends.
 //!
 //! # Not here
 //!
@@ -29,7 +29,7 @@ use crate::request::batch;
 use crate::response::refusal::Refusal;
 use crate::rules::Batch;
 
-/// Reads a batch's body, counts its items, and lets it play to the upstream.
+/// Reads a batch's body, counts its items, and prepares its replay to the upstream.
 pub async fn buffer(
     shared: &Arc<Shared>,
     session: &mut Session,
@@ -62,7 +62,7 @@ pub async fn buffer(
     Ok(())
 }
 
-/// Wraps `session` in one whose body is `body`. [`unwrap`] gives it back.
+/// Wraps `session` in one whose body is `body`. [`unwrap`] puts it back.
 fn wrap(session: &mut ServerSession, body: Bytes, shared: &Arc<Shared>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
@@ -70,9 +70,9 @@ fn wrap(session: &mut ServerSession, body: Bytes, shared: &Arc<Shared>) -> Slot 
     slot
 }
 
-/// Puts the real session back in the place of the one that [`wrap`] made.
+/// Replaces the session that [`wrap`] made by the real one.
 pub fn unwrap(session: &mut ServerSession, slot: &Slot) {
-    // Dropping the wrapper is what hands the real one over.
+    // Dropping the wrapper puts the real session into the slot.
     *session = ServerSession::new_custom(Box::new(()));
     if let Some(real) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() {
         *session = *real;

@@ -1,6 +1,6 @@
 //! The context of one request, which Pingora carries from phase to phase.
 //!
-//! Not here: any decision. Each field is filled by the file that decides it.
+//! Not here: any decision. Each field is set by the file that decides it.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -22,70 +22,70 @@ use crate::request::route::Index;
 use crate::response::refusal::Refusal;
 use crate::upstream::{Pick, Upstream};
 
-/// More servers than this are never tried for one request.
+/// The maximum number of tries for one request, whatever the settings are.
 pub const TRIES_MAX: usize = 16;
 
 /// One request.
 pub struct RequestContext {
-    /// When its head had been read: the one look at the clock that everything is decided by.
+    /// When its head had been read: all decisions at admission use this reading of the clock.
     pub began: Moment,
-    /// The configuration it began with, and keeps.
+    /// The configuration at its start, which it keeps after a reload.
     pub config: Arc<ActiveConfig>,
-    /// Its own id, which cannot be guessed.
+    /// Its id, which cannot be guessed.
     pub id: u128,
     /// Its number in this process.
     pub nth: u64,
-    /// What admission found out about it.
+    /// The facts that admission has found.
     pub facts: RequestFacts,
-    /// What came of the servers that were tried.
+    /// The servers that were tried, and the results.
     pub upstream: UpstreamFacts,
-    /// The answer to it.
+    /// Its response.
     pub response: ResponseFacts,
-    /// A body that was buffered, and the session behind it.
+    /// Its buffered body, and the slot of the real session.
     pub buffered: Option<Replayed>,
-    /// However the request ends, it is no longer in flight.
+    /// Counts it as in flight, however it ends.
     _in_flight: InFlight,
 }
 
-/// What came of the servers that were tried for a request.
+/// The servers that were tried for a request, and the results.
 #[derive(Default)]
 pub struct UpstreamFacts {
-    /// Their addresses, the last one last.
+    /// Their addresses, in order.
     pub tried: ArrayVec<SocketAddr, TRIES_MAX>,
-    /// The last of them, by its place in the upstream.
+    /// The last of them, by its index in the upstream.
     pub server: Option<Index>,
     /// When the first of them was picked.
     pub picked_at: Option<Tick>,
-    /// When the head of an answer had come.
+    /// When the head of a response had arrived.
     pub answered_at: Option<Tick>,
-    /// Whether any of them may have seen the request.
+    /// Whether any of them may have received the request.
     pub sent: bool,
     /// Whether the last one has failed the request.
     pub failed: bool,
-    /// Whether the last one has begun to answer.
+    /// Whether the last one has started to respond.
     pub answered: bool,
-    /// Whether the last one did not let us connect.
+    /// Whether connecting to the last one failed.
     pub unconnected: bool,
-    /// How many interim answers (1xx) there have been.
+    /// The number of interim responses (1xx).
     pub interims: u32,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Default)]
 pub struct ResponseFacts {
-    /// The status that went to the client.
+    /// The status that was sent to the client.
     pub status: Option<u16>,
-    /// Why it is an answer of our own, where it is one.
+    /// The refusal, where the request was refused.
     pub refusal: Option<Refusal>,
-    /// How long the body of an answer of our own is, where Pingora did not write it.
+    /// The length of the body, where `Connection` writes the response in place of Pingora.
     pub bytes: usize,
 }
 
-/// Counts a request as being answered for as long as it is.
+/// Counts a request as in flight until dropped.
 pub struct InFlight(IntGauge);
 
 impl InFlight {
-    /// One more.
+    /// Increments the gauge.
     #[must_use]
     pub fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
@@ -101,16 +101,16 @@ impl Drop for InFlight {
 
 /// A buffered body on its way to the upstream.
 pub struct Replayed {
-    /// Where the real session comes back to.
+    /// Receives the real session when the wrapper is dropped.
     pub slot: Slot,
-    /// How long the body is.
+    /// The length of the body.
     pub bytes: usize,
-    /// What it takes of the budget.
+    /// Its share of the budget, released on drop.
     pub permit: BudgetPermit,
 }
 
 impl RequestContext {
-    /// A request that has just been read.
+    /// A request whose head has just been read.
     #[must_use]
     pub fn new(
         began: Moment,
@@ -132,7 +132,7 @@ impl RequestContext {
         }
     }
 
-    /// The address that was tried last.
+    /// The server and address that were tried last.
     #[must_use]
     pub fn picked(&self) -> Option<Pick> {
         let (server, address) = (self.upstream.server?, *self.upstream.tried.last()?);
@@ -148,14 +148,14 @@ impl RequestContext {
         }
     }
 
-    /// The upstream that the request's route leads to.
+    /// The upstream of the request's route.
     #[must_use]
     pub fn upstream_of_route(&self) -> Option<&Arc<Upstream>> {
         let route = self.config.rules.routes.get(self.facts.tenant.route?)?;
         self.config.upstreams.get(route.upstream)
     }
 
-    /// What browsers are told where this request leads, or on its host where it leads nowhere.
+    /// The CORS rules of the request's plane, or of its host where no plane is known.
     #[must_use]
     pub fn cors(&self, head: &RequestHeader) -> Option<&Cors> {
         let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());

@@ -1,16 +1,16 @@
-//! Writes headers onto what passes through: who asks, for the upstream; the allowance, for the
+//! Adds headers to what is forwarded: the client's identity for the upstream, the limits for the
 //! client.
 //!
 //! # Invariants
 //!
-//! 1. What the upstream learns of the client is our word, not the client's, unless a trusted
-//!    proxy passed it on.
-//! 2. `Client-Cert` is a certificate that we have verified on this connection, or is not there.
-//! 3. An answer has our limit headers or none; an upstream's own never pass.
+//! 1. Fields that identify the client are set by us, or passed on from a trusted proxy, and never
+//!    the client's own.
+//! 2. `Client-Cert` is a certificate that we have verified on this connection, or is absent.
+//! 3. A response has our limit headers or none; an upstream's are removed.
 //!
 //! # Not here
 //!
-//! What the numbers are (`report`). Hop-by-hop headers, which Pingora strips.
+//! The values (`report`). Hop-by-hop headers of requests, which Pingora strips.
 
 pub mod response_fields;
 
@@ -27,18 +27,18 @@ use crate::proxy::forwarding::response_fields::{add_fields, lines};
 use crate::request::cors;
 use crate::settings::trusted::folded;
 
-/// What goes from hop to hop even where `Connection` does not name it.
+/// Hop-by-hop fields of a response, even where `Connection` does not name them.
 const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
 
-/// What `Connection` cannot take off an answer: its end would be lost.
+/// Fields that `Connection` does not remove from a response: its end would be unknown.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
 
-/// The largest head of an answer, in bytes, and the most fields of one. Pingora takes no more over
-/// HTTP/1.1, and 16 MiB over HTTP/2.
+/// The largest head of a response, in bytes and in fields: Pingora's limits over HTTP/1.1. Over
+/// HTTP/2 it accepts 16 MiB.
 const HEAD_BYTES_MAX: usize = 1 << 20;
 const HEAD_FIELDS_MAX: usize = 256;
 
-/// What neither side may say, for we do.
+/// Fields that only we set: removed from requests, responses and trailers.
 const LIMIT_HEADERS: [&str; 9] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -58,7 +58,7 @@ const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Fields that no other spelling may stand in for.
+/// Fields whose other spellings, as with `_` for `-`, are removed from requests.
 const OURS: [&str; 9] = [
     "x-forwarded-for",
     "x-forwarded-proto",
@@ -71,7 +71,7 @@ const OURS: [&str; 9] = [
     "client-cert-chain",
 ];
 
-/// What is of one hop or says where a body ends, and has a second spelling.
+/// Hop-by-hop and framing fields whose other spellings are removed from requests.
 const OF_WIRE: [&str; 5] = [
     "content-length",
     "transfer-encoding",
@@ -80,16 +80,16 @@ const OF_WIRE: [&str; 5] = [
     "proxy-authorization",
 ];
 
-/// As many headers as we add.
+/// How many headers we add: the capacity to reserve.
 const ADDED: usize = 7;
 
 /// Completes the head of a request on its way to the upstream.
 ///
-/// Pingora's own header type parses a name and keeps its case anew for each header put in; its
-/// parts are a plain map, so the head is taken apart and put together once.
+/// Pingora's own header type parses each name that is inserted, to keep its case; its parts are a
+/// plain map, so the head is taken apart and put together once.
 ///
-/// `request` is the head as the client sent it: what is of one hop has been taken off `head`, and
-/// with it what a server of gRPC insists on.
+/// `request` is the head as the client sent it. Hop-by-hop fields are gone from `head`, and with
+/// them the `TE: trailers` that gRPC servers require.
 pub fn to_upstream(
     request: &RequestHeader,
     head: &mut RequestHeader,
@@ -108,7 +108,7 @@ pub fn to_upstream(
     if accepts_trailers && parts.version == Version::HTTP_2 {
         parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    // Where a client speaks HTTP/2 its host is in the target: every upstream gets it in one form.
+    // An HTTP/2 client sends its host in `:authority`; every upstream gets it in `Host`.
     if let Some(host) = parts.uri.authority().filter(|_| !parts.headers.contains_key(header::HOST))
     {
         let host = HeaderValue::try_from(host.as_str());
@@ -127,7 +127,7 @@ pub fn to_upstream(
 
 fn complete(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     if let Some(buffered) = &context.buffered {
-        // Every byte is here: the upstream gets an exact length, and nothing to wait for.
+        // The whole body has arrived: the upstream gets its length, and no `Expect`.
         headers.remove(header::EXPECT);
         headers.remove(header::TRANSFER_ENCODING);
         headers.insert(header::CONTENT_LENGTH, buffered.bytes.into());
@@ -169,7 +169,7 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
     Ok(())
 }
 
-/// `Client-Cert` (RFC 9440), also of trusted proxies: we have not seen its certificate.
+/// Sets `Client-Cert` (RFC 9440), and removes a trusted proxy's: we have not verified that.
 fn show_certificate(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     headers.remove(&CLIENT_CERT);
     headers.remove("client-cert-chain");
@@ -192,7 +192,7 @@ fn name_request(headers: &mut HeaderMap, context: &RequestContext) -> Result<()>
         trace.push_str("00-");
         trace.push_str(&hex(context.id, 32));
         trace.push('-');
-        // The middle of the name tells this span from the trace, which has all of it.
+        // The span id is the middle of the id; the trace id is the whole id.
         trace.push_str(&hex((context.id >> 32) & u128::from(u64::MAX) | 1, 16));
         trace.push_str("-00");
         headers.insert(TRACE_PARENT, value(trace)?);
@@ -204,7 +204,7 @@ fn value(text: impl TryInto<HeaderValue, Error = InvalidHeaderValue>) -> Result<
     text.try_into().or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
 }
 
-/// HTTP/2 may send a cookie in crumbs, which an HTTP/1.1 upstream must get as one (RFC 9113,
+/// HTTP/2 may split a cookie into several fields; an HTTP/1.1 upstream must get one (RFC 9113,
 /// 8.2.3; cloudflare/pingora#189).
 fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
     if !headers.contains_key(header::COOKIE) {
@@ -220,7 +220,7 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Takes off a request, or what follows the body of an answer, what only we may say.
+/// Removes the limit fields, which only we set, from a request or from trailers.
 pub fn remove_limits(headers: &mut HeaderMap) {
     if has_limit_fields(headers) {
         for name in LIMIT_HEADERS {
@@ -229,7 +229,7 @@ pub fn remove_limits(headers: &mut HeaderMap) {
     }
 }
 
-/// Refuses the head of an answer that is too large for a client to be bothered with.
+/// Fails on a response head that is too large to forward.
 pub fn check_size(head: &ResponseHeader) -> Result<()> {
     let bytes = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
     if head.headers.len() > HEAD_FIELDS_MAX || bytes.sum::<usize>() > HEAD_BYTES_MAX {
@@ -239,7 +239,7 @@ pub fn check_size(head: &ResponseHeader) -> Result<()> {
     Ok(())
 }
 
-/// Completes the head of an answer on its way to the client.
+/// Completes the head of a response on its way to the client.
 pub fn to_client(
     connection: Option<&Connection>,
     client: Version,
@@ -264,7 +264,7 @@ pub fn to_client(
     Ok(())
 }
 
-/// Adds header lines, each with its line end, where no client reads them as text.
+/// Adds header lines, each with its line end, where no `Connection` can insert them as text.
 fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     for line in lines.lines() {
         let (name, value) = line.split_once(": ").unwrap_or((line, ""));
@@ -273,18 +273,18 @@ fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     Ok(())
 }
 
-/// Tells a page that may read an answer that it may read what we say in it, too. Who may read it
-/// is the upstream's to say.
+/// Lets a page that may read a response read our fields in it, too. Which pages may read it is up
+/// to the upstream.
 fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
     if readable && context.config.rules.cors(context.facts.tenant.plane, None).is_some() {
-        // A line of its own: what the upstream says stays as it is, and a list may be in parts.
+        // A separate line: the upstream's stays unchanged, and a list may have several lines.
         head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
     }
     Ok(())
 }
 
-/// Takes off an answer what only we may say.
+/// Removes the limit fields, which only we set, from a response head.
 pub fn remove_limits_of(head: &mut ResponseHeader) {
     if has_limit_fields(&head.headers) {
         for name in LIMIT_HEADERS {
@@ -293,9 +293,9 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
     }
 }
 
-/// Takes off a request what some servers read as one of ours: they take `_` for `-`, or make an
-/// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
-/// trusted proxy, what only such a proxy may say.
+/// Removes request fields that some servers read as ours: they treat `_` as `-`, or turn a header
+/// into an environment variable `HTTP_PROXY` (CVE-2016-5385). From a client that is not a trusted
+/// proxy, also removes the fields that only such a proxy may set.
 fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
     let trusted = &context.config.settings.server.trusted_headers;
     let is_disguised = |spelt: &str| {
@@ -314,7 +314,7 @@ fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
     }
 }
 
-/// Whether there is any of [`LIMIT_HEADERS`], which is seldom, and quickly seen.
+/// Whether any of [`LIMIT_HEADERS`] is present: rare, and quick to check.
 fn has_limit_fields(headers: &HeaderMap) -> bool {
     headers.keys().map(HeaderName::as_str).any(|name| {
         (name.starts_with("x-ratelimit") || name.starts_with("ratelimit"))
@@ -322,8 +322,8 @@ fn has_limit_fields(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Takes off an answer what was meant for us alone (RFC 9110, 7.6.1), and what its client is too
-/// old to read.
+/// Removes hop-by-hop fields from a response (RFC 9110, 7.6.1), and chunking for a client of
+/// HTTP/1.0.
 pub fn end_hop(head: &mut ResponseHeader, client: Version) {
     if head.headers.contains_key(header::CONNECTION) {
         let named: Vec<String> = head
@@ -343,12 +343,12 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
         remove_seldom(head, name);
     }
     if client == Version::HTTP_10 {
-        // Without chunks the end of the body is the end of the connection.
+        // Without chunks the close of the connection ends the body.
         head.remove_header(&header::TRANSFER_ENCODING);
     }
 }
 
-/// Removes what is hardly ever there: to look is cheaper than to ask a map.
+/// Removes a field that is rarely present: a scan is cheaper than a lookup in the map.
 fn remove_seldom(head: &mut ResponseHeader, name: &str) {
     if head.headers.keys().any(|key| key.as_str() == name) {
         head.remove_header(name);

@@ -1,10 +1,9 @@
-//! Sends an answer of the gateway's own, in the place of Pingora where a connection of ours lies
-//! below it.
+//! Sends a response of the gateway's own. Over HTTP/1.1 `Connection` writes it in place of Pingora.
 //!
-//! Invariant: what follows on a connection can be told apart: a body that was not read away closes
-//! it.
+//! Invariant: where the next request on a connection starts is known: an unread body closes the
+//! connection.
 //!
-//! Not here: what the answer is (`response`), and which fields every answer has (`forwarding`).
+//! Not here: the response itself (`response`), and the fields of every response (`forwarding`).
 
 use http::{Method, Version, header};
 use pingora_core::protocols::http::HttpTask;
@@ -18,7 +17,7 @@ use crate::proxy::body;
 use crate::proxy::context::RequestContext;
 use crate::response::reply::Reply;
 
-/// Sends a reply, and keeps the connection where what follows on it can be told apart.
+/// Sends a reply, and keeps the connection where the request's body has been read to its end.
 pub async fn send(
     mut reply: Reply,
     session: &mut Session,
@@ -48,11 +47,11 @@ pub async fn send(
     Ok(())
 }
 
-/// Sends it on a stream of HTTP/2, whose end stands in the head where there is no body:
-/// clients of gRPC ask for that.
+/// Sends a reply on an HTTP/2 stream. Without a body the head ends the stream, which gRPC clients
+/// require.
 ///
-/// A small body is read first here, too: some clients lose track of an answer that comes before
-/// they have sent one.
+/// A small request body is read first here, too: some clients lose a response that arrives before
+/// they have sent theirs.
 async fn send_by_http2(reply: Reply, session: &mut Session, with_body: bool) -> Result<()> {
     let waits = session.req_header().headers.contains_key(header::EXPECT);
     if !reply.at_once && !waits {
@@ -69,9 +68,9 @@ async fn send_by_http2(reply: Reply, session: &mut Session, with_body: bool) -> 
     session.downstream_session.response_duplex_vec(tasks).await.map(drop)
 }
 
-/// Ends an context whose answer came before the end of the body, so that the client can still read
-/// the answer. Pingora would close the connection at once, or reset the stream of HTTP/2, which is
-/// right (RFC 9113, 8.1), but makes some clients forget what they have just been told.
+/// Ends a request that was answered before the end of its body, so that the client can still read
+/// the response. Pingora would close the connection at once, or reset the HTTP/2 stream, which is
+/// right (RFC 9113, 8.1), but makes some clients discard the response.
 pub async fn close(session: &mut Session) {
     body::await_end(&mut session.downstream_session).await;
     let unread = !session.downstream_session.is_body_done();

@@ -1,17 +1,17 @@
-//! Takes note of what came of each try at a server, and says whether another follows.
+//! Records the result of each try at a server, and decides whether another follows.
 //!
 //! # Invariants
 //!
 //! 1. A request that may have been carried out is sent again only where its method allows that
-//!    (RFC 9110, 9.2.2), never once its answer has begun, and only with its whole body.
-//! 2. A connection that was kept and found closed counts as no server's failure.
-//! 3. A kept connection that its server ends in order uses up none of the tries that are set: the
-//!    next may be one of those that end too. What it did not take is sent again all the same, up
-//!    to `TRIES_MAX` times.
+//!    (RFC 9110, 9.2.2), never once its response has started, and only with its whole body.
+//! 2. A kept connection that is found closed does not count as a failure of its server.
+//! 3. A kept connection that its server ends by a GOAWAY without an error uses up none of the
+//!    configured tries, since the next may end so, too. A request that it did not process is sent
+//!    again up to `TRIES_MAX` times.
 //!
 //! # Not here
 //!
-//! When a server is ejected (`ejection`), which is tried next (`upstream`), the words of
+//! When a server is ejected (`ejection`), which is tried next (`upstream`), texts of
 //! refusals (`refusal`).
 
 use http::StatusCode;
@@ -27,39 +27,39 @@ use crate::response::refusal::{Refusal, UpstreamFailure};
 use crate::upstream::ejection::Change;
 use crate::upstream::single_request;
 
-/// Interim answers (1xx) to one request, at most: each begins the wait for the answer anew. One who
-/// says twice a minute that the work goes on (102) may work for an hour and a half.
+/// Interim responses (1xx) to one request, at most: each restarts the wait for the final one. A
+/// server that sends a 102 twice a minute may work for an hour and a half.
 const INTERIMS_MAX: u32 = 200;
 
-/// What is known of a request whose answer did not come.
+/// The facts of a try that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptFacts {
-    /// Whether its connection had served another before.
+    /// Whether its connection had served another request before.
     pub reused: bool,
-    /// Whether its method may be repeated.
+    /// Whether its method is idempotent.
     pub idempotent: bool,
-    /// Whether its whole body is there to be sent again.
+    /// Whether its whole body can be sent again.
     pub replayable: bool,
-    /// Whether an answer has begun.
+    /// Whether a response has started.
     pub begun: bool,
 }
 
 /// What a server may have done with a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
-    /// Nothing: it said so (RFC 9113, 8.7).
+    /// Nothing: it reported that (RFC 9113, 8.7).
     Nothing,
-    /// Perhaps all of it, though the connection was most likely gone before.
+    /// Perhaps all of it, though the connection had most likely closed before.
     Perhaps,
-    /// It is known to have failed.
+    /// It failed the request.
     Failed,
 }
 
 fn done(error: &Error, reused: bool) -> Done {
     match (error.etype(), error.retry) {
-        // A stream that was refused, or came after the last one that the server took.
+        // A stream that was refused, or is beyond the last one in the server's GOAWAY.
         (ErrorType::H2Error, RetryType::Decided(true)) => Done::Nothing,
-        // cloudflare/pingora#979: these say that they can be repeated, but the request was sent.
+        // cloudflare/pingora#979: these are marked for a retry, but the request was sent.
         (ErrorType::InvalidH2 | ErrorType::H2Downgrade, RetryType::Decided(true)) => Done::Perhaps,
         (_, RetryType::ReusedOnly) if reused => Done::Perhaps,
         _ => Done::Failed,
@@ -77,15 +77,15 @@ pub fn may_repeat(error: &Error, facts: AttemptFacts) -> bool {
     allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
 }
 
-/// How many tries a request has after an error, of those that are `set`. A server that refuses
-/// streams is not tried more often than that, since it may have too much to do.
+/// The number of tries of a request after an error, where `set` are configured. A server that
+/// refuses streams gets no more than those, since it may be overloaded.
 #[must_use]
 pub fn tries_after(error: &Error, facts: AttemptFacts, set: usize) -> usize {
     let is_orderly = error.root_cause().downcast_ref::<h2::Error>().is_some_and(|cause| {
         cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
     });
     let is_kept = facts.reused && done(error, facts.reused) == Done::Nothing;
-    // One try that is set means that nothing is sent again.
+    // A configuration of one try means that nothing is sent again.
     if is_orderly && is_kept && set > 1 { TRIES_MAX } else { set }
 }
 
@@ -95,13 +95,13 @@ pub fn is_fault(error: &Error, facts: AttemptFacts) -> bool {
     *error.esource() == ErrorSource::Upstream && done(error, facts.reused) == Done::Failed
 }
 
-/// Whether a connection was refused by the server, and not by a want of ours.
+/// Whether connecting failed at the server, and not for a lack of sockets or ports of ours.
 #[must_use]
 pub fn is_refused(error: &Error) -> bool {
     !matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError)
 }
 
-/// Takes note that the server that was tried last failed the request.
+/// Records that the server that was tried last failed the request.
 pub fn failed(shared: &Shared, context: &mut RequestContext) {
     context.upstream.failed = true;
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
@@ -111,8 +111,8 @@ pub fn failed(shared: &Shared, context: &mut RequestContext) {
     log_change(shared, context, change);
 }
 
-/// Takes note that the server that was tried last did not let us connect, and logs it where it is
-/// not tried `again` and no other is.
+/// Records that connecting to the server that was tried last failed, and logs that unless another
+/// try follows (`again`).
 pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error, again: bool) {
     context.upstream.unconnected = true;
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
@@ -135,14 +135,14 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
     failed(shared, context);
 }
 
-/// Takes note that the server that was tried last let us connect.
+/// Records that connecting to the server that was tried last succeeded.
 pub fn connected(context: &RequestContext) {
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         upstream.connected(pick, true);
     }
 }
 
-/// Takes note of the head of its answer.
+/// Records the response head of the server that was tried last.
 pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCode) {
     context.upstream.failed = false;
     context.upstream.answered = true;
@@ -154,19 +154,19 @@ pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCod
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
         failed(shared, context);
     } else if upstream.is_ejected(pick) {
-        // One that is back is not kept waiting for the end of a long answer.
+        // A server that works again returns now, and not at the end of a long response.
         let change = upstream.succeeded(pick);
         log_change(shared, context, change);
     }
 }
 
-/// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
+/// Whether a response is followed by another: 1xx, but for the 101 that ends HTTP.
 #[must_use]
 pub fn is_interim(status: StatusCode) -> bool {
     status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// Takes note of an interim answer, after which its server must still answer.
+/// Counts an interim response, and fails beyond `INTERIMS_MAX`.
 pub fn interim(context: &mut RequestContext) -> Result<()> {
     context.upstream.interims += 1;
     if context.upstream.interims > INTERIMS_MAX {
@@ -176,7 +176,7 @@ pub fn interim(context: &mut RequestContext) -> Result<()> {
     Ok(())
 }
 
-/// Takes note that the request is over.
+/// Records the end of the request, as a success of its server unless that failed.
 pub fn ended(shared: &Shared, context: &RequestContext) {
     if !context.upstream.answered || context.upstream.failed {
         return;
@@ -212,20 +212,20 @@ fn log_change(shared: &Shared, context: &RequestContext, change: Option<Change>)
     }
 }
 
-/// How many servers are tried for a request.
+/// The configured number of tries for a request.
 #[must_use]
 pub fn tries(context: &RequestContext) -> usize {
     context.upstream_of_route().map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
 }
 
-/// The error where there is no server to be tried.
+/// The error where no server can be tried.
 #[must_use]
 pub fn no_server() -> Box<Error> {
     Error::explain(ErrorType::HTTPStatus(503), "no server is healthy")
 }
 
-/// What a failure is answered with; nothing where the client is gone. `silent` is
-/// where a server that was to switch protocols has not answered: the client's connection times it.
+/// The refusal for a failure; none where the client has disconnected. `silent` is set where a
+/// server that was to switch protocols did not respond, which the client's connection times.
 #[must_use]
 pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<Refusal> {
     match refusal_of(error) {
@@ -270,7 +270,7 @@ fn no_answer(kind: &ErrorType) -> UpstreamFailure {
     }
 }
 
-/// The error where a client's body is none.
+/// The error of a malformed request body.
 #[must_use]
 pub fn broken_body() -> Box<Error> {
     Error::explain(ErrorType::InvalidHTTPHeader, "no chunked body").into_down()
@@ -300,13 +300,13 @@ mod tests {
         assert!(!is_fault(&refused, SAFE));
     }
 
-    /// What h2 says of a request on a connection that its peer ended without taking it.
+    /// The error of h2 for a request that its peer's GOAWAY excludes.
     async fn goaway_error(reason: h2::Reason) -> h2::Error {
         let (near, mut far) = tokio::io::duplex(1024);
         let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
         let request = http::Request::get("http://control.test/").body(()).unwrap();
         let (answer, _) = sender.send_request(request, true).unwrap();
-        // SETTINGS without any, then GOAWAY with 0 as the last stream that was taken.
+        // Empty SETTINGS, then GOAWAY with 0 as the last stream that was processed.
         far.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
         far.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await.unwrap();
         far.write_all(&u32::from(reason).to_be_bytes()).await.unwrap();

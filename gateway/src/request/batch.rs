@@ -1,8 +1,8 @@
 //! Counts the items of a batch: the elements of one JSON array. (core)
 //!
-//! The whole text must be JSON, for a count of what two parsers read differently would be none.
+//! The whole body must be valid JSON: a body that two parsers read differently has no exact count.
 //!
-//! Not here: holding the body back until it is counted (`buffering`).
+//! Not here: buffering the body until it is counted (`proxy::buffering`).
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 /// What is wrong with a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Miscount {
-    /// It is no JSON array: why, in the parser's words.
+    /// It is not a JSON array: why, in the parser's words.
     NotAnArray(String),
-    /// It has more items than a batch may have.
+    /// It has too many items.
     TooMany,
 }
 
-/// How many items `body` holds, if no more than `items_max`.
+/// The number of items in `body`, if it is at most `items_max`.
 pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
     let text = std::str::from_utf8(body).map_err(|why| Miscount::NotAnArray(why.to_string()))?;
     if !is_shallow(text) {
@@ -33,8 +33,8 @@ pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
     Ok(items)
 }
 
-/// Whether a body of this `Content-Type` is read by every server as it is here: JSON is UTF-8 (RFC
-/// 8259, 8.1), and a server that takes another charset's word for it sees other items.
+/// Whether every server reads a body of this `Content-Type` as it is read here: JSON is UTF-8 (RFC
+/// 8259, 8.1), but a server that decodes another charset sees other items.
 #[must_use]
 pub fn is_countable(content_type: &[u8]) -> bool {
     let text = String::from_utf8_lossy(content_type).to_ascii_lowercase();
@@ -46,10 +46,10 @@ pub fn is_countable(content_type: &[u8]) -> bool {
     )
 }
 
-/// How deep arrays and objects may lie in one another: as deep as serde_json and most parsers go.
+/// Greatest nesting of arrays and objects: the limit of serde_json, and of most parsers.
 const DEPTH_MAX: usize = 128;
 
-/// Whether arrays and objects lie in one another no deeper than parsers follow.
+/// Whether arrays and objects are nested no deeper than [`DEPTH_MAX`].
 fn is_shallow(text: &str) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for byte in text.bytes() {
@@ -68,7 +68,7 @@ fn is_shallow(text: &str) -> bool {
     true
 }
 
-/// Counts up to one more than may be there, and stops.
+/// Counts items up to one more than `items_max`.
 struct Items {
     items_max: u64,
 }
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Items {
         while items.next_element::<IgnoredAny>()?.is_some() {
             count += 1;
             if count > self.items_max {
-                // The rest is read to its end as JSON, so that "too many" is said of arrays alone.
+                // Parses the rest too, so that "too many" is reported only for valid arrays.
                 while items.next_element::<IgnoredAny>()?.is_some() {}
                 break;
             }

@@ -1,14 +1,14 @@
 //! The memory that buffered request bodies share.
 //!
-//! Invariant: what is only announced reserves nothing; what is reserved returns when its permit is
-//! dropped.
+//! Invariant: an announced length reserves nothing; dropping a permit releases the bytes that it
+//! has reserved.
 //!
 //! Not here: reading a body (`proxy::body`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What all buffered bodies use together, in bytes.
+/// The bytes that all buffered bodies use together.
 #[derive(Debug, Default)]
 pub struct BodyBudget {
     used: AtomicU64,
@@ -22,7 +22,7 @@ impl BodyBudget {
     }
 }
 
-/// A part of the budget, given back when dropped.
+/// A part of the budget, released when dropped.
 #[derive(Debug)]
 pub struct BudgetPermit {
     budget: Arc<BodyBudget>,
@@ -30,13 +30,13 @@ pub struct BudgetPermit {
 }
 
 impl BudgetPermit {
-    /// A permit for nothing yet.
+    /// A permit for no bytes yet.
     #[must_use]
     pub fn of(budget: Arc<BodyBudget>) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// Reserves `bytes` more, unless the whole would then be more than `bytes_max`.
+    /// Reserves `bytes` more; false if all permits together would then exceed `bytes_max`.
     pub fn reserve(&mut self, bytes: u64, bytes_max: u64) -> bool {
         let fits = |used: u64| Some(used + bytes).filter(|used| *used <= bytes_max);
         let fits = self.budget.used.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();

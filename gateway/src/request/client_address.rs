@@ -1,15 +1,15 @@
 //! The address of a client, and the network that counts as one. (core)
 //!
-//! Invariant: what a client writes into `X-Forwarded-For` is believed only behind a trusted proxy.
+//! Invariant: `X-Forwarded-For` is read only if the peer is a trusted proxy.
 //!
-//! Not here: what an address may use (`rules`), how many connections it may have (`edge`).
+//! Not here: the limits of an address (`rules`), the number of its connections (`edge`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
 /// The client's address: the peer's own, or behind trusted proxies the right-most address that
-/// is not one of theirs. What is no address ends the search, for what is left of it is hearsay.
+/// is not one of theirs. An invalid entry ends the search: entries left of it cannot be trusted.
 #[must_use]
 pub fn client_address<'h>(
     peer: IpAddr,
@@ -30,7 +30,7 @@ pub fn client_address<'h>(
     client
 }
 
-/// An address as proxies write it: bare, with a port, or in brackets.
+/// Parses an address as proxies write it: bare, with a port, or in brackets.
 fn hop_address(hop: &str) -> Option<IpAddr> {
     let bare = hop.parse::<IpAddr>().ok();
     let with_port = || hop.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
@@ -38,7 +38,7 @@ fn hop_address(hop: &str) -> Option<IpAddr> {
     bare.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
 }
 
-/// The network that an IPv6 address stands for: its /64, which one client may have all of.
+/// The network that an IPv6 address counts as: its /64, all of which one client may have.
 #[must_use]
 pub fn network_of(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)

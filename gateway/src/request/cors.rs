@@ -1,16 +1,16 @@
-//! Decides what a page of another origin may do, and what of an answer it may read (the CORS
+//! Decides what a page of another origin may send, and what of a response it may read (the CORS
 //! protocol of the Fetch standard). (core)
 //!
 //! # Invariants
 //!
-//! 1. An origin is echoed only where it stands in the settings, letter for letter.
-//! 2. What depends on the origin says `Vary: Origin`, whether or not the request had one.
-//! 3. A preflight is answered only for an origin that is allowed; others are requests like any.
+//! 1. An origin is echoed only if the settings list it, byte for byte.
+//! 2. A response that depends on the origin has `Vary: Origin`, whether or not the request had one.
+//! 3. A preflight is answered only for an allowed origin; any other is handled as a normal request.
 //!
 //! # Not here
 //!
-//! Which routes there are (`route`), errors in the settings (`rules::compile`), the upstream's
-//! own headers, which pass as they are (`forwarding`).
+//! Which routes exist (`route`), errors in the settings (`rules::compile`), the upstream's own CORS
+//! headers, which are forwarded unchanged (`proxy::forwarding`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -27,24 +27,24 @@ pub const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit
 /// The origin of pages without one: files, sandboxed frames, redirects across origins.
 pub const OPAQUE: &str = "null";
 
-/// Ports that no browser writes, for they are their scheme's own.
+/// Default ports, which browsers omit from an origin.
 const DEFAULT_PORTS: [(&str, u16); 4] = [("http", 80), ("https", 443), ("ws", 80), ("wss", 443)];
 
-/// Who may read a plane's answers.
+/// Which origins may read a plane's responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
-    /// Allowed origins; all where there is none.
+    /// Allowed origins; `None` allows all.
     origins: Option<Vec<String>>,
     credentials: bool,
-    /// `Access-Control-Allow-Headers`; what is asked for where empty.
+    /// `Access-Control-Allow-Headers`; if empty, the requested headers are allowed.
     headers: String,
     max_age_seconds: u64,
 }
 
-/// What a browser asks before a request that a form could not have made.
+/// A CORS preflight request: browsers send it before any request that an HTML form cannot make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preflight<'h> {
-    /// Whose page asks.
+    /// The origin of the page.
     origin: &'h str,
     /// The method that it wants to use.
     pub method: Method,
@@ -53,7 +53,7 @@ pub struct Preflight<'h> {
 }
 
 impl<'h> Preflight<'h> {
-    /// Reads one, where a request is one: `OPTIONS` with an origin and a method, each once.
+    /// Reads a preflight: `OPTIONS` with an origin and a method, each once; `None` otherwise.
     #[must_use]
     pub fn read(method: &Method, headers: &'h HeaderMap) -> Option<Self> {
         if *method != Method::OPTIONS {
@@ -73,7 +73,7 @@ impl<'h> Preflight<'h> {
     }
 }
 
-/// The value of a header that is there once, as text.
+/// The value of a header that is present exactly once, as text.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
@@ -85,7 +85,7 @@ fn is_list_of_names(text: &str) -> bool {
 }
 
 impl Cors {
-    /// What the settings of a plane come to.
+    /// Compiles the settings of a plane.
     #[must_use]
     pub fn new(settings: &RawCors) -> Self {
         let texts = |texts: &[weir_common::config::document::Spanned<String>]| {
@@ -100,8 +100,8 @@ impl Cors {
         }
     }
 
-    /// What an answer of our own says to browsers, as header lines with their line ends.
-    /// `exposed` names what it has beside [`EXPOSED`].
+    /// The CORS header lines, each with its CRLF, of a response that the gateway generates.
+    /// `exposed` names readable headers in addition to [`EXPOSED`].
     #[must_use]
     pub fn lines(&self, request: &HeaderMap, exposed: &[&str]) -> String {
         let mut lines = self.vary("");
@@ -114,8 +114,8 @@ impl Cors {
         lines
     }
 
-    /// The header lines that a preflight is answered with, for a path that takes `methods`.
-    /// Nothing, where its origin is not allowed.
+    /// The header lines of the response to a preflight, for a path that accepts `methods`. `None`
+    /// if its origin is not allowed.
     #[must_use]
     pub fn preflight(&self, requested: &Preflight<'_>, methods: &[Method]) -> Option<String> {
         let mut lines = self.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
@@ -132,7 +132,7 @@ impl Cors {
         Some(lines)
     }
 
-    /// `Vary`, with the origin where there is more than one answer to it.
+    /// `Vary`, with `Origin` unless all origins are allowed.
     fn vary(&self, others: &str) -> String {
         let mut lines = String::with_capacity(512);
         match (&self.origins, others) {
@@ -144,7 +144,7 @@ impl Cors {
         lines
     }
 
-    /// Says that `origin` may read; false where it may not.
+    /// Adds the headers that allow `origin`; false if it is not allowed.
     fn allow(&self, lines: &mut String, origin: Option<&str>) -> bool {
         let allowed = match &self.origins {
             None => Some("*"),
@@ -165,7 +165,7 @@ fn push(lines: &mut String, name: &str, value: &str) {
     }
 }
 
-/// Says what is wrong with an origin of the settings: one that no browser ever sends.
+/// Checks an origin of the settings: an error for one that no browser ever sends.
 pub fn check_origin(text: &str) -> Result<(), String> {
     let form = || format!("`{text}` is not an origin: scheme://host, or scheme://host:port");
     let (scheme, rest) = text.split_once("://").ok_or_else(form)?;

@@ -1,19 +1,19 @@
-//! Leads a host, a method and a path to a route. (core)
+//! Finds the route of a host, a method and a path. (core)
 //!
 //! Hosts are exact names or patterns with the instance as their first label. Paths are matched
-//! by segment and case-sensitively, the most specific first; a route that lists methods comes
-//! before one of the same path that takes all.
+//! by segment and case-sensitively, the most specific first; a route that lists methods precedes
+//! one of the same path that accepts all.
 //!
 //! # Invariants
 //!
-//! 1. A path with `;parameters`, or with a spelling that only some routes take, leads to the same
-//!    route and names the same tenants however it is read; else it is refused.
-//! 2. Any other path is refused where one of its readings leads to a stricter route.
-//! 3. Two routes never answer for the same path and method: that is an error in the settings.
+//! 1. A path with `;parameters`, or with a spelling that only some routes accept, is refused unless
+//!    all its readings lead to the same route and name the same tenants.
+//! 2. Any other path is refused if one of its readings leads to a stricter route or another tenant.
+//! 3. Two routes never have the same path and method: that is an error in the settings.
 //!
 //! # Not here
 //!
-//! What is refused whatever the routes are (`target`), what meets a route's requests (`admission`).
+//! Paths that are refused on every route (`target`), tokens and limits of a route (`admission`).
 
 mod readings;
 
@@ -28,20 +28,20 @@ use crate::request::route::tree::Tree;
 use crate::request::target::{self, Malformed, Target};
 use crate::settings::spellings::Spellings;
 
-/// A plane, a route, a limit, a plan or an upstream: its place in the settings.
+/// The index of a plane, route, limit, plan or upstream in the settings.
 pub type Index = usize;
 
 /// Which plane a host belongs to, and which instance it names.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     exact: HashMap<Box<str>, (Index, Option<Box<str>>)>,
-    /// By what follows the first label, dot included.
+    /// By the host name after the first label and its dot.
     patterns: HashMap<Box<str>, Index>,
 }
 
 impl Hosts {
-    /// Adds a host name, or a pattern such as `{instance}.auth.example.com`. False where it
-    /// belongs to a plane already.
+    /// Adds a host name, or a pattern such as `{instance}.auth.example.com`. False if an exact name
+    /// is there already, or if a pattern belongs to another plane.
     pub fn add(&mut self, host: &str, plane: Index, instance: Option<&str>) -> bool {
         if let Some(rest) = host.strip_prefix("{instance}.") {
             return *self.patterns.entry(rest.into()).or_insert(plane) == plane;
@@ -64,10 +64,10 @@ impl Hosts {
     }
 }
 
-/// A route's path, and where in it the names are.
+/// A route's path, and which of its segments name tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// As the settings have it.
+    /// The path as in the settings.
     pub text: String,
     /// Which segment, from 0, names the workspace.
     pub workspace_at: Option<usize>,
@@ -75,7 +75,7 @@ pub struct Pattern {
     pub organisation_at: Option<usize>,
     /// Whether it ends in `{*rest}`.
     pub has_rest: bool,
-    /// What comes before `{*rest}`; of `/`, nothing.
+    /// The segments before `{*rest}`; none for `/`.
     segments: Vec<Segment>,
 }
 
@@ -86,7 +86,7 @@ enum Segment {
 }
 
 impl Pattern {
-    /// Reads a path such as `/v1/workspaces/{workspace}/{*rest}`, or says what is wrong with it.
+    /// Parses a path such as `/v1/workspaces/{workspace}/{*rest}`, or returns its error.
     pub fn read(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix('/') else {
             return Err(format!("a path must start with `/`, not `{text}`"));
@@ -140,13 +140,13 @@ impl Pattern {
         Ok(())
     }
 
-    /// Whom a path names that has this pattern: the workspace and the organisation.
+    /// The workspace and the organisation that a path of this pattern names.
     #[must_use]
     pub fn names<'p>(&self, path: &'p str) -> [Option<&'p str>; 2] {
         [self.workspace_at, self.organisation_at].map(|at| at.and_then(|at| segment(path, at)))
     }
 
-    /// A bit for each of the first segments that is literal.
+    /// A bit for each literal segment among the first 64.
     fn literals(&self) -> u64 {
         let bits = self.segments.iter().take(64).enumerate();
         bits.filter(|(_, segment)| **segment != Segment::Capture)
@@ -163,13 +163,13 @@ pub fn segment(path: &str, nth: usize) -> Option<&str> {
 /// A route among the others of its plane.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteEntry<'r> {
-    /// Its place in the settings.
+    /// Its index in the settings.
     pub route: Index,
     /// Its path.
     pub pattern: &'r Pattern,
     /// Its methods; all where empty.
     pub methods: &'r [Method],
-    /// The spellings that it takes beyond those that every route takes.
+    /// The spellings that it accepts beyond those that every route accepts.
     pub spellings: Spellings,
 }
 
@@ -177,40 +177,40 @@ pub struct RouteEntry<'r> {
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
     tree: Tree,
-    /// The words of all routes.
+    /// The literal segments of all routes.
     words: Words,
-    /// The words of the routes that are stricter than another one.
+    /// The literal segments of routes that are stricter than another route.
     guarded: Words,
     routes: Vec<Own>,
 }
 
-/// What is to be known of a route once it is found.
+/// The data of a route that a lookup needs.
 #[derive(Clone, Debug)]
 struct Own {
-    /// Its place in the settings.
+    /// Its index in the settings.
     route: Index,
     pattern: Pattern,
     literals: u64,
     spellings: Spellings,
-    /// Places in `Paths::routes` of those that are stricter than this one.
+    /// Indices in `Paths::routes` of the routes that are stricter than this one.
     stricter: HashSet<usize>,
 }
 
-/// Where a method and a path lead.
+/// The result of a lookup by method and path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
-    /// To this route.
+    /// This route.
     Route(Index),
-    /// To routes that do not take this method; these they take.
+    /// Only routes that do not accept the method; these are the methods that they accept.
     OtherMethods(Vec<Method>),
-    /// Nowhere.
+    /// No route.
     Nothing,
 }
 
 impl Paths {
-    /// Builds the matcher of `routes`; `is_stricter` says of two whether a request of the first
-    /// meets something that one of the second does not. Says of which routes no order decides
-    /// which is meant: the later one and the earlier.
+    /// Builds the matcher of `routes`. `is_stricter(a, b)` returns whether requests of route `a`
+    /// are checked for something that those of `b` are not. Also returns the pairs of routes that
+    /// conflict because neither is more specific, the later one first.
     pub fn new(
         routes: &[RouteEntry<'_>],
         is_stricter: impl Fn(Index, Index) -> bool,
@@ -238,7 +238,7 @@ impl Paths {
         (paths, undecided)
     }
 
-    /// Where `method` and the path of an accepted target lead.
+    /// Finds the route of `method` and the path of an accepted target.
     pub fn find(&self, method: &Method, target: &Target<'_>) -> Result<PathMatch, Malformed> {
         let path = target.path;
         let at = self.tree.find(method, path);
@@ -250,8 +250,8 @@ impl Paths {
                 return Err(if is_plain { Malformed::Parameters } else { Malformed::OtherRoute });
             }
         } else if let Some(own) = own
-            && self.guarded.may_be_meant(path, own.literals)
-            && self.may_meet_more(method, path, own)
+            && self.guarded.may_have_readings(path, own.literals)
+            && self.may_reach_stricter(method, path, own)
         {
             return Err(Malformed::OtherRoute);
         }
@@ -262,7 +262,7 @@ impl Paths {
         Ok(if others.is_empty() { PathMatch::Nothing } else { PathMatch::OtherMethods(others) })
     }
 
-    /// Whether every reading of a path leads where it leads, and names the same tenants.
+    /// Whether every reading of a path leads to the same route and names the same tenants.
     fn has_one_meaning(&self, method: &Method, path: &str, at: Option<usize>) -> bool {
         let own = at.and_then(|at| self.routes.get(at));
         let same = |reading: &String| {
@@ -273,11 +273,11 @@ impl Paths {
         readings.is_some_and(|readings| readings.iter().all(same))
     }
 
-    /// Whether a reading of a path leads to a stricter route than its own, or to another
-    /// tenant.
-    fn may_meet_more(&self, method: &Method, path: &str, own: &Own) -> bool {
+    /// Whether a reading of a path leads to a route that is stricter than its own, or names
+    /// another tenant.
+    fn may_reach_stricter(&self, method: &Method, path: &str, own: &Own) -> bool {
         let names = own.pattern.names(path);
-        let meets_more = |reading: &String| {
+        let reaches_stricter = |reading: &String| {
             let Some(at) = self.tree.find(method, reading) else { return false };
             let others = self.routes.get(at).map(|other| other.pattern.names(reading));
             let foreign = |(other, own): (Option<&str>, _)| other.is_some() && other != own;
@@ -285,7 +285,7 @@ impl Paths {
             own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
         };
         let readings = self.guarded.readings(path, own.literals);
-        readings.is_none_or(|readings| readings.iter().any(meets_more))
+        readings.is_none_or(|readings| readings.iter().any(reaches_stricter))
     }
 
     /// The methods that routes of an accepted `path` list.

@@ -1,21 +1,21 @@
-//! Decides which spellings of a target and a host we accept: one each, or none. (core)
+//! Decides which spellings of a target and a host are accepted: one each, or none. (core)
 //!
-//! A backend may decode, fold or strip what we take literally, and then a path that we counted
-//! as one thing is served as another. So nothing is rewritten here: what two parsers could read
-//! differently is refused.
+//! An upstream may decode, strip or change the case of a path that the gateway reads literally, and
+//! then serve another route than the one that was checked. So a target that two parsers could read
+//! differently is refused, and none is rewritten.
 //!
 //! # Invariants
 //!
-//! 1. The target that was classified is byte for byte the target that is forwarded; of an
-//!    absolute-form target, its path and query are.
-//! 2. An accepted path has no segment that any common server would drop, decode or merge, but for
-//!    the spellings that are told of it, which a route has to take.
+//! 1. The target that was classified is forwarded byte for byte; of an absolute-form target, its
+//!    path and query are.
+//! 2. An accepted path has no segment that a common server would drop, decode or merge, except for
+//!    the reported [`Spellings`], which its route must accept.
 //! 3. No accepted path has `.` or `..` as a segment, however it is decoded and split.
 //!
 //! # Not here
 //!
-//! Which route a path leads to, which spellings it takes, and what of a path would lead to another
-//! one (`route`).
+//! A path's route, the spellings that the route accepts, and readings of the path that lead to
+//! another route (`route`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,12 +33,12 @@ pub struct Target<'r> {
     pub path: &'r str,
     /// The path and, after its `?`, the query, as they were sent.
     pub origin_form: &'r str,
-    /// What in the path only some routes take.
+    /// Spellings in the path that only some routes accept.
     pub spellings: Spellings,
 }
 
 impl Spellings {
-    /// Refuses what is not among the spellings that are taken.
+    /// Refuses spellings that are not `accepted`.
     pub fn within(self, accepted: Self) -> Result<(), Malformed> {
         if self.trailing_slash && !accepted.trailing_slash {
             return Err(Malformed::EmptySegment);
@@ -52,41 +52,41 @@ impl Spellings {
 /// Why a target is refused. Each is a 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A request line with bytes that none has: Pingora drops or escapes them without a word.
+    /// A request line with invalid bytes, which Pingora drops or escapes silently.
     RequestLine,
-    /// Bytes that are not UTF-8, as they stand or once decoded.
+    /// Bytes that are not UTF-8, literally or once decoded.
     NotUtf8,
     /// Neither `/path` nor `http://host/path`.
     Form,
-    /// A control byte, a space or a backslash, as it stands or escaped.
+    /// A control byte, space or backslash, or an escaped control byte or backslash.
     ForbiddenByte,
     /// A `#`: a fragment is never sent.
     Fragment,
-    /// A `%` that two hexadecimal digits do not follow.
+    /// A `%` without two hexadecimal digits after it.
     BrokenEscape,
-    /// An escape of a byte that needs none, or of one that means something else unescaped.
+    /// An escape of `/`, a letter, a digit or one of `:-._~` that the route does not accept.
     NeedlessEscape,
     /// An escape of an escape.
     DoubleEscape,
     /// `//`, or a slash at the end.
     EmptySegment,
-    /// `.` or `..` as a segment, whatever follows a `;` in it.
+    /// `.` or `..` as a segment, with or without `;parameters`.
     DotSegment,
-    /// Parameters after `;` that would make it another route if they were dropped.
+    /// Parameters after `;`: a server that drops them would find another route or tenant.
     Parameters,
-    /// A reading of it leads to another route or another tenant.
+    /// Another reading of the path leads to another route or tenant.
     OtherRoute,
     /// No `Host`, or an empty one.
     HostMissing,
-    /// A `Host` that is no host name, or that ends in a dot.
+    /// A `Host` that is not a host name, or that ends in a dot.
     HostForm,
     /// An absolute-form target for another host than `Host`.
     HostMismatch,
-    /// A body whose end is said twice, or in a way that is read in two ways.
+    /// A body whose length is given twice, or ambiguously.
     Framing,
-    /// A captured identifier that is none.
+    /// A segment or host label that is not a valid identifier.
     Identifier,
-    /// A method that is not in capitals, which some servers put into capitals themselves.
+    /// A method with lower-case letters, which some servers convert to capitals.
     Method,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads a request's target and `Host` as they came over the wire.
+/// Reads a request's target and `Host` as received.
 pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, Malformed> {
     let target = std::str::from_utf8(target).map_err(|_| Malformed::NotUtf8)?;
     let given_host = host.filter(|host| !host.is_empty()).ok_or(Malformed::HostMissing)?;
@@ -151,7 +151,7 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
     Ok(Target { host, path, origin_form, spellings })
 }
 
-/// Decides whether a path has exactly one reading, but for the spellings that it gives.
+/// Checks that a path has exactly one reading, except for the spellings that it returns.
 pub fn check_path(path: &str) -> Result<Spellings, Malformed> {
     let Some(rest) = path.strip_prefix('/') else { return Err(Malformed::Form) };
     let trailing_slash = rest.ends_with('/');
@@ -179,7 +179,7 @@ pub fn check_path(path: &str) -> Result<Spellings, Malformed> {
     Ok(Spellings { trailing_slash, ..spellings })
 }
 
-/// Decides about a segment by its name, which ends at the first `;`.
+/// Checks a segment's name, which ends at the first `;`: its length, and if it is all dots.
 fn check_segment(
     name: usize,
     only_dots: bool,
@@ -194,14 +194,14 @@ fn check_segment(
     }
 }
 
-/// Whether some servers would drop a part of a path, from a `;` on.
+/// Whether a path has a `;`, literal or escaped: some servers drop what follows it.
 #[must_use]
 pub fn has_parameters(path: &str) -> bool {
     let may_have = path.bytes().any(|byte| byte == b';' || byte == b'%');
     may_have && (path.contains(';') || path.contains("%3b") || path.contains("%3B"))
 }
 
-/// Decides about a path that has escapes in it, without the slashes at its ends.
+/// Checks a path that has escapes, without the slashes at its ends.
 fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
     let mut spellings = Spellings::NONE;
     let mut rest = path.as_bytes();
@@ -240,7 +240,7 @@ fn is_escape(text: &[u8]) -> bool {
     text.strip_prefix(b"%").is_some_and(|digits| escaped(digits).is_some())
 }
 
-/// A path without its escapes; one that is broken stays as it is.
+/// A path with its escapes decoded; a broken escape is left unchanged.
 #[must_use]
 pub fn decoded(path: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(path.len());
@@ -253,7 +253,7 @@ pub fn decoded(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// The byte that the two hexadecimal digits in front of `text` stand for.
+/// The byte that the two hexadecimal digits at the start of `text` encode.
 fn escaped(text: &[u8]) -> Option<u8> {
     let [high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());

@@ -1,20 +1,20 @@
-//! Says whether a server is late, or whether it is its client that is waited for.
+//! Decides whether a server has timed out, or whether the gateway still waits for the client.
 //!
-//! Pingora times a server from the head of a request on. While the request's body is still coming
-//! a silent server owes nothing: the time of its answer begins with the last byte of the request.
-//! It may defer its timeouts.
+//! Pingora's read timeout for a server starts with the head of a request. While the request body
+//! still arrives, a silent server is not late: its time to respond starts with the last byte of the
+//! request. So Pingora's timeouts are deferred here.
 //!
 //! # Invariants
 //!
-//! 1. While a client is waited for no server is late; how long that may take is `body_timeout`.
-//! 2. A server has its whole `read_timeout` after the last byte that came for it, be that the end
-//!    of the request or not: one that takes no more of a body is late, too.
-//! 3. A client that waits for a `100 Continue` owes nothing until it has one.
+//! 1. While the gateway waits for a client no server times out; `body_timeout` limits that wait.
+//! 2. A server has its whole `read_timeout` after the last byte from the client, whether or not
+//!    that byte ends the request: a server that stops reading a body times out, too.
+//! 3. While a client waits for `100 Continue` the server's timeout is not deferred.
 //!
 //! # Not here
 //!
-//! How a timeout is put off (`third_party/pingora-timeout`), how long a client has (`session`,
-//! and Pingora's own).
+//! How a timeout is deferred (`third_party/pingora-timeout`), a client's own timeouts
+//! (`edge::session`, Pingora).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use weir_common::time::{Clock, Tick};
 
-/// Marks the timeouts that may be put off: settings know no nanoseconds, so no other has one.
+/// Marks the timeouts that may be deferred: timeouts in settings have no nanoseconds.
 const MARK: Duration = Duration::from_nanos(1);
 
 tokio::task_local! {
-    /// The body of the request that this task works on.
+    /// The body of the request that this task handles.
     static CURRENT: Arc<Upload>;
 }
 
@@ -35,21 +35,21 @@ tokio::task_local! {
 #[derive(Debug)]
 pub struct Upload {
     clock: Clock,
-    /// Whether the client is to send more, and has not.
+    /// Whether the gateway waits for the client to send more.
     awaits_client: AtomicBool,
     /// Whether the client waits for `100 Continue`.
-    awaits_invitation: AtomicBool,
-    /// When something came last, in ticks.
+    awaits_continue: AtomicBool,
+    /// When bytes last arrived from the client, or the request started, in ticks.
     from: AtomicU64,
 }
 
 impl Upload {
-    /// A body of which nothing has come.
+    /// A body of which nothing has arrived.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
         let from = AtomicU64::new(clock.now().tick.0);
-        let (awaits_client, awaits_invitation) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { clock, awaits_client, awaits_invitation, from })
+        let (awaits_client, awaits_continue) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { clock, awaits_client, awaits_continue, from })
     }
 
     /// Runs `work`, whose timeouts this body may defer.
@@ -57,28 +57,28 @@ impl Upload {
         CURRENT.scope(self, work).await
     }
 
-    /// Another request begins, whose client may wait for `100 Continue`.
-    fn begin(&self, awaits_invitation: bool) {
+    /// Records the start of another request, whose client may wait for `100 Continue`.
+    fn begin(&self, awaits_continue: bool) {
         self.received();
-        self.awaits_invitation.store(awaits_invitation, Ordering::Relaxed);
+        self.awaits_continue.store(awaits_continue, Ordering::Relaxed);
     }
 
-    /// More of the body is waited for.
+    /// Records that the gateway waits for more of the body.
     pub fn awaited(&self) {
         self.awaits_client.store(true, Ordering::Relaxed);
     }
 
-    /// Some of it came, or its end.
+    /// Records that a part of the body arrived, or its end.
     pub fn received(&self) {
         self.from.store(self.clock.now().tick.0, Ordering::Relaxed);
         self.awaits_client.store(false, Ordering::Relaxed);
-        self.awaits_invitation.store(false, Ordering::Relaxed);
+        self.awaits_continue.store(false, Ordering::Relaxed);
     }
 
-    /// How much longer a server has whose `timeout` is over; nothing where it is late.
+    /// How much longer a server has when its `timeout` has expired; `None` if it is late.
     fn left(&self, timeout: Duration) -> Option<Duration> {
         let owes = self.awaits_client.load(Ordering::Relaxed)
-            && !self.awaits_invitation.load(Ordering::Relaxed);
+            && !self.awaits_continue.load(Ordering::Relaxed);
         if owes {
             return Some(timeout);
         }
@@ -87,28 +87,28 @@ impl Upload {
     }
 }
 
-/// The current request begins, whose client may wait for `100 Continue`.
-pub fn begin(awaits_invitation: bool) {
-    let _outside = CURRENT.try_with(|upload| upload.begin(awaits_invitation));
+/// Records the start of the current request, whose client may wait for `100 Continue`.
+pub fn begin(awaits_continue: bool) {
+    let _outside = CURRENT.try_with(|upload| upload.begin(awaits_continue));
 }
 
-/// The client of the current request gets `100 Continue`.
+/// Records that the client of the current request no longer waits for `100 Continue`.
 pub fn invited() {
     let _outside =
-        CURRENT.try_with(|upload| upload.awaits_invitation.store(false, Ordering::Relaxed));
+        CURRENT.try_with(|upload| upload.awaits_continue.store(false, Ordering::Relaxed));
 }
 
-/// `timeout`, marked so that [`install`] may defer its end.
+/// `timeout`, marked so that the hook of [`install`] may defer it.
 #[must_use]
 pub fn deferrable(timeout: Duration) -> Duration {
     timeout + MARK
 }
 
-/// From now on marked timeouts are deferred while an upload continues.
+/// Installs the hook that defers marked timeouts while an upload continues.
 pub fn install() {
     pingora_timeout::put_off_with(|timeout| {
         let checks = timeout.subsec_nanos() % 1_000 == MARK.subsec_nanos();
-        // A task without a request, as a health check's, waits for no client.
+        // A task without a request, such as a health check, waits for no client.
         CURRENT.try_with(|upload| upload.left(timeout)).ok().flatten().filter(|_| checks)
     });
 }
@@ -121,13 +121,13 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Plays `second what`: what comes, is waited for, or is said, and in how many seconds the
-    /// server is late by then: `0` is late.
+    /// Runs steps `second what`: an event of the upload, or the expected number of seconds that the
+    /// server has left at that second; at `0` it is late.
     #[track_caller]
-    fn check(awaits_invitation: bool, story: &str) {
+    fn check(awaits_continue: bool, story: &str) {
         let clock = Clock::manual(UnixTime(0));
         let upload = Upload::new(clock.clone());
-        upload.begin(awaits_invitation);
+        upload.begin(awaits_continue);
         let mut second = 0;
         for step in story.split("  ") {
             let (then, what) = step.split_once(' ').unwrap();
@@ -137,7 +137,7 @@ mod tests {
             match what {
                 "waits" => upload.awaited(),
                 "comes" => upload.received(),
-                "invited" => upload.awaits_invitation.store(false, Ordering::Relaxed),
+                "invited" => upload.awaits_continue.store(false, Ordering::Relaxed),
                 _ => {
                     let left = upload.left(TIMEOUT).map_or(0, |left| left.as_secs());
                     assert_eq!(left.to_string(), what, "{step} in {story}");

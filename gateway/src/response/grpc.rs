@@ -1,13 +1,14 @@
-//! Says no in the words of gRPC, whose clients read `grpc-status` and take any HTTP status but 200
-//! for a broken connection. (core)
+//! Refusals for gRPC clients, which read `grpc-status` and treat any HTTP status but 200 as a
+//! broken connection. (core)
 //!
-//! A refusal is a trailers-only answer: HTTP 200, no body, and what would stand in trailers in the
-//! head. It says the same as the problem that others get: the status and `retry_after` of one
-//! refusal.
+//! A refusal is a trailers-only response: HTTP 200, no body, and the trailer fields in the head.
+//! Its status, message and retry delay come from the [`Refusal`] that other clients receive as a
+//! problem.
 //!
 //! # Not here
 //!
-//! What is said to all (`refusal`, `report`). The access log and the metrics keep the HTTP status.
+//! Refusals for other clients (`refusal`), limit headers (`limit::report`). The access log and the
+//! metrics record the HTTP status of the refusal, not the 200.
 
 use http::{HeaderMap, Method, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -15,22 +16,22 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 
-/// What a page may read of it, beside what it may read of every answer.
+/// Response headers that pages may read in addition to `cors::EXPOSED`.
 pub const EXPOSED: &[&str] = &["Grpc-Status, Grpc-Message, Grpc-Retry-Pushback-Ms"];
 
-/// How a client speaks gRPC.
+/// A variant of the gRPC protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `application/grpc`
     Grpc,
-    /// `application/grpc-web`, which browsers can speak.
+    /// `application/grpc-web`, for browsers.
     Web,
     /// `application/grpc-web-text`, the same in base64.
     WebText,
 }
 
 impl Dialect {
-    /// The dialect of a request, where it is one of gRPC: a POST whose type says so.
+    /// The dialect of a gRPC request: a POST with a gRPC media type.
     #[must_use]
     pub fn of(method: &Method, headers: &HeaderMap) -> Option<Self> {
         if *method != Method::POST {
@@ -57,7 +58,7 @@ impl Dialect {
     }
 }
 
-/// A refusal as a client of gRPC understands it.
+/// The response to a gRPC client.
 #[must_use]
 pub fn reply(dialect: Dialect, refusal: &Refusal) -> Reply {
     let problem = refusal.problem();
@@ -71,13 +72,13 @@ pub fn reply(dialect: Dialect, refusal: &Refusal) -> Reply {
     reply.push("grpc-status", &code(problem.status).to_string());
     reply.push("grpc-message", &utf8_percent_encode(&problem.detail, ESCAPED).to_string());
     if let Some(seconds) = refusal.retry_after() {
-        // gRFC A6: how long a client that retries waits before it does.
+        // gRFC A6: how long a client waits before it retries.
         reply.push("grpc-retry-pushback-ms", &seconds.saturating_mul(1_000).to_string());
     }
     reply
 }
 
-/// The status of gRPC that an HTTP status comes to.
+/// The gRPC status code for an HTTP status.
 fn code(status: u16) -> u8 {
     match status {
         400 | 415 | 422 => 3, // INVALID_ARGUMENT
@@ -92,7 +93,7 @@ fn code(status: u16) -> u8 {
     }
 }
 
-/// What `grpc-message` cannot hold as it stands: printable ASCII is, but for `%`.
+/// What `grpc-message` must percent-encode: all but printable ASCII, and `%`.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]

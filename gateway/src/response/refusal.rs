@@ -1,7 +1,7 @@
-//! Every answer that the gateway itself gives, in one enum. (core)
+//! Every refusal that the gateway itself sends, in one enum. (core)
 //!
-//! Each is a problem (RFC 9457) that says what, where and what to do. Not here: the limit
-//! headers that go with it (`report`), how it is written (`reply`), how clients of gRPC are told
+//! Each is a problem (RFC 9457) that states the error and what the client can do. Not here: the
+//! limit headers (`limit::report`), how a response is written (`reply`), refusals for gRPC clients
 //! (`grpc`).
 
 use http::Method;
@@ -14,82 +14,82 @@ use crate::request::batch::Miscount;
 use crate::request::target::Malformed;
 use crate::response::reply::Reply;
 
-/// Why a request gets an answer of our own.
+/// Why the gateway refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A target, host or framing that two parsers could read differently.
     Malformed(Malformed),
-    /// A request that is not HTTP: what Pingora's parser gives up on.
+    /// A request that Pingora cannot parse as HTTP.
     NotHttp,
     /// A head larger than allowed.
     HeadTooLarge,
-    /// A head that did not come in time.
+    /// A head that did not arrive in time.
     HeadTimeout,
-    /// `CONNECT`, which nothing here serves.
+    /// `CONNECT`, which the gateway does not support.
     Connect,
     /// A host that no plane has.
     UnknownHost,
     /// A path that no route has.
     UnknownPath,
-    /// A path whose routes do not take the method.
+    /// A path whose routes do not accept the method. The methods are those that they accept.
     MethodNotAllowed(Vec<Method>),
-    /// A request without a token where one is needed, or with one that is not valid.
+    /// A required token that is missing or invalid.
     Unauthenticated {
-        /// What is wrong with the token, where there is one.
+        /// What is wrong with the token; `None` if there is no token.
         flaw: Option<Flaw>,
     },
     /// A request with more than one `Authorization`.
     TwoTokens,
-    /// A valid token of another workspace or organisation.
+    /// A valid token that does not reach a tenant of the request.
     ForeignToken(Foreign),
     /// A token that cannot be verified now.
     IdentityUnavailable,
-    /// A tenant that the directory cannot be asked about now.
+    /// A tenant that cannot be looked up in the directory now.
     DirectoryUnavailable,
-    /// A request that cannot be decided: the process that has the counters is gone.
+    /// Limits that cannot be checked: the process that owned the counters is gone.
     LimitsUnavailable,
-    /// An allowance that is used up.
+    /// A limit whose quota is used up.
     RateLimited {
         /// Which limit.
         resource: String,
-        /// What was told in the headers too.
+        /// The values of the limit headers.
         report: RateLimitReport,
     },
-    /// A batch body that is no array, or too long a one.
+    /// A batch body that is not an array, or has too many items.
     Batch {
         /// What is wrong.
         miscount: Miscount,
-        /// How many items a batch may have.
+        /// Most items that a batch may have.
         items_max: u64,
     },
-    /// A batch body in an encoding that cannot be counted.
+    /// A batch body with a content coding or charset whose items cannot be counted.
     EncodedBatch,
     /// A batch body with too many bytes.
     BodyTooLarge {
-        /// How many it may have.
+        /// Most bytes that it may have.
         bytes_max: u64,
     },
-    /// A body that did not come in time.
+    /// A body that did not arrive in time.
     BodyTimeout,
-    /// No room to hold another batch body back.
+    /// No memory left to buffer another batch body.
     Busy,
     /// No server of the upstream is healthy.
     NoServer {
-        /// In how many seconds the first may be.
+        /// Seconds until a server may be healthy again.
         retry_after: u64,
     },
-    /// A server that did not answer.
+    /// A server without a valid response.
     BadGateway(UpstreamFailure),
-    /// A server did not answer in time.
+    /// A server that did not respond in time.
     GatewayTimeout,
-    /// A fault of our own.
+    /// An internal error of the gateway.
     Internal,
 }
 
-/// What of a request its valid token does not reach.
+/// Which tenant of a request its valid token does not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// Whatever it is: the token names neither a workspace nor an organisation.
+    /// Any tenant: the token names neither a workspace nor an organisation.
     Everything,
     /// The workspace.
     Workspace,
@@ -100,7 +100,7 @@ pub enum Foreign {
 }
 
 impl Foreign {
-    /// The word that the access log knows it by.
+    /// Its name in the access log.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -112,19 +112,19 @@ impl Foreign {
     }
 }
 
-/// Why there is no answer of a server.
+/// Why there is no valid response from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamFailure {
-    /// None let us connect, and none has seen the request.
+    /// No connection could be opened, so no server has seen the request.
     Unreachable,
-    /// The connection, or the stream of HTTP/2, ended before the answer.
+    /// The connection or the HTTP/2 stream ended before the response.
     BrokenOff,
-    /// What came was no HTTP.
+    /// The response was not valid HTTP.
     Invalid,
 }
 
 impl Refusal {
-    /// The word that metrics and logs know it by.
+    /// Its name in metrics and logs.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.words().1
@@ -175,7 +175,7 @@ impl Refusal {
         }
     }
 
-    /// What this client is told, beside the title that all are.
+    /// The problem's `detail`: specific to this request, unlike the title.
     fn detail(&self) -> String {
         match self {
             Self::Malformed(why) => why.to_string(),
@@ -230,7 +230,7 @@ impl Refusal {
         }
     }
 
-    /// The body.
+    /// The body of the response.
     #[must_use]
     pub fn problem(&self) -> Problem {
         let (status, kind, title) = self.words();
@@ -247,7 +247,7 @@ impl Refusal {
         Problem { status, kind, title, detail: self.detail(), members }
     }
 
-    /// The answer that says so, to all but clients of gRPC.
+    /// The response, for all clients but those of gRPC.
     #[must_use]
     pub fn reply(&self) -> Reply {
         let problem = self.problem();
@@ -260,7 +260,7 @@ impl Refusal {
         reply
     }
 
-    /// After how many seconds the same request may pass, where time is all that it lacks.
+    /// Seconds after which the same request may succeed, if waiting alone can help.
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
@@ -274,7 +274,7 @@ impl Refusal {
         }
     }
 
-    /// The word for what is wrong with the token, where that is the reason.
+    /// The name of the token's error, if the token is the reason.
     #[must_use]
     pub fn token_error(&self) -> Option<&'static str> {
         match self {
@@ -284,7 +284,7 @@ impl Refusal {
         }
     }
 
-    /// A header that belongs to this answer alone.
+    /// The header that only this kind of refusal has.
     #[must_use]
     pub fn header(&self) -> Option<(&'static str, String)> {
         match self {
@@ -311,7 +311,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the connection must close after it: what follows on it cannot be trusted.
+    /// Whether the connection must close after it: later bytes on it may be misread as a request.
     #[must_use]
     pub fn closes(&self) -> bool {
         matches!(
@@ -324,7 +324,7 @@ impl Refusal {
     }
 }
 
-/// How a client proves who it is (RFC 6750, 3).
+/// The `WWW-Authenticate` challenge (RFC 6750, 3).
 fn challenge(value: &str) -> Option<(&'static str, String)> {
     Some(("WWW-Authenticate", value.to_owned()))
 }

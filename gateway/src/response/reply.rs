@@ -1,30 +1,29 @@
-//! An answer of the gateway's own, as a value. (core)
+//! A response that the gateway itself generates, as a value. (core)
 //!
-//! Invariant: the answer to HEAD has the fields of the one to GET, and no body (RFC 9110, 9.3.2).
+//! Invariant: a response to HEAD has the fields of one to GET, and no body (RFC 9110, 9.3.2).
 //!
-//! Not here: what the answer is (`refusal`, `grpc`, `request::cors`), how it is sent
-//! (`proxy::respond`).
+//! Not here: its content (`refusal`, `grpc`, `request::cors`), how it is sent (`proxy::respond`).
 
 use http::StatusCode;
 
-/// An answer of our own.
+/// A response of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// Header lines, each with its line end; those that frame the answer are not among them.
+    /// Header lines, each with its CRLF, without `Content-Length`, `Date` and `Connection`.
     pub lines: String,
-    /// The body; none is sent where the status has none.
+    /// The body; must be empty for a 204.
     pub body: Vec<u8>,
-    /// Whether the connection must close after it, whatever has been read.
+    /// Whether the connection must close after it, even if the whole request has been read.
     pub closes: bool,
-    /// Whether it goes out while the body is still coming, where the protocol allows that: a call
-    /// of gRPC may be sending for as long as it lasts.
+    /// Whether, over HTTP/2, it is sent before the request body has ended: a gRPC client may stream
+    /// its body for as long as the call lasts.
     pub at_once: bool,
 }
 
 impl Reply {
-    /// An answer without header lines.
+    /// A response without header lines.
     #[must_use]
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let lines = String::with_capacity(1_024);
@@ -38,13 +37,13 @@ impl Reply {
         }
     }
 
-    /// The length that is said, where one may be said (RFC 9110, 8.6).
+    /// The value of `Content-Length`, if the status allows one (RFC 9110, 8.6).
     #[must_use]
     pub fn length(&self) -> Option<usize> {
         (self.status != StatusCode::NO_CONTENT.as_u16()).then_some(self.body.len())
     }
 
-    /// The whole answer as HTTP/1.1 has it.
+    /// The whole response as HTTP/1.1 bytes.
     #[must_use]
     pub fn to_http1(&self, date: &str, keep: bool, with_body: bool) -> Vec<u8> {
         let status = StatusCode::from_u16(self.status).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Finds a limit, and whom it is kept for, by the names that an operator gives.
+//! Finds a limit and one of its keys by the names that an operator gives.
 //!
-//! Not here: what a request is charged with (`rules`), who asks (`operations`, `cli`).
+//! Not here: what a request is charged to (`rules`), the callers (`operations`, `cli`).
 
 use weir_common::identifier::IdForm;
 
@@ -12,28 +12,28 @@ use crate::rules::tenant::{Identity, LONE, Subject, Tenant, TenantRefs};
 use crate::rules::{Limit, Rules, limit_check};
 use crate::settings::LimitKey;
 
-/// The checks of one key by a limit.
+/// The checks that a limit makes for one key.
 pub struct KeyChecks<'r> {
-    /// What its state is found by.
+    /// The key of its state.
     pub key: Key,
-    /// What the limit is kept for.
+    /// What the limit counts by.
     pub kind: LimitKey,
-    /// Whether the directory knows the key. An address is known by itself.
+    /// Whether the directory knows the key. Always true for an address.
     pub known: bool,
-    /// One question for each value that requests may meet, with the plan of the request's
-    /// workspace that gives it. The first is that of all other requests.
+    /// One check for each value that may apply, with the plan of the request's workspace that
+    /// sets it. The first, without a plan, applies to all other requests.
     pub checks: Vec<(Option<&'r str>, LimitCheck)>,
 }
 
 impl Rules {
-    /// The limit of this name, and its place.
+    /// The limit of this name, and its index.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<(Index, &Limit)> {
         self.limits.iter().enumerate().find(|(_, limit)| &*limit.name == name)
     }
 
-    /// The tenant that `name` names as the key of a limit; nothing where it cannot be one. An
-    /// address names no tenant.
+    /// The tenant that `name` refers to as a key of a limit; none where `name` cannot be a key of
+    /// it. For a limit by address the references are empty.
     #[must_use]
     pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<TenantRefs<'n>> {
         let (_, limit) = self.limit(limit_name)?;
@@ -61,8 +61,8 @@ impl Rules {
         })
     }
 
-    /// The checks by a limit of `name`, an address or the tenant that `identity` was made of; or
-    /// nothing, where no request is charged to that.
+    /// The checks that a limit makes for `name`: an address, or the tenant of `identity`. None
+    /// where no request is charged to it.
     #[must_use]
     pub fn key_checks(
         &self,
@@ -87,7 +87,7 @@ impl Rules {
                 });
             }
         };
-        // A workspace that belongs to an organisation is charged there, not to one of its own.
+        // A workspace that belongs to an organisation is not charged as `workspace:<name>`.
         let subject = subject.filter(|subject| &*subject.name == name)?;
         let own = limit_check(limit, subject, self.quota(index, limit, identity));
         let mut checks = vec![(None, own)];
@@ -100,8 +100,8 @@ impl Rules {
         Some(KeyChecks { key: own.key, kind: limit.key, known, checks })
     }
 
-    /// The values that plans of its workspaces give an organisation without a plan of its own.
-    /// A directory that is asked does not list workspaces: any plan may be one of theirs.
+    /// The values that the plans of an organisation's workspaces set for it, where it has no plan
+    /// of its own. A remote directory does not list workspaces, so any plan may apply.
     fn values_of_workspaces(
         &self,
         index: Index,
@@ -130,7 +130,7 @@ impl Rules {
         plans.filter_map(|(_, plan)| Some((&*plan.name, value_of(&plan.quotas, index)?))).collect()
     }
 
-    /// The values that plans give a limit, by the plans' names.
+    /// The plans that override a limit, by name, each with its value.
     pub fn values_of_plans(&self, limit: Index) -> impl Iterator<Item = (&str, Quota)> {
         self.plans
             .iter()

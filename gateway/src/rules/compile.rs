@@ -1,9 +1,9 @@
-//! Makes rules of settings and directory, and reports what contradicts between them.
+//! Compiles settings and directory into rules, and reports contradictions between them.
 //!
-//! Every problem stays in the document that has it; the rules of a document with problems serve to
-//! find more of them, and are never activated.
+//! Every problem is reported in the document that has it. Rules compiled from a document with
+//! problems serve to find further ones, and are never activated.
 //!
-//! Not here: what is wrong with one value alone (`settings`).
+//! Not here: errors of a single value (`settings`).
 
 mod cors;
 mod identity;
@@ -22,7 +22,7 @@ use crate::rules::{Batch, Limit, Plan, Route, Rules};
 use crate::settings::directory::{DirectorySource, Unknown};
 use crate::settings::{LimitKey, RawLimit, RawPlan, RawRoute, RawSettings};
 
-/// Makes rules of what was read from two documents.
+/// Compiles rules from settings and directory, and reports problems to their documents.
 #[must_use]
 pub fn check(
     settings: (&RawSettings, &Document),
@@ -155,7 +155,7 @@ impl Checker<'_> {
         name.value.parse().ok()
     }
 
-    /// Which tenants a request may name. A token may always say who it is for.
+    /// Which tenants a request may name. A token may always name a workspace and an organisation.
     fn named(&self, pattern: &Pattern, plane: Index, needs_token: bool) -> NamedTenants {
         let instance = self.names_instance(plane);
         let has_workspace = |instance: &Instance| instance.workspace.is_some();
@@ -166,7 +166,7 @@ impl Checker<'_> {
         NamedTenants { workspace, organisation, instance }
     }
 
-    /// Reports a limit that could never find whom to charge on a route.
+    /// Reports a limit whose key no request of a route can have.
     fn check_key(&self, limit: &Spanned<String>, key: LimitKey, named: &NamedTenants) {
         let (found, needed) = match key {
             LimitKey::Workspace => (named.workspace, "its path needs {workspace}"),
@@ -214,8 +214,8 @@ impl Checker<'_> {
             };
             keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
         };
-        // A request without a valid token is charged to its address, and so is one whose tenant
-        // cannot be looked up.
+        // A request without a valid token is charged to its address, and so is one whose tenant a
+        // remote directory cannot look up.
         let may_be_by_address = |route: &Route| route.needs_token || may_lack_tenant(route);
         if self.is_file() && !routes.iter().any(may_be_by_address) {
             return Vec::new();
@@ -272,7 +272,7 @@ impl Checker<'_> {
     }
 }
 
-/// A plan's or a tenant's own values, put onto the limits they name.
+/// The quotas that result from a plan's or a tenant's own values of limits.
 fn quotas(
     document: &Document,
     values: &[(Spanned<String>, Values)],
@@ -306,7 +306,7 @@ fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
     all.iter().map(name).collect()
 }
 
-/// The place of `name` among the known, or an error with a suggestion.
+/// The index of `name` among the known names; reports an unknown one with a suggestion.
 fn lookup(
     document: &Document,
     name: &Spanned<String>,
@@ -325,7 +325,7 @@ fn lookup(
     found
 }
 
-/// A quota with other values; nothing where they belong to another algorithm, or are none.
+/// A quota with other values; none where they belong to another algorithm, or there are none.
 fn with_values(quota: Quota, values: Values) -> Option<Quota> {
     match (quota, values) {
         (Quota::Rolling(own), Values { requests: Some(requests), rate: None, burst: None }) => {
@@ -341,7 +341,7 @@ fn with_values(quota: Quota, values: Values) -> Option<Quota> {
     }
 }
 
-/// A key as the settings write it.
+/// The word for a key in the settings.
 fn noun(key: LimitKey) -> &'static str {
     match key {
         LimitKey::Workspace => "workspace",
@@ -367,7 +367,7 @@ mod tests {
     const DIRECTORY: &str = "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\n\
         plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
 
-    /// The problems in the shipped settings after `from` has become `to`, and in a directory.
+    /// The problems in the shipped settings after replacing `from` by `to`, and in a directory.
     fn diagnostics(from: &str, to: &str, directory: &str) -> Vec<String> {
         assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
@@ -376,7 +376,7 @@ mod tests {
         let directory = Directory::read(&of_directory, &raw.settings.workspaces);
         let _ = check((&raw, &document), (&directory, &of_directory), SEED);
         let all = document.diagnostics().into_iter().chain(of_directory.diagnostics());
-        // The line depends on the file's comments, and is the reader's affair.
+        // Lines are left out: they depend on the comments in the shipped file.
         all.map(|diagnostic| diagnostic.message).collect()
     }
 
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn a_duplicate_route_is_reported() {
         let line = SHIPPED.lines().position(|line| line.starts_with("path = \"/v1/{*rest}\""));
-        // The line of its `[[routes]]`, counted from 1.
+        // The line number, from 1, of its `[[routes]]`.
         let line = line.unwrap() - 1;
         let found = of_settings("path = \"/dashboard/{*rest}\"", "path = \"/v1/{*rest}\"");
         let text = format!(
@@ -550,7 +550,7 @@ mod tests {
                 "\"workspace\"",
                 "unknown_limits needs limits with key = \"address\", which `workspace` has not",
             ),
-            // It would be charged twice for each request.
+            // The limit would be charged twice for each request.
             ("\"address\", \"address\"", "limit `address` is listed twice"),
         ] {
             let document = Document::new("g", &with(limits));

@@ -1,6 +1,6 @@
 //! Finds how much a limit allows a request. (core)
 //!
-//! Invariant: a tenant's own value comes before its plan's, and that before the limit's own.
+//! Invariant: a tenant's own value precedes its plan's value, which precedes the limit's default.
 //!
 //! Not here: what has been used (`limit`).
 
@@ -17,18 +17,18 @@ pub enum QuotaSource<'r> {
     Tenant,
     /// From this plan.
     Plan(&'r str),
-    /// From the limit itself.
+    /// From the limit's default.
     Limit,
 }
 
 impl Rules {
-    /// How much a limit allows those whom a request names, the most specific value first.
+    /// How much a limit allows the tenants of a request, by the most specific value.
     #[must_use]
     pub fn quota(&self, index: Index, limit: &Limit, identity: &Identity<'_>) -> Quota {
         self.sourced(index, limit, identity).0
     }
 
-    /// The same, and where the value comes from.
+    /// Like [`Rules::quota`], with the source of the value.
     #[must_use]
     pub fn sourced<'r>(
         &'r self,

@@ -1,14 +1,14 @@
-//! Says how long states outlive a change of rules, by a reload, a restart or an upgrade.
+//! Decides how long states are kept after a change of rules by a reload, a restart or an upgrade.
 //!
 //! # Invariants
 //!
-//! 1. A window that has grown finds all that it reaches back to, as far as that was kept when it
-//!    grew: until it is over, nothing is dropped.
+//! 1. A window that became longer counts every request that was stored when it changed: for the
+//!    length of the new window, no state is dropped.
 //!
 //! # Not here
 //!
-//! What is dropped otherwise (`limit::memory`). Rates need nothing here: each state is kept for
-//! the slowest there is.
+//! What is dropped otherwise (`limit::memory`). Rates need nothing here: each bucket is kept for
+//! the slowest rate.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use crate::limit::Quota;
 use crate::limit::memory::Store;
 use crate::rules::{self, Rules};
 
-/// How long the states of some rules are kept. Of rules that nothing is known of: no longer than
-/// each state says itself.
+/// How long rules keep states. The default is for unknown rules: no longer than each state itself
+/// requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// The windows of limits that have one, by name.
+    /// The window of each limit that has one, by the limit's name.
     windows: Vec<(String, Duration)>,
 }
 
 impl Retention {
-    /// That of `rules`.
+    /// The retention of `rules`.
     #[must_use]
     pub fn of(rules: &Rules) -> Self {
         let window = |limit: &rules::Limit| match limit.quota {
@@ -38,7 +38,7 @@ impl Retention {
         Self { windows: rules.limits.iter().filter_map(window).collect() }
     }
 
-    /// Makes `store`, whose states were kept so, retain all that `rules` may still need.
+    /// Makes `store`, whose states were kept under `self`, keep all that `rules` may still need.
     pub fn retain_in(&self, store: &Store, rules: &Rules, now: Tick) {
         store.keep_until(now.plus(self.longest_grown(&Self::of(rules))));
     }
@@ -69,11 +69,11 @@ mod tests {
     const KEYS: u8 = 3;
     const RATES: [u32; 3] = [1, 7, 50];
 
-    /// One step of a random story.
+    /// One step of a random sequence.
     #[derive(Clone, Debug)]
     enum Step {
         Wait(u64),
-        /// Of a window where there is no rate, else of a bucket by the rate of its plan now.
+        /// Charges a window if there is no rate, else a bucket with the current rate of its plan.
         Charge(u8, Option<usize>, u32),
         Grow,
         Sweep,
@@ -117,7 +117,7 @@ mod tests {
         (0..store.shards()).for_each(|nth| store.sweep(nth, now));
     }
 
-    /// Where every key stands by each rate and by the window.
+    /// What every key has left, under each rate and under the window.
     fn usages(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
         let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
         let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| check(name, quota)));
@@ -147,8 +147,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
-        /// Beside a store that is swept and carried over stands one that forgets nothing but, when
-        /// a window grows, what was over by then.
+        /// Compares a store that is swept and transferred with one that drops states only when a
+        /// window grows, and then only those that had expired.
         #[test]
         fn sweeps_restarts_and_upgrades_forget_no_state_that_could_decide_a_request(
             steps in prop::collection::vec(step(), 1..120),
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// The rules of two plans, one with a slow refill, where `in_a` is on `plan` by the file.
+    /// Rules with two plans, one with a slow refill; the directory file has `in_a` on `plan`.
     fn rules(plan: &str) -> Rules {
         let shipped = include_str!("../../../config/gateway.toml");
         let values = |rate| format!("limits.instance = {{ rate = {rate}, burst = 200 }}\n");
@@ -203,8 +203,8 @@ mod tests {
         rules
     }
 
-    /// What `in_a` has left, ten sweeps of seconds after it used all of a fast plan, where the
-    /// question after that is `later`.
+    /// What `in_a` has left by the second check, ten seconds and ten sweeps after the first check
+    /// has used the whole burst of a fast plan.
     fn left_after_a_move(rules: [&Rules; 2], checks: [LimitCheck; 2]) -> u32 {
         let store = Store::with_shards(100, 2);
         let now = Tick(1_000_000_000_000);

@@ -1,17 +1,17 @@
-//! Says whose request it is: which workspace, organisation and instance, or else which address.
-//! (core)
+//! Finds the workspace, organisation and instance of a request, or else its address. (core)
 //!
-//! Identifiers come from the route and the host; the directory adds who belongs to whom.
+//! Identifiers come from the path, the host and the token; the directory has the organisation of a
+//! workspace and the workspace of an instance.
 //!
 //! # Invariants
 //!
 //! 1. Every limit of a route has a key to charge: a tenant, or else the client's address.
-//! 2. An organisation is the one of the path, else the directory's, else the token's, else the
-//!    workspace's own.
+//! 2. The organisation is taken from the path, else from the directory, else from the token; else
+//!    the workspace counts as an organisation of its own.
 //!
 //! # Not here
 //!
-//! How much each may use (`rules`), whether a token reaches what a request names (`auth`).
+//! How much each may use (`rules::quota`), which tenants a token reaches (`identity::auth`).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,10 +22,10 @@ use crate::limit::key::{Owner, Scope, Seed};
 use crate::request::client_address::network_of;
 use crate::request::route::Index;
 
-/// What the name of a workspace's own organisation begins with: no identifier has a colon.
+/// The prefix of the name of a workspace's own organisation; no identifier has a colon.
 pub const LONE: &str = "workspace:";
 
-/// Who the directory knows, ready to be charged.
+/// The tenants in a directory file, ready to be charged.
 #[derive(Clone, Default)]
 pub struct Tenants {
     pub(crate) workspaces: HashMap<Box<str>, Tenant>,
@@ -38,17 +38,17 @@ pub struct Tenants {
 pub struct Tenant {
     /// Its identifier.
     pub name: Arc<str>,
-    /// What its states are found by.
+    /// Its part of the keys of its states.
     pub owner: Owner,
-    /// What it belongs to: a workspace's organisation, an instance's workspace.
+    /// Its parent: a workspace's organisation, an instance's workspace.
     pub parent: Option<Box<str>>,
     /// Its own plan.
     pub plan: Option<Index>,
-    /// Its own values, by limit.
+    /// The values of limits that it overrides.
     pub quotas: Vec<(Index, Quota)>,
 }
 
-/// The entries of those whom one request names, as a directory answered that was asked.
+/// The entries of the tenants that one request names, from a remote directory.
 #[derive(Clone, Debug, Default)]
 pub struct TenantEntries {
     /// The workspace's.
@@ -59,7 +59,7 @@ pub struct TenantEntries {
     pub instance: Option<Arc<Tenant>>,
 }
 
-/// Whom a request's target or its token names: identifiers already.
+/// The tenants that a request's target or token names; all are valid identifiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantRefs<'n> {
     /// The workspace, from the path or from a token.
@@ -68,27 +68,27 @@ pub struct TenantRefs<'n> {
     pub organisation: Option<&'n str>,
     /// The instance, from the host.
     pub instance: Option<&'n str>,
-    /// The organisation, from a token: where neither path nor directory says which.
+    /// The organisation, from a token: used where neither path nor directory has one.
     pub claimed_organisation: Option<&'n str>,
 }
 
 /// A tenant or address that can be charged.
 #[derive(Clone)]
 pub struct Subject<'t> {
-    /// The identifier or the address, as logs and the admin listener have it.
+    /// The identifier or address, as in logs and on the admin listener.
     pub name: Arc<str>,
-    /// What its states are found by.
+    /// Its part of the keys of its states.
     pub owner: Owner,
-    /// Its entry, where the directory has one.
+    /// Its entry in the directory, if there is one.
     pub tenant: Option<&'t Tenant>,
 }
 
-/// Everybody whom one request could be charged to.
+/// All tenants that one request may be charged to.
 #[derive(Clone)]
 pub struct Identity<'t> {
-    /// The workspace, from the route or by way of the instance.
+    /// The workspace, from the request or from the instance's entry.
     pub workspace: Option<Subject<'t>>,
-    /// The organisation, from the route or by way of the workspace.
+    /// The organisation, from the request or from the workspace's entry.
     pub organisation: Option<Subject<'t>>,
     /// The instance, from the host.
     pub instance: Option<Subject<'t>>,
@@ -107,7 +107,7 @@ impl Tenants {
         }
     }
 
-    /// Puts together whom a request names.
+    /// Combines the references of a request with the entries of the file.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {
         Identity::of(seed, names, |scope, name| match scope {
@@ -119,7 +119,7 @@ impl Tenants {
 }
 
 impl TenantEntries {
-    /// Puts together whom a request names, which is whom these entries were asked for.
+    /// Combines the references of a request with its entries, which were fetched for them.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {
         Identity::of(seed, names, |scope, _| match scope {
@@ -157,17 +157,17 @@ impl<'t> Identity<'t> {
     }
 }
 
-/// Who belongs to whom, by all of a file, or by the entries that were asked for.
+/// The parents of tenants, from a directory file or from fetched entries.
 #[derive(Clone, Copy)]
 pub enum Parents<'e> {
-    /// Everybody whom a file knows.
+    /// All tenants of the file.
     File(&'e Tenants),
-    /// Those whom one request names.
+    /// The tenants that one request names.
     Directory(&'e TenantEntries),
 }
 
 impl<'e> Parents<'e> {
-    /// The organisation that the directory gives a workspace to.
+    /// The organisation of a workspace, by the directory.
     #[must_use]
     pub fn organisation_of(self, workspace: &str) -> Option<&'e str> {
         let tenant = match self {
@@ -177,7 +177,7 @@ impl<'e> Parents<'e> {
         parent_of(tenant, workspace)
     }
 
-    /// The workspace that the directory gives an instance to.
+    /// The workspace of an instance, by the directory.
     #[must_use]
     pub fn workspace_of(self, instance: &str) -> Option<&'e str> {
         let tenant = match self {
@@ -201,7 +201,7 @@ impl<'t> Subject<'t> {
         self.tenant.and_then(|tenant| tenant.parent.as_deref())
     }
 
-    /// The subject of an address: an IPv6 client owns its whole /64.
+    /// The subject of an address; an IPv6 address is charged as its /64.
     #[must_use]
     pub fn address(seed: &Seed, address: IpAddr) -> Self {
         let (name, owner) = match address.to_canonical() {
@@ -217,7 +217,7 @@ impl<'t> Subject<'t> {
     }
 }
 
-/// A workspace of unknown organisation is an organisation of its own.
+/// The organisation of its own that a workspace counts as, where its organisation is unknown.
 fn lone<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
     let owner = seed.owner(Scope::LoneWorkspace, workspace.name.as_bytes());
     Subject { name: format!("{LONE}{}", workspace.name).into(), owner, tenant: workspace.tenant }

@@ -1,4 +1,4 @@
-//! Reads which origins may read a plane's responses in a browser (CORS, of the Fetch standard).
+//! Reads which origins may read a plane's responses in a browser (CORS, WHATWG Fetch).
 
 use std::time::Duration;
 

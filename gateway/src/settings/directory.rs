@@ -1,4 +1,4 @@
-//! Reads where the directory of tenants is.
+//! Reads the source of the directory of tenants.
 //!
 //! Not here: its entries (`weir_common::directory`, `identity::directory`).
 
@@ -12,7 +12,7 @@ use crate::settings::values::{check_url, number, plain};
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectorySettings {
-    /// Where it is.
+    /// Its source.
     pub source: DirectorySource,
     /// What a tenant that the directory does not know is charged to.
     pub unknown: Unknown,
@@ -28,7 +28,7 @@ impl DirectorySettings {
     }
 }
 
-/// Where the directory is.
+/// The source of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorySource {
     /// A file.
@@ -40,7 +40,7 @@ pub enum DirectorySource {
 /// A directory over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpDirectory {
-    /// What the URL of every request begins with.
+    /// The prefix of the URL of every request.
     pub url: String,
     /// A file with a bearer token for it.
     pub token_file: Option<String>,
@@ -54,23 +54,24 @@ pub struct HttpDirectory {
     pub negative_ttl: Duration,
     /// How much longer an entry is used while the directory is unavailable.
     pub stale_for: Duration,
-    /// Cached entries.
+    /// The most entries in the cache.
     pub entries_max: usize,
 }
 
 /// What an identifier that the directory does not know is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// To itself, as if it were known.
+    /// To its own key, as a known one.
     OwnKey,
     /// To the client's address.
     ByAddress,
 }
 
-/// The file, where none is named.
+/// The default path of the file.
 const PATH: &str = "config/directory.toml";
 
-/// The directory, and the limits by address of requests that cannot be charged to a tenant.
+/// Reads the directory's settings, and the limits by address of requests that cannot be charged to
+/// a tenant.
 pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanned<String>>) {
     let over_http = table.choice(
         "source",
@@ -80,7 +81,7 @@ pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanne
     let at = table.at();
     let path = table.text("path", "file: its path, from the working directory.");
     if let Some(path) = path.as_ref().filter(|_| over_http) {
-        // An operator who leaves it there may expect that its domains are still served.
+        // An operator who keeps `path` may expect the domains in that file to be served still.
         table.fault_at(
             path.at,
             "`path` is used only with source = \"file\": with \"http\" instances have no domains \

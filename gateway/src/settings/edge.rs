@@ -1,6 +1,6 @@
 //! Reads the TLS listeners.
 //!
-//! Not here: what the files hold (`tls`).
+//! Not here: the content of the files (`tls`).
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,8 @@ use weir_common::config::document::table::Table;
 
 use crate::settings::values::{address, plain};
 
-/// One `[[server.https]]`: an address and one certificate. Of several of one address the name in
-/// the handshake (SNI) chooses; without a name it is the first.
+/// One `[[server.https]]`: an address and one certificate. Of several entries with one address, the
+/// name in the handshake (SNI) selects one; without a name it is the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Https {
     /// The address.

@@ -1,6 +1,6 @@
 //! Reads how clients authenticate.
 //!
-//! Not here: which routes need a token (`rules::compile`), whether one is valid (`auth`).
+//! Not here: which routes need a token (`rules::compile`), whether one is valid (`identity::auth`).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct IdentitySettings {
     pub organisation_claim: String,
     /// How long a request to an identity server may take.
     pub timeout: Duration,
-    /// Cached tokens that are valid.
+    /// The most valid tokens in the cache.
     pub cache_max: usize,
     /// A file with the root of the identity server's certificate, PEM.
     pub ca: Option<String>,
@@ -54,7 +54,7 @@ pub enum Verify {
 pub struct Jwt {
     /// The URL of the JWKS (RFC 7517).
     pub jwks_url: String,
-    /// What a token must have.
+    /// The issuer, audience, algorithms and times that a token must have.
     pub terms: Terms,
     /// How often the JWKS is fetched, apart from when a token names an unknown key.
     pub refresh: Duration,
@@ -79,7 +79,7 @@ pub struct Introspection {
     pub negative_ttl: Duration,
 }
 
-/// How clients authenticate, and the planes whose routes need a token.
+/// Reads how clients authenticate, and the planes whose routes need a token.
 pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<String>>) {
     let seconds = Duration::from_secs;
     let kinds = [("none", 0), ("jwt", 1), ("introspection", 2)];
@@ -136,7 +136,7 @@ pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<
     (settings, planes)
 }
 
-/// Signatures that can be verified.
+/// The signature algorithms that can be verified.
 const ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
 
 fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {

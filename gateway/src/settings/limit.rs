@@ -1,4 +1,4 @@
-//! Reads a limit: what it is kept for, its quota, and which values belong to which algorithm.
+//! Reads a limit: its key and its quota, with the values that each algorithm has.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
     RawLimit { key, quota, enforced }
 }
 
-/// Reports values that only the other algorithm has.
+/// Reports values that belong to the other algorithm.
 fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<Spanned<u64>>)]) {
     for (name, value) in values {
         if let Some(value) = value {

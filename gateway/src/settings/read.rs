@@ -1,4 +1,4 @@
-//! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
+//! Reads `gateway.toml`: each key with its bounds, its default and its description, in one place.
 
 use log::LevelFilter;
 use weir_common::config::document::table::Table;
@@ -18,7 +18,7 @@ use crate::settings::{
     Headers, Log, RawPlan, RawPlane, RawRoute, RawSettings, Settings, StoreSettings,
 };
 
-/// Reads `gateway.toml`; its problems stay in `document`.
+/// Reads `gateway.toml`; reports problems to `document`.
 #[must_use]
 pub fn read(document: &Document) -> Parsed<RawSettings> {
     document.read(raw_settings)
@@ -137,7 +137,7 @@ fn route(table: &mut Table<'_>) -> RawRoute {
     }
 }
 
-/// The spellings that a route accepts, by their names.
+/// Reads the names of the spellings that a route accepts.
 fn spellings(table: &mut Table<'_>) -> Spellings {
     const NAMES: [&str; 3] = ["trailing_slash", "escapes", "escaped_slash"];
     let given = table.texts(
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares each default of a schema with the active value, wherever there is one.
+    /// Compares each default of a schema with the active value, and collects those that differ.
     fn compare(schema: &Value, effective: &Value, path: &str, differ: &mut Vec<String>) {
         for (key, shape) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{key}");

@@ -74,7 +74,7 @@ fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) 
     }
 }
 
-/// Zero stops at once.
+/// Zero, the default, stops at once.
 fn shutdown_delay(table: &mut Table<'_>) -> Duration {
     let range = Duration::ZERO..=*WAIT.end();
     let doc = "How long a stop goes on accepting while /readyz is 503.";

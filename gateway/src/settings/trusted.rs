@@ -2,24 +2,23 @@
 //!
 //! # Invariants
 //!
-//! 1. A name matches however it is spelt: CGI and its heirs make one variable of `X-Forwarded-Port`
-//!    and `X_Forwarded_Port`, some of any byte that is no letter and no digit.
-//! 2. What frames a request, or says which host it is for, cannot be named.
+//! 1. A name matches in every spelling: CGI and similar interfaces map `X-Forwarded-Port` and
+//!    `X_Forwarded_Port` to one variable, and some treat every byte but letters and digits alike.
+//! 2. Headers that frame a request or name its host cannot be listed.
 //!
 //! # Not here
 //!
-//! Who is trusted (`server.trusted_proxies`), taking them off (`forwarding`), the headers that the
-//! gateway itself writes (`forwarding`).
+//! Who is trusted (`server.trusted_proxies`), removing the headers, and the headers that the
+//! gateway itself writes (`proxy::forwarding`).
 
 use std::borrow::Cow;
 
 use http::HeaderName;
 use weir_common::config::document::table::Table;
 
-/// Dropped from clients unless configured otherwise. Each is believed by servers or frameworks in
-/// common use, as the word of a proxy.
+/// The default. Common servers or frameworks trust each of these, as written by a proxy.
 const DEFAULT: [&str; 38] = [
-    // Where a request came from, and by which address, scheme, host, port, path.
+    // The client's address, and the scheme, host, port and path that it used.
     "Client-IP",
     "CF-Connecting-IP*",
     "CF-Visitor",
@@ -48,21 +47,21 @@ const DEFAULT: [&str; 38] = [
     "X-Rewrite-URL",
     "X-Scheme",
     "X-URL-Scheme",
-    // Who was authenticated, by a password or a certificate.
+    // Which user a password or a certificate has authenticated.
     "Remote-User",
     "SSL-Client-*",
     "X-Authenticated-*",
     "X-Client-Cert*",
     "X-Remote-*",
     "X-SSL-*",
-    // Another method than the one that routes and limits have seen.
+    // Another method than the one that route and limits were chosen by.
     "X-HTTP-Method",
     "X-HTTP-Method-Override",
     "X-Method-Override",
     "X-Override-Method",
 ];
 
-/// What a request cannot do without: without its framing the next begins elsewhere.
+/// Headers that every request needs: without its framing, the next request would be misread.
 const KEPT: [&str; 8] = [
     "connection",
     "content-length",
@@ -77,9 +76,9 @@ const KEPT: [&str; 8] = [
 /// The headers that trusted proxies alone may send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedHeaders {
-    /// Whole names, folded and in order.
+    /// Whole names, normalised and sorted.
     names: Vec<String>,
-    /// Beginnings of names, folded.
+    /// Prefixes of names, normalised.
     beginnings: Vec<String>,
 }
 
@@ -96,7 +95,7 @@ impl TrustedHeaders {
         all
     }
 
-    /// Whether a name, in lower case, is one of them.
+    /// Whether a name in lower case matches.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let name = folded(name);
@@ -105,7 +104,8 @@ impl TrustedHeaders {
     }
 }
 
-/// A name as servers see it that make a variable of it.
+/// Normalises a name like servers that map it to a variable: `-` for each character but ASCII
+/// letters and digits.
 #[must_use]
 pub fn folded(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

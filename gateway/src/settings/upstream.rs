@@ -1,6 +1,6 @@
 //! Reads an upstream: its servers, timeouts, TLS, health checks and ejection.
 //!
-//! Not here: the files of its TLS (`upstream::credentials`), which server is chosen (`upstream`).
+//! Not here: the files of its TLS (`upstream::credentials`), which server is picked (`upstream`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::settings::values::{number, plain, plain_all, small};
 pub struct UpstreamSettings {
     /// Its name.
     pub name: String,
-    /// `host:port`, each.
+    /// Its servers, each as `host:port`.
     pub servers: Vec<String>,
     /// Its version of HTTP.
     pub speaks: Speaks,
     /// TLS to its servers; plain where not given.
     pub tls: Option<Tls>,
-    /// To open a connection.
+    /// The deadline for opening a connection.
     pub connect_timeout: Duration,
-    /// Between two reads of a response, the first of which waits for its head.
+    /// The longest time between two reads of a response, of which the first waits for its head.
     pub read_timeout: Duration,
-    /// Between two writes of a request.
+    /// The longest time between two writes of a request.
     pub write_timeout: Duration,
     /// How long a connection is kept for the next request.
     pub idle_timeout: Duration,
-    /// How long a tunnel, such as a WebSocket, may be silent both ways.
+    /// How long a tunnel, such as a WebSocket, may be silent in both directions.
     pub tunnel_timeout: Duration,
-    /// Servers tried when one does not let us connect.
+    /// The most servers tried when a connection fails.
     pub tries: usize,
     /// Health checks; none where not given.
     pub health: Option<Health>,
@@ -41,7 +41,7 @@ pub struct UpstreamSettings {
 }
 
 impl UpstreamSettings {
-    /// Its servers, each with the path of its setting.
+    /// Its servers, each with the path of its setting, as `upstreams.control.servers[0]`.
     pub fn servers(&self) -> impl Iterator<Item = (String, &String)> {
         let path = |nth| format!("upstreams.{}.servers[{nth}]", self.name);
         self.servers.iter().enumerate().map(move |(nth, server)| (path(nth), server))
@@ -60,7 +60,7 @@ pub enum Speaks {
     Http1,
     /// HTTP/2, without TLS by prior knowledge.
     Http2,
-    /// What both ends agree on by ALPN.
+    /// The one that ALPN negotiates.
     Either,
 }
 
@@ -73,7 +73,7 @@ pub struct Tls {
     pub ca: Option<String>,
     /// A file with the gateway's client certificate.
     pub certificate: Option<String>,
-    /// A file with the private key to that.
+    /// A file with the private key of that certificate.
     pub key: Option<String>,
 }
 
@@ -97,12 +97,12 @@ pub struct Health {
 pub struct Ejection {
     /// Consecutive failed requests before a server is ejected; 0 is never.
     pub failures: u32,
-    /// How long, the first time.
+    /// How long the first ejection lasts.
     pub pause: Duration,
-    /// How long at most.
+    /// The longest ejection.
     pub pause_max: Duration,
-    /// Whether its own responses 502, 503 and 504 are failures. A tenant that knows a path with
-    /// such a response can then eject a server for all tenants.
+    /// Whether responses 502, 503 and 504 of the server itself are failures. A tenant that knows a
+    /// path with such a response can then eject the server for all tenants.
     pub gateway_errors: bool,
 }
 
@@ -174,7 +174,8 @@ pub(super) fn upstream(name: &Spanned<String>, table: &mut Table<'_>) -> Upstrea
     }
 }
 
-/// Without a name Pingora does not check the name of a certificate.
+/// Reports a wrong `server_name`, and addresses without one: for these Pingora would not check the
+/// name in the certificate.
 fn check_names(
     table: &Table<'_>,
     servers: &[Spanned<String>],
@@ -198,7 +199,7 @@ fn check_names(
     }
 }
 
-/// Whether `text` is an address with a port, and no name.
+/// Whether the host of `text` is an address and not a name.
 fn is_address(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
     text.parse::<SocketAddr>().is_ok() || host.parse::<std::net::IpAddr>().is_ok()
@@ -241,7 +242,7 @@ fn ejection(table: &mut Table<'_>) -> Ejection {
         let (long, most) = (shown(pause), shown(pause_max));
         table.fault(format!("`pause` must be at most `pause_max`, which is {most}, not {long}"));
     }
-    // Off by default: a tenant that knows a path with such a response could eject a server for all.
+    // Off by default: a tenant that knows a path with such a response could eject a shared server.
     let doc = "Whether its own responses 502, 503 and 504 are failures.";
     Ejection {
         failures,

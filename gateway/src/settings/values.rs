@@ -49,8 +49,8 @@ pub(super) fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet
     texts.iter().filter_map(network).collect()
 }
 
-/// The URL of a server that is trusted; reported where others could answer in its place. `instead`
-/// says what to do rather than to write a password into it.
+/// Checks the URL of a trusted server; reports one where another host could impersonate it.
+/// `instead` is what to do instead of writing a password into the URL.
 pub(super) fn check_url(
     table: &Table<'_>,
     key: &str,

@@ -3,7 +3,7 @@
 //! Names and units follow Prometheus' conventions. No label ever names a tenant, a path or a
 //! client: `GET /top` of the admin listener lists the busiest keys.
 //!
-//! Not here: when something is counted, which stands where it happens.
+//! Not here: when something is counted; the code where it happens does that.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -146,7 +146,7 @@ pub struct LimitMeter {
     pub admit: IntCounter,
     /// Requests it refused.
     pub refuse: IntCounter,
-    /// Requests it would have refused, were it enforced.
+    /// Requests it would have refused if it were enforced.
     pub would_refuse: IntCounter,
 }
 

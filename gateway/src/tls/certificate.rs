@@ -1,13 +1,13 @@
-//! Reads certificates and keys, and says what is wrong with them.
+//! Reads certificates and keys, and reports what is wrong with them.
 //!
 //! # Invariants
 //!
-//! 1. A key that does not belong to its certificate is never taken.
-//! 2. No message has anything of a key in it.
+//! 1. A key that does not belong to its certificate is never accepted.
+//! 2. No message contains any part of a key.
 //!
 //! # Not here
 //!
-//! Which certificate a client is shown (`names`), where the files are (`tls`).
+//! Which certificate a client gets (`sni`), where the files are (`tls`).
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// A certificate with its key.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// What handshakes are made with.
+    /// The chain and key for handshakes.
     pub(super) certified: Arc<CertifiedKey>,
     /// The host names it is for, in lower case; a wildcard begins with `*.`.
     pub(super) names: Vec<String>,
-    /// When it is over, in Unix seconds.
+    /// When it expires, in Unix seconds.
     pub(super) expires: i64,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 
 /// The private key of a PEM text.
 pub(super) fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
-    // What the reader says of a line could quote it.
+    // The parser's error could quote a line of the key.
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
         if pem.contains("ENCRYPTED") {
             "is encrypted: `openssl pkey` writes it as it is read here".to_owned()
@@ -52,7 +52,7 @@ pub(super) fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// A certificate, what stands between it and its root, and its key.
+/// Combines a certificate, the chain to its root, and its key.
 pub(super) fn pair(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

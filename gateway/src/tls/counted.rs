@@ -1,4 +1,4 @@
-//! A socket that counts what it has taken: TLS accepts bytes also while its socket takes none.
+//! Counts the bytes that the kernel accepts below TLS, which buffers writes while it accepts none.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,7 +20,7 @@ impl CountedSocket {
         Self { socket, taken: 0 }
     }
 
-    /// Bytes that the kernel has taken from us since the connection was accepted.
+    /// Bytes that the kernel has accepted from us since the connection was opened.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken

@@ -1,13 +1,13 @@
-//! Decides which certificate a client is shown.
+//! Decides which certificate a client gets.
 //!
 //! # Invariants
 //!
-//! 1. A name is looked for as it stands, then as a wildcard over its first label, and no deeper.
-//! 2. A client that names no server, or an unknown one, gets the first certificate.
+//! 1. A name is looked up exactly, then as a wildcard for its first label, and no deeper.
+//! 2. A client that sends no server name, or an unknown one, gets the first certificate.
 //!
 //! # Not here
 //!
-//! The certificates (`tls::certificate`), shaking hands (`tls`).
+//! The certificates (`tls::certificate`), handshakes (`tls`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ pub(super) struct CertificateNames<C> {
 }
 
 impl<C: Clone> CertificateNames<C> {
-    /// The certificate of clients that name no server, or an unknown one.
+    /// `first` is for clients that send no server name, or an unknown one.
     pub(super) fn new(first: C) -> Self {
         Self { first, by_name: HashMap::new() }
     }
 
-    /// Adds a certificate's name; false where another has it already.
+    /// Adds a certificate's name; false where another certificate has it already.
     pub(super) fn add(&mut self, name: &str, certificate: C) -> bool {
         if self.by_name.contains_key(name) {
             return false;
@@ -37,7 +37,7 @@ impl<C: Clone> CertificateNames<C> {
         true
     }
 
-    /// The one for a name.
+    /// The certificate for a name.
     fn of(&self, name: Option<&str>) -> &C {
         let found = name.map(str::to_ascii_lowercase).and_then(|name| {
             let wildcard = || name.split_once('.').map(|(_, parent)| format!("*.{parent}"));

@@ -1,11 +1,11 @@
-//! One address of a server, and how it fares.
+//! One address of a server, with its health and its record of failures.
 //!
-//! A name may lead to several addresses, and one of them may fail alone: health checks and
-//! ejection are about an address, never about all that a name leads to.
+//! A name may resolve to several addresses, and one of them may fail alone: health checks and
+//! ejection apply to each address, never to all addresses of a name together.
 //!
 //! # Not here
 //!
-//! Which address is taken (`upstream`), when one is ejected (`ejection`).
+//! Which address is picked (`upstream`), when one is ejected (`ejection`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,20 +18,20 @@ use crate::upstream::ejection::{Change, Permission, Record};
 
 /// One address of a server.
 pub struct Address {
-    /// Where it is.
+    /// The address and port.
     pub socket: SocketAddr,
     is_healthy: AtomicBool,
-    /// Whether the last connection that was tried was not made.
+    /// Whether the last attempt to connect failed.
     is_unreachable: AtomicBool,
-    /// Answers in a row that were not as `is_well` has it.
+    /// Consecutive results of health checks that contradict `is_healthy`.
     against: AtomicU32,
     record: Mutex<Record>,
-    /// Whether the record is other than a fresh one: what is asked first, without the lock.
-    is_unhealthy: AtomicBool,
+    /// Whether the record differs from a fresh one; read first, without the lock.
+    has_failures: AtomicBool,
 }
 
 impl Address {
-    /// An address of which nothing bad is known.
+    /// An address without failures.
     #[must_use]
     pub fn new(socket: SocketAddr) -> Self {
         Self {
@@ -40,28 +40,28 @@ impl Address {
             is_unreachable: AtomicBool::new(false),
             against: AtomicU32::new(0),
             record: Mutex::default(),
-            is_unhealthy: AtomicBool::new(false),
+            has_failures: AtomicBool::new(false),
         }
     }
 
-    /// Whether health checks let it have requests.
+    /// Whether it is healthy by health checks.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.is_healthy.load(Ordering::Relaxed)
     }
 
-    /// Whether the last connection that was tried was not made.
+    /// Whether the last attempt to connect failed.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.is_unreachable.load(Ordering::Relaxed)
     }
 
-    /// Records whether a connection was made.
+    /// Records whether a connection was established.
     pub(super) fn connected(&self, connected: bool) {
         self.is_unreachable.store(!connected, Ordering::Relaxed);
     }
 
-    /// Records the result of a health check. True where `is_healthy` changed.
+    /// Records the result of a health check. Returns whether `is_healthy` changed.
     pub fn checked(&self, healthy: bool, health: &crate::settings::upstream::Health) -> bool {
         if healthy {
             self.connected(true);
@@ -80,20 +80,20 @@ impl Address {
         true
     }
 
-    /// How long at least until health checks find it healthy, should it be so now.
+    /// The shortest time until health checks can make it healthy again.
     pub(super) fn healthy_in(&self, health: &crate::settings::upstream::Health) -> Duration {
         let against = self.against.load(Ordering::Relaxed);
         health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
     }
 
-    /// Whether it is ejected, for having failed requests.
+    /// Whether it is ejected.
     #[must_use]
     pub fn is_ejected(&self) -> bool {
-        self.is_unhealthy() && !matches!(*self.record(), Record::Fine { .. })
+        self.has_failures() && !matches!(*self.record(), Record::Fine { .. })
     }
 
-    fn is_unhealthy(&self) -> bool {
-        self.is_unhealthy.load(Ordering::Relaxed)
+    fn has_failures(&self) -> bool {
+        self.has_failures.load(Ordering::Relaxed)
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -102,12 +102,12 @@ impl Address {
 
     fn keep(&self, mut kept: MutexGuard<'_, Record>, record: Record) {
         *kept = record;
-        self.is_unhealthy.store(record != Record::default(), Ordering::Relaxed);
+        self.has_failures.store(record != Record::default(), Ordering::Relaxed);
     }
 
     /// Whether it may get the next request; records a probe as sent.
     pub(super) fn admits(&self, policy: &crate::settings::upstream::Ejection, now: Tick) -> bool {
-        if !self.is_unhealthy() {
+        if !self.has_failures() {
             return true;
         }
         let record = self.record();
@@ -121,7 +121,7 @@ impl Address {
         }
     }
 
-    /// Takes note that it failed a request. `may_eject` is false where no other could take over.
+    /// Records a failed request. `may_eject` is false if no other address can take over.
     pub(super) fn failed(
         &self,
         policy: &crate::settings::upstream::Ejection,
@@ -136,7 +136,7 @@ impl Address {
 
     /// Records a success.
     pub(super) fn succeeded(&self) -> Option<Change> {
-        if !self.is_unhealthy() {
+        if !self.has_failures() {
             return None;
         }
         let record = self.record();

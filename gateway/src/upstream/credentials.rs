@@ -1,14 +1,14 @@
-//! What the files of an upstream's TLS hold: whom we believe there, and what we show.
+//! The files of an upstream's TLS: the roots that the gateway trusts, and its client certificate.
 //!
 //! # Invariants
 //!
-//! 1. What Pingora would stumble over when a connection is made is an error in the configuration
-//!    instead, with its place.
+//! 1. Files that would make Pingora fail at a connection are reported as configuration errors, with
+//!    their place in the settings.
 //! 2. A private key is never printed.
 //!
 //! # Not here
 //!
-//! Connecting (`upstream`), when the files are read again (`background`).
+//! Connecting (`upstream`), when the files are read again (`operations::background`).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -26,7 +26,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::settings::upstream::UpstreamSettings;
 
-/// What the files of one upstream hold, as DER.
+/// The content of one upstream's files, as DER.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Credentials {
     roots: Vec<Vec<u8>>,
@@ -40,7 +40,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Reads an upstream's files. What is wrong with them is left in `document`.
+/// Reads an upstream's files, and reports problems to `document`.
 #[must_use]
 pub fn read(upstream: &UpstreamSettings, document: &Document) -> Credentials {
     let Some(tls) = &upstream.tls else { return Credentials::default() };
@@ -69,7 +69,7 @@ impl File<'_> {
         self.document.fault_in(&self.key, format!("`{}`: {why}", self.path));
     }
 
-    /// Its text; nothing where it cannot be read, which is then reported.
+    /// Its text; a file that cannot be read is reported.
     fn text(&self) -> Option<String> {
         let read = files::read(Path::new(&self.path));
         read.map_err(|why| self.fault(&format!("cannot be read: {why}"))).ok()
@@ -102,7 +102,7 @@ fn roots(file: &File<'_>) -> Vec<Vec<u8>> {
     roots
 }
 
-/// A chain and the key to its first certificate.
+/// A chain, and the private key of its first certificate.
 fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
     let chain = chain_file.certificates();
     let Some(text) = key_file.text().filter(|_| !chain.is_empty()) else {
@@ -125,21 +125,21 @@ fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 impl Credentials {
-    /// The roots that a server's certificate must lead to; the system's where there are none.
+    /// The roots that a server's certificate must chain to; none for the system's roots.
     #[must_use]
     pub fn ca(&self) -> Option<Arc<CaType>> {
         let roots = || self.roots.iter().map(|root| WrappedX509::new(root.clone(), parse_x509));
         (!self.roots.is_empty()).then(|| roots().collect())
     }
 
-    /// What we show.
+    /// The client certificate, if there is one.
     #[must_use]
     pub fn shown(&self) -> Option<Arc<CertKey>> {
         let pair = || Arc::new(CertKey::new(self.chain.clone(), self.key.clone()));
         (!self.chain.is_empty()).then(pair)
     }
 
-    /// A number that other credentials do not have: connections are not shared between them.
+    /// A hash that differs between credentials: connections are not shared between them.
     #[must_use]
     pub fn number(&self, upstream: &str) -> u64 {
         let mut hasher = std::hash::DefaultHasher::new();

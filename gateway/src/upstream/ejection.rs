@@ -1,18 +1,19 @@
-//! Decides from the requests themselves whether a server gets more of them. (core)
+//! Ejects servers that fail requests (passive health checking). (core)
 //!
-//! A server that fails several in a row is ejected. When its pause is over one request decides: the
-//! server returns, or is ejected again for twice as long.
+//! A server with several consecutive failures is ejected. After its pause one request, a probe,
+//! decides: the server returns, or is ejected again for twice as long.
 //!
 //! # Invariants
 //!
-//! 1. A server is ejected after `failures` in a row and not before, and never while it is the last.
-//! 2. After a pause one request is let through, and no other until that one is over or another
-//!    pause has gone by.
-//! 3. A pause is twice the one before it, up to `pause_max`; a request that goes well ends it all.
+//! 1. A server is ejected after `failures` consecutive failures and not before, and never if no
+//!    other server can take over.
+//! 2. After a pause one probe is sent, and no other request until the probe has a result or another
+//!    pause has passed.
+//! 3. Each pause is twice the one before it, up to `pause_max`; a success resets the record.
 //!
 //! # Not here
 //!
-//! What counts as a failure (`proxy`), which server is taken (`upstream`).
+//! What counts as a failure (`proxy`), which server is picked (`upstream`).
 
 use std::time::Duration;
 
@@ -20,24 +21,24 @@ use weir_common::time::Tick;
 
 use crate::settings::upstream::Ejection;
 
-/// What is remembered of one server.
+/// The record of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// It gets requests.
     Fine {
-        /// The last ones that failed.
+        /// Consecutive failures so far.
         failed: u32,
     },
-    /// It is ejected, and gets none.
+    /// It is ejected, and gets no requests.
     Ejected {
-        /// When one may try again.
+        /// When a probe may be sent.
         until: Tick,
         /// How long this ejection lasts.
         pause: Duration,
     },
-    /// One request is out to see.
+    /// A probe is in flight.
     Probing {
-        /// When another may, should that one have no result.
+        /// When another probe may be sent if this one has no result.
         until: Tick,
         /// How long the ejection lasted.
         pause: Duration,
@@ -49,16 +50,16 @@ pub enum Record {
 pub enum Permission {
     /// As many requests as there are.
     Send,
-    /// This one, which decides; the record is to be kept.
+    /// This request, as a probe; the caller must store the record.
     Probe(Record),
-    /// None, unless there is no other server.
+    /// No requests, unless no other server is available.
     Ejected,
 }
 
-/// What became of a record.
+/// A change that the caller reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The server is ejected, for so long.
+    /// The server is ejected for this time.
     Ejected(Duration),
     /// It gets requests again.
     Returned,
@@ -71,7 +72,7 @@ impl Default for Record {
 }
 
 impl Record {
-    /// Whether requests may be sent.
+    /// Which requests may be sent at `now`.
     #[must_use]
     pub fn permission(self, policy: &Ejection, now: Tick) -> Permission {
         match self {
@@ -86,7 +87,7 @@ impl Record {
         }
     }
 
-    /// After a request that failed. `may_eject` is false where no other server could take over.
+    /// The record after a failed request. `may_eject` is false if no other server can take over.
     #[must_use]
     pub fn failed(self, policy: &Ejection, may_eject: bool, now: Tick) -> (Self, Option<Change>) {
         let eject = |pause: Duration| {
@@ -103,12 +104,12 @@ impl Record {
                 }
             }
             Self::Probing { pause, .. } => eject(pause.saturating_mul(2)),
-            // Of a request that began before the ejection, or for want of another server.
+            // The request started before the ejection, or no other server was available.
             Self::Ejected { .. } => (self, None),
         }
     }
 
-    /// After a request that went well.
+    /// The record after a successful request.
     #[must_use]
     pub fn succeeded(self) -> (Self, Option<Change>) {
         let change = match self {
@@ -136,8 +137,8 @@ mod tests {
         Tick(0).plus(Duration::from_secs(seconds))
     }
 
-    /// Plays `second what` after one another: `bad` and `good` requests, `alone` for a bad one
-    /// with no other server, and what is let through then: `send`, `probe` or `ejected`.
+    /// Plays steps of the form `second what`: `bad` and `good` are requests, `alone` is a bad one
+    /// with no other server; `send`, `probe` and `ejected` are expected permissions.
     fn check(policy: &Ejection, story: &str) {
         let mut record = Record::default();
         for step in story.split("  ").map(str::trim).filter(|step| !step.is_empty()) {
@@ -217,13 +218,13 @@ mod tests {
         Wait(u64),
     }
 
-    /// The reference: keeps all that happened, and derives each answer from the beginning.
+    /// The reference: stores every event, and derives each result from all of them.
     #[derive(Default)]
     struct History(Vec<(Tick, &'static str)>);
 
     impl History {
-        /// When and for how long it was last ejected, if it has not returned since, and when
-        /// a probe was let through last.
+        /// The consecutive failures; when and for how long it was last ejected, if it has not
+        /// returned since; and when the last probe was sent.
         fn read(&self) -> (u32, Option<(Tick, Duration)>, Option<Tick>) {
             let (mut row, mut ejected, mut probe) = (0, None, None);
             for (when, what) in &self.0 {

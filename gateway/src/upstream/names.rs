@@ -1,13 +1,14 @@
-//! Finds out where the names of servers lead.
+//! Resolves the names of servers.
 //!
 //! # Invariants
 //!
-//! 1. Names are looked up at the same time, and a slow one delays no other.
-//! 2. Nothing that a configuration waits for takes longer than `LOOKUP_WAIT`.
+//! 1. Names are resolved concurrently; a slow one delays no other.
+//! 2. A start or a reload waits for names no longer than `LOOKUP_WAIT`.
 //!
 //! # Not here
 //!
-//! When names are looked up (`background`), what becomes of what a server had before (`upstream`).
+//! When names are resolved (`operations::background`), what happens to a server's earlier addresses
+//! (`upstream`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -21,17 +22,17 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_common::log::events;
 
-/// How long a start or a reload waits for names, all together. Resolvers commonly ask their first
-/// name server again after as long.
+/// How long a start or a reload waits for all names together. Resolvers commonly retry their
+/// first name server after this time.
 pub const LOOKUP_WAIT: Duration = Duration::from_secs(5);
 
-/// Where a name leads, or why it leads nowhere.
+/// The addresses of a name, or why it does not resolve.
 pub type Resolved = Result<Vec<SocketAddr>, String>;
 
-/// Where names lead.
+/// The result of each lookup, by name.
 pub type Places = HashMap<String, Resolved>;
 
-/// Looks a name up, as the system does.
+/// Resolves a name by the system's resolver.
 pub async fn look_up(name: String) -> Resolved {
     match tokio::net::lookup_host(&name).await.map(Vec::from_iter) {
         Ok(addresses) if addresses.is_empty() => Err("it has no address".to_owned()),
@@ -39,7 +40,7 @@ pub async fn look_up(name: String) -> Resolved {
     }
 }
 
-/// Looks `names` up by `find`; who has not been found `within` that time leads nowhere.
+/// Resolves `names` by `find`; a name that takes longer than `within` fails.
 pub async fn all<F>(names: BTreeSet<String>, within: Duration, find: fn(String) -> F) -> Places
 where
     F: Future<Output = Resolved> + Send + 'static,
@@ -54,7 +55,7 @@ where
     lookups.join_all().await.into_iter().collect()
 }
 
-/// Looks a name up in the background: an answer that comes late is taken all the same.
+/// Resolves a name in the background: logs a late lookup, and still uses its result.
 pub async fn at_leisure(name: String) -> (String, Resolved) {
     let mut lookup = pin!(look_up(name.clone()));
     let found = match timeout(LOOKUP_WAIT, &mut lookup).await {
@@ -67,7 +68,7 @@ pub async fn at_leisure(name: String) -> (String, Resolved) {
     (name, found)
 }
 
-/// Tells the operator of a name that leads nowhere.
+/// Logs that a name does not resolve.
 pub fn warn(name: &str, why: &str) {
     let fields = [("server", json!(name)), ("error", json!(why))];
     events::event(Level::Warn, "upstream name resolution failed", &fields);

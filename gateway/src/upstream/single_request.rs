@@ -1,8 +1,9 @@
-//! Single requests of our own: health checks, and calls of the admin listener.
+//! Single requests that the gateway itself sends: health checks, and the command line's calls to
+//! the admin listener.
 //!
-//! One request, one connection, one deadline over all of it.
+//! Each has a connection of its own, and one deadline over all of it.
 //!
-//! Not here: questions with an answer that is made something of (`http_client`).
+//! Not here: requests to identity servers and directories (`identity::http_client`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +16,10 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::RequestHeader;
 
-/// An answer's body is read up to this; what is beyond is of no use to us.
+/// A body is read up to about this size; the rest is ignored.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
     /// The method.
@@ -33,11 +34,11 @@ pub struct Request<'r> {
     pub body: &'r [u8],
 }
 
-/// A `GET` of `/`, to be filled in.
+/// A `GET` of `/`, as a base for other requests.
 pub const GET: Request<'static> =
     Request { method: "GET", host: "localhost", path: "/", token: None, body: b"" };
 
-/// What is answered.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub struct ServerResponse {
     /// The status.
@@ -46,7 +47,7 @@ pub struct ServerResponse {
     pub body: Vec<u8>,
 }
 
-/// Asks over plain HTTP/1.1, and waits for the whole answer no longer than `timeout`.
+/// Sends a request over HTTP/1.1 without TLS, and waits up to `timeout` for the whole response.
 pub async fn call(
     address: SocketAddr,
     request: &Request<'_>,
@@ -56,8 +57,7 @@ pub async fn call(
     send(&Connector::new(None), &peer, request, timeout).await
 }
 
-/// Sends to `peer` on a connection of its own, and waits for the whole answer no longer than
-/// `timeout`.
+/// Sends a request to `peer`, and waits up to `timeout` for the whole response.
 pub async fn send(
     connector: &Connector,
     peer: &HttpPeer,
@@ -68,7 +68,7 @@ pub async fn send(
     answer.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no answer in time"))
 }
 
-/// Why there is no answer, in words for an operator: Pingora's own repeat themselves.
+/// Why there is no response, in words for an operator: Pingora's own messages are repetitive.
 #[must_use]
 pub fn cause(error: &Error) -> String {
     let cause = error.root_cause();
@@ -100,7 +100,7 @@ async fn exchange(
         head.insert_header("Host", request.host)?;
         head.insert_header("Connection", "close")?;
     } else {
-        // HTTP/2 names the host in `:authority`, and some servers refuse to be told twice.
+        // HTTP/2 has the host in `:authority`, and some servers refuse a second `Host`.
         let scheme = if peer.is_tls() { "https" } else { "http" };
         let target = Uri::builder().scheme(scheme).authority(request.host);
         let target = target.path_and_query(request.path).build();

@@ -18,7 +18,7 @@ const EXPOSED: [&str; 8] = [
     "RateLimit-Policy",
 ];
 
-/// Everything that speaks to browsers.
+/// The CORS fields and `Vary`.
 fn cors_fields(answer: &Response) -> Vec<(String, String)> {
     let fields = answer.head.fields.iter().map(|(name, value)| (name.to_lowercase(), value));
     let relevant = fields.filter(|(name, _)| name.starts_with("access-control-") || name == "vary");

@@ -1,4 +1,4 @@
-//! A real browser with a page of another origin: what its script can read over HTTP/1.1 and
+//! A real browser with a page of another origin: what the page's script can read over HTTP/1.1 and
 //! HTTP/2.
 //!
 //! The page posts its report to the server that served it, so that no test drives the browser.
@@ -47,10 +47,10 @@ const until429 = async (target, options) => {
 })();
 "#;
 
-/// A browser starts slowly beside other tests.
+/// How many times the usual timeout a browser may take: it starts slowly beside other tests.
 const STARTS: u32 = 6;
 
-/// A browser that shows a page, and is gone with it.
+/// A browser with one page; killed on drop.
 struct Browser {
     _process: Process,
     _profile: Folder,
@@ -65,7 +65,7 @@ impl Browser {
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"])
             .args(["--no-first-run", "--disable-background-networking", "--disable-sync"])
             .args(["--disable-component-update", "--disable-dev-shm-usage"])
-            // The certificate is a test's own; what is tested is what a page may read.
+            // The certificate is self-made: only what a page may read is tested.
             .args(["--ignore-certificate-errors", "--remote-debugging-port=0"])
             .arg(format!("--user-data-dir={}", profile.path("profile").display()))
             .arg(url);
@@ -115,7 +115,7 @@ fn served(received: &Received, origin: &str) -> Answer {
         .field("Access-Control-Allow-Credentials", "true")
 }
 
-/// Checks what a page saw of an allowance of three.
+/// Checks a page's four responses under a limit of three requests.
 #[track_caller]
 fn check_story(answers: &Value) {
     let answers = answers.as_array().unwrap();

@@ -14,7 +14,7 @@ use super::{House, PROTOCOLS, Protocol};
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
-/// A house whose workspace has one request a minute, which it has made.
+/// A world whose workspace has used its one request a minute.
 #[track_caller]
 fn used_up() -> House {
     let house = House::with(|config| config.with("[limits.workspace]", "requests = 1"));
@@ -35,7 +35,7 @@ fn a_refusal_of_head_has_the_length_of_one_of_get_and_no_body() {
         assert_eq!(head.allowance().remaining, 0);
         head.retry_after();
         get.expect_problem(429);
-        // And the connection goes on behind it.
+        // The connection stays open after the response to HEAD.
         let url = house.url(protocol, TARGET);
         let output = house.curl(
             protocol,
@@ -43,7 +43,7 @@ fn a_refusal_of_head_has_the_length_of_one_of_get_and_no_body() {
         );
         assert_eq!(output.trim(), "1 0", "{protocol:?}");
     }
-    // To the byte: what comes next on the connection is the next answer.
+    // The next bytes on the connection are the next response: HEAD got no body.
     let mut client = house.world.client();
     for _ in 0..2 {
         client.call(&Request::new("HEAD", TARGET)).expect(429);
@@ -137,7 +137,7 @@ fn a_refused_request_gets_no_100_continue() {
         assert!(answer.interim.is_empty(), "{protocol:?}: {:?}", answer.interim);
         answer.expect_problem(429);
     }
-    // To the letter: the client that waits gets the refusal, and then the end.
+    // A raw client that waits for 100 Continue gets the refusal with `Connection: close`.
     let mut client = house.world.client();
     client.send(format!(
         "POST {TARGET} HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 5\r\n\
@@ -191,7 +191,7 @@ fn a_refusal_is_read_while_the_request_body_is_still_arriving() {
             let url = house.url(protocol, TARGET);
             let twice = ["-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url];
             let output = house.curl(protocol, &[&arguments[..], &twice].concat());
-            // A stream of HTTP/2 ends alone; a connection with an unread body cannot go on.
+            // HTTP/2 ends only the stream; an HTTP/1.1 connection with an unread body must close.
             let expected = if protocol == Protocol::Http2 { "1 0" } else { connects };
             assert_eq!(output.trim(), expected, "{protocol:?} {body}");
         }
@@ -202,8 +202,8 @@ fn a_refusal_is_read_while_the_request_body_is_still_arriving() {
     nghttp.args(["-v", "-d", "large", "-H", &host, &url]).current_dir(house.authority.root());
     let output = real::run(&mut nghttp).expect(0).stdout;
     let at = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what} in {output}"));
-    // RFC 9113, 8.1: the whole response, and then a reset with NO_ERROR, which asks the client to
-    // stop.
+    // RFC 9113, 8.1: the whole response, and then a reset with NO_ERROR, which tells the client to
+    // stop sending.
     assert!(at(":status: 429") < at("urn:weir:problem:rate-limited"), "{output}");
     assert!(at("urn:weir:problem:rate-limited") < at("recv RST_STREAM"), "{output}");
     assert!(at("recv RST_STREAM") < at("error_code=NO_ERROR"), "{output}");
@@ -220,7 +220,7 @@ fn an_early_response_is_read_before_the_request_body_is_sent() {
     house.world.control.always(early);
     for protocol in PROTOCOLS {
         for (target, status) in [(TARGET, 413), ("/v1/workspaces/ws_acme/webhooks", 502)] {
-            // Often enough to catch a response that is lost by chance.
+            // Several times, to catch a response that is lost by chance.
             for _ in 0..5 {
                 let arguments = ["-H", "Expect:", "--data-binary", "@large"];
                 let answer = house.call(protocol, &arguments, target);

@@ -1,4 +1,4 @@
-//! Refusals as real gRPC clients of PyPI and npm read them.
+//! Refusals as the gRPC clients of PyPI and npm read them.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{APP, House, PROTOCOLS, Protocol, readable};
 
 const TARGET: &str = "/weir.test.Echo/Unary";
 
-/// A gateway with one call in each window; if `used`, a call has used it up.
+/// A gateway that allows one call in each window; if `used`, that call has been made.
 #[track_caller]
 fn house(window: &str, used: bool) -> House {
     let house = House::with(|config| {
@@ -27,7 +27,7 @@ fn house(window: &str, used: bool) -> House {
     house
 }
 
-/// What a client sees, as it prints it.
+/// What a client prints about its call, as JSON.
 #[track_caller]
 fn seen(house: &House, mut client: Command, arguments: &[&str]) -> Value {
     client.args([&house.https, CONTROL]).arg(house.authority.path("ca.crt")).args(arguments);
@@ -77,7 +77,8 @@ fn real_grpc_clients_see_resource_exhausted_and_the_retry_delay() {
 fn a_retrying_grpc_client_waits_for_the_retry_delay() {
     let house = house("2s", true);
     let client = real::python("tests/real/grpc_refused.py");
-    // The upstream speaks no gRPC, so that the call fails; but it reaches it, on the second try.
+    // The upstream does not speak gRPC, so the call fails; but its second attempt reaches the
+    // upstream.
     seen(&house, client, &["unary", "retry"]);
     let requests = house.world.control.requests();
     let calls: Vec<_> = requests.iter().filter(|one| one.target() == TARGET.as_bytes()).collect();
@@ -85,7 +86,7 @@ fn a_retrying_grpc_client_waits_for_the_retry_delay() {
         calls.iter().map(|call| call.head.field("grpc-previous-rpc-attempts")).collect();
     assert!(tries == [Some("1")] || tries == [None], "{tries:?}");
     if tries == [None] {
-        // So slow a start that the window had passed: nothing was refused, nothing to wait for.
+        // The client started so slowly that the window had passed: its first attempt was admitted.
         let refused = |line: &Value| line["path"] == TARGET && line["status"] == 429;
         assert!(!house.world.gateway.access_log().json().iter().any(refused));
     }
@@ -101,8 +102,8 @@ fn a_call_from_a_page_is_refused_in_its_dialect_and_can_be_read_there() {
             ("application/grpc", "application/grpc"),
         ] {
             if protocol == Protocol::Http2 && sent == answered && !sent.contains("web") {
-                // This curl loses track of an answer that comes before it has sent its body; the
-                // clients above are those that are answered so.
+                // This curl cannot handle a response that arrives before it has sent its body; the
+                // gRPC clients above cover this case.
                 continue;
             }
             let fields = [format!("Content-Type: {sent}"), format!("Origin: {APP}")];
@@ -137,10 +138,10 @@ fn each_refusal_maps_to_its_grpc_status() {
         assert_eq!(answer.field("grpc-status"), Some(status), "{target}");
         assert_eq!(answer.field("content-length"), Some("0"));
     }
-    // Two types are no type.
+    // Two content types count as none: no gRPC response.
     let answer = house.world.call(&post("/nowhere"));
     assert_eq!(answer.status, 404);
-    // And what is no call is refused as ever.
+    // A GET is no gRPC call and gets a plain refusal.
     let get = Request::get("/nowhere").field("Content-Type", "application/grpc");
     house.world.call(&get).expect_problem(404);
 }

@@ -15,7 +15,7 @@ use crate::tokens::by_keys;
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
-/// One request, on a connection of its own.
+/// One request, on a new connection.
 #[track_caller]
 fn call(house: &House, protocol: Protocol, request: &Request) -> Response {
     let secured = || {

@@ -6,7 +6,7 @@ use weir_tests::world::World;
 
 use super::{BATCH, assert_no_body_since, post};
 
-/// With three items allowed: bodies and the status they deserve.
+/// Bodies, and the expected status if three items are allowed.
 const BODIES: &[(&str, u16)] = &[
     ("[]", 200),
     (" \t\r\n[ ] \n", 200),
@@ -127,7 +127,7 @@ fn of_a_batch_whose_client_disconnects_the_upstream_sees_nothing() {
     assert!(bodies.iter().all(Vec::is_empty), "{bodies:?}");
 }
 
-/// At most three items, but any number of batches.
+/// A world that allows three items a batch, and practically any number of batches.
 fn roomy() -> World {
     World::with(|config| {
         config

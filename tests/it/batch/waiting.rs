@@ -18,7 +18,7 @@ fn until_the_last_byte_the_upstream_sees_nothing_of_the_body() {
         client.send(request.head_bytes());
         let (most, last) = body.split_at(body.len() - 1);
         client.send(most);
-        // Another request overtakes it, so the gateway has had its turn.
+        // Other requests are served meanwhile, so the gateway has had time to process the bytes.
         for _ in 0..3 {
             world.get("/healthz").expect(200);
         }
@@ -120,7 +120,7 @@ fn an_announced_body_that_is_not_sent_uses_no_buffer_budget() {
     idler.send(format!(
         "POST {BATCH} HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 1048576\r\n\r\n["
     ));
-    wait::until("the idler to be heard", || {
+    wait::until("the idle batch to be charged", || {
         (world.gateway.used("batch", "ws_acme") == 1).then_some(())
     });
     let other = Request::post(&BATCH.replace("ws_acme", "ws_quiet"), items(100));
@@ -150,13 +150,13 @@ fn without_buffer_budget_a_batch_is_refused_and_the_budget_is_returned() {
     refused.expect_problem(503);
     first.send(&large[large.len() - 1..]);
     first.read().expect(200);
-    // The room comes back when the first request is over, which is after its answer.
+    // The buffer budget is released when the first request ends, which is after its response.
     wait::until("the room to come back", || {
         Some(world.call(&second)).filter(|answer| answer.status == 200)
     });
 }
 
-/// A connection on which the head of a batch was sent, and nothing of its body.
+/// A connection on which the head of a batch was sent, with `Expect: 100-continue` and no body.
 fn expecting(world: &World, length: usize) -> Client {
     let mut client = world.client();
     client.send(format!(

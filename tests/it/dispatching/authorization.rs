@@ -1,5 +1,5 @@
-//! Which tokens may call what: none, an unknown one, one of another workspace, one with other
-//! scopes.
+//! Calls without a token, with an unknown token, with one of another workspace, and with one of
+//! other scopes.
 
 use serde_json::json;
 use weir_tests::client::Client;

@@ -1,4 +1,4 @@
-//! The dispatcher behind the gateway: an owner's calls pass through the one to the other.
+//! The dispatcher behind the gateway, which forwards owners' calls to it.
 
 use serde_json::json;
 use weir_tests::world::World;

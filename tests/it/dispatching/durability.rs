@@ -20,7 +20,7 @@ use weir_tests::wait;
 
 use super::Stage;
 
-/// How often it is killed.
+/// How often the dispatcher is killed.
 const ROUNDS: u64 = 100;
 
 #[test]
@@ -37,7 +37,7 @@ fn a_hundred_kills_under_load_lose_no_event_that_was_acknowledged() {
             for _ in 0..3 {
                 scope.spawn(|| load(&address, &over, &acknowledged));
             }
-            // A length of its own for each round, so that no moment is spared.
+            // Each round has another length, so that kills hit every phase of the load.
             wait::pass(Duration::from_millis(10 + round * 37 % 120));
             stage.dispatcher.kill();
             over.store(true, Ordering::SeqCst);
@@ -60,7 +60,7 @@ fn a_hundred_kills_under_load_lose_no_event_that_was_acknowledged() {
     }
 }
 
-/// Posts events until the dispatcher is gone, and keeps the ids of those it acknowledged.
+/// Posts events until the dispatcher stops responding, and records the acknowledged ids.
 fn load(address: &str, over: &AtomicBool, acknowledged: &Mutex<BTreeSet<String>>) {
     let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());
     let bytes = [request.head_bytes(), request.body_bytes()].concat();
@@ -94,7 +94,7 @@ fn a_stop_answers_requests_in_flight() {
     stage.dispatcher.post_events("user.created", 1);
     stage.dispatcher.signal("TERM");
     wait::until("the listener to close", || Client::try_connect(&ingest).err());
-    // A slow sender: real time, for it is another process.
+    // The body is sent slowly, in real time, because the dispatcher is another process.
     wait::pass(Duration::from_secs(3));
     assert_eq!(client.exchange(&body[10..]).status, 202);
     assert_eq!(stage.dispatcher.wait_for_exit(), Some(0));
@@ -241,7 +241,7 @@ fn a_database_moved_away_at_run_time_accepts_no_events_and_does_not_flood_the_lo
         line["message"] == "store writes failing" && cause.contains("put it back")
     };
     wait::until("the log to tell", || errors().iter().any(is_logged).then_some(()));
-    assert!(errors().len() < 5, "each call says the same: {:?}", errors());
+    assert!(errors().len() < 5, "each call logs an error: {:?}", errors());
     let readiness = || stage.dispatcher.call_admin(&Request::get("/readyz"));
     let not_ready = readiness().expect(503).text();
     assert!(not_ready.contains("the database cannot be written"), "{not_ready}");
@@ -291,7 +291,7 @@ fn an_unread_log_delays_neither_deliveries_nor_a_stop() {
             break;
         }
     }
-    // Each writes a line of more than a hundred bytes, and a pipe has room for 64 KiB.
+    // Each reload logs a line of more than a hundred bytes, and a pipe buffers 64 KiB.
     let mut admin = Client::connect(&addresses["admin"]);
     for _ in 0..1_000 {
         admin.call(&Request::new("POST", "/reload").body("")).expect(200);

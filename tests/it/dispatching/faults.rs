@@ -10,7 +10,7 @@ use weir_tests::survival::faults::{Part, Scale};
 use weir_tests::survival::judge::Verdict;
 use weir_tests::survival::{Plan, run};
 
-/// The time of each test, and the number of faults in it: the seed decides which.
+/// The least time of each test, and the least number of faults; the seed decides which.
 const TIME: Duration = Duration::from_secs(5);
 const FAULTS: u64 = 10;
 

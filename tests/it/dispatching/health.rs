@@ -51,7 +51,7 @@ fn an_endpoint_above_the_failure_rate_is_failing_until_it_recovers() {
     acme.wait_for_state(&webhook.id, "failing");
     stage.receiver.status(200);
     acme.wait_for_count("delivered", 1);
-    // The failures leave the window, and with them the share of failures.
+    // The failures leave the window (`warn_for`, 500 ms), and the failure rate falls.
     wait::within(wait::PATIENCE, || {
         stage.dispatcher.post_event("user.created");
         wait::pass(Duration::from_millis(50));
@@ -131,7 +131,7 @@ fn a_reactivated_endpoint_without_backlog_is_opened_by_a_successful_ping() {
     assert_eq!(over(&ping()), "failed_permanent", "it answers 500");
     stage.receiver.status(200);
     assert_eq!(over(&ping()), "delivered");
-    // All at once, none of them alone.
+    // Both deliveries start at the same time: neither is sent alone as a probe.
     let gate = weir_tests::answer::Gate::new();
     stage.receiver.upstream().always(Answer::script().wait(&gate).and(Answer::status(200)));
     let before = stage.receiver.count();
@@ -147,7 +147,7 @@ fn a_pause_stops_the_lifetime_of_waiting_deliveries() {
     let acme = stage.dispatcher.acme();
     let waiting = acme.deliveries("state=waiting").remove(0);
     let id = text(&waiting, "id").to_owned();
-    // Longer than the whole life of a delivery.
+    // Longer than `give_up_after`.
     wait::pass(Duration::from_millis(3_200));
     assert_eq!(acme.delivery(&id)["state"], "waiting");
     stage.receiver.status(200);

@@ -91,8 +91,8 @@ fn endless_responses_leave_memory_flat() {
     stage.dispatcher.post_events("user.created", 200);
     stage.receiver.wait(400);
     let grown = stage.dispatcher.resident_bytes().saturating_sub(early);
-    // A response may have 64 KiB before it is too long, and an endpoint has room for 500 attempts:
-    // that is 32 MiB of heads, 10 of connections, 8 of pages that readers keep.
+    // A response head may have 64 KiB, and an endpoint 500 attempts in flight: that is 32 MiB of
+    // heads, 10 MiB of connections, and 8 MiB of pages that readers keep.
     assert!(grown < 64 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
 }
 
@@ -158,7 +158,7 @@ fn an_address_that_may_not_be_called_is_never_connected_to() {
     let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
     assert_eq!(attempts(&failed)[0].1, "blocked_address", "{failed}");
     stage.receiver.upstream().assert_untouched();
-    // A name that leads there is judged by where it leads.
+    // A name is judged by the address that it resolves to.
     let port = stage.receiver.upstream().address().rsplit(':').next().unwrap().to_owned();
     let url = format!("http://localhost:{port}/hook");
     let body = serde_json::json!({ "url": url, "events": ["user.created"] });
@@ -180,7 +180,7 @@ fn a_private_name_and_an_unknown_name_get_the_same_answers() {
     let stage =
         Stage::with(|config| config.with("[egress]", "deadline = \"5s\"\nallow_networks = []"));
     let acme = stage.dispatcher.acme();
-    // The machine's own name leads to an address of its own, wherever it is known.
+    // The machine's host name resolves to one of its own addresses, if it resolves at all.
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let outcome = |host: &str, event: &str| {
         let body = serde_json::json!({ "url": format!("http://{host}/"), "events": [event] });

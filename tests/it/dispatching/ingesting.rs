@@ -54,7 +54,7 @@ fn the_same_event_twice_is_one_event() {
     assert_eq!(first["events"], json!([{ "id": "evt_from_the_backend_1", "new": true }]));
     let again = stage.dispatcher.ingest(&given).expect(202).json();
     assert_eq!(again["events"], json!([{ "id": "evt_from_the_backend_1", "new": false }]));
-    // The order of keys is no difference.
+    // The same event with its keys in another order is the same event.
     let data = given["data"].to_string();
     let turned = format!(
         "{{\"data\":{data},\"tenant_id\":\"tn_1\",\"id\":\"evt_from_the_backend_1\",\
@@ -195,7 +195,7 @@ fn an_event_without_subscribers_is_accepted_and_delivered_nowhere() {
     assert!(stage.dispatcher.acme().deliveries("").is_empty());
 }
 
-/// A refusal with a problem; which of these statuses is a matter of what was wrong.
+/// Checks for a refusal with a problem document; the status depends on the error.
 #[track_caller]
 fn refused(answer: Response) -> Value {
     let status = answer.status;

@@ -1,5 +1,5 @@
-//! The checker of `faults` and of the bench `survive`, on histories that are made up: what it
-//! must find, and what it must not call a violation.
+//! The checker of `faults` and of the bench `survive`, on invented histories: what it must find,
+//! and what it must not report as a violation.
 
 use weir_tests::folder::Folder;
 use weir_tests::promises::Cause;
@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000;
 
 const TAKEN: Answered = Answered::Taken { new: true };
 
-/// History of one call of so many events, answered like this, after a minute of nothing.
+/// A history of one call of `count` events with this result, and the deliveries that it requires.
 struct Story {
     _folder: Folder,
     history: History,
@@ -39,7 +39,7 @@ impl Story {
         Self { _folder: folder, history, pairs }
     }
 
-    /// Everything arrives at second 60, and is taken at once.
+    /// Every delivery arrives at second 60 and is answered 200.
     fn arrived(self) -> Self {
         for nth in 0..self.pairs.len() {
             self.comes(nth, 60 * SECOND, 200);
@@ -78,7 +78,7 @@ fn what_arrived_once_everywhere_is_well() {
 
 #[test]
 fn a_reused_connection_that_dies_unanswered_is_followed_by_one_try_on_a_new_one() {
-    // Whether the connections of the tries that come at once were reused, and what is violated.
+    // Whether the connection of each immediate attempt was reused, and the number of violations.
     for (reused, violations) in [
         (&[true, false][..], 0),
         (&[false, false], 1),
@@ -135,10 +135,10 @@ fn what_comes_again_needs_a_reason_that_fits() {
         story
     };
     killed(605, 606).check(0, &[Some(Cause::Ended)]);
-    // Long before, and so long after that it was on disk.
+    // A kill long before, and one so late that the result was on disk.
     killed(590, 591).check(1, &[None]);
     killed(630, 631).check(1, &[None]);
-    // It stood still, or had no room, from before the outcome was on disk to the kill.
+    // The disk was full, or the process suspended, from before the result was on disk.
     let story = killed(680, 681);
     story.history.state().fulls.push(span(595, 679));
     story.check(0, &[Some(Cause::Ended)]);
@@ -188,7 +188,7 @@ fn more_starts_than_may_be_are_found_where_the_second_leaves_no_doubt() {
         story
     };
     surplus(19).check(1, &[]);
-    // The first may have started at the end of its second, the last at the beginning of its own.
+    // The first may have started at the end of its second, the last at the start of its second.
     surplus(20).check(0, &[]);
 }
 

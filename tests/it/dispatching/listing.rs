@@ -22,7 +22,7 @@ fn pages_follow_each_other_without_a_gap_or_a_repetition() {
     assert_eq!(first["data"].as_array().unwrap().len(), 10);
     assert!(first["next_cursor"].is_string(), "{first}");
     let all = acme.get("/deliveries?limit=30").expect(200).json();
-    assert!(all["next_cursor"].is_null(), "the last page says so: {}", all["next_cursor"]);
+    assert!(all["next_cursor"].is_null(), "not the last page: {}", all["next_cursor"]);
 }
 
 #[test]

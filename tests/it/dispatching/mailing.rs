@@ -13,7 +13,7 @@ use super::Stage;
 use super::health::{pause, reactivate, scaled};
 use super::tls::certificates;
 
-/// The warning must come well before the pause on a busy machine, too.
+/// A longer `pause_after`: also on a busy machine the warning must come well before the pause.
 fn mailed(config: Config, smtp: &str) -> Config {
     scaled(config).with("[health]", "pause_after = \"2s\"").with(
         "[mail]",
@@ -117,7 +117,7 @@ fn a_password_is_sent_only_to_a_server_with_a_valid_certificate() {
     let folder = certificates();
     let path = |name: &str| folder.path(name);
     folder.write("password", "pass%word\n");
-    // Both at once: most of it is waiting.
+    // Both cases run in parallel: they mostly wait.
     let check = |name: &str, is_valid: bool| {
         let (certificate, key) = (path(&format!("{name}.crt")), path(&format!("{name}.key")));
         let flags = ["--auth", "weir:pass%word", "--tls", &certificate, &key];
@@ -149,7 +149,7 @@ fn a_password_is_sent_only_to_a_server_with_a_valid_certificate() {
     });
 }
 
-/// All that a mail says.
+/// The headers and the text of a mail.
 fn content(mail: &Value) -> String {
     format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())
 }

@@ -1,5 +1,5 @@
-//! The OpenAPI document is true: schemathesis calls every documented operation and compares the
-//! responses.
+//! The OpenAPI document matches the API: schemathesis calls every documented operation and compares
+//! the responses.
 
 use std::path::Path;
 use std::process::Command;
@@ -64,7 +64,7 @@ fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
         .args(["--checks", "not_a_server_error,status_code_conformance"])
         .args(["--checks", "content_type_conformance,response_schema_conformance"])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "30"])
-        // With more, Python 3.11 fails now and then: its parser is not for several threads.
+        // With more workers Python 3.11 sometimes fails: its parser is not thread-safe.
         .args(["--seed", "7", "--workers", "1", "--no-color", "--request-timeout", "10"])
         .current_dir(stage.dispatcher.folder().root());
     schemathesis

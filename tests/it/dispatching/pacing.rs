@@ -1,7 +1,6 @@
-//! Attempts at one receiving endpoint never exceed its pace, whichever workspaces registered
-//! it.
+//! Attempts at one endpoint never exceed its rate limit, whichever workspaces registered it.
 //!
-//! The dispatcher reports each start to the millisecond, and these times must obey the pace
+//! The dispatcher reports each start to the millisecond, and these times must obey the limit
 //! exactly. The receiver measures arrivals, which a busy machine may push closer together.
 
 use serde_json::Value;
@@ -13,9 +12,9 @@ use weir_tests::receiver::Delivered;
 use super::{Stage, attempts, most_within, text};
 
 const WINDOW_MS: u64 = 1_000;
-/// Starts are reported in whole milliseconds, so two that are a window apart may look one less.
+/// Starts are reported in whole milliseconds: two that are a window apart may appear 1 ms closer.
 const EXACTLY_MS: u64 = WINDOW_MS - 1;
-/// Arrivals are measured at the other end of a busy machine.
+/// Arrivals are measured at the receiver, and a busy machine delays some.
 const ROUGHLY_MS: u64 = WINDOW_MS - 500;
 
 fn paced(config: Config) -> Config {
@@ -60,7 +59,7 @@ fn webhooks_of_one_url_share_the_pace_and_alternate() {
     // Another spelling of the same URL.
     let spelling = stage.receiver.url("/x/../hook").replacen("http", "HTTP", 1);
     quiet.create_webhook(&spelling, &["user.created"]);
-    // All in one call, so that they wait together on a busy machine too.
+    // All in one call, so that they are queued together on a busy machine too.
     let of = |workspace, count| (0..count).map(move |_| event(workspace, "user.created"));
     let events: Vec<Value> = of("ws_acme", 20).chain(of("ws_quiet", 5)).collect();
     stage.dispatcher.ingest(&events.into()).expect(202);
@@ -80,7 +79,7 @@ fn a_workspace_with_twenty_webhooks_on_a_url_gets_half_of_its_pace_also_after_a_
     for _ in 0..20 {
         stage.dispatcher.api(QUIET, "ws_quiet").create_webhook(&url, &["user.created"]);
     }
-    // The other workspace's deliveries are there first.
+    // The other workspace's deliveries are queued first.
     let of = |workspace, count| (0..count).map(move |_| event(workspace, "user.created"));
     let events: Vec<Value> = of("ws_quiet", 5).chain(of("ws_acme", 20)).collect();
     stage.dispatcher.ingest(&events.into()).expect(202);
@@ -125,7 +124,8 @@ fn waiting_for_the_pace_costs_no_attempt_and_shows_when_it_ends() {
     assert!(waiting["position"].as_u64().is_some_and(|at| (1..=3).contains(&at)), "{waiting}");
     assert!(waiting["seconds"].as_u64().is_some_and(|left| left <= 7), "{waiting}");
     assert!(waiting["until"].is_string() && waiting["text"].is_string(), "{waiting}");
-    // Five at two in 3 s take 6 s, far beyond the 2 s after which a failing delivery is abandoned.
+    // Five deliveries at two in 3 s take 6 s, longer than the 2 s after which a failing delivery is
+    // given up.
     for delivery in acme.wait_for_count("delivered", 5) {
         assert_eq!(delivery["attempts"], 1, "{delivery}");
     }
@@ -135,7 +135,7 @@ fn waiting_for_the_pace_costs_no_attempt_and_shows_when_it_ends() {
 fn a_receiver_that_closes_used_connections_costs_no_delivery_an_attempt() {
     let stage = Stage::new();
     let used = std::sync::Mutex::new(std::collections::HashSet::new());
-    // Like a receiver that closes idle connections, at the worst moment each time.
+    // A receiver that closes each idle connection just when the next request arrives.
     stage.receiver.answer(move |request| {
         let is_new = used.lock().unwrap().insert(request.connection);
         if is_new { Answer::status(200) } else { Answer::script().close() }
@@ -178,7 +178,7 @@ fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_positio
 
 #[test]
 fn the_pace_is_kept_across_a_restart_and_a_kill() {
-    // A start on a busy machine must fit into the window, or it shows nothing.
+    // A restart on a busy machine must fit into the window, or the test proves nothing.
     let mut stage = Stage::with(|config| paced(config).with("[egress]", "window = \"2s\""));
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_events("user.created", 18);

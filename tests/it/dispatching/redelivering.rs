@@ -15,7 +15,7 @@ fn a_failed_delivery_is_redelivered_with_a_new_schedule() {
     let before = stage.receiver.count();
     let path = format!("/deliveries/{}:redeliver", text(&failed, "id"));
     acme.act(&path).expect(202);
-    // It has a whole schedule again, and not just one attempt.
+    // It has the whole schedule again, not just one attempt.
     stage.receiver.wait(before + 2);
     acme.wait_for_delivery(&id, |one| one["state"] == "failed_permanent");
 

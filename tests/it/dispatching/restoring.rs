@@ -38,7 +38,7 @@ fn a_backup_is_restored_by_a_command_and_a_leftover_wal_stops_a_start() {
     let restored = run(folder, &["restore", "--config", CONFIG, "--replace", "backup.db"]);
     assert_eq!(restored.code, Some(0), "{}", restored.output());
     assert!(restored.stdout.contains("is restored from backup.db"), "{}", restored.stdout);
-    assert!(folder.path("dispatcher.db.before-restore-wal").exists(), "nothing is thrown away");
+    assert!(folder.path("dispatcher.db.before-restore-wal").exists(), "the earlier WAL is kept");
     stage.dispatcher.start_again();
     let acme = stage.dispatcher.acme();
     let listed: Vec<String> =

@@ -36,7 +36,7 @@ fn no_attempt_is_earlier_than_its_delay_and_the_last_is_at_the_deadline() {
     let acme = stage.dispatcher.acme();
     let delivery = acme.wait_for_delivery(&id, |one| one["state"] == "failed_permanent");
     let log = attempts(&delivery);
-    // 0, 0.1, 0.3, 0.7, 1.5 s and the last one brought forward to 2 s.
+    // Attempts at 0, 0.1, 0.3, 0.7 and 1.5 s; the last is brought forward to 2 s.
     assert_eq!(log.len(), 6, "{delivery}");
     assert_eq!(delivery["attempts"], 6);
     for (pair, delay) in log.windows(2).zip([100, 200, 400, 800]) {

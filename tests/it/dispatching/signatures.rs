@@ -1,7 +1,7 @@
-//! Signatures verify with everything that customers are given, and forgeries do not.
+//! Signatures verify with every documented snippet and package, and forgeries do not.
 //!
-//! The same deliveries go to the snippets of `docs/verify/` and to the packages that verify
-//! Stripe's webhooks and those of Standard Webhooks.
+//! The same deliveries are verified by the snippets of `docs/verify/` and by the packages of Stripe
+//! and of Standard Webhooks.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ mod snippet;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
 const BODY: &str = "{\"id\":\"evt_1\",\"type\":\"user.created\",\"data\":{\"name\":\"Zoë\"}}";
 
-/// A delivery on disk, as a receiver's program meets it.
+/// A delivery in files, as input of a receiver's program.
 struct Case {
     folder: Folder,
     secret: String,
@@ -36,7 +36,7 @@ impl Case {
         Self { folder, secret: secret.to_owned(), headers }
     }
 
-    /// Signed by the test, so many seconds ago.
+    /// A delivery that the test signs, with a time `ago` seconds in the past; `body` may be forged.
     fn signed(ago: u64, body: &str) -> Self {
         let t = wait::unix_seconds() - ago;
         let [old, new] = ["whsec_b2xk", SECRET].map(|secret| sign(secret, t, BODY.as_bytes()));
@@ -49,7 +49,7 @@ impl Case {
         Self::new(SECRET, headers, body.as_bytes())
     }
 
-    /// As the program sent it.
+    /// A delivery as the dispatcher sent it.
     fn captured(delivered: &Delivered, secret: &str) -> Self {
         let fields = delivered.head.fields.iter();
         let headers = fields.map(|(name, value)| (name.to_lowercase(), Value::from(&**value)));
@@ -60,13 +60,13 @@ impl Case {
         self.headers["service-signature"].as_str().unwrap()
     }
 
-    /// Gives it to a package of others.
+    /// The result of one third-party package.
     fn package(&self, mut command: Command, package: &str) -> Finished {
         command.args([package, &self.secret]);
         real::run(command.args(["headers.json", "body"].map(|name| self.folder.path(name))))
     }
 
-    /// Gives it to every package of others.
+    /// The results of all third-party packages.
     fn packages(&self) -> Vec<(String, Finished)> {
         let mut all = Vec::new();
         for package in ["stripe", "standardwebhooks"] {
@@ -78,7 +78,7 @@ impl Case {
         all
     }
 
-    /// The verdict of every snippet that can run here.
+    /// The verdict of every snippet that can run on this machine.
     fn snippets(&self) -> Vec<(&'static str, bool)> {
         let body = std::fs::read(self.folder.path("body")).unwrap();
         let rust = snippet::verify(&self.secret, self.signature(), &body, wait::unix_seconds());

@@ -13,7 +13,7 @@ use super::{Stage, attempts};
 #[test]
 fn curl_agrees_which_certificates_are_valid() {
     let (folder, receiver) = (certificates(), Receiver::start());
-    // 60: the certificate cannot be verified.
+    // curl exits with 60 if it cannot verify the certificate.
     for (name, code) in [("server", 0), ("elsewhere", 60), ("lapsed", 60)] {
         let nginx = before(&receiver, &folder, name);
         let mut curl = Command::new("curl");
@@ -73,7 +73,7 @@ fn plain_text_on_an_https_port_is_a_tls_failure() {
     assert_eq!(attempts(&failed)[0].1, "tls", "{failed}");
 }
 
-/// An nginx that ends TLS with this certificate in front of a receiver.
+/// An nginx that terminates TLS with this certificate in front of a receiver.
 #[track_caller]
 fn before(receiver: &Receiver, folder: &Authority, name: &str) -> Nginx {
     let upstream = receiver.upstream().address();
@@ -87,8 +87,8 @@ fn before(receiver: &Receiver, folder: &Authority, name: &str) -> Nginx {
     })
 }
 
-/// An authority, `ca`, and what it signed: `server` for 127.0.0.1, `elsewhere` for another name,
-/// and `lapsed`, whose time is over.
+/// An authority, `ca`, and its certificates: `server` for 127.0.0.1, `elsewhere` for another name,
+/// and the expired `lapsed`.
 #[track_caller]
 pub(super) fn certificates() -> Authority {
     let authority = Authority::new();

@@ -234,7 +234,7 @@ fn a_deleted_webhook_is_not_found_and_gets_nothing_more() {
     acme.get(&path).expect_problem(404);
     acme.call("DELETE", &path, None).expect_problem(404);
     assert!(acme.list("/webhooks", "").is_empty());
-    // An attempt that had begun before the deletion may still arrive.
+    // An attempt that started before the deletion may still arrive.
     wait::pass(Duration::from_millis(300));
     stage.dispatcher.post_event("user.created");
     stage.receiver.assert_quiet(Duration::from_secs(1));
@@ -287,7 +287,7 @@ fn a_secret_signs_until_its_overlap_ends_however_often_one_rotates() {
     let path = format!("/webhooks/{}:rotate-secret", webhook.id);
     let acme = stage.dispatcher.acme();
     let mut secrets = vec![webhook.secret];
-    // As many as sign at a time.
+    // As many rotations as one overlap allows.
     for _ in 0..8 {
         secrets.push(text(&acme.act(&path).expect(200).json(), "secret").to_owned());
     }

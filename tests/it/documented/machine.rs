@@ -1,8 +1,8 @@
-//! A machine that follows a document: a folder in the place of its files, and a loopback address of
-//! its own in the place of 127.0.0.1.
+//! A machine that follows a document: a temporary folder replaces its file paths, and an unused
+//! loopback address replaces 127.0.0.1.
 //!
-//! A command that serves (`run`, `listen`, `./run`) goes on beside those that follow. A command
-//! that only reads may be repeated until it prints what it should.
+//! A command that serves (`run`, `listen`, `./run`) keeps running during those that follow. A
+//! command that only reads may be repeated until it prints the expected output.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,9 +21,9 @@ use crate::tidy::root;
 
 const PROGRAMS: [&str; 2] = ["weir-gateway", "weir-dispatcher"];
 const TOKEN: &str = "hidden-token-of-a-reader-of-the-documents";
-/// Folders of a machine that documents name.
+/// Folders that documents name.
 const FOLDERS: [&str; 2] = ["/var/lib/weir-dispatcher", "/backup"];
-/// Where transcripts were made.
+/// The working directory in the documents' transcripts.
 const HERE: &str = "/srv/weir";
 
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -32,10 +32,10 @@ pub(super) struct Machine {
     folder: Folder,
     address: Ipv4Addr,
     running: Vec<Process>,
-    /// A receiver, and what it should have printed by the end of the document.
+    /// A `listen` process, and its expected output at the end of the document.
     receiver: Option<(Process, String)>,
     backends: [Upstream; 2],
-    /// Names that are made up on the way: what the document has, and what came.
+    /// Generated names: the document's, and the actual one.
     names: Vec<(String, String)>,
 }
 
@@ -71,7 +71,7 @@ impl Machine {
         machine
     }
 
-    /// The files that are shipped, on this machine's address and with its backends.
+    /// Copies the shipped files, with this machine's address and backends.
     fn copy_config(&self) {
         for entry in fs::read_dir(root().join("config")).unwrap().map(Result::unwrap) {
             let mut text = self.here(&fs::read_to_string(entry.path()).unwrap());
@@ -83,7 +83,7 @@ impl Machine {
         }
     }
 
-    /// A text with this machine's names in the place of the document's.
+    /// A text with the document's names replaced by this machine's.
     fn here(&self, text: &str) -> String {
         let address = self.address.to_string();
         let mut text = text.replace("127.0.0.1", &address).replace("0.0.0.0", &address);
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Changes settings in a file as a reader does, who then checks it.
+    /// Changes settings in a file as a reader would, and runs `check` on it.
     #[track_caller]
     pub(super) fn change(&mut self, file: &str, lines: &str) {
         let path = self.folder.path(file);
@@ -136,11 +136,11 @@ impl Machine {
         shell
     }
 
-    /// Runs a command to its end, and gives what it printed.
+    /// Runs a command to its end, and returns its standard output.
     #[track_caller]
     fn finish(&mut self, command: &str) -> String {
         if command.contains(" restore ") {
-            // The text above it has the reader stop the program first.
+            // The document tells the reader to stop the program first.
             self.stop();
         }
         let finished = process::finish(Process::spawn(command, &mut self.shell(command)));
@@ -149,7 +149,7 @@ impl Machine {
         finished.stdout
     }
 
-    /// Runs a command and compares what it prints. One that only reads may be repeated.
+    /// Runs a command and compares its output. A command that only reads may be repeated.
     #[track_caller]
     fn compare(&mut self, command: &str, here: &str, promised: &str) {
         let only_reads =
@@ -175,7 +175,7 @@ impl Machine {
         self.receiver = Some((receiver, promised.to_owned()));
     }
 
-    /// The document is over: what a receiver should have printed by now has come.
+    /// Ends the document: waits for the expected output of `listen`, and stops the programs.
     #[track_caller]
     pub(super) fn end(mut self) {
         if let Some((receiver, promised)) = self.receiver.take() {
@@ -196,7 +196,7 @@ impl Machine {
         self.running.push(served);
     }
 
-    /// What `./run` starts, without what it shows.
+    /// Starts what `./run` starts, without its output.
     #[track_caller]
     fn demo(&mut self) {
         self.stop();
@@ -220,7 +220,7 @@ impl Machine {
         self.serve("target/debug/weir-dispatcher run --config target/run/data/dispatcher.toml");
     }
 
-    /// Ends what serves, in order.
+    /// Stops the serving programs with SIGTERM.
     #[track_caller]
     fn stop(&mut self) {
         for mut process in self.running.drain(..) {
@@ -229,12 +229,12 @@ impl Machine {
         }
     }
 
-    /// Adds the entry of a token that was made to the file of tokens.
+    /// Adds the entry of a generated token to the file of tokens.
     #[track_caller]
     fn enter(&self, text: &str) {
         let (token, entry) = text.split_once("\n\n").unwrap();
         assert!(token.starts_with("weir_") && !entry.contains(token), "{text}");
-        // The hash, and what it is for.
+        // The lines of one entry, apart from comments.
         assert_eq!(entry.lines().filter(|line| !line.starts_with('#')).count(), 5, "{entry}");
         let file = "my-config/tokens.toml";
         let before = fs::read_to_string(self.folder.path(file)).unwrap();
@@ -242,8 +242,7 @@ impl Machine {
     }
 }
 
-/// A file of settings with these lines in the place of those that it has, table by table; tables
-/// that it has not are put at its end.
+/// A file of settings with these lines replaced, table by table; missing tables are appended.
 fn changed(file: &str, lines: &str) -> String {
     let mut text: Vec<String> = file.lines().map(str::to_owned).collect();
     let mut at = None;

@@ -1,13 +1,14 @@
-//! Whether a command printed what a document shows: names that are made up and numbers may differ.
+//! Compares a command's output with a document's: generated names and numbers may differ.
 
-/// What names that are made up begin with.
+/// The prefixes of generated names.
 const MADE_UP: [&str; 5] = ["wh_", "evt_", "dlv_", "whsec_", "weir_"];
 
-/// Fields of an answer whose value is the document's; of others the name is.
+/// Fields of a response that are compared with their values; of the others only the name is
+/// compared.
 const EXACT: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-resource"];
 
-/// Whether what came is what was promised. Of an answer of HTTP the status, the promised fields,
-/// and the body where one is promised; of anything else all of it.
+/// Whether the output is as promised. Of an HTTP response the status, the promised fields, and the
+/// body if one is promised are compared; of anything else all of it.
 pub(super) fn is_as_promised(promised: &str, actual: &str) -> bool {
     if !promised.starts_with("HTTP/") {
         return plain(promised.trim_end()) == plain(actual.trim_end());
@@ -26,7 +27,7 @@ pub(super) fn is_as_promised(promised: &str, actual: &str) -> bool {
         && (promised_body.is_empty() || promised_body == body)
 }
 
-/// Names that were made up, in the order in which they stand.
+/// The generated names in a text, in order.
 pub(super) fn names(text: &str) -> Vec<&str> {
     let mut found: Vec<(usize, &str)> = Vec::new();
     for prefix in MADE_UP {
@@ -41,7 +42,8 @@ pub(super) fn names(text: &str) -> Vec<&str> {
     found.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A text whose names are all one, and so are its numbers and digests.
+/// A text in which all generated names with the same prefix are equal, and so are numbers and
+/// digests.
 pub(super) fn plain(text: &str) -> String {
     let mut text = text.to_owned();
     for name in names(&text.clone()) {

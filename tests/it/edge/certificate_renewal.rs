@@ -31,15 +31,16 @@ fn certificates_replaced_under_load_fail_no_connection() {
         let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let failed = |line: &&str| line.starts_with("weir_gateway_handshake_failures_total");
         let failed: Vec<&str> = metrics.lines().filter(failed).collect();
-        // wrk first opens a connection to see whether the port is open.
+        // wrk first opens a connection to check that the port is open.
         let own = |line: &&str| line.ends_with("{reason=\"closed\"} 1");
         assert!(failed.iter().all(own), "{failed:?}");
-        // It counts to the end where it is interrupted.
+        // When interrupted, wrk prints its counts.
         wrk.signal("INT");
         let output = process::finish(wrk).stdout;
         assert!(output.contains(" requests in "), "{output}");
         assert!(!output.contains("Socket errors") && !output.contains("Non-2xx"), "{output}");
-        // It sends an address as the server name in each handshake, which must not log a line each.
+        // wrk sends an address as the server name in each handshake; that must not log a line each
+        // time.
         assert!(world.gateway.log().json().len() < 50);
     }
 }

@@ -10,7 +10,7 @@ use weir_tests::world::World;
 
 use super::{NAMES, secured, world_of};
 
-/// The certificate that a new connection is shown.
+/// The certificate that a new connection gets.
 #[track_caller]
 fn shown(world: &World, authority: &Authority) -> Vec<u8> {
     secured(world, authority).tls().peer_certificates().unwrap()[0].to_vec()
@@ -62,7 +62,7 @@ fn a_broken_file_is_refused_with_its_place_and_the_earlier_certificate_stays() {
         world.gateway.reload().expect(200);
         assert_eq!(world.gateway.metric("weir_gateway_config_last_reload_successful"), 1.0);
     }
-    // A file that cannot be parsed at all.
+    // A missing file.
     std::fs::remove_file(authority.path("server.key")).unwrap();
     let problems = world.gateway.reload().expect_problem(422)["problems"].to_string();
     assert!(problems.contains("cannot be read"), "{problems}");

@@ -1,4 +1,5 @@
-//! Client certificates: which ones a listener accepts, and what the upstream learns of them.
+//! Client certificates: which ones a listener accepts, and which headers about them the upstream
+//! gets.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use rustls::{HandshakeKind, SupportedProtocolVersion};
@@ -18,7 +19,8 @@ fn with_client_certificates(authority: &Authority, clients: &Authority, how: &st
     world_of(authority, &[("server", NAMES)], &lines, |config| config)
 }
 
-/// The pair of the authority that the server is trusted by, signed by that of clients.
+/// Signs a client certificate by `clients`, and copies it with its key to the folder of
+/// `authority`, whose `client` reads them.
 #[track_caller]
 fn client_of(authority: &Authority, clients: &Authority, name: &str) {
     clients.sign(name, "DNS:client.example", 2);
@@ -38,7 +40,8 @@ fn a_listener_that_requires_client_certificates_accepts_only_those_of_its_author
         {
             let config = authority.client(&[version], presented);
             let client = Client::connect(&world.gateway.https());
-            // In TLS 1.3 a client is done before the server has seen what it shows.
+            // In TLS 1.3 a client completes its handshake before the server has checked its
+            // certificate.
             let answer = client
                 .try_secured(&config, "api.localhost")
                 .and_then(|mut client| client.try_exchange(Request::get("/healthz").head_bytes()));
@@ -74,7 +77,7 @@ fn the_upstream_gets_the_verified_client_certificate_and_no_forged_one() {
             assert_eq!(forwarded(), expected);
         }
     }
-    // Nor is it believed from a client without TLS, or over HTTP/2.
+    // A forged header of a client without TLS is removed too.
     world.gateway.client().call(&forged).expect(200);
     assert_eq!(forwarded(), Vec::<String>::new());
 }
@@ -153,7 +156,7 @@ fn an_expired_client_certificate_is_refused() {
 fn an_expired_authority_is_trusted_until_it_is_removed() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
-    clients.lapse();
+    clients.expire();
     let world = with_client_certificates(&authority, &clients, "required");
     for version in VERSIONS {
         assert!(answers(&authority, &world, version), "{version:?}");
@@ -167,7 +170,7 @@ fn answers(
     version: &'static SupportedProtocolVersion,
 ) -> bool {
     let config = authority.client(&[version], Some("client"));
-    // In TLS 1.3 a client is done before the server has seen what it shows.
+    // In TLS 1.3 a client completes its handshake before the server has checked its certificate.
     let answer = Client::connect(&world.gateway.https())
         .try_secured(&config, "api.localhost")
         .and_then(|mut client| client.try_exchange(Request::get("/healthz").head_bytes()));

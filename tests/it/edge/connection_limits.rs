@@ -1,4 +1,4 @@
-//! One address cannot use all connections, and one connection cannot last for ever.
+//! One address cannot use all connections, and one connection cannot last forever.
 
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
@@ -10,7 +10,7 @@ use super::{NAMES, world_of};
 
 const REFUSED: &str = "weir_gateway_connections_refused_total{reason=\"address\"}";
 
-/// Whether a connection is served.
+/// The connection, if it is served.
 fn is_served(mut client: Client) -> Option<Client> {
     client.try_exchange(Request::get("/healthz").head_bytes()).ok().map(|_| client)
 }
@@ -58,7 +58,7 @@ fn unfinished_handshakes_count_against_the_limit() {
     let total = "weir_gateway_connections_refused_total{reason=\"total\"}";
     assert_eq!(world.gateway.metric(total), 1.0);
     drop(open);
-    wait::until("all of them gone", || {
+    wait::until("every connection to close", || {
         (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
     });
     let open = [(); 2].map(|()| Client::connect_from("127.0.0.5", &https));

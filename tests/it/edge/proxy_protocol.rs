@@ -32,7 +32,7 @@ fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n".as_slice(), &[command, family], &length, rest].concat()
 }
 
-/// The address that the upstream got with the last request.
+/// The client address in the last request to the upstream.
 #[track_caller]
 fn client_address(world: &World) -> String {
     let head = world.control.requests().pop().unwrap().head;
@@ -57,7 +57,7 @@ fn the_address_in_a_header_is_the_clients_in_both_versions_with_and_without_tls(
         (v2(0x21, 0x31, &[0; 216]), "127.0.0.1"),
     ] {
         let mut plain = world.client();
-        // The request comes in one piece with the header, and not a byte of it is lost.
+        // The request arrives in one write with the header; no byte of it may be lost.
         plain.send([header.as_slice(), &Request::get("/v1/me").head_bytes()].concat());
         plain.read().expect(200);
         assert_eq!(client_address(&world), client);
@@ -138,7 +138,7 @@ fn a_header_from_an_untrusted_peer_is_no_header() {
     let mut client = Client::connect_from("127.0.0.9", world.gateway.http());
     client.get("/v1/me").expect(200);
     assert_eq!(client_address(&world), "127.0.0.9");
-    // The operator's listener is none that a load balancer stands before.
+    // The admin listener expects no PROXY header.
     world.gateway.call_admin(&Request::get("/readyz")).expect(200);
 }
 

@@ -21,9 +21,9 @@ fn thousands_of_slow_clients_are_closed_at_their_deadlines_and_leak_nothing() {
             connections_per_address_max = 100000";
         config.with("[server]", lines)
     });
-    // Where a process has a thousand descriptors by default, it may have more.
+    // The default limit may be a thousand descriptors; the process may raise it.
     let _ = rlimit::raise_descriptors(2 * MANY as u64);
-    // An allocator keeps some of what it had; what is lost would grow with each lot.
+    // An allocator keeps some freed memory; a leak would grow with each lot.
     let mut resident = Vec::new();
     for _ in 0..LOTS {
         drip(&[world.gateway.http().to_owned(), world.gateway.https()]);
@@ -48,7 +48,7 @@ fn drip(addresses: &[String; 2]) {
     let open = |nth: usize| {
         let mut socket = TcpStream::connect(&addresses[nth % 2]).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // The beginnings of a request, and of a record of 512 bytes.
+        // The beginning of a request, or of a TLS record of 512 bytes.
         let beginning: &[u8] =
             if nth.is_multiple_of(2) { b"GET /" } else { &[22, 3, 1, 2, 0, 1, 0, 1, 252] };
         socket.write_all(beginning).unwrap();

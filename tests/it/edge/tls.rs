@@ -12,7 +12,7 @@ use weir_tests::world::World;
 
 use super::{NAMES, handshake, secured, world_of};
 
-/// The owner of the certificate that a client with this server name gets.
+/// The name of the certificate that a client with this server name gets.
 #[track_caller]
 fn shown(authority: &Authority, address: &str, name: &str) -> String {
     // Each candidate accepts only its own name, so the accepted name identifies the certificate.
@@ -84,7 +84,7 @@ fn a_session_is_resumed_in_both_versions() {
         let kind = || handshake(&world, &config);
         assert_eq!(kind(), HandshakeKind::Full, "{version:?}");
         assert_eq!(kind(), HandshakeKind::Resumed, "{version:?}");
-        // What has nothing to do with TLS leaves sessions as they are.
+        // A reload that does not change TLS settings keeps sessions valid.
         world.gateway.write_config(&format!("{}\n# another\n", world.config()));
         world.gateway.reload().expect(200);
         assert_eq!(kind(), HandshakeKind::Resumed, "{version:?}");
@@ -129,7 +129,7 @@ fn failed_handshakes_are_counted_by_reason() {
     let refused = Client::connect(&address).try_secured(&other.trusted(), "api.localhost");
     assert!(refused.is_err());
     counted("alert", "a client that does not trust us");
-    wait::until("all of them gone", || {
+    wait::until("every connection to close", || {
         (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
     });
     secured(&world, &authority).get("/healthz").expect(200);
@@ -143,13 +143,13 @@ fn a_handshake_that_arrives_byte_by_byte_times_out() {
     });
     let mut client = Client::connect(&world.gateway.https());
     let before = wait::now();
-    // The beginning of a record of 512 bytes, and then a byte at a time.
+    // The beginning of a TLS record of 512 bytes, and then a byte at a time.
     client.send([22, 3, 1, 2, 0, 1, 0, 1, 252]);
     let ended = wait::within(wait::PATIENCE, || {
         wait::pass(Duration::from_millis(50));
         client.try_send([3]).err()
     });
-    assert!(ended.is_some(), "50 ms between two bytes keep a connection for ever");
+    assert!(ended.is_some(), "50 ms between two bytes keep a connection open");
     assert!(before.elapsed().as_secs() < 10, "{:?}", before.elapsed());
 }
 
@@ -190,7 +190,7 @@ fn curl_agrees_on_versions_and_protocols() {
     assert_eq!(curl("--http1.1 --tlsv1.2 --tls-max 1.2"), answered("1.1"));
     assert_eq!(curl("--http1.1 --tlsv1.3"), answered("1.1"));
     assert_eq!(curl("--http2"), answered("2"));
-    // 35: the handshake fails.
+    // curl exits with 35 if the handshake fails.
     assert_eq!(curl("--tls-max 1.1").0, Some(35));
     assert_eq!(curl("--tlsv1.0 --tls-max 1.0 --ciphers DEFAULT@SECLEVEL=0").0, Some(35));
 }
@@ -210,7 +210,7 @@ fn every_close_sends_close_notify() {
     ] {
         let mut client = secured(&world, &authority);
         client.send(sent);
-        let printed = client.read_to_word();
+        let printed = client.read_to_close_notify();
         assert!(printed.starts_with(answer.as_bytes()), "{}", String::from_utf8_lossy(&printed));
     }
 }
@@ -235,9 +235,9 @@ fn a_response_that_is_not_read_costs_little_memory() {
     assert!(grown < 32 << 20, "four answers take {} MiB", grown >> 20);
 }
 
-/// Clients that request responses of many lengths, and read nothing yet: the end of one response
-/// waits in the gateway, of another in TLS, of a third in the kernel. Behind each the upstream
-/// waits for `gate`.
+/// Clients that request responses of many lengths and do not read yet: the end of one response is
+/// buffered in the gateway, of another in TLS, of a third in the kernel. The last bytes of each
+/// response wait at the upstream for `gate`.
 #[track_caller]
 fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)> {
     let gate = gate.clone();
@@ -249,7 +249,7 @@ fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)>
     });
     let begin = |nth: u64| {
         let length = nth * (40 << 10);
-        let client = Client::connect_narrow(&world.gateway.https());
+        let client = Client::connect_with_small_buffer(&world.gateway.https());
         let mut client = client.secured(&authority.trusted(), "api.localhost");
         client.send(Request::get(&format!("/assets/{length}")).head_bytes());
         (length, client)
@@ -283,7 +283,7 @@ fn a_client_that_does_not_read_the_end_is_disconnected() {
     let gate = Gate::new();
     gate.open();
     let clients = lazy(&world, &authority, &gate);
-    wait::until("all of them gone", || {
+    wait::until("every connection to close", || {
         (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
     });
     drop(clients);

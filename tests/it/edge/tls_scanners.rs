@@ -10,7 +10,7 @@ use weir_tests::real;
 
 use super::{NAMES, world_of};
 
-/// It is a script of many thousand lines, and takes half a minute on an idle machine.
+/// testssl is a slow shell script: it takes half a minute on an idle machine.
 const TESTSSL_PATIENCE: Duration = Duration::from_secs(240);
 
 #[test]
@@ -41,7 +41,7 @@ fn sslscan_finds_nothing_old_and_nothing_weak() {
     let ciphers: Vec<&str> = xml.lines().filter(|line| line.contains("<cipher ")).collect();
     assert!(ciphers.len() >= 5, "{xml}");
     for cipher in ciphers {
-        // It knows those of 1.3 by their size alone, and calls none of them better than this.
+        // sslscan rates the ciphers of TLS 1.3 only by key size, and none of them better than this.
         let strength = ["strong", "acceptable"].map(|word| format!("strength=\"{word}\""));
         assert!(strength.iter().any(|strength| cipher.contains(strength)), "{cipher}");
         assert!(["GCM", "CHACHA20"].iter().any(|aead| cipher.contains(aead)), "{cipher}");
@@ -76,7 +76,7 @@ fn testssl_finds_no_weakness() {
     for id in ["secure_client_renego", "CRIME_TLS"] {
         assert!(of(id)["finding"].as_str().unwrap().contains("not vulnerable"), "{}", of(id));
     }
-    // What its own openssl cannot do is no fault of ours.
+    // A finding about testssl's own openssl is not about the gateway.
     let fine = |one: &&Value| {
         ["OK", "INFO"].contains(&one["severity"].as_str().unwrap()) || one["id"] == "engine_problem"
     };

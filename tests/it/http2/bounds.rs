@@ -23,7 +23,8 @@ fn requests_that_are_reset_at_once_are_never_more_than_may_be_open() {
     let gate = Gate::new();
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
     let mut client = edge.client();
-    // CVE-2023-44487: none of these counts as open for the client, and each is work for us.
+    // CVE-2023-44487 (rapid reset): a reset stream no longer counts as open, but still costs the
+    // gateway work.
     let attack: Vec<Frame> = (0..2_000)
         .flat_map(|_| {
             let id = client.id();
@@ -44,7 +45,7 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
     let edge = Edge::with(|config| {
         config.with("[server]", "requests_per_connection_max = 50\nstreams_max = 10")
     });
-    // A slow client with a request in flight is not idle, and gets no GOAWAY for idleness.
+    // A request in flight keeps the connection from being closed as idle.
     let gate = Gate::new();
     edge.world.dispatcher.always(Answer::script().wait(&gate).and(Answer::ok("late")));
     let mut client = edge.client();
@@ -60,7 +61,7 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
             break;
         }
     }
-    assert_eq!(client.goodbye(), Some("ENHANCE_YOUR_CALM"), "it stayed open after GOAWAY");
+    assert_eq!(client.await_close(), Some("ENHANCE_YOUR_CALM"), "it stayed open after GOAWAY");
     gate.open();
     edge.wait_until_idle();
 }
@@ -69,7 +70,7 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
 fn a_client_that_provokes_resets_is_disconnected() {
     let edge = Edge::new();
     let mut client = edge.client();
-    // CVE-2025-8671: each of these makes the server reset a stream that it has begun to serve.
+    // CVE-2025-8671 (MadeYouReset): each makes the server reset a stream in progress.
     for _ in 0..20 {
         let attack: Vec<Frame> = (0..80)
             .flat_map(|_| {
@@ -99,7 +100,7 @@ fn malformed_requests_are_counted_and_end_the_connection() {
 #[test]
 fn floods_of_frames_that_cost_nothing_to_send_end_the_connection_or_are_nothing() {
     let edge = Edge::new();
-    // CONTINUATION without an end.
+    // CONTINUATION frames without END_HEADERS.
     let mut client = edge.client();
     let id = client.id();
     client.frames(&[Frame::new(kind::HEADERS, 1, id, block(&GET))]);
@@ -107,12 +108,12 @@ fn floods_of_frames_that_cost_nothing_to_send_end_the_connection_or_are_nothing(
         client.frames(&[Frame::new(kind::CONTINUATION, 0, id, block(&[("x", "y")]))]);
     }
     check_cut_off(&mut client);
-    // The same with frames of nothing.
+    // The same with empty frames.
     let mut client = edge.client();
     client.frames(&[Frame::new(kind::HEADERS, 1, 1, block(&GET))]);
     client.frames(&vec![Frame::new(kind::CONTINUATION, 0, 1, []); 10_000]);
     check_cut_off(&mut client);
-    // Empty DATA frames, and frames with a byte that no stream reads.
+    // Empty DATA frames, and frames of one byte that no upstream reads.
     for piece in ["", "x"] {
         let gate = Gate::new();
         edge.world.control.always(Answer::script().at_head().wait(&gate).and(Answer::ok("x")));
@@ -122,17 +123,18 @@ fn floods_of_frames_that_cost_nothing_to_send_end_the_connection_or_are_nothing(
             client.frames(&vec![Frame::data(id, piece, false); 1_000]);
         }
         gate.open();
-        // Either it is cut off, or all of it has gone through.
+        // Either the connection is closed, or the request has been served.
         let end = outcome(client.end(id));
         assert!(["goaway ENHANCE_YOUR_CALM", "gone", "200"].contains(&end.as_str()), "{end}");
     }
     edge.wait_until_idle();
 }
 
-/// The reason may be lost where we still send: what comes then resets the connection.
+/// Checks that the connection ends. The GOAWAY may be lost: bytes that the client still sends make
+/// the closed socket answer with RST.
 #[track_caller]
 fn check_cut_off(client: &mut Http2) {
-    let reason = client.goodbye();
+    let reason = client.await_close();
     assert!([None, Some("ENHANCE_YOUR_CALM")].contains(&reason), "{reason:?}");
 }
 
@@ -141,13 +143,13 @@ fn pings_and_settings_are_answered_one_by_one_and_kept_nowhere() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"500ms\""));
     edge.client().get("/healthz").expect(200);
     let before = edge.world.gateway.resident_bytes();
-    // Nothing of what comes back is read: the gateway must not keep it for us.
+    // The client does not read the replies: the gateway must not buffer them without limit.
     let mut client = edge.client();
     let flood =
         [Frame::ping([7; 8]), Frame::settings(&[(3, 1)])].map(|frame| frame.bytes()).concat();
     let flood = flood.repeat(10_000);
     let cut_off = wait::within(wait::PATIENCE, || client.try_send(&flood).is_err().then_some(()));
-    assert!(cut_off.is_some(), "it is read for ever");
+    assert!(cut_off.is_some(), "the gateway reads without limit");
     let grown = edge.world.gateway.resident_bytes().saturating_sub(before);
     assert!(grown < 8 << 20, "{grown} bytes more");
 }
@@ -157,7 +159,7 @@ fn a_head_that_decompresses_beyond_its_limit_is_refused() {
     let edge = Edge::new();
     let mut client = edge.client();
     let before = edge.world.gateway.resident_bytes();
-    // One long field in the table, and then a byte for each reference to it (CVE-2016-6581).
+    // One long field in the dynamic table, and then one-byte references to it (CVE-2016-6581).
     let long = vec![b'v'; 3_900];
     let mut bomb = block(&GET);
     bomb.push(0x40);
@@ -189,7 +191,7 @@ fn a_connection_ends_after_its_requests_and_none_of_them_fails() {
     client.frames(&heads);
     let ends: Vec<String> = ids.iter().map(|id| outcome(client.end(*id))).collect();
     assert_eq!(ends, vec!["200"; 60], "the last of them were on their way by then");
-    assert_eq!((client.goodbye(), client.goaway), (Some("NO_ERROR"), Some((119, "NO_ERROR"))));
+    assert_eq!((client.await_close(), client.goaway), (Some("NO_ERROR"), Some((119, "NO_ERROR"))));
     assert_eq!(edge.world.control.requests().len(), 60);
     edge.client().get("/healthz").expect(200);
 }
@@ -199,9 +201,9 @@ fn an_invalid_preface_closes_the_connection() {
     let edge = Edge::new();
     let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(b"GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
-    // The RFC lets a server leave without a word here (3.4).
-    assert!([None, Some("PROTOCOL_ERROR")].contains(&client.goodbye()));
-    // It wants SETTINGS first, too. A client that leaves them out is served all the same.
+    // RFC 9113, 3.4, allows a server to close here without GOAWAY.
+    assert!([None, Some("PROTOCOL_ERROR")].contains(&client.await_close()));
+    // The RFC also requires SETTINGS first; a client without them is served nevertheless.
     let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(PREFACE);
     client.frames(&[Frame::headers(1, &GET, true)]);
@@ -213,7 +215,7 @@ fn a_client_that_sends_no_preface_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "head_timeout = \"300ms\""));
     let mut silent = Http2::raw(&edge.address, &edge.authority);
     silent.polite = false;
-    assert_eq!(silent.goodbye(), None);
+    assert_eq!(silent.await_close(), None);
     let mut slow = Http2::raw(&edge.address, &edge.authority);
     slow.polite = false;
     let bytes = PREFACE.iter().cycle();
@@ -223,14 +225,14 @@ fn a_client_that_sends_no_preface_is_closed() {
             break;
         }
     }
-    assert_eq!(slow.goodbye(), None);
+    assert_eq!(slow.await_close(), None);
     edge.wait_until_empty();
 }
 
 #[test]
 fn an_idle_connection_gets_a_goaway_and_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "idle_timeout = \"300ms\""));
-    // A client that answers, one that does not, one that has sent half of a head, one that pings.
+    // A client that acknowledges, one that does not, and one that has sent half of a head.
     let mut polite = edge.client();
     polite.get("/healthz").expect(200);
     let mut silent = edge.client();
@@ -239,7 +241,7 @@ fn an_idle_connection_gets_a_goaway_and_is_closed() {
     half.polite = false;
     half.frames(&[Frame::new(kind::HEADERS, 1, 1, block(&GET))]);
     for client in [&mut polite, &mut silent, &mut half] {
-        assert_eq!(client.goodbye(), Some("NO_ERROR"));
+        assert_eq!(client.await_close(), Some("NO_ERROR"));
     }
     let mut pinging = edge.client();
     let gone = wait::within(wait::PATIENCE, || {
@@ -267,15 +269,15 @@ fn a_connection_with_a_request_in_flight_is_not_idle() {
 fn a_stream_that_is_not_read_is_reset_and_the_others_continue() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"400ms\""));
     edge.world.control.always(Answer::ok(vec![b'x'; 400_000]));
-    // No window for bodies at all, until it is opened for one of them.
+    // The initial window is 0; then it is opened for one stream.
     let mut client = Http2::connect_with(&edge.address, &edge.authority, &[(4, 0)]);
     let [stalled, read] = [(); 2].map(|()| client.open(&GET, true));
     client.frames(&[Frame::window(read, 1 << 20), Frame::window(0, 1 << 20)]);
     assert_eq!(client.answer(read).expect(200).body.len(), 400_000);
-    let End::Reset(_) = client.end(stalled) else { panic!("it waits for ever") };
+    let End::Reset(_) = client.end(stalled) else { panic!("it is not reset") };
     assert_eq!(client.body_so_far(stalled), 0);
     edge.wait_until_idle();
-    // A reader that is slow is waited for, piece by piece.
+    // A slow reader is not reset: each piece restarts the deadline.
     edge.world.control.always(Answer::ok(vec![b'x'; 60_000]));
     let slow = client.open(&GET, true);
     client.polite = false;
@@ -297,14 +299,14 @@ fn a_connection_that_is_not_read_is_closed() {
     for _ in 0..10 {
         client.open(&GET, true);
     }
-    // All windows are open, and nothing is read.
+    // All windows are open, but the client does not read its socket.
     edge.wait_until_empty();
 }
 
-/// Connections whose streams all stall, each with 100 of them.
+/// Connections with 100 stalled streams each.
 const STALLED: usize = 3;
 
-/// A hundred requests for a MiB each on every connection, with these settings.
+/// Opens the connections with these settings, and sends a hundred requests for 1 MiB on each.
 fn stalled(edge: &Edge, settings: &[(u16, u32)]) -> Vec<Http2> {
     let client = |_| {
         let mut client = Http2::connect_with(&edge.address, &edge.authority, settings);
@@ -316,7 +318,7 @@ fn stalled(edge: &Edge, settings: &[(u16, u32)]) -> Vec<Http2> {
     (0..STALLED).map(client).collect()
 }
 
-/// Others are served meanwhile, one after another, each in a moment.
+/// Checks that other clients are served promptly meanwhile.
 #[track_caller]
 fn check_others(edge: &Edge) {
     for _ in 0..10 {
@@ -327,7 +329,7 @@ fn check_others(edge: &Edge) {
     }
 }
 
-/// The figure of the documents: the memory of responses that wait for their clients.
+/// Measures a documented figure: the memory of responses that wait for their clients.
 #[test]
 fn hundreds_of_stalled_streams_use_bounded_memory_and_end_at_their_deadline() {
     const IN_FLIGHT: &str = "weir_gateway_requests_in_flight";
@@ -338,24 +340,24 @@ fn hundreds_of_stalled_streams_use_bounded_memory_and_end_at_their_deadline() {
     edge.client().get("/healthz").expect(200);
     let before = edge.world.gateway.resident_bytes();
     let grown = || edge.world.gateway.resident_bytes().saturating_sub(before);
-    // No window for any body.
+    // An initial window of 0: no body can be sent.
     let mut clients = stalled(&edge, &[(4, 0)]);
     let all = || (edge.metric(IN_FLIGHT) == 300.0).then_some(());
     wait::until("300 requests in flight", all);
     edge.world.control.wait_for_requests(301);
     check_others(&edge);
     let without_window = grown();
-    // Each stream ends by itself, and its connection does not.
+    // Each stream is reset at its deadline; its connection stays open.
     let over = || (edge.metric(IN_FLIGHT) == 0.0).then_some(());
     wait::within(wait::PATIENCE * 3, over).expect("the deadlines of 300 streams");
-    wait::until("the others to be gone", || (edge.metric(CONNECTIONS) == 3.0).then_some(()));
+    wait::until("the others to close", || (edge.metric(CONNECTIONS) == 3.0).then_some(()));
     assert_eq!(edge.metric(SERVED), 321.0);
     for client in &mut clients {
         let resets = (0..100).filter(|nth| matches!(client.end(2 * nth + 1), End::Reset(_)));
         assert_eq!(resets.count(), 100);
         client.call(&Request::new("HEAD", "/healthz")).expect(200);
     }
-    // And then all the windows there can be, of which nothing is read: the connections end.
+    // Now with the largest windows and clients that do not read: the connections end.
     let mut unreading = stalled(&edge, &[(4, 0x7fff_ffff)]);
     for client in &mut unreading {
         client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
@@ -364,11 +366,11 @@ fn hundreds_of_stalled_streams_use_bounded_memory_and_end_at_their_deadline() {
     check_others(&edge);
     let unread = grown();
     println!("300 streams stalled: {without_window} bytes without a window, {unread} unread");
-    // Pingora keeps nine pieces of 64 KiB in flight for any client.
+    // Pingora buffers up to nine pieces of 64 KiB for each client.
     assert!(without_window < 210 << 20, "{without_window}");
     assert!(unread < 240 << 20, "{unread}");
     drop(clients);
-    // After one deadline, not after one for each of the four frames that TLS keeps.
+    // After one deadline, not after one for each of the four frames that are buffered in TLS.
     wait::until("connections that take nothing to end", || {
         (edge.metric(CONNECTIONS) == 0.0).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Invalid frames, and the answers that RFC 9113 demands for them.
+//! Invalid frames, and the reactions that RFC 9113 demands.
 //!
 //! Each row's name begins with the RFC's section. `goaway` is a connection error, `reset` a
 //! stream error; a number is the status of a response on stream 1, and `nothing` no response at
@@ -11,7 +11,8 @@ use weir_tests::http2::End;
 
 use super::{Edge, outcome};
 
-/// A name that begins with the section, what is sent after the preface, and what comes of it.
+/// A name that begins with the section, the frames that are sent after the preface, and the
+/// outcome.
 type Row = (&'static str, Vec<Frame>, &'static str);
 
 const GET: [(&str, &str); 4] = [
@@ -28,7 +29,7 @@ const POST: [(&str, &str); 4] = [
     (":path", "/v1/me"),
 ];
 
-/// A stream whose answer does not come by itself, for its body is missing.
+/// A stream that stays open without a response, because its body is missing.
 fn open(stream: u32) -> Frame {
     Frame::headers(stream, &POST, false)
 }
@@ -365,7 +366,7 @@ fn pseudo_fields() {
     ]);
 }
 
-/// Sends each row's frames on a connection of its own, with another request behind them.
+/// Sends each row's frames on a new connection, with another request after them.
 fn check(rows: Vec<Row>) {
     let edge = Edge::with(|config| config.with("[limits.address]", "requests = 4000"));
     let mut wrong = Vec::new();

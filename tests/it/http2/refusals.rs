@@ -41,14 +41,14 @@ fn every_refusal_is_the_same_as_over_http_1_1() {
         let exhausted = head.contains("ws_special");
         let [old, new] = [false, true].map(|h2| {
             let own;
-            // A response that shows a count needs a gateway of its own each time.
+            // A response that shows a count needs a new gateway each time.
             let edge = if exhausted || head.contains(BATCH) {
                 own = Edge::new();
                 &own
             } else {
                 &shared
             };
-            // What the directory allows this workspace.
+            // Uses up the allowance of this workspace in the directory.
             for _ in 0..if exhausted { 7 } else { 0 } {
                 edge.world.get("/v1/workspaces/ws_special/x").expect(200);
             }
@@ -116,7 +116,7 @@ fn an_early_429_reaches_a_client_that_is_still_sending() {
     let mut client = edge.client();
     client.get(PATH).expect(200);
     for round in 0..3 {
-        // In three rounds, more than are remembered after their answer.
+        // Three rounds exceed the number of closed streams that h2 remembers.
         let ids: Vec<_> =
             (0..90).map(|_| client.head(&Request::post(PATH, "").chunks(&["x"]), false)).collect();
         for id in &ids {
@@ -230,7 +230,7 @@ fn a_body_that_does_not_arrive_is_refused_and_the_connection_stays() {
     }
     let id = client.head(&Request::post(PATH, "").chunks(&["x"]), false);
     for _ in 0..5 {
-        // Slow, and never silent for too long.
+        // Slow, but never silent for as long as the timeout.
         weir_tests::wait::pass(std::time::Duration::from_millis(120));
         client.frames(&[Frame::data(id, "x", false)]);
     }

@@ -181,7 +181,7 @@ fn a_body_that_ends_with_an_empty_frame_leaves_its_upstream_connection_clean() {
     for nth in 0..4 {
         let id = client.head(&Request::post(PATH, "").chunks(&["x"]), false);
         client.frames(&[Frame::data(id, "abc", false)]);
-        // The frame that ends the body comes by itself: cloudflare/pingora#935.
+        // The frame that ends the body arrives separately: cloudflare/pingora#935.
         edge.world.control.wait("the body", |seen| {
             (seen.requests.last()?.body == b"abc" && seen.requests.len() == 2 * nth + 1)
                 .then_some(())
@@ -211,7 +211,7 @@ fn a_head_beyond_its_cap_is_refused_and_the_connection_stays() {
         let id = client.open(&fields, true);
         client.end(id)
     };
-    // As much as HTTP/1.1 would take, in few fields and in many.
+    // As large as HTTP/1.1 accepts, in few fields and in many.
     assert_eq!(outcome(with(&mut client, 1, 7_900)), "200");
     assert_eq!(outcome(with(&mut client, 220, 22)), "200");
     let End::Answer(refusal) = with(&mut client, 1, 8_300) else { panic!("no answer") };
@@ -270,7 +270,7 @@ fn targets_and_hosts_follow_the_rules_of_http_1_1() {
     assert!(forwarded > 60, "only {forwarded} were forwarded");
 }
 
-/// The outcome of one request, in the words of the tables.
+/// The outcome of one request, in the notation of the tables.
 fn exchange(edge: &Edge, method: &[u8], target: &[u8], host: &[u8]) -> String {
     let world = &edge.world;
     let upstreams =

@@ -31,11 +31,11 @@ fn a_stop_lets_streams_in_flight_finish_and_accepts_no_more() {
     for id in ids {
         assert_eq!(client.answer(id).expect(200).text(), "late");
     }
-    assert_eq!(client.goodbye(), Some("NO_ERROR"));
+    assert_eq!(client.await_close(), Some("NO_ERROR"));
     assert_eq!(edge.world.gateway.wait_for_exit(), Some(0));
     let stopped = edge.world.gateway.log().wait("that it stopped", |l| l["message"] == "stopped");
     assert_eq!(stopped["drained"], true, "{stopped}");
-    // Every request has its line: none of their tasks was cut off at its end.
+    // Every request has its log line: no request's task was aborted before it could log.
     let lines = edge.world.gateway.access_log().to_end();
     let is_whole = |line: &&str| line.contains(PATH) && line.contains("\"status\":200");
     assert_eq!(lines.lines().filter(is_whole).count(), 21, "{lines}");
@@ -46,14 +46,15 @@ fn a_stop_does_not_wait_for_connections_without_a_request() {
     let mut edge = Edge::new();
     let mut polite = edge.client();
     polite.get(PATH).expect(200);
-    // A client that never answers the PING, and so never ends its connection.
+    // A client that never acknowledges the PING of a graceful shutdown, and so never ends its
+    // connection.
     let mut silent = edge.client();
     silent.polite = false;
     silent.get(PATH).expect(200);
     let began = wait::now();
     edge.world.gateway.signal("TERM");
-    assert_eq!(polite.goodbye(), Some("NO_ERROR"));
-    assert_eq!(silent.goodbye(), Some("NO_ERROR"));
+    assert_eq!(polite.await_close(), Some("NO_ERROR"));
+    assert_eq!(silent.await_close(), Some("NO_ERROR"));
     assert_eq!(edge.world.gateway.wait_for_exit(), Some(0));
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
@@ -92,7 +93,7 @@ fn a_stream_that_its_client_resets_ends_at_once() {
     gate.open();
     assert_eq!(outcome(client.end(kept)), "200");
     let lines = edge.world.gateway.access_log();
-    let line = lines.wait("the one that left", |line| line["status"].is_null());
+    let line = lines.wait("the reset stream", |line| line["status"].is_null());
     assert_eq!(
         (&line["path"], &line["refusal"]),
         (&PATH.into(), &serde_json::Value::Null),

@@ -22,7 +22,7 @@ fn h2load_has_no_request_fail() {
 #[test]
 fn h2load_loses_no_request_where_connections_end_after_so_many() {
     let edge = Edge::with(|config| config.with("[server]", "requests_per_connection_max = 150"));
-    // As many as one connection may have, because h2load opens no second one.
+    // As many requests as one connection may have, because h2load opens no second one.
     let output = run(&edge, "h2load", &["-n", "1200", "-c", "8", "-m", "10"]);
     assert!(output.contains("1200 succeeded, 0 failed, 0 errored"), "{output}");
 }

@@ -14,7 +14,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// With these lines more in `[directory]`.
+    /// With these additional lines in `[directory]`.
     #[track_caller]
     fn with(lines: &str) -> Self {
         let directory = Directory::start();
@@ -34,12 +34,12 @@ impl Setup {
         self.get(workspace).expect(200).allowance().limit
     }
 
-    /// The value of a metric, as it stands in the text.
+    /// The value of a metric.
     #[track_caller]
     fn metric(&self, name: &str) -> f64 {
         self.world.gateway.metric(name)
     }
 }
 
-/// The address that all of a test's clients have.
+/// The address of all clients.
 const ADDRESS: &str = "127.0.0.1";

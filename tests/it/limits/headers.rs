@@ -44,7 +44,7 @@ fn the_answer_to_head_carries_them_and_no_body() {
     assert_eq!(client.call(&head).expect(200).allowance().remaining, 0);
     let refused = client.call(&head).expect(429);
     assert_eq!(refused.allowance().remaining, 0);
-    // Were there a body, it would stand before the next status line.
+    // A body would precede the next status line.
     assert_eq!(client.get("/healthz").expect(200).body, b"hello");
 }
 
@@ -169,7 +169,7 @@ fn several_servers_share_one_allowance() {
     assert_eq!(others[0].requests().len() + others[1].requests().len(), 6);
 }
 
-/// An upstream with a rate limit of its own, and with opinions about spelling.
+/// A response of an upstream with its own rate limit headers, in several spellings.
 fn with_foreign_allowance() -> Answer {
     Answer::ok("hello")
         .field("X-RateLimit-Limit", "5000")

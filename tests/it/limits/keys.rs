@@ -40,7 +40,7 @@ fn a_tenants_own_entry_precedes_its_plan_and_its_plan_the_limit() {
         world.get(&format!("/v1/workspaces/{workspace}")).expect(200).allowance().limit
     };
     assert_eq!(limit("ws_acme"), 60, "a free plan changes nothing");
-    // 600 of the plan and 600 of the organisation: the same number from either.
+    // The plan and the organisation both allow 600: the binding limit does not matter.
     assert_eq!(limit("ws_big"), 600);
     assert_eq!(limit("ws_special"), 7, "its own entry, against 600 of its plan");
     assert_eq!(limit("ws_unknown"), 60);
@@ -126,7 +126,7 @@ fn countless_unknown_tenants_neither_evict_a_known_tenant_nor_gain_by_it() {
         let answer = client.get(&format!("/v1/workspaces/ws_invented_{number}"));
         admitted += usize::from(answer.status == 200);
     }
-    // Room for 1,000 keys, and beyond it 4,096 states to share: no flood gains more.
+    // 1,000 unknown keys have their own entries; all others share 4,096.
     assert!(admitted < 5_200, "{admitted} of 8,000 unknown tenants were admitted");
     world.call(&tenant).expect(429);
     assert_eq!(world.gateway.used("workspace", "ws_acme"), 1);

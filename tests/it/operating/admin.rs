@@ -9,7 +9,7 @@ fn livez_and_readyz_answer_200() {
     let mut world = World::new();
     world.gateway.call_admin(&Request::get("/livez")).expect(200);
     world.gateway.call_admin(&Request::get("/readyz")).expect(200);
-    // It is ready to refuse, too: an upstream that is down is no fault of its own.
+    // An upstream that is down does not make the gateway unready: it can still refuse.
     world.control.stop();
     world.gateway.call_admin(&Request::get("/readyz")).expect(200);
 }
@@ -84,7 +84,7 @@ fn metrics_move_and_never_name_a_tenant() {
 fn metrics_have_no_more_series_however_many_tenants_there_are() {
     let world = World::new();
     let series = || metrics(&world).lines().filter(|line| !line.starts_with('#')).count();
-    // A request is counted when it is over, which may be after its answer has been read.
+    // A request is counted when it ends, which may be after its response has been read.
     let counted = |count: u64| {
         let line = format!("weir_gateway_requests_total{{code=\"200\",plane=\"control\"}} {count}");
         wait::until(&line, || metrics(&world).contains(&line).then_some(()));
@@ -126,7 +126,7 @@ fn beyond_loopback_the_admin_listener_requires_its_token() {
     let folder = weir_tests::folder::Folder::new();
     let path = folder.write("admin.token", &format!("{token}\n"));
     let line = format!("admin_token_file = \"{}\"", path.display());
-    // Ready or not is no secret; a load balancer has no token.
+    // Readiness needs no token: a load balancer has none.
     let world = World::with(|config| config.with("[server]", &line));
     world.gateway.call_admin(&Request::get("/limits/workspace/ws_acme")).expect(401);
     world.gateway.call_admin(&Request::post("/reload", "")).expect(401);
@@ -154,7 +154,7 @@ fn a_reload_takes_up_another_admin_token() {
         world.gateway.call_admin(&Request::post("/reload", "").field("Authorization", &field))
     };
     folder.write("admin.token", "the-second\n");
-    // The files are watched as well: the gateway may know already.
+    // The files are watched as well: the gateway may already have reloaded.
     let first = reload("the-first");
     assert!([200, 401].contains(&first.status), "{first:?}");
     reload("the-second").expect(200);

@@ -83,7 +83,7 @@ fn a_boost_has_the_window_that_a_reload_has_brought() {
     assert_eq!(state["allowance"], json!({"requests": 18, "window": "5m"}), "{state}");
     let before = wait::unix_seconds();
     assert!(world.get(TARGET).expect(200).allowance().reset >= before + 299);
-    // What is raised without a boost by then stays so.
+    // A configured limit above the boost wins.
     let higher = longer.with("[limits.workspace]", "requests = 30");
     world.gateway.write_config(&higher.to_string());
     world.gateway.reload().expect(200);

@@ -7,7 +7,7 @@ use weir_tests::world::World;
 
 use super::folder_of;
 
-/// A section, lines set in it, and a word that the complaint must have.
+/// A section, lines set in it, and a word that the error must have.
 const PROBLEMS: &[(&str, &str, &str)] = &[
     ("[server]", "htpp = [\"127.0.0.1:0\"]", "http"),
     ("[sever]", "threads = 1", "server"),
@@ -206,7 +206,7 @@ fn two_ambiguous_routes_are_reported_with_their_lines() {
     let text = config.to_string();
     let line_of = |path: &str| {
         let line = format!("path = \"{path}\"");
-        // The `[[routes]]` above it and its plane, from 1.
+        // The line of `[[routes]]`, two above, counted from 1.
         text.lines().position(|known| known == line).unwrap() - 1
     };
     let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]).expect(64);
@@ -324,7 +324,7 @@ fn an_address_in_use_is_reported_and_the_process_ends() {
     }
 }
 
-/// Whether a line begins `…file:line:column: `.
+/// Whether a line begins with `…file:line:column: `.
 fn is_placed(line: &str, file: &str) -> bool {
     let Some((_, rest)) = line.split_once(&format!("{file}:")) else { return false };
     let mut parts = rest.splitn(3, ':');

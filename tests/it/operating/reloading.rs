@@ -170,14 +170,14 @@ fn reloads_under_load_lose_no_request_and_admit_none_too_many() {
     });
 }
 
-/// The target of each reload, and what serves it.
+/// Writes the configuration with this server of the control upstream.
 fn with_control(world: &World, server: &str) {
     let servers = format!("servers = [\"{server}\"]");
     let config = world.config().with("[upstreams.control]", &servers);
     world.gateway.write_config(&config.to_string());
 }
 
-/// `server` by the name of this machine.
+/// The address of `server` by host name, which needs a lookup.
 fn by_name(server: &Upstream) -> String {
     server.address().replace("127.0.0.1", "localhost")
 }
@@ -195,7 +195,7 @@ fn a_server_added_by_a_reload_serves_the_next_request_and_so_does_the_one_that_r
         world.gateway.reload().expect(200);
         assert_eq!(world.get("/healthz").expect(200).body, b"hello");
     }
-    // A name that is known from another upstream is known.
+    // A name that another upstream has resolved is resolved.
     let servers = format!("servers = [\"{}\"]", by_name(&world.control));
     let both = world.config().with("[upstreams.control]", &servers);
     world.gateway.write_config(&both.with("[upstreams.data]", &servers).to_string());
@@ -226,7 +226,7 @@ fn an_unresolvable_name_is_refused_with_its_place_and_the_old_file_stays() {
 fn a_gateway_whose_upstream_does_not_resolve_is_not_ready_until_a_reload_fixes_it() {
     let world = World::new();
     with_control(&world, "nosuch.invalid:80");
-    // Nor does the predecessor of an upgrade accept it as ready.
+    // An upgrade fails as well: its successor does not become ready.
     world.gateway.signal("USR2");
     let why = world.gateway.wait_for_no_successor();
     assert!(why.contains("no server resolves of upstream control"), "{why}");
@@ -238,7 +238,7 @@ fn a_gateway_whose_upstream_does_not_resolve_is_not_ready_until_a_reload_fixes_i
     let fresh = weir_tests::process::Process::spawn("weir-gateway", &mut command);
     let admin = fresh.listening("admin");
     let call = |request: Request| Client::connect(&admin).call(&request);
-    // A listening process is not ready at once, and never reports ready until then.
+    // Until a reload fixes the name, a listening process reports that it is not ready.
     let output = wait::until("that it is not ready", || {
         let answer = call(Request::get("/readyz"));
         assert_eq!(answer.status, 503);

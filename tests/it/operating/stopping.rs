@@ -19,7 +19,7 @@ fn a_stop_with_nothing_in_flight_ends_at_once() {
         let before = wait::now();
         world.gateway.signal(signal);
         assert_eq!(world.gateway.wait_for_exit(), Some(0), "{signal}");
-        // The grace is 30 s: it left because nothing was in flight.
+        // The grace is 30 s: it ended early because nothing was in flight.
         assert!(before.elapsed() < Duration::from_secs(10), "{signal}: {:?}", before.elapsed());
         idle.expect_end();
     }
@@ -79,8 +79,8 @@ fn a_stop_waits_no_longer_than_its_grace() {
     world.gateway.signal("TERM");
     world.gateway.wait_for_exit();
     let waited = before.elapsed();
-    assert!(waited >= Duration::from_millis(500), "left after {waited:?}");
-    assert!(waited < Duration::from_secs(10), "left after {waited:?}");
+    assert!(waited >= Duration::from_millis(500), "ended after {waited:?}");
+    assert!(waited < Duration::from_secs(10), "ended after {waited:?}");
     never.open();
 }
 
@@ -174,14 +174,14 @@ fn a_delayed_stop_reports_not_ready_first_and_accepts_until_the_delay_ends() {
     kept.get("/healthz").expect(200);
     let before = wait::now();
     world.gateway.signal("TERM");
-    wait::until("it not to be ready", || {
+    wait::until("/readyz to be 503", || {
         (world.gateway.call_admin(&Request::get("/readyz")).status == 503).then_some(())
     });
-    // Open connections are served and asked to close, and new ones are served too.
+    // Open connections are served with `Connection: close`, and new ones are served too.
     assert_eq!(kept.get("/v1/me").expect(200).field("Connection"), Some("close"));
     world.get("/v1/me").expect(200);
     assert!(before.elapsed() < delay, "too slow to tell");
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
-    assert!(before.elapsed() >= delay, "left after {:?}", before.elapsed());
+    assert!(before.elapsed() >= delay, "ended after {:?}", before.elapsed());
     assert_eq!(world.control.requests().len(), 3);
 }

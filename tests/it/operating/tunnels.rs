@@ -13,11 +13,11 @@ const UPGRADE: &str = "GET /socket HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
-/// A text of five bytes from a server, and from a client whose mask is 0.
+/// A text frame of five bytes from a server, and from a client whose mask is 0.
 const OF_SERVER: &[u8] = b"\x81\x05hello";
 const OF_CLIENT: &[u8] = b"\x81\x85\0\0\0\0HELLO";
 
-/// 1001, going away.
+/// Close frames with 1001, going away, to the client and to the server.
 const LEAVES_CLIENT: &[u8] = b"\x88\x02\x03\xe9";
 const LEAVES_SERVER: &[u8] = b"\x88\x82\0\0\0\0\x03\xe9";
 
@@ -35,10 +35,10 @@ fn open(world: &World) -> Client {
 
 /// Waits until tunnels get their close frames.
 fn wait_until_draining(world: &World) {
-    world.gateway.log().wait("a goodbye", |line| line["message"] == "closing tunnels");
+    world.gateway.log().wait("the close frames", |line| line["message"] == "closing tunnels");
 }
 
-/// Runs `check` with each case at once, in a world of its own: a stop takes seconds of waiting.
+/// Runs `check` for all cases in parallel: a stop takes seconds.
 #[track_caller]
 fn at_once<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn at_once<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
     });
 }
 
-/// What the server has read behind the request's head.
+/// The bytes that the server has read after the request's head.
 fn passed(server: &Upstream) -> Vec<u8> {
     let seen = server.seen().connections.remove(0);
     let end = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
@@ -102,7 +102,7 @@ fn other_tunnels_and_closed_websockets_get_no_close_frame() {
         ("websocket", &b"no frames at all"[..]),
         ("websocket", b"\x88\x02\x03\xe8"),
         ("websocket", b"\x81\x05hel"),
-        // A server that switches to something else has frames of its own.
+        // After a switch to another protocol the frames are not WebSocket frames.
         ("other", OF_SERVER),
     ];
     at_once(&cases, |(protocol, output)| {
@@ -111,7 +111,7 @@ fn other_tunnels_and_closed_websockets_get_no_close_frame() {
         world.data.always(Answer::script().send(switch).send(*output).at_head());
         let mut client = open(&world);
         client.read_until(output);
-        // Unmasked, and so no frame of a client.
+        // Unmasked, and therefore not a valid client frame.
         client.send(OF_SERVER);
         wait::until("it to pass", || (passed(&world.data) == OF_SERVER).then_some(()));
         world.gateway.signal("TERM");

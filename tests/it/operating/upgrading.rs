@@ -110,7 +110,7 @@ fn the_admin_listener_moves_and_an_old_admin_connection_reports_it() {
     old.get("/readyz").expect(200);
     older.get("/readyz").expect(200);
     world.gateway.upgrade();
-    // The new process may report that it serves a moment before the old one learns it.
+    // The new process may report that it serves a moment before the old one is notified.
     wait::until("the old process to be out of service", || {
         (old.get("/readyz").status == 503).then_some(())
     });
@@ -139,7 +139,7 @@ fn a_stop_right_after_an_upgrade_ends_only_the_old_process() {
     let new = world.gateway.upgrade();
     world.gateway.signal("TERM");
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
-    assert!(before.elapsed().as_secs() < 15, "it left before its grace of 30 s was over");
+    assert!(before.elapsed().as_secs() < 15, "it waited for its grace of 30 s");
     world.get(TARGET).expect(200);
     assert_eq!(world.gateway.serving(), new);
 }

@@ -18,7 +18,7 @@ fn world_of(servers: &[Upstream], more: &str) -> World {
     })
 }
 
-/// Ejection for failures of every kind, a server's own 502, 503 and 504 among them.
+/// Settings with ejection for failures of every kind, including a server's own 502, 503 and 504.
 fn ejection(failures: u32, pause: &str) -> String {
     format!("{}\ngateway_errors = true", ejection_by_default(failures, pause))
 }
@@ -54,7 +54,7 @@ fn a_server_with_consecutive_failures_is_ejected_and_one_request_probes_it() {
         wait::pass(std::time::Duration::from_millis(320));
         assert_eq!(bad(&mut client, 10), 1);
         servers[0].always(Answer::ok("back"));
-        wait::until("it to be found back", || {
+        wait::until("its ejection to end", || {
             world.get("/healthz").expect(200);
             (metric(&world, "upstream_ejected", &servers[0])? == "0").then_some(())
         });
@@ -81,13 +81,13 @@ fn a_flapping_server_returns_in_full_each_time_and_its_ejections_do_not_grow() {
             let lines: Vec<_> = world.gateway.log().json().into_iter().filter(line).collect();
             (lines.len() >= nth).then_some(lines)
         });
-        assert_eq!(lines[nth - 1]["seconds"], 0.4, "it is not held against it for ever");
+        assert_eq!(lines[nth - 1]["seconds"], 0.4, "its ejections do not grow");
         let before = servers[0].requests().len();
-        wait::until("it to be found back", || {
+        wait::until("its ejection to end", || {
             client.get("/healthz").expect(200);
             (metric(&world, "upstream_ejected", &servers[0])? == "0").then_some(())
         });
-        assert_eq!(servers[0].requests().len(), before + 1, "one request finds it back");
+        assert_eq!(servers[0].requests().len(), before + 1, "one request probes it");
         (0..10).for_each(|_| drop(client.get("/healthz").expect(200)));
         assert_eq!(servers[0].requests().len(), before + 6, "and then it has its half");
     }
@@ -135,7 +135,7 @@ fn a_tenant_that_provokes_errors_ejects_no_server_of_another() {
             false => Answer::ok("served"),
         });
     }
-    // As the gateway ships.
+    // With the default settings.
     let world = world_of(&servers, "");
     let broken = "/v1/workspaces/ws_acme/broken";
     let status = |target: &str| world.get(target).status;
@@ -189,7 +189,7 @@ fn a_slow_request_body_ejects_no_server() {
     let world = World::with(|config| {
         config.with("[upstreams.control]", &more).with("[server]", "body_timeout = \"300ms\"")
     });
-    // Nor a server that offers another protocol.
+    // The second head offers to upgrade to another protocol.
     for lines in ["", "Upgrade: a\r\nConnection: upgrade\r\n"].repeat(4) {
         let mut client = world.client();
         let head = format!("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n{lines}");

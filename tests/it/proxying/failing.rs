@@ -59,12 +59,12 @@ fn interim_answers_that_never_end_are_a_502() {
     world.control.always(Answer::script().send(hint.repeat(150)).and(Answer::ok("hello")));
     let answer = world.get("/healthz").expect(200);
     assert_eq!((answer.interim.len(), &*answer.body), (150, &b"hello"[..]));
-    // It continues for as long as a client reads.
+    // The server continues to send them as long as they are read.
     let long = std::time::Duration::from_micros(10);
     world.control.always(Answer::script().drip(hint, 10_000_000, long));
     for request in [Request::get("/healthz"), Request::post("/v1/me", "x")] {
         let answer = world.call(&request);
-        // Some of the last ones may still be in flight when it ends.
+        // Some of the last interim responses may still be in flight at the end.
         let interim = answer.interim.len();
         assert!((151..=200).contains(&interim), "{interim} interim answers");
         answer.expect_problem(502);
@@ -163,7 +163,7 @@ fn a_truncated_response_is_not_passed_as_complete() {
             world.control.always(end);
             let mut client = world.client();
             client.send(Request::get("/v1/me").head_bytes());
-            // The break may come before the head has passed, and then it is a 502.
+            // If the upstream connection ends before the head was forwarded, the response is a 502.
             if let Ok(answer) = client.try_read() {
                 answer.expect_problem(502);
             }
@@ -219,7 +219,7 @@ fn a_client_that_disconnects_cancels_its_upstream_request() {
     client.read_until("first");
     drop(client);
     gate.open();
-    // Whatever becomes of that connection, the next client's answer is its own.
+    // Whatever happens to that upstream connection, the next client gets its own response.
     world.control.always(Answer::ok("mine"));
     assert_eq!(world.get("/v1/me").expect(200).body, b"mine");
 }
@@ -228,7 +228,7 @@ fn a_client_that_disconnects_cancels_its_upstream_request() {
 fn a_pooled_connection_closed_under_a_post_is_a_502() {
     let world = World::new();
     world.get("/v1/me").expect(200);
-    // The server keeps the connection, and closes it when the next request comes.
+    // The server keeps the connection open, and closes it when the next request arrives.
     world.control.always(Answer::script().close().at_head());
     let problem = world.call(&Request::post("/v1/me", "once")).expect_problem(502);
     let detail = problem["detail"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What an upstream learns about a client, and which headers stop at the gateway.
+//! What an upstream learns about a client, and which headers the gateway removes.
 
 use weir_tests::answer::Answer;
 use weir_tests::request::{Request, data_host};
@@ -201,7 +201,7 @@ fn each_request_writes_one_access_log_line_with_its_outcome() {
     assert!(refused.contains("workspace") && refused.contains("ws_acme"), "{refused}");
 }
 
-/// What other servers and frameworks believe, in spellings that some of them fold.
+/// Headers that other servers and frameworks trust, in spellings that some of them treat as equal.
 const OF_PROXIES: &[&str] = &[
     "X-Forwarded-Port",
     "X_Forwarded_Port",

@@ -13,7 +13,7 @@ fn served(server: &Upstream) -> usize {
     server.requests().iter().filter(|request| request.target() != b"/are-you-well").count()
 }
 
-/// Answers the question after its health with `status`, and everything else with 200.
+/// A server that answers health probes with `status`, and everything else with 200.
 fn feeling(status: u16) -> impl Fn(&Received) -> Answer + Send + Sync + 'static {
     move |request| match request.target() == b"/are-you-well" {
         true => Answer::status(status),
@@ -49,7 +49,7 @@ fn an_unhealthy_server_gets_no_requests_until_it_recovers() {
     for _ in 0..4 {
         world.get("/healthz").expect(200);
     }
-    assert!(served(&unhealthy) > before, "it is sent requests again");
+    assert!(served(&unhealthy) > before, "it gets requests again");
 }
 
 #[test]
@@ -88,10 +88,10 @@ fn responses_are_503_exactly_while_no_server_is_healthy() {
         }
         assert_eq!(world.get("/healthz").retry_after(), 1);
         servers[1].answer(feeling(200));
-        wait::until("one to be found back", || healthy(1.0));
+        wait::until("one to be healthy", || healthy(1.0));
         world.get("/healthz").expect(200);
         servers[0].answer(feeling(200));
-        wait::until("both to be found back", || healthy(2.0));
+        wait::until("both to be healthy", || healthy(2.0));
         let before = servers.each_ref().map(served);
         (0..4).for_each(|_| drop(world.get("/healthz").expect(200)));
         let after = servers.each_ref().map(served);

@@ -19,8 +19,8 @@ fn world_before(servers: &[&Http2Server]) -> World {
     World::with(|config| config.with("[upstreams.control]", &read).with("[server]", "threads = 1"))
 }
 
-/// The response to each method by a server that does `first` with the first request of each, and
-/// serves the others; and how often it began to serve one.
+/// Checks, for each method, the response to one request and how many streams the server saw; the
+/// server plays `first` on the first stream and serves the others.
 fn check(first: fn() -> Vec<Step>, expected: &[(&str, u16, usize)]) {
     for (method, status, begun) in expected {
         let fails = std::sync::atomic::AtomicBool::new(true);
@@ -85,7 +85,7 @@ fn a_request_is_not_retried_once_its_response_has_begun() {
         let world = world_before(&[&server]);
         let mut client = world.client();
         client.send(Request::get("/healthz").head_bytes());
-        // What comes is not whole, or a 502 where nothing had passed yet.
+        // The response is truncated, or a 502 if nothing was forwarded yet.
         if let Ok(answer) = client.try_read() {
             answer.expect_problem(502);
         }
@@ -114,12 +114,12 @@ fn answers_reach_a_client_that_speaks_http1() {
     });
     let world = world_before(&[&server]);
     let mut client = world.client();
-    // Pingora does not hear of early hints over HTTP/2; what comes is the answer.
+    // Pingora does not get early hints over HTTP/2; the final response arrives.
     let whole = client.get("/healthz").expect(200);
     assert_eq!((&*whole.body, whole.field("server")), (b"hello".as_slice(), Some("two")));
     assert_eq!(client.get("/healthz").expect(304).field("etag"), Some("\"a\""));
     client.get("/healthz").expect(204);
-    // HTTP/1.1 has trailers, but Pingora does not write them; the body is whole.
+    // Pingora does not write trailers to HTTP/1.1 clients; the body is complete.
     assert_eq!(client.get("/healthz").expect(200).body, b"with trailers");
     let head = client.call(&Request::new("HEAD", "/healthz")).expect(200);
     assert_eq!((&*head.body, head.field("content-length")), (b"".as_slice(), Some("700")));

@@ -11,10 +11,10 @@ use weir_tests::request::Request;
 
 use crate::http2::{Edge, outcome};
 
-/// What a server does with a stream of this number.
+/// A server's steps for a stream with this id.
 type Lie = fn(u32) -> Vec<Step>;
 
-/// The whole answer, as a server means it that keeps to the rules.
+/// The complete response of a correct server.
 fn truth(_: u32) -> Vec<Step> {
     vec![Step::Head(head(200, &[])), Step::LastBody(b"hello".to_vec())]
 }
@@ -28,7 +28,7 @@ fn fields(stream: u32, fields: &[(&str, &str)]) -> Vec<Step> {
     vec![raw(Frame::headers(stream, fields, false)), Step::LastBody(b"hello".to_vec())]
 }
 
-/// An answer that has begun, with what follows.
+/// A response that has begun, followed by these steps.
 fn begun(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
     let begun = [Step::Head(head(200, &[])), Step::Body(b"half".to_vec())];
     begun.into_iter().chain(then).collect()
@@ -41,7 +41,7 @@ enum Version {
     Http2,
 }
 
-/// A gateway before a server that misbehaves as a request's target demands.
+/// A gateway in front of a server that plays one fault, which the test sets.
 struct Liar {
     edge: Edge,
     lie: Arc<Mutex<Lie>>,
@@ -67,7 +67,7 @@ impl Liar {
         Self { edge: Edge::with(change), lie, _server: server }
     }
 
-    /// The outcome of a request in a word, for a client of this version.
+    /// The outcome of a request while the server plays `lie`, as a short text.
     fn outcome(&self, version: Version, lie: Lie, request: &Request) -> String {
         *self.lie.lock().unwrap() = lie;
         let outcome = match version {
@@ -78,7 +78,7 @@ impl Liar {
         outcome
     }
 
-    /// The next request is served after any fault, and nothing in the gateway has failed.
+    /// Checks that the next request is served, and that no task of the gateway has failed.
     fn check_healthy(&self, of: &str) {
         self.edge.wait_until_idle();
         self.edge.world.get("/healthz").expect(200);
@@ -309,7 +309,7 @@ fn floods_end_at_the_response_deadline() {
 
 #[test]
 fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
-    // No window for any body: SETTINGS_INITIAL_WINDOW_SIZE is 0, and stays so.
+    // The server never opens a window for a body: SETTINGS_INITIAL_WINDOW_SIZE is 0.
     let request = |length| Request::post("/v1/me", vec![b'x'; length]);
     for_each_version(&[(4, 0)], |liar, version| {
         for length in [1, 100_000, 1_000_000] {
@@ -317,7 +317,7 @@ fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
             assert_eq!(outcome, "504", "{length} bytes, {version:?}");
             liar.check_healthy("no window");
         }
-        // A server that responds before it has read the body is heard.
+        // The response of a server that has not read the body is forwarded.
         assert_eq!(liar.outcome(version, truth, &request(100_000)), "200 5", "{version:?}");
     });
 }

@@ -125,7 +125,7 @@ fn large_bodies_pass_whole_without_piling_up() {
     assert!(grown < 24 * MEBIBYTE, "{grown} bytes more for bodies that only pass through");
 }
 
-/// The most memory a process has had at any time.
+/// The peak resident memory of a process.
 fn peak_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

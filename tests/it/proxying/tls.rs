@@ -58,8 +58,8 @@ fn an_upstream_without_tls_may_speak_http2() {
 
 #[test]
 fn occasional_goaways_of_a_server_lose_no_request() {
-    // nginx sends GOAWAY after so many requests, while others are in flight. Several of its
-    // connections may end in a row: they use up none of the three attempts.
+    // nginx sends GOAWAY after `keepalive_requests` requests, while others are in flight. Several
+    // of its connections may end in a row: they use up none of the three attempts.
     let nginx = Nginx::start(|address, folder| {
         let log = folder.join("served.log").display().to_string();
         format!(
@@ -97,7 +97,7 @@ fn occasional_goaways_of_a_server_lose_no_request() {
             });
         }
     });
-    // It served each once: a retried request had not been processed before.
+    // The server processed each request once: a retried request had not been processed before.
     let served = || std::fs::read_to_string(nginx.folder().root().join("served.log")).unwrap();
     let lines = || served().lines().filter(|line| line.contains("\"POST /v1/me")).count();
     wait::until("the server's log of 400 requests", || (lines() >= 400).then_some(()));
@@ -115,7 +115,7 @@ fn a_certificate_of_another_name_time_or_root_is_refused() {
     for wrong in [
         named(&files, "elsewhere.test"),
         named(&other, "backend.test"),
-        // The system does not know our authority.
+        // Without `ca`, the system's roots are used, which do not include the test's authority.
         "server_name = \"backend.test\"".to_owned(),
     ] {
         let world = world_before(&nginx, &wrong);
@@ -123,8 +123,8 @@ fn a_certificate_of_another_name_time_or_root_is_refused() {
     }
     let lapsed = secure_nginx(&files, "lapsed", "");
     world_before(&lapsed, &named(&files, "backend.test")).get("/healthz").expect_problem(502);
-    // Of a root its own end is not looked at: it is trusted because it was named.
-    files.lapse();
+    // The expiry of a configured root is not checked: it is trusted because it is configured.
+    files.expire();
     world_before(&nginx, &named(&files, "backend.test")).get("/healthz").expect(200);
 }
 
@@ -163,7 +163,7 @@ fn a_configured_client_certificate_is_presented() {
     let [certificate, key] = ["crt", "key"].map(|end| files.path(&format!("client.{end}")));
     let shown = format!("{ca}\nclient_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
     assert_eq!(world_before(&nginx, &shown).get("/healthz").expect(200).text(), "CN=client");
-    // nginx reports it in HTTP rather than in the handshake.
+    // Without a client certificate nginx answers 400 in HTTP; the handshake succeeds.
     world_before(&nginx, &ca).get("/healthz").expect(400);
 }
 
@@ -257,7 +257,7 @@ fn world_before(nginx: &Nginx, lines: &str) -> World {
     World::with(|config| config.with("[upstreams.control]", &lines))
 }
 
-/// An nginx that answers how it was reached.
+/// An nginx that responds with the protocol and the server name of the request.
 fn secure_nginx(files: &Authority, certificate: &str, listens: &str) -> Nginx {
     let path = |end: &str| files.path(&format!("{certificate}.{end}"));
     let (crt, key) = (path("crt"), path("key"));
@@ -274,7 +274,7 @@ fn line(files: &Authority, key: &str, name: &str) -> String {
     format!("{key} = \"{}\"", files.path(name))
 }
 
-/// An authority that has signed `server`, `client`, and `lapsed`, whose time is over.
+/// An authority that has signed `server`, `client`, and the expired `lapsed`.
 #[track_caller]
 pub(crate) fn certificates() -> Authority {
     let authority = Authority::of_server();

@@ -26,8 +26,8 @@ fn edge_before(server: &str, lines: &str, body_timeout: &str) -> Edge {
     })
 }
 
-/// The response to an HTTP/1.1 client that sends a head, so many pieces of a body, and optionally
-/// its end.
+/// The response to an HTTP/1.1 client that sends a head, this number of pieces of a body, and
+/// optionally its end.
 fn by_http1(edge: &Edge, pieces: u32, ends: bool) -> u16 {
     let mut client = edge.world.gateway.client();
     client.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());
@@ -41,7 +41,7 @@ fn by_http1(edge: &Edge, pieces: u32, ends: bool) -> u16 {
     client.read().status
 }
 
-/// The same of a client of HTTP/2.
+/// The same for an HTTP/2 client.
 fn by_http2(edge: &Edge, pieces: u32, ends: bool) -> String {
     let mut client = edge.client();
     let id = client.head(&Request::new("POST", "/v1/me"), false);
@@ -55,7 +55,7 @@ fn by_http2(edge: &Edge, pieces: u32, ends: bool) -> String {
     outcome(client.end(id))
 }
 
-/// What clients of both versions are answered through servers of both.
+/// Checks the status for clients of both HTTP versions, with upstreams of both.
 #[track_caller]
 fn check(answers: bool, body_timeout: &str, pieces: u32, ends: bool, expected: u16) {
     let http1 = Upstream::start();
@@ -67,7 +67,7 @@ fn check(answers: bool, body_timeout: &str, pieces: u32, ends: bool, expected: u
         true => vec![Step::AwaitEnd, Step::Head(head(200, &[])), Step::LastBody(b"x".to_vec())],
         false => Vec::new(),
     });
-    // All at once: they only wait.
+    // In parallel: they mostly wait.
     std::thread::scope(|scope| {
         for (address, lines) in
             [(http1.address(), "http = \"1.1\""), (http2.address(), "http = \"2\"")]

@@ -50,7 +50,7 @@ fn a_stream_that_is_silent_for_longer_than_the_read_timeout_is_cut() {
     let output = call(&world, &files, &["idle"]);
     assert!(output.contains("idle ended as StatusCode."), "{output}");
     server.stderr().wait("that the server heard of it", |line| line["message"] == "cancelled");
-    // A server that is slow with its messages, but within the timeout, is not.
+    // A server whose messages are slow, but within the timeout, is not cut off.
     call(&world, &files, &["server_streams"]);
     world.gateway.call_admin(&Request::get("/livez")).expect(200);
 }

@@ -25,7 +25,8 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
         let world = world_before(&server, Some(&files), "");
         for make in [python as fn() -> Command, node] {
             let (plain, https) = (world.gateway.http().to_owned(), world.gateway.https());
-            // The two close differently, so each library's client meets its own server.
+            // The two libraries close differently, so each client is tested with the server of its
+            // own library.
             if std::ptr::fn_addr_eq(make, calls) {
                 continue;
             }
@@ -113,7 +114,7 @@ fn a_server_that_never_switches_is_a_504() {
     client.send(UPGRADE);
     client.read().expect_problem(504);
     never.open();
-    // A server that refuses the upgrade is heard.
+    // The response of a server that refuses the upgrade is forwarded.
     world.data.always(Answer::status(403).body("no"));
     let mut client = world.client();
     client.send(UPGRADE);
@@ -122,9 +123,9 @@ fn a_server_that_never_switches_is_a_504() {
 
 #[test]
 fn an_immediate_101_opens_the_tunnel() {
-    // https://github.com/cloudflare/pingora/issues/946: a tunnel is torn down where the 101 is
-    // read before the end of the empty request body. A worker is one thread, which learns that
-    // there is something to read only when it has nothing else to do; that end has then passed.
+    // https://github.com/cloudflare/pingora/issues/946: a tunnel is torn down where the 101 is read
+    // before the end of the empty request body. A worker is one thread, which polls for readable
+    // sockets only when it has nothing else to do; by that time it has processed the end.
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1000\nburst = 1000"));
     world.data.always(Answer::script().send(SWITCH).at_head());
     let open = (0..300).filter(|_| stays_open(&world)).count();
@@ -134,7 +135,7 @@ fn an_immediate_101_opens_the_tunnel() {
 #[test]
 fn a_101_before_the_request_may_end_the_connection() {
     // The failing case of the same issue: a server that responds before the request. That violates
-    // HTTP, and this asserts what happens today rather than what should.
+    // HTTP; the test asserts the current behaviour, not the desired one.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let servers = format!("servers = [\"{}\"]", server.local_addr().unwrap());
     let named = || Builder::new().name("early server".to_owned());
@@ -149,12 +150,12 @@ fn a_101_before_the_request_may_end_the_connection() {
             .with("[limits.instance]", "rate = 1000\nburst = 1000")
             .with("[upstreams.data]", &servers)
     });
-    // How often it fails depends on the machine's other work: most tunnels hold.
+    // How often it fails depends on the machine's load; most tunnels stay open.
     let torn = (0..3_000).find(|_| !stays_open(&world));
     assert!(torn.is_some(), "all of 3,000 tunnels held");
 }
 
-/// Sends its 101 before the request, and answers each head after the first.
+/// Sends the 101 before the request, and answers the test's message in the tunnel.
 fn early(stream: &mut std::net::TcpStream) {
     let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
     let _ = stream.write_all(SWITCH.as_bytes());
@@ -173,13 +174,13 @@ const UPGRADE: &str = "GET /socket HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\
     Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// Whether a byte got through a tunnel to the upstream, and its answer back.
+/// Whether bytes pass through a tunnel to the upstream and back.
 fn stays_open(world: &World) -> bool {
     let mut client: Client = world.client();
     client.send(UPGRADE);
     let Ok(answer) = client.try_read_head_only() else { return false };
     answer.expect(101);
-    // What comes next is no HTTP, but the upstream answers whatever ends a head.
+    // The next bytes are not HTTP, but the upstream answers anything that ends like a head.
     client.try_send("PING\r\n\r\n").is_ok() && client.try_read_head_only().is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! What is shipped of the dispatcher holds: its files, and where the link in a mail leads.
+//! The dispatcher's shipped files are valid, and the link in a mail leads to a page.
 
 use weir_tests::dispatcher::run;
 use weir_tests::folder::Folder;

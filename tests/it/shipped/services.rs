@@ -1,5 +1,5 @@
-//! The recipe of `deploy/systemd` works: the test runs its lines in a root folder of its own,
-//! and both programs start on the installed files as the units say.
+//! The recipe of `deploy/systemd` works: the test runs its commands in a temporary root folder, and
+//! both programs start with the installed files as their units specify.
 //!
 //! Not here: how systemd reads the units (`operating/upgrading/systemd`).
 
@@ -15,7 +15,7 @@ use weir_tests::wait;
 
 use super::{root, shipped};
 
-/// Stand-ins for system commands: they touch nothing outside of the root folder, need no group on
+/// Replacements for system commands: they change nothing outside the root folder, need no group on
 /// this machine, and record their arguments.
 const STAND_INS: &str = r#"
 set -eu
@@ -83,7 +83,7 @@ fn installed_files_are_readable_only_by_their_program() {
     assert!(done.contains("systemctl enable --now weir-gateway weir-dispatcher"), "{done}");
 }
 
-/// A root folder in which the recipe was followed; but for ports, which are any that are free.
+/// A root folder in which the recipe was followed; ports are replaced by free ones.
 struct Installed {
     folder: Folder,
     recipe: String,
@@ -116,7 +116,7 @@ impl Installed {
         block.split("```").next().unwrap_or_default().to_owned()
     }
 
-    /// The same of a machine that begins in the folder, with the programs that are tested.
+    /// A text with absolute paths moved into the root folder, and with the programs under test.
     fn here(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for name in ["weir-gateway", "weir-dispatcher"] {
@@ -130,7 +130,7 @@ impl Installed {
         text
     }
 
-    /// Follows the recipe's line that checks a program's configuration.
+    /// Runs the recipe's command that checks a program's configuration.
     #[track_caller]
     fn check(&self, name: &str) {
         let block = self.block(1);

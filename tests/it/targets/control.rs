@@ -58,7 +58,7 @@ pub(super) const ROUTES: &[Target] = &[
     (b"GET /.well-known/openid-configuration", "404"),
 ];
 
-/// What is exempt, and what only looks so.
+/// Exempt targets, and targets that only look exempt.
 pub(super) const EXEMPT: &[Target] = &[
     (b"GET /healthz", "exempt@control"),
     (b"HEAD /healthz", "exempt@control"),
@@ -112,13 +112,13 @@ pub(super) const EXEMPT: &[Target] = &[
     (b"GET /assets/..;/v1/workspaces/ws_acme", "400"),
     (b"GET /assets/..;a=b/v1/workspaces/ws_acme", "400"),
     (b"GET /assets/....//v1/workspaces/ws_acme", "400"),
-    // Decoded twice it climbs out; decoded once it is a strange name.
+    // Decoded twice the path leaves `/assets`; decoded once it is an odd name.
     (b"GET /assets/%252e%252e/v1/workspaces/ws_acme", "400"),
 ];
 
 /// Spellings of a path that is charged to the workspace.
 pub(super) const SPELLINGS: &[Target] = &[
-    // The batch route has five a minute: no other spelling of it may get sixty.
+    // The batch route allows five a minute: no other spelling of it may get sixty.
     (b"POST /v1/workspaces/ws_acme/tenants%3Abatch", "400"),
     (b"POST /v1/workspaces/ws_acme/tenants%3abatch", "400"),
     (b"POST /v1/workspaces/ws_acme/tenants:batch/", "400"),
@@ -158,7 +158,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"POST /v1/Workspaces/ws_acme/tenants:batch", "400"),
     (b"POST /v1/workspaces.json/ws_acme/tenants", "400"),
     (b"POST /v1/%20/workspaces/ws_acme/tenants", "400"),
-    // Another method of the same words meets no other limit.
+    // Paths that no parser would read as a stricter route are forwarded.
     (b"GET /v1/workspaces/ws_acme/tenants:Batch", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/tenants:batch.json", "workspace@control"),
     (b"POST /v1/workspaces/ws_acme/tenants:batch-x", "workspace@control"),
@@ -174,7 +174,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/a%7Eb", "400"),
     (b"GET /v1/workspaces/ws_acme/a%2Eb", "400"),
     (b"GET /v1/workspaces/ws_acme/%30", "400"),
-    // Separators and terminators in disguise.
+    // Escaped or alternative separators and terminators.
     (b"GET /v1/workspaces/ws_acme/a%2Fb", "400"),
     (b"GET /v1/workspaces/ws_acme/a%2fb", "400"),
     (b"GET /v1/workspaces/ws_acme/a%5Cb", "400"),
@@ -215,7 +215,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/..x", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/x..", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/.x", "workspace@control"),
-    // `;` means something to some servers only.
+    // Only some servers treat `;` as a separator.
     (b"GET /v1;x/workspaces/ws_acme", "400"),
     (b"GET /v1/workspaces;x/ws_acme", "400"),
     (b"GET /v1/workspaces/ws_acme;x/users", "400"),
@@ -241,7 +241,7 @@ pub(super) const SPELLINGS: &[Target] = &[
         b"GET /v1/workspaces/ws_3456789b123456789c123456789d123456789e123456789f123456789g1234/x",
         "400",
     ),
-    // Characters that need no escape, and escapes that are needed.
+    // Characters that need no escape, and necessary escapes.
     (b"GET /v1/workspaces/ws_acme/a:b", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/a@b,c=d+e!f$g&h'i(j)k*l", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/a-._~z", "workspace@control"),
@@ -250,7 +250,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/a%2Cb", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/a%c3%a9", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/a%C3%A9", "workspace@control"),
-    // Characters that no URI has: refused, or else left exactly as they are.
+    // Characters that are not allowed in a URI: refused, or forwarded unchanged.
     (b"GET /v1/workspaces/ws_acme/\"", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/<a>", "400"),
     (b"GET /v1/workspaces/ws_acme/a^b", "workspace@control"),
@@ -259,7 +259,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/a|b", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/[a]", "workspace@control"),
     (b"GET /v1/workspaces/ws_acme/a%25b", "workspace@control"),
-    // Bytes that no target has.
+    // Bytes that are not allowed in a target.
     (b"GET /v1/workspaces/ws_acme/a b", "400"),
     (b"GET  /v1/workspaces/ws_acme", "400"),
     (b"GET /v1/workspaces/ws_acme ", "400"),

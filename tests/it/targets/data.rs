@@ -2,7 +2,7 @@
 
 use super::Target;
 
-/// What is charged to the instance, and the two documents that are not.
+/// Targets that are charged to the instance, and the two exempt documents.
 pub(super) const ROUTES: &[Target] = &[
     (b"GET /", "instance@data"),
     (b"HEAD /", "instance@data"),
@@ -24,7 +24,7 @@ pub(super) const ROUTES: &[Target] = &[
     (b"GET /a:b", "instance@data"),
 ];
 
-/// What only looks exempt, and what two parsers could read differently.
+/// Targets that only look exempt, and targets that two parsers could read differently.
 pub(super) const SPELLINGS: &[Target] = &[
     (b"POST /.well-known/openid-configuration", "instance@data"),
     (b"POST /oauth/v2/keys", "instance@data"),

@@ -1,6 +1,6 @@
 //! Whole heads, byte for byte: contradicting hosts, contradicting lengths, malformed lines.
 
-/// A request as it stands on the wire, and the outcome.
+/// A request as sent on the wire, and the outcome.
 pub(super) const HEADS: &[(&[u8], &str)] = &[
     // The host.
     (b"GET /healthz HTTP/1.1\r\n\r\n", "400"),
@@ -17,7 +17,7 @@ pub(super) const HEADS: &[(&[u8], &str)] = &[
     (b"GET http://evil.example/healthz HTTP/1.1\r\nHost: api.localhost\r\n\r\n", "400"),
     (b"GET http://api.localhost@evil.example/ HTTP/1.1\r\nHost: api.localhost\r\n\r\n", "400"),
     (b"GET /healthz HTTP/1.1\r\nHost: api.localhost\r\nConnection: host\r\n\r\n", "400"),
-    // Where does the body end?
+    // Ambiguous body lengths.
     (
         b"POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 3\r\n\
         Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -91,7 +91,7 @@ pub(super) const HEADS: &[(&[u8], &str)] = &[
         "address@control",
     ),
     (b"POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n\r\n", "address@control"),
-    // What is a line?
+    // Ambiguous line ends.
     (b"GET /v1/me HTTP/1.1\nHost: api.localhost\n\n", "address@control"),
     (b"GET /v1/me HTTP/1.1\r\nHost: api.localhost\nX: y\r\n\r\n", "address@control"),
     (b"GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\nX: a\rb\r\n\r\n", "400"),

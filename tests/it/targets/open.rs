@@ -1,5 +1,5 @@
-//! Routes that allow more spellings: what browsers, SDKs and frameworks send, and what it must
-//! not become.
+//! Routes that allow more spellings: targets that browsers, SDKs and frameworks send, and targets
+//! that must still be refused.
 
 use weir_tests::config::Config;
 use weir_tests::real;
@@ -11,7 +11,8 @@ use weir_tests::answer::Answer;
 use weir_tests::issuer::{Signer, published};
 use weir_tests::upstream::Upstream;
 
-/// One with everything, one as Django has it, one as GitLab has it, one with a tenant behind.
+/// Path, allowed spellings, limit: a route with all spellings, a route as in Django, routes as in
+/// GitLab, and one with a tenant in its path.
 const ROUTES: [(&str, &str, &str); 5] = [
     (
         "/v1/workspaces/{workspace}/files/{*rest}",
@@ -28,7 +29,7 @@ fn opened(mut config: Config) -> Config {
     for (path, spellings, limit) in ROUTES {
         let spellings: Vec<String> =
             spellings.split_whitespace().map(|name| format!("\"{name}\"")).collect();
-        // These paths contain no organisation: the stricter limit by address stands for it.
+        // These paths contain no organisation: the stricter limit `admin` replaces that limit.
         let limit = if limit == "organisation" { "admin" } else { limit };
         config = config.with(
             "[[routes]]",
@@ -66,7 +67,7 @@ const SENT: &[Target] = &[
 ];
 
 const REFUSED: &[Target] = &[
-    // What a route has not opened.
+    // Spellings that the route does not allow.
     (b"GET /v1/django/a%3Ab", "400"),
     (b"GET /v1/django/a%2Fb", "400"),
     (b"GET /v1/projects/7/", "400"),

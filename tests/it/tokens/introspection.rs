@@ -26,7 +26,7 @@ impl Setup {
         Self::with(lines, 4_000)
     }
 
-    /// The same, where an address may fail so many times a minute.
+    /// The same; an address may have `failures` refused tokens a minute.
     #[track_caller]
     fn with(lines: &str, failures: u32) -> Self {
         let server = Upstream::start();
@@ -127,7 +127,7 @@ fn an_introspection_response_must_match_the_settings() {
         (with_claims(json!({ "workspace_id": "ws_quiet" })), 403),
         (with_claims(json!({ "exp": now - 1 })), 401),
         (with_claims(json!({ "nbf": now + 60 })), 401),
-        // The server's clock is ahead, and the server itself reports the token as active.
+        // The server's clock is ahead; the server reports the token as active.
         (with_claims(json!({ "iat": now + 5, "nbf": now + 5 })), 200),
         (with_claims(json!({ "iss": "https://evil.test" })), 401),
         (with_claims(json!({ "aud": "other" })), 401),
@@ -172,11 +172,11 @@ fn cached_responses_expire_and_no_token_outlives_its_expiry() {
     let setup = Setup::new("ttl = \"200ms\"\nnegative_ttl = \"200ms\"");
     setup.get("good").expect(200);
     setup.server.always(inactive());
-    wait::until("a good answer to be forgotten", || {
+    wait::until("the positive response to expire", || {
         (setup.get("good").status == 401).then_some(())
     });
     setup.server.always(active(json!({})));
-    wait::until("a bad answer to be forgotten", || (setup.get("good").status == 200).then_some(()));
+    wait::until("the negative one to expire", || (setup.get("good").status == 200).then_some(()));
 
     let setup = Setup::new("ttl = \"1h\"");
     let exp = wait::unix_seconds() + 2;

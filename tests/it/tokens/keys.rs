@@ -21,7 +21,7 @@ fn a_key_rotation_fails_no_request() {
     let guarded = Guarded::new();
     let first = of(&guarded.signer);
     guarded.world.call(&first).expect(200);
-    // One fetch, or two where the first was in flight when the request came.
+    // One fetch, or two if the first was in flight when the request arrived.
     let fetched = guarded.server.requests().len();
     let second = Signer::new("second");
     guarded.server.always(Answer::ok(published(&[&guarded.signer, &second])));
@@ -36,7 +36,7 @@ fn a_withdrawn_key_invalidates_its_tokens() {
     let request = of(&guarded.signer);
     guarded.world.call(&request).expect(200);
     guarded.server.always(Answer::ok(published(&[&Signer::new("second")])));
-    wait::until("the withdrawn key to be forgotten", || {
+    wait::until("the withdrawn key to be dropped", || {
         (guarded.world.call(&request).status == 401).then_some(())
     });
 }
@@ -133,7 +133,8 @@ fn a_reload_with_a_new_issuer_takes_effect_at_once_and_one_without_fetches_nothi
     guarded.world.call(&request).expect(401);
     guarded.world.call(&of(&signer)).expect(200);
 
-    // The same server, so that its keys stay known; another audience, so that no token is valid.
+    // The same JWKS server, so that its keys stay cached; another audience, so that no earlier
+    // token is valid.
     let other = by_keys(config, &server).with("[identity.jwt]", "audience = [\"x\"]");
     gateway.write_config(&other.to_string());
     gateway.reload().expect(200);

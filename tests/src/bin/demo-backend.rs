@@ -1,8 +1,7 @@
 //! Stands in for the backends that `./run` puts behind the gateway.
 //!
-//! It answers any request with a small JSON document that describes the request, so that one
-//! sees what the gateway forwards. One thread per connection; each connection serves any number
-//! of requests.
+//! It answers any request with a small JSON document that describes the request, and so shows what
+//! the gateway forwards. One thread per connection; each connection serves any number of requests.
 //!
 //! Not here: recording and scripted responses, which the tests need (`weir_tests::upstream`).
 
@@ -15,7 +14,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use weir_tests::http1::{Framing, Head, Reader};
 
-/// A connection that is silent for so long is closed.
+/// A connection that is silent for this time is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 const USAGE: &str = "usage: demo-backend NAME=ADDRESS..., as in control=127.0.0.1:9001";
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Binds every address before any is served.
+/// Binds all addresses before it serves any.
 fn listen(backends: &[String]) -> Result<Vec<(String, TcpListener)>, String> {
     if backends.is_empty() {
         return Err(USAGE.to_owned());
@@ -59,7 +58,8 @@ fn accept(name: &str, listener: &TcpListener) {
     // A connection that fails here was closed by its client in the meantime.
     for stream in listener.incoming().flatten() {
         let name = name.to_owned();
-        // An error within is a client that disconnects; without a thread the connection is closed.
+        // An error means that the client disconnected. If no thread starts, the connection is
+        // closed.
         let _ = Builder::new().spawn(move || converse(&name, &stream));
     }
 }

@@ -1,25 +1,24 @@
-//! The pace of an endpoint: never surely more starts within any window than it allows.
+//! The rate limit of an endpoint: no window has provably more attempts than it allows.
 //!
-//! Starts are reported in the order of the latest that each can be. Of all windows the one that
-//! ends with the newest start holds the most of those before it, so that each is judged as it
-//! comes.
+//! Starts are reported in the order of their `latest`. It is enough to check, at each start, the
+//! window that ends with it.
 
 use std::collections::VecDeque;
 
 use super::{Broken, Promise, When, broken};
 
-/// The starts at one endpoint.
+/// The starts of attempts at one endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
-    /// Each, and whether its endpoint heard of it.
+    /// Each start, and whether it reached its endpoint.
     starts: VecDeque<(When, bool)>,
-    /// The most that one window surely held.
+    /// The most starts that were provably within one window.
     pub most: usize,
 }
 
 impl Pace {
-    /// A start, of which `heard` ones count. No window of so many microseconds may hold more
-    /// than `allowed`.
+    /// Reports a start, and checks that no `window` (in microseconds) has more than `allowed`
+    /// starts. Only starts that were `heard` by the endpoint count.
     #[inline]
     pub fn started(
         &mut self,
@@ -41,13 +40,13 @@ impl Pace {
         Ok(())
     }
 
-    /// How many starts, heard of or not, a window that ends now may hold.
+    /// How many starts, `heard` or not, a window that ends now may contain.
     #[inline]
     pub fn within(&self, now: u64, window: u64) -> usize {
         self.starts.iter().filter(|(one, _)| now < one.latest.saturating_add(window)).count()
     }
 
-    /// What came so far counts no more.
+    /// Forgets all starts so far.
     #[inline]
     pub fn forget(&mut self) {
         self.starts.clear();

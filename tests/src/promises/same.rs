@@ -1,11 +1,11 @@
-//! What stays the same wherever and whenever an event arrives: its id, its bytes.
+//! Checks that a value never changes: an event has the same id and bytes at every arrival.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use super::{Broken, Promise, broken};
 
-/// What is known of each `K`.
+/// The known value of each `K`.
 #[derive(Debug)]
 pub struct Same<K, V>(BTreeMap<K, V>);
 
@@ -16,7 +16,7 @@ impl<K, V> Default for Same<K, V> {
 }
 
 impl<K: Ord + Clone + Debug, V: PartialEq + Clone> Same<K, V> {
-    /// It was found to be so: the first time, or as it was before.
+    /// Records the value of a key the first time; later checks that it is the same.
     pub fn is(&mut self, key: &K, value: &V) -> Result<(), Broken> {
         match self.0.get(key) {
             Some(known) if known != value => {
@@ -30,7 +30,7 @@ impl<K: Ord + Clone + Debug, V: PartialEq + Clone> Same<K, V> {
         }
     }
 
-    /// What it is.
+    /// The known value of a key.
     pub fn of(&self, key: &K) -> Option<&V> {
         self.0.get(key)
     }

@@ -1,5 +1,5 @@
-//! Who takes part: workspaces, their webhooks, the endpoints these lead to, and how each of those
-//! behaves until it is told to be well.
+//! The fixtures of a run: workspaces, their webhooks and endpoints, and how each endpoint behaves
+//! until the run makes all of them healthy.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use crate::rng::SeededRng;
 
 /// The deadline of an attempt.
 pub const DEADLINE: Duration = Duration::from_secs(1);
-/// Attempts that may start at an endpoint within [`WINDOW`]: few enough that bursts are held back,
-/// so many that a crash, which uses up a twentieth, leaves half of them once in two seconds.
+/// Attempts that may start at an endpoint within [`WINDOW`]: so few that bursts have to wait, and
+/// so many that crashes every two seconds, each of which uses up a twentieth, leave half of them.
 pub const REQUESTS: u32 = 500;
-/// The window of the pace.
+/// The window of the rate limit.
 pub const WINDOW: Duration = Duration::from_secs(20);
-/// The first of the delays after a failure.
+/// The first retry delay.
 pub const FIRST_DELAY: Duration = Duration::from_millis(500);
-/// From the first attempt to the last, pauses apart.
+/// From the first attempt to the last, without pauses of the webhook.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// No 2xx for so long pauses deliveries.
+/// A webhook without a 2xx for this long is paused.
 pub const PAUSE_AFTER: Duration = Duration::from_secs(20);
 
-/// Of how many events a choosy receiver never takes one.
+/// A [`Temper::Choosy`] receiver refuses one of this number of events, at every attempt.
 const CHOOSY: u64 = 41;
 
 /// How an endpoint behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Temper {
-    /// Takes everything at once.
-    Well,
-    /// Takes everything within 400 ms.
+    /// Answers 2xx at once.
+    Healthy,
+    /// Answers 2xx within 400 ms.
     Slow,
-    /// Says yes after the deadline now and then.
+    /// Sometimes answers 2xx after the deadline.
     Late,
-    /// Fails now and then, in various ways.
+    /// Sometimes fails, in various ways.
     Flaky,
     /// Fails for ten seconds of each 25.
     Waves,
-    /// Never takes certain events.
+    /// Refuses certain events at every attempt.
     Choosy,
     /// Fails for 45 seconds of each 90, so that its webhook is paused.
     Down,
@@ -43,16 +43,16 @@ pub enum Temper {
 
 /// The endpoints: `/e0` and so on.
 pub const ENDPOINTS: [Temper; 12] = [
-    Temper::Well,
+    Temper::Healthy,
     Temper::Slow,
     Temper::Flaky,
     Temper::Waves,
-    Temper::Well,
+    Temper::Healthy,
     Temper::Late,
     Temper::Choosy,
     Temper::Down,
     Temper::Flaky,
-    Temper::Well,
+    Temper::Healthy,
     Temper::Slow,
     Temper::Waves,
 ];
@@ -63,8 +63,9 @@ pub const WORKSPACES: [&str; 5] = ["ws_a", "ws_b", "ws_c", "ws_d", "ws_e"];
 /// The types of events.
 pub const KINDS: [&str; 4] = ["plan.changed", "session.started", "tenant.created", "user.deleted"];
 
-/// Webhooks: the workspace, the endpoint, and the types that it is told of, by their places. A type
-/// goes to one endpoint, to three, or to none; one endpoint has webhooks of two workspaces.
+/// Webhooks: the indexes of the workspace, the endpoint, and the event types that it subscribes to.
+/// An event goes to as many as three endpoints, or to none; one endpoint has webhooks of two
+/// workspaces.
 pub const HOOKS: [(usize, usize, &[usize]); 13] = [
     (0, 0, &[0, 1]),
     (0, 1, &[0]),
@@ -87,26 +88,26 @@ pub fn reached(workspace: usize, kind: usize) -> impl Iterator<Item = usize> {
     told.map(|hook| hook.1)
 }
 
-/// What a receiver does with a delivery.
+/// How a receiver responds to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conduct {
-    /// How long it takes.
+    /// The delay before the response.
     pub after: Duration,
-    /// The status that it answers with; none where it closes the connection instead.
+    /// The status of the response; `None` closes the connection instead.
     pub status: Option<u16>,
 }
 
 impl Conduct {
-    /// Well, at once.
-    pub const WELL: Self = Self { after: Duration::ZERO, status: Some(200) };
+    /// 200 at once.
+    pub const OK: Self = Self { after: Duration::ZERO, status: Some(200) };
 
     fn at_once(status: u16) -> Self {
-        Self { status: Some(status), ..Self::WELL }
+        Self { status: Some(status), ..Self::OK }
     }
 }
 
 impl Temper {
-    /// Whether it takes nothing, so long after the beginning.
+    /// Whether it refuses everything at this time after the start of the run.
     pub fn is_out(self, since: Duration) -> bool {
         match self {
             Self::Waves => since.as_secs() % 25 >= 15,
@@ -115,7 +116,7 @@ impl Temper {
         }
     }
 
-    /// What it does with one delivery; `number` is the event's.
+    /// How it responds to one delivery; `number` is the event's.
     pub fn conduct(self, since: Duration, number: u64, rng: &mut SeededRng) -> Conduct {
         match self {
             Self::Slow => Conduct { after: rng.millis(20, 400), status: Some(204) },
@@ -124,13 +125,13 @@ impl Temper {
             }
             Self::Flaky => match rng.below(100) {
                 0..8 => Conduct::at_once(*rng.pick(&[500, 503, 404, 302]).unwrap()),
-                8..11 => Conduct { status: None, ..Conduct::WELL },
+                8..11 => Conduct { status: None, ..Conduct::OK },
                 11 => Conduct { after: Duration::from_secs(2), status: None },
-                _ => Conduct::WELL,
+                _ => Conduct::OK,
             },
             Self::Waves | Self::Down if self.is_out(since) => Conduct::at_once(503),
             Self::Choosy if number.is_multiple_of(CHOOSY) => Conduct::at_once(422),
-            _ => Conduct::WELL,
+            _ => Conduct::OK,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Those who call: backends that post events without end, and make a call again under the same ids
-//! when it was not answered; and an owner who looks after the webhooks.
+//! The callers: backends that post events until the run ends, and repeat an unanswered call with
+//! the same event ids; and an owner who pings, redelivers and reactivates.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,24 +17,24 @@ use crate::response::Response;
 use crate::rng::SeededRng;
 use crate::wait::{self, Deadline};
 
-/// How long a call is made again and again that was never taken.
+/// How long a call is repeated until it is accepted.
 const PERSISTENCE: Duration = Duration::from_secs(120);
 
-/// Pairs of an event and an endpoint that may be outstanding before backends post less: what is
-/// there at the end is still to be sent, at the endpoints' pace.
+/// Above this number of outstanding deliveries backends post less: what is left at the end of a run
+/// still has to be sent, at the endpoints' rate limits.
 const OUTSTANDING_MAX: u64 = 6_000;
 
-/// What becomes of a call.
-enum Came {
-    /// An answer.
+/// The result of a call.
+enum Outcome {
+    /// A response.
     Answer(Box<Response>),
-    /// It was sent, at least in part, and not answered.
+    /// Sent, at least in part, without a response.
     Nothing,
-    /// The port is closed.
+    /// Not sent: the connection was refused.
     Closed,
 }
 
-/// A connection that is opened anew whenever it is gone.
+/// A connection that is opened again after it was closed.
 struct Line<'a> {
     address: &'a str,
     client: Option<Client>,
@@ -45,24 +45,24 @@ impl<'a> Line<'a> {
         Self { address, client: None }
     }
 
-    fn call(&mut self, request: &Request) -> Came {
-        let Some(mut client) = self.open() else { return Came::Closed };
+    fn call(&mut self, request: &Request) -> Outcome {
+        let Some(mut client) = self.open() else { return Outcome::Closed };
         let bytes = [request.head_bytes(), request.body_bytes()].concat();
         match client.try_exchange(&bytes) {
             Ok(answer) => {
                 let closes = answer.field("connection").is_some_and(|says| says == "close");
                 self.client = Some(client).filter(|_| !closes);
-                Came::Answer(Box::new(answer))
+                Outcome::Answer(Box::new(answer))
             }
-            Err(_) => Came::Nothing,
+            Err(_) => Outcome::Nothing,
         }
     }
 
-    /// Sends, and hangs up.
-    fn shout(&mut self, request: &Request) -> Came {
-        let Some(mut client) = self.open() else { return Came::Closed };
+    /// Sends, and closes the connection without reading the response.
+    fn send_and_close(&mut self, request: &Request) -> Outcome {
+        let Some(mut client) = self.open() else { return Outcome::Closed };
         let _ = client.try_send([request.head_bytes(), request.body_bytes()].concat());
-        Came::Nothing
+        Outcome::Nothing
     }
 
     fn open(&mut self) -> Option<Client> {
@@ -78,8 +78,8 @@ fn request(method: &str, target: &str, body: Option<String>) -> Request {
     }
 }
 
-/// A backend: posts until it is `over`, and then sees its last call through. Its largest calls
-/// have as many events as `burst`.
+/// A backend: posts until `over` is set, and finishes its last call. Its largest calls have up to
+/// `burst` events.
 pub fn backend(
     history: &History,
     addresses: &Addresses,
@@ -108,7 +108,7 @@ pub fn backend(
     }
 }
 
-/// Makes a call; again under the same ids, until it is taken, where it gives ids.
+/// Makes a call; a call with event ids is repeated with the same ids until it is accepted.
 fn post(
     history: &History,
     line: &mut Line<'_>,
@@ -129,10 +129,10 @@ fn post(
     let deadline = Deadline::after(PERSISTENCE);
     loop {
         let at = history.now();
-        let came = if rng.chance(2) { line.shout(&request) } else { line.call(&request) };
+        let came = if rng.chance(2) { line.send_and_close(&request) } else { line.call(&request) };
         match came {
-            Came::Answer(answer) if answer.status == 202 => {
-                history.hears();
+            Outcome::Answer(answer) if answer.status == 202 => {
+                history.count_202();
                 let (ids, new) = ids(&answer.json());
                 if ids.len() as u64 != call.count {
                     history.violation(format!("call {number} was answered {}", answer.text()));
@@ -140,7 +140,7 @@ fn post(
                 history.answered(number, at, Answered::Taken { new }, ids);
                 return;
             }
-            Came::Answer(answer) => {
+            Outcome::Answer(answer) => {
                 history.answered(number, at, Answered::Refused(answer.status), Vec::new());
                 if answer.status != 503 {
                     let text = answer.text();
@@ -149,8 +149,8 @@ fn post(
                     return;
                 }
             }
-            Came::Nothing => history.answered(number, at, Answered::CutOff, Vec::new()),
-            Came::Closed => {}
+            Outcome::Nothing => history.answered(number, at, Answered::CutOff, Vec::new()),
+            Outcome::Closed => {}
         }
         let sent = history.state().calls.get(&number).is_some_and(|call| call.sent > 0);
         if deadline.left().is_none() {
@@ -164,7 +164,7 @@ fn post(
     }
 }
 
-/// The ids of an answer, and whether any event was new.
+/// The event ids of a response, and whether any event was new.
 fn ids(answer: &Value) -> (Vec<String>, bool) {
     let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
     let ids = events.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect();
@@ -188,12 +188,12 @@ pub struct GivenUp {
     pub event: String,
     /// Its endpoint.
     pub endpoint: usize,
-    /// Whether it was a test.
+    /// Whether it was a ping.
     pub is_ping: bool,
 }
 
 impl<'a> Owner<'a> {
-    /// Registers every webhook; gives their secrets too.
+    /// Registers every webhook, and returns their secrets too.
     pub fn register(
         history: &'a History,
         receivers: &'a Receivers,
@@ -223,13 +223,13 @@ impl<'a> Owner<'a> {
     ) -> Option<Response> {
         let target = format!("/v1/workspaces/{}{path}", WORKSPACES[workspace]);
         match self.line.call(&request(method, &target, body.map(|body| body.to_string()))) {
-            Came::Answer(answer) => Some(*answer),
-            Came::Nothing | Came::Closed => None,
+            Outcome::Answer(answer) => Some(*answer),
+            Outcome::Nothing | Outcome::Closed => None,
         }
     }
 
-    /// Reads, or posts a body, until it is answered: 200, or 202.
-    fn insist(&mut self, workspace: usize, path: &str, body: Option<Value>) -> Value {
+    /// Repeats a GET until it is answered 200, or a POST with a body until it is answered 202.
+    fn retry(&mut self, workspace: usize, path: &str, body: Option<Value>) -> Value {
         let (method, status) = if body.is_some() { ("POST", 202) } else { ("GET", 200) };
         let answered = wait::within(PERSISTENCE, || {
             let answer = self.call(method, workspace, path, body.clone())?;
@@ -238,7 +238,7 @@ impl<'a> Owner<'a> {
         answered.unwrap_or_else(|| panic!("{method} {path} is never answered {status}"))
     }
 
-    /// Looks after the webhooks until it is `over`.
+    /// Pings, redelivers and reactivates at random until `over` is set.
     pub fn work(&mut self, over: &AtomicBool) {
         let mut rng = SeededRng::stream(self.history.seed, 2);
         while !over.load(Ordering::SeqCst) {
@@ -251,13 +251,13 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Reactivates what is paused and well again.
+    /// Reactivates the paused webhooks whose endpoints are healthy again.
     pub fn reactivate(&mut self) {
         for (at, (workspace, endpoint, _)) in HOOKS.iter().enumerate() {
             let path = format!("/webhooks/{}", self.webhooks[at]);
             let Some(answer) = self.call("GET", *workspace, &path, None) else { return };
             let paused = answer.status == 200 && answer.json()["state"] == "paused";
-            if paused && self.receivers.is_well(*endpoint) {
+            if paused && self.receivers.is_healthy(*endpoint) {
                 let answer = self.call("POST", *workspace, &format!("{path}:reactivate"), None);
                 self.history.note(format_args!(
                     "reactivated e{endpoint}: {:?}",
@@ -299,7 +299,7 @@ impl<'a> Owner<'a> {
         let (Some(hook), Some(mark)) = (hook, mark) else { return };
         let pair = (mark, HOOKS[hook].1);
         let at = self.history.now();
-        // In the history before the call: what is cut off may have been done.
+        // In the history before the call: a call without a response may have been executed.
         let asked = |taken| {
             let mut state = self.history.state();
             let all = state.redelivered.entry(pair).or_default();
@@ -313,8 +313,8 @@ impl<'a> Owner<'a> {
         self.history.note(format_args!("redelivered {mark} at e{}: {status:?}", pair.1));
     }
 
-    /// Waits until nothing waits, and reactivates what is paused meanwhile. False where it does
-    /// not come to that.
+    /// Reactivates paused webhooks until no delivery waits and no attempt is in flight; false after
+    /// `patience`.
     pub fn drain(&mut self, patience: Duration) -> bool {
         let drained = wait::within(patience, || {
             self.reactivate();
@@ -334,14 +334,14 @@ impl<'a> Owner<'a> {
         line.trim().parse().ok()
     }
 
-    /// What was given up, of all workspaces.
+    /// The deliveries that were given up, of all workspaces.
     pub fn given_up(&mut self) -> Vec<GivenUp> {
         let mut all = Vec::new();
         for workspace in 0..WORKSPACES.len() {
             let mut cursor = String::new();
             loop {
                 let path = format!("/deliveries?state=failed_permanent&limit=100{cursor}");
-                let page = self.insist(workspace, &path, None);
+                let page = self.retry(workspace, &path, None);
                 for one in page["data"].as_array().unwrap_or(&Vec::new()) {
                     let webhook = one["webhook_id"].as_str();
                     let hook =
@@ -360,14 +360,14 @@ impl<'a> Owner<'a> {
         all
     }
 
-    /// Has everything sent once more that was given up.
+    /// Redelivers everything that was given up.
     pub fn redeliver_all(&mut self) {
         for workspace in 0..WORKSPACES.len() {
             let body = json!({ "state": "failed_permanent" });
-            let job = self.insist(workspace, "/deliveries:redeliver", Some(body));
+            let job = self.retry(workspace, "/deliveries:redeliver", Some(body));
             let path = format!("/redeliveries/{}", job["id"].as_str().unwrap());
             let done = wait::within(PERSISTENCE, || {
-                let job = self.insist(workspace, &path, None);
+                let job = self.retry(workspace, &path, None);
                 (job["state"] == "done").then_some(())
             });
             if done.is_none() {

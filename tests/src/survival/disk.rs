@@ -1,18 +1,18 @@
-//! A disk that can be full: a small file system of its own, where one may be mounted, or a limit on
-//! the size of files, which the kernel enforces with another error.
+//! A disk that can be filled: a small tmpfs if the process may mount one (ENOSPC), otherwise a
+//! limit on file sizes, which fails writes with EFBIG.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Room on a small disk: what a run keeps, with its log of changes, many times over.
+/// The size of the small disk: many times the database and WAL of a run.
 const BYTES: &str = "256m";
 
-/// Written at a time to fill a disk.
+/// The bytes of one write that fills a disk.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What a database lies on.
+/// The disk that the database is on.
 #[derive(Debug)]
 pub struct Disk {
     folder: PathBuf,
@@ -24,16 +24,16 @@ pub struct Disk {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Whatever there is. It is never filled.
+    /// The disk of the folder; it is never filled.
     Plain,
-    /// A file system in memory, mounted for the run: ENOSPC.
+    /// A tmpfs, mounted for the run: ENOSPC.
     Mounted,
-    /// Whatever there is; no file of the process may grow: EFBIG.
+    /// The disk of the folder; while it is "full" the process cannot write to any file: EFBIG.
     Limited,
 }
 
 impl Disk {
-    /// The disk that the folder is on.
+    /// The disk of the folder, which is never full.
     pub fn plain(folder: &Path) -> Self {
         Self::of(folder, Kind::Plain)
     }
@@ -42,12 +42,12 @@ impl Disk {
         Self { folder: folder.to_owned(), kind, full: false, was_full: false }
     }
 
-    /// The disk that the folder is on, of which the process may write nothing when told so.
+    /// The disk of the folder; [`Self::fill`] limits the file sizes of the process.
     pub fn limited(folder: &Path) -> Self {
         Self::of(folder, Kind::Limited)
     }
 
-    /// A disk that can be full; the one above where none may be mounted.
+    /// A small disk of its own; [`Self::limited`] if the process may not mount one.
     pub fn small(folder: &Path) -> Self {
         let at = folder.join("disk");
         fs::create_dir_all(&at).unwrap();
@@ -73,34 +73,35 @@ impl Disk {
         }
     }
 
-    /// Where the database goes.
+    /// The folder for the database.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether there is no room.
+    /// Whether it is full now.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Whether there was no room at any time.
+    /// Whether it has been full at any time.
     pub fn was_full(&self) -> bool {
         self.was_full
     }
 
-    /// A command that runs `program` there.
+    /// A command that runs `program` with this disk's limit.
     pub fn command(&self, program: &Path) -> Command {
         if self.kind != Kind::Limited {
             return Command::new(program);
         }
-        // The signal that comes with EFBIG ends a process; one that is ignored stays so.
+        // SIGXFSZ, which comes with EFBIG, ends a process unless it is ignored; exec keeps it
+        // ignored.
         let limit = if self.full { "ulimit -S -f 0;" } else { "" };
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(format!("trap '' XFSZ; {limit} exec \"$0\" \"$@\"")).arg(program);
         shell
     }
 
-    /// Leaves no room.
+    /// Fills the disk.
     pub fn fill(&mut self, process: Option<u32>) {
         (self.full, self.was_full) = (true, true);
         match (self.kind, process) {
@@ -110,7 +111,7 @@ impl Disk {
         }
     }
 
-    /// Makes room again.
+    /// Frees the disk again.
     pub fn make_room(&mut self, process: Option<u32>) {
         self.full = false;
         match (self.kind, process) {
@@ -124,7 +125,7 @@ impl Disk {
         self.folder.join("filler")
     }
 
-    /// Takes what room there is again, where there is to be none.
+    /// While the disk is to be full, fills space that has become free.
     pub fn top_up(&self) {
         if self.full && self.kind == Kind::Mounted {
             self.write_filler();
@@ -135,7 +136,7 @@ impl Disk {
         let file = File::options().create(true).append(true).open(self.filler());
         let mut file = file.unwrap();
         let piece = vec![0; PIECE_BYTES];
-        // Large pieces first, then the rest of the room a page at a time.
+        // Large pieces first, then the remaining space a page at a time.
         for size in [PIECE_BYTES, 4_096] {
             while file.write_all(&piece[..size]).is_ok() {}
         }

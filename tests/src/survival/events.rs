@@ -1,17 +1,17 @@
-//! The events that are posted: each is made from the seed, the number of its call and its place
-//! there, so that a receiver can tell what its bytes must be.
+//! The events that are posted: each is derived from the seed, the number of its call and its index
+//! in it, so that a receiver knows the expected bytes.
 
 use std::fmt;
 
 use super::cast::{KINDS, WORKSPACES};
 use crate::rng::SeededRng;
 
-/// Which event this is: `data.mark` says it.
+/// Identifies an event; it is in the body as `data.mark`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark {
     /// The number of the call that posts it.
     pub call: u64,
-    /// Its place there.
+    /// Its index in that call.
     pub nth: u64,
 }
 
@@ -22,12 +22,12 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// A number of its own, near enough.
+    /// A number for this event, unique except in calls of more than 101 events.
     pub fn number(self) -> u64 {
         self.call.wrapping_mul(101).wrapping_add(self.nth)
     }
 
-    /// The mark that a body carries.
+    /// The mark in a body.
     pub fn of(body: &str) -> Option<Self> {
         let (_, rest) = body.split_once("\"mark\":\"")?;
         let (call, nth) = rest.split_once('"')?.0.split_once('.')?;
@@ -38,9 +38,9 @@ impl Mark {
 /// An event, as it is posted.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Its workspace, by its place.
+    /// Its workspace, an index of [`WORKSPACES`].
     pub workspace: usize,
-    /// Its type, by its place.
+    /// Its type, an index of [`KINDS`].
     pub kind: usize,
     /// The bytes of its `data`.
     pub data: String,
@@ -57,7 +57,7 @@ impl Event {
             90..99 => rng.below(8_000),
             _ => rng.below(100_000),
         };
-        // Written as no library would: what is sent is what came, byte for byte.
+        // Formatted as no JSON library would: it must be delivered byte for byte.
         let data = format!(
             "{{ \"mark\":\"{mark}\",  \"n\":1.50e+1, \"name\":\"\\u00e9é\\/\", \"pad\":\"{}\"}}",
             "x".repeat(pad as usize)
@@ -65,7 +65,7 @@ impl Event {
         Self { workspace, kind, data }
     }
 
-    /// What is posted for it.
+    /// The JSON that is posted for it.
     pub fn posted(&self, id: Option<&str>) -> String {
         let id = id.map(|id| format!("\"id\":\"{id}\",")).unwrap_or_default();
         let (kind, workspace) = (KINDS[self.kind], WORKSPACES[self.workspace]);
@@ -76,7 +76,7 @@ impl Event {
         )
     }
 
-    /// What must arrive, where the dispatcher gave it this id and this time.
+    /// The expected body of its delivery, with the id and the time that the dispatcher assigned.
     pub fn delivered(&self, id: &str, created_at: &str) -> String {
         let (kind, workspace) = (KINDS[self.kind], WORKSPACES[self.workspace]);
         format!(
@@ -87,7 +87,7 @@ impl Event {
     }
 }
 
-/// The id that is posted with an event, where its call gives ids.
+/// The id that is posted with an event, if its call has ids.
 pub fn given_id(mark: Mark) -> String {
     format!("evt_given_{}_{}", mark.call, mark.nth)
 }

@@ -1,4 +1,4 @@
-//! What is done to the dispatcher, and when: faults from a seed.
+//! Injects faults into the dispatcher, chosen by a seed.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use super::wall_clock::WallClock;
 use crate::rng::SeededRng;
 use crate::wait::{self, Deadline};
 
-/// A full disk is looked at so often: files that become shorter make room.
+/// How often a full disk is filled up: files that become shorter free space.
 const TOP_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// What a run is about.
+/// The kind of faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// `kill -9` at random instants, on the disk that there is.
+    /// `kill -9` at random instants.
     Kill,
-    /// The process stands still, and goes on or is killed.
+    /// The process is suspended, and continued or killed.
     Stop,
     /// The disk is full.
     Full,
-    /// The disk refuses every write.
+    /// Every write fails with EFBIG.
     Refuse,
     /// The wall clock is set.
     Clock,
@@ -29,7 +29,7 @@ impl Part {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Kill, Self::Stop, Self::Full, Self::Refuse, Self::Clock];
 
-    /// What it is called.
+    /// Its name, as in command lines and folder names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -40,7 +40,7 @@ impl Part {
         }
     }
 
-    /// How long nothing is done between two faults, at least and at most, in milliseconds.
+    /// The shortest and the longest pause before a fault, in milliseconds.
     fn rest_ms(self) -> (u64, u64) {
         match self {
             Self::Kill => (100, 12_000),
@@ -49,16 +49,17 @@ impl Part {
     }
 }
 
-/// How much there is of everything, at most.
+/// Upper bounds of the random times and sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// How long a process stands still, in milliseconds.
+    /// How long a process is suspended, in milliseconds.
     pub stop_ms: u64,
     /// How long a disk is full, in milliseconds.
     pub full_ms: u64,
-    /// From one fault to the next, in milliseconds.
+    /// The pause before a fault, in milliseconds.
     pub rest_ms: u64,
-    /// Events of the largest calls: more than an endpoint's pace, or none that takes long.
+    /// Events of the largest calls: above an endpoint's rate limit in a long run, below it in a
+    /// short one.
     pub burst: u64,
 }
 
@@ -72,20 +73,20 @@ impl Scale {
 
 /// Injects faults.
 pub struct FaultInjector<'a> {
-    /// What it is about.
+    /// The kind of faults.
     pub part: Part,
-    /// How long faults take.
+    /// The bounds of their lengths.
     pub scale: Scale,
-    /// What decides which.
+    /// The source of all random choices.
     pub rng: SeededRng,
-    /// The process that has them.
+    /// The process under test.
     pub victim: &'a mut Victim,
-    /// The clock that is set.
+    /// The clock that is set, in a run of [`Part::Clock`].
     pub clock: Option<&'a WallClock>,
 }
 
 impl FaultInjector<'_> {
-    /// Waits, and injects one fault. The victim is up again afterwards, or coming up.
+    /// Waits, and injects one fault. The process under test runs again afterwards.
     pub fn inject(&mut self) {
         let (least, most) = self.part.rest_ms();
         wait::pass(self.rng.millis(least, most.min(self.scale.rest_ms)));
@@ -120,33 +121,33 @@ impl FaultInjector<'_> {
         }
     }
 
-    fn rise(&mut self) {
+    fn relaunch(&mut self) {
         wait::pass(self.rng.millis(1, 300));
         self.victim.launch();
     }
 
     fn kill(&mut self) {
         self.victim.kill();
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
     }
 
-    /// What is acknowledged must be on disk by then.
+    /// Kills right after a 202: the acknowledged events must be on disk.
     fn kill_at_answer(&mut self) {
         self.victim.kill_at_answer();
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
     }
 
     fn kill_twice(&mut self) {
         self.victim.kill();
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
         wait::pass(self.rng.millis(1, 200));
         self.kill();
     }
 
-    /// Killed before it is up, once or more often.
+    /// Kills a starting process, one to three times.
     fn kill_at_start(&mut self) {
         self.victim.kill();
         for _ in 0..=self.rng.below(3) {
@@ -154,13 +155,13 @@ impl FaultInjector<'_> {
             wait::pass(self.rng.millis(1, 60));
             self.victim.kill();
         }
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
     }
 
     fn orderly(&mut self) {
         self.victim.stop_in_order();
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
     }
 
@@ -175,7 +176,7 @@ impl FaultInjector<'_> {
         wait::pass(self.rng.millis(100, self.scale.stop_ms));
         self.victim.kill();
         self.victim.thawed();
-        self.rise();
+        self.relaunch();
         self.victim.wait_ready();
     }
 
@@ -186,7 +187,7 @@ impl FaultInjector<'_> {
         self.victim.make_room();
     }
 
-    /// Killed while its disk is full, and started before there is room: it need not come up then.
+    /// Kills while the disk is full, and starts before there is space: that start may fail.
     fn kill_full(&mut self) {
         self.victim.fill();
         self.pass_full();
@@ -206,7 +207,7 @@ impl FaultInjector<'_> {
         }
     }
 
-    /// Minutes to days, either way, or back to the time that it is.
+    /// Sets the clock ahead or back, by a second to two days, or to the real time.
     fn set_clock(&mut self) {
         let Some(clock) = self.clock else { return };
         let far = self.rng.millis(1_000, 2 * 86_400 * 1_000).as_secs() as i64;

@@ -1,8 +1,8 @@
-//! What really happened: which calls were answered how, what arrived where and when, and what was
-//! done to the process meanwhile. Nothing here is believed that the dispatcher says of itself.
+//! Records what really happened: how calls were answered, which deliveries arrived where and when,
+//! and which faults were injected. None of it is the dispatcher's own statement.
 //!
-//! Everything is in memory, for `judge`, and in a file, for a reader of a violation. Times
-//! are microseconds since the beginning, of the monotonic clock.
+//! Everything is in memory, for `judge`, and in a file, for a reader who investigates a violation.
+//! Times are microseconds of the monotonic clock since the start of the run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Arguments;
@@ -18,32 +18,32 @@ use super::events::{Event, Mark};
 use crate::promises::same::Same;
 use crate::wait::{self, Deadline};
 
-/// A stretch of time, in microseconds since the beginning.
+/// A span of time, in microseconds since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its first.
+    /// Its start.
     pub from: u64,
-    /// Its last; the end of time where it goes on.
+    /// Its end; `u64::MAX` while it lasts.
     pub to: u64,
 }
 
 impl Span {
-    /// How long it is.
+    /// Its length.
     pub fn length(self) -> u64 {
         self.to.saturating_sub(self.from)
     }
 }
 
-/// How a call was answered: of several times the last in this order counts.
+/// How a call was answered. Of a repeated call the greatest variant counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answered {
-    /// With this error, each time.
+    /// With this error status, each time.
     Refused(u16),
-    /// Not at all, at least one time, and never with 202.
+    /// At least once not at all, and never with 202.
     CutOff,
-    /// With 202: at least one time, if it was made again.
+    /// At least once with 202.
     Taken {
-        /// Whether anything had to be stored for it.
+        /// Whether any of its events was new and had to be stored.
         new: bool,
     },
 }
@@ -51,15 +51,15 @@ pub enum Answered {
 /// A call that posts events.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// How many.
+    /// The number of its events.
     pub count: u64,
-    /// Whether it gives ids, and is made again until it is taken.
+    /// Whether it has event ids, and is therefore repeated until it is accepted.
     pub given_ids: bool,
-    /// How it was answered; nothing where it was never sent.
+    /// How it was answered; `None` if it was never sent.
     pub answered: Option<Answered>,
     /// How often it was sent.
     pub sent: u32,
-    /// The ids of its events, where it was taken.
+    /// The ids of its events, if it was accepted.
     pub ids: Vec<String>,
 }
 
@@ -68,18 +68,18 @@ pub struct Call {
 pub struct Arrival {
     /// When its head had arrived.
     pub at: u64,
-    /// The Unix second it was signed in.
+    /// The Unix second of its signature.
     pub signed: u64,
-    /// When its answer began to be written; the end of time until then.
+    /// When the response began to be written; `u64::MAX` before that.
     pub answered: u64,
-    /// What it was answered; nothing where the connection was closed.
+    /// The status of the response; `None` if the connection was closed instead.
     pub status: Option<u16>,
-    /// Whether others had come on its connection before.
+    /// Whether its connection had carried an earlier request.
     pub reused: bool,
 }
 
 impl Arrival {
-    /// Whether its receiver said that it has it.
+    /// Whether its receiver answered 2xx.
     pub fn is_taken(&self) -> bool {
         self.status.is_some_and(|status| (200..300).contains(&status))
     }
@@ -90,13 +90,13 @@ impl Arrival {
 pub struct Start {
     /// When its head had arrived: it started then, or before.
     pub at: u64,
-    /// The Unix second it was signed in: it started then, or later.
+    /// The Unix second of its signature: it started then, or later.
     pub signed: u64,
-    /// Whether others had come on its connection before.
+    /// Whether its connection had carried an earlier request.
     pub reused: bool,
 }
 
-/// A test that an owner asked for.
+/// A ping that an owner requested.
 #[derive(Clone, Debug, Default)]
 pub struct Ping {
     /// Whether the call was answered 202.
@@ -105,56 +105,56 @@ pub struct Ping {
     pub arrived: Vec<u64>,
 }
 
-/// An owner's call to send an event once more.
+/// An owner's call to redeliver an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Redelivered {
     /// When the call was made.
     pub at: u64,
-    /// Whether it was answered 202; otherwise it may have been done, or not.
+    /// Whether it was answered 202; otherwise it may or may not have been executed.
     pub taken: bool,
 }
 
-/// All that is known.
+/// Everything recorded so far.
 #[derive(Debug, Default)]
 pub struct State {
     /// Calls, by their numbers.
     pub calls: BTreeMap<u64, Call>,
-    /// What arrived of each event at each endpoint, in order.
+    /// The arrivals of each event at each endpoint, in order.
     pub arrivals: HashMap<(Mark, usize), Vec<Arrival>>,
     /// The id of each event that arrived or was acknowledged.
     pub ids: Same<Mark, String>,
-    /// The bytes of each event that arrived.
+    /// The hash of the body of each event that arrived.
     pub bodies: Same<Mark, u64>,
-    /// The mark of an id.
+    /// The mark of each event id.
     pub marks: HashMap<String, Mark>,
-    /// All starts at each endpoint.
+    /// All attempts at each endpoint.
     pub starts: Vec<Vec<Start>>,
-    /// Tests, by their events' ids.
+    /// Pings, by their event ids.
     pub pings: HashMap<String, Ping>,
-    /// When owners asked for an event once more, at which endpoint.
+    /// The redeliveries that owners requested, by event and endpoint.
     pub redelivered: HashMap<(Mark, usize), Vec<Redelivered>>,
-    /// When the process ended other than in order: from before the kill until it was gone.
+    /// Crashes and kills: from before the kill until the process had ended.
     pub ends: Vec<Span>,
-    /// When it ended in order.
+    /// Stops by SIGTERM with exit code 0.
     pub orderly: Vec<Span>,
-    /// When it stood still.
+    /// When the process was suspended.
     pub stops: Vec<Span>,
-    /// When its disk was full.
+    /// When its disk was being filled or full.
     pub fulls: Vec<Span>,
-    /// When the wall clock was set, and to how many seconds ahead.
+    /// When the wall clock was set, and to how many seconds ahead of the real time.
     pub sets: Vec<(u64, i64)>,
-    /// Starts that came to nothing: the disk was full.
+    /// Starts that failed because of a full disk.
     pub failed_starts: u64,
-    /// Since when there has been no room, to the last byte.
+    /// Since when the disk has been full to the last byte.
     pub no_room_since: Option<u64>,
-    /// Calls that were made and answered while the disk was full: 202 to what was already stored,
-    /// 202 to what was not, and anything else.
+    /// Calls that were made and answered while the disk was full: 202 where all events were already
+    /// stored, 202 with new events, and every other status.
     pub while_full: [u64; 3],
-    /// What must not be, in words.
+    /// The violations, in words.
     pub violations: Vec<String>,
     /// Pairs of an event and an endpoint that were acknowledged.
     pub owed: u64,
-    /// Pairs that were taken.
+    /// Pairs that were answered 2xx at least once.
     pub settled: u64,
 }
 
@@ -162,21 +162,21 @@ pub struct State {
 #[derive(Debug)]
 pub struct History {
     began: Instant,
-    /// The wall clock at the beginning, in microseconds since 1970.
+    /// The wall clock at the start, in microseconds since 1970.
     pub unix_began: u64,
-    /// What decides what events are.
+    /// The seed that events are derived from.
     pub seed: u64,
     state: Mutex<State>,
     file: Mutex<BufWriter<File>>,
-    /// Calls that were answered 202, counted before anything else is done with the answer.
-    heard: AtomicU64,
+    /// Calls that were answered 202, counted before the response is parsed.
+    acknowledged: AtomicU64,
 }
 
-/// Faults beyond so many are counted in the file alone.
+/// Further violations are only in the file.
 const VIOLATIONS_MAX: usize = 200;
 
 impl History {
-    /// Begins, with a file in this folder.
+    /// Starts a history, with a file in this folder.
     pub fn open(folder: &Path, seed: u64) -> Self {
         let file = File::create(folder.join("history.log")).unwrap();
         let starts = vec![Vec::new(); cast::ENDPOINTS.len()];
@@ -186,23 +186,23 @@ impl History {
             seed,
             state: Mutex::new(State { starts, ..State::default() }),
             file: Mutex::new(BufWriter::new(file)),
-            heard: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
         }
     }
 
-    /// How long ago it began, in microseconds.
+    /// The time since the start, in microseconds.
     pub fn now(&self) -> u64 {
         self.elapsed().as_micros() as u64
     }
 
-    /// How long ago it began.
+    /// The time since the start.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// All that is known.
+    /// Everything recorded so far.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        // The thread that panicked has reported it; the history is as good as before.
+        // The panic of a thread that had the lock is reported elsewhere; the history stays usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,16 +210,16 @@ impl History {
     pub fn note(&self, what: Arguments<'_>) {
         let now = self.now() as f64 / 1e6;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // The history in memory is the one that is judged.
+        // A failed write is ignored: only the history in memory is checked.
         let _ = writeln!(file, "{now:.6} {what}");
     }
 
-    /// Sees to it that all lines are in the file.
+    /// Flushes all lines to the file.
     pub fn flush(&self) {
         let _ = self.file.lock().unwrap_or_else(PoisonError::into_inner).flush();
     }
 
-    /// What must not be.
+    /// Records a violation.
     pub fn violation(&self, what: String) {
         self.note(format_args!("VIOLATION {what}"));
         let mut state = self.state();
@@ -228,21 +228,21 @@ impl History {
         }
     }
 
-    /// A call was answered 202 just now.
-    pub fn hears(&self) {
-        self.heard.fetch_add(1, Ordering::SeqCst);
+    /// Records that a call has just been answered 202.
+    pub fn count_202(&self) {
+        self.acknowledged.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits for the next 202, without a moment's delay, for so long at most.
-    pub fn listen(&self, most: Duration) {
-        let before = self.heard.load(Ordering::SeqCst);
+    /// Waits in a busy loop for the next 202, at most for `most`.
+    pub fn wait_for_202(&self, most: Duration) {
+        let before = self.acknowledged.load(Ordering::SeqCst);
         let deadline = Deadline::after(most);
-        while self.heard.load(Ordering::SeqCst) == before && deadline.left().is_some() {
+        while self.acknowledged.load(Ordering::SeqCst) == before && deadline.left().is_some() {
             std::thread::yield_now();
         }
     }
 
-    /// A call is about to be made for the first time; gives its number.
+    /// Records a call before it is made for the first time, and returns its number.
     pub fn call(&self, count: u64, given_ids: bool) -> u64 {
         let mut state = self.state();
         let number = state.calls.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -251,7 +251,7 @@ impl History {
         number
     }
 
-    /// A call was sent then, and came to this. `ids` where it was taken.
+    /// Records the result of a call that was sent at `sent_at`; `ids` if it was accepted.
     pub fn answered(&self, number: u64, sent_at: u64, answered: Answered, ids: Vec<String>) {
         let state = &mut *self.state();
         let Some(call) = state.calls.get_mut(&number) else { return };
@@ -280,12 +280,12 @@ impl History {
         call.ids = ids;
     }
 
-    /// An attempt began at an endpoint.
+    /// Records the start of an attempt at an endpoint.
     pub fn started(&self, endpoint: usize, start: Start) {
         self.state().starts[endpoint].push(start);
     }
 
-    /// An event arrived whole and as it should be; gives its number among those of its pair.
+    /// Records a complete and correct delivery, and returns its index among those of its pair.
     pub fn arrived(
         &self,
         (mark, endpoint): (Mark, usize),
@@ -303,8 +303,8 @@ impl History {
         arrivals.len() - 1
     }
 
-    /// What arrived is answered.
-    pub fn replies(&self, (mark, endpoint): (Mark, usize), nth: usize, status: Option<u16>) {
+    /// Records the response to a delivery, before it is written.
+    pub fn responded(&self, (mark, endpoint): (Mark, usize), nth: usize, status: Option<u16>) {
         let now = self.now();
         let state = &mut *self.state();
         let Some(arrivals) = state.arrivals.get_mut(&(mark, endpoint)) else { return };

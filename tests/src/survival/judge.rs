@@ -1,8 +1,8 @@
-//! What came of it: reports the history to the promises, with what explains that something arrived
-//! more than once, and adds up figures.
+//! Checks the history of a run: reports it to the promises, with the causes that explain
+//! duplicates, and counts figures.
 //!
-//! Nothing is read here but the history. What a second, a window or a pause leaves in doubt counts
-//! for the dispatcher: what is called a violation is one.
+//! It reads only the history and the attempt log (`logs`). Where seconds, windows or pauses leave a
+//! doubt, the dispatcher gets the benefit: a reported violation is a real one.
 
 mod repeats;
 
@@ -19,17 +19,17 @@ use crate::promises::{Broken, Cause, Promise, Promises, When};
 
 const SECOND: u64 = 1_000_000;
 
-/// A first attempt may have started so much earlier than it arrived, on a slow machine.
+/// On a slow machine a first attempt may start this much earlier than it arrives.
 const DOUBT: u64 = 2 * SECOND;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Named figures, in the order in which they are told.
+    /// Named figures, in the order in which they are printed.
     pub figures: Vec<(&'static str, u64)>,
-    /// Duplicates, by what explains them; nothing may be unexplained.
+    /// Duplicates, by their cause; `None` is a violation.
     pub duplicates: BTreeMap<Option<Cause>, u64>,
-    /// What must not be.
+    /// The violations, in words.
     pub violations: Vec<String>,
 }
 
@@ -54,8 +54,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges a run that has come to its end: everybody well, nothing waiting. `clock_holds` where the
-/// wall clock was not set.
+/// Checks a finished run, in which all receivers are healthy and no delivery waits. `clock_holds`
+/// if the wall clock was never set.
 pub fn judge(history: &History, given_up: &[GivenUp], said: &Said, clock_holds: bool) -> Verdict {
     let state = &*history.state();
     let mut judge = Judge {
@@ -88,7 +88,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn tell(&mut self, name: &'static str, figure: u64) {
+    fn count(&mut self, name: &'static str, figure: u64) {
         self.verdict.figures.push((name, figure));
     }
 
@@ -98,24 +98,24 @@ impl Judge<'_> {
 
     fn faults(&mut self) {
         let State { ends, orderly, stops, fulls, sets, .. } = self.state;
-        self.tell("kills", ends.len() as u64);
-        self.tell("stops in order", orderly.len() as u64);
-        self.tell("frozen", stops.len() as u64);
-        self.tell("frozen, seconds", stops.iter().map(|span| span.length()).sum::<u64>() / SECOND);
-        self.tell("disk full", fulls.len() as u64);
-        self.tell(
+        self.count("kills", ends.len() as u64);
+        self.count("stops in order", orderly.len() as u64);
+        self.count("frozen", stops.len() as u64);
+        self.count("frozen, seconds", stops.iter().map(|span| span.length()).sum::<u64>() / SECOND);
+        self.count("disk full", fulls.len() as u64);
+        self.count(
             "disk full, seconds",
             fulls.iter().map(|span| span.length()).sum::<u64>() / SECOND,
         );
-        self.tell("starts that the full disk refused", self.state.failed_starts);
+        self.count("starts that the full disk refused", self.state.failed_starts);
         let [known, taken, refused] = self.state.while_full;
-        self.tell("calls made while it was full, and refused", refused);
-        self.tell("calls made while it was full, and taken", taken);
-        self.tell("calls made while it was full, for what was stored already", known);
-        self.tell("clock set", sets.len() as u64);
+        self.count("calls made while it was full, and refused", refused);
+        self.count("calls made while it was full, and taken", taken);
+        self.count("calls made while it was full, for what was stored already", known);
+        self.count("clock set", sets.len() as u64);
     }
 
-    /// What calls asked for, and how they were answered.
+    /// Reports the calls and how they were answered.
     fn calls(&mut self) {
         let [mut taken, mut again, mut refused, mut cut_off, mut owed] = [0_u64; 5];
         let mut arrived = 0;
@@ -140,15 +140,15 @@ impl Judge<'_> {
                 }
             }
         }
-        self.tell("events acknowledged", taken);
-        self.tell("deliveries owed for them", owed);
-        self.tell("calls made again under the same ids", again);
-        self.tell("events refused and not sent again", refused);
-        self.tell("events of calls that were cut off and not made again", cut_off);
-        self.tell("deliveries of these", arrived);
+        self.count("events acknowledged", taken);
+        self.count("deliveries owed for them", owed);
+        self.count("calls made again under the same ids", again);
+        self.count("events refused and not sent again", refused);
+        self.count("events of calls that were cut off and not made again", cut_off);
+        self.count("deliveries of these", arrived);
     }
 
-    /// The pairs of an event and an endpoint that a call is to reach.
+    /// The pairs of an event and an endpoint that a call must be delivered to.
     fn pairs(&self, number: u64, call: &Call) -> Vec<(Mark, usize)> {
         let marks = (0..call.count).map(|nth| Mark { call: number, nth });
         let pairs = marks.flat_map(|mark| {
@@ -158,7 +158,8 @@ impl Judge<'_> {
         pairs.collect()
     }
 
-    /// What was given up before the end, and redelivered then; of tests, whether they came.
+    /// Checks the deliveries that were given up, which were redelivered at the end, and that each
+    /// ping arrived or was given up.
     fn given_up(&mut self, given_up: &[GivenUp]) {
         let [mut early, mut events] = [0_u64; 2];
         for one in given_up.iter().filter(|one| !one.is_ping) {
@@ -168,16 +169,16 @@ impl Judge<'_> {
                 continue;
             };
             let pair = (*mark, one.endpoint);
-            // What came after it was given up was asked for anew.
+            // Arrivals after the delivery was given up belong to its redelivery.
             let tries = self.state.arrivals.get(&pair).map(Vec::as_slice).unwrap_or_default();
             let failed = tries.iter().filter(|one| !one.is_taken()).map(|one| one.answered).max();
             let failed = failed.unwrap_or(0);
             let judged = self.promises.given_up(pair, failed);
             self.promises.redelivered(pair, failed, true);
-            early += u64::from(self.heed(judged).is_none());
+            early += u64::from(self.record(judged).is_none());
         }
-        self.tell("deliveries given up, and sent again at the end", events);
-        self.tell("of these given up too early", early);
+        self.count("deliveries given up, and sent again at the end", events);
+        self.count("of these given up too early", early);
         let mut tests = Promises::new(0);
         for (id, ping) in &self.state.pings {
             if ping.taken {
@@ -190,15 +191,15 @@ impl Judge<'_> {
         }
         self.at_the_end(tests.at_the_end(|_| false));
         let pings = self.state.pings.values();
-        self.tell("tests asked for", pings.clone().filter(|ping| ping.taken).count() as u64);
-        self.tell("tests that came", pings.map(|ping| ping.arrived.len() as u64).sum());
+        self.count("tests asked for", pings.clone().filter(|ping| ping.taken).count() as u64);
+        self.count("tests that came", pings.map(|ping| ping.arrived.len() as u64).sum());
     }
 
-    /// Nothing more comes: what is owed is lost.
+    /// Checks that no delivery is missing at the end.
     fn lost(&mut self) {
         let broken = self.promises.at_the_end(|_| false);
         let lost = broken.iter().filter(|one| one.promise == Promise::NothingLost).count();
-        self.tell("lost", lost as u64);
+        self.count("lost", lost as u64);
         self.at_the_end(broken);
     }
 
@@ -206,9 +207,9 @@ impl Judge<'_> {
         self.verdict.violations.extend(broken.iter().map(Broken::to_string));
     }
 
-    /// Takes in a judgement; `None` where it is not kept. What needs the wall clock is no violation
-    /// where that was set.
-    fn heed<T>(&mut self, judged: Result<T, Broken>) -> Option<T> {
+    /// Records a broken promise as a violation, and returns `None` for it. A promise that depends
+    /// on the wall clock is not checked in a run that sets it.
+    fn record<T>(&mut self, judged: Result<T, Broken>) -> Option<T> {
         match judged {
             Ok(judged) => Some(judged),
             Err(broken) => {
@@ -220,8 +221,8 @@ impl Judge<'_> {
         }
     }
 
-    /// An attempt started between the second that it was signed in and its arrival, which a process
-    /// that stood still, or a slow machine, may have put off.
+    /// Checks the rate limit. An attempt starts between the second of its signature and its
+    /// arrival, which a suspended process or a slow machine may delay.
     fn pace(&mut self) {
         let window = WINDOW.as_micros() as u64;
         let [mut sure, mut seen] = [0; 2];
@@ -251,16 +252,16 @@ impl Judge<'_> {
             }
             sure = sure.max(pace.most);
         }
-        self.tell("attempts", self.state.starts.iter().map(|all| all.len() as u64).sum());
-        self.tell("most that surely started at an endpoint within its window", sure as u64);
-        self.tell("most that arrived within it", seen as u64);
+        self.count("attempts", self.state.starts.iter().map(|all| all.len() as u64).sum());
+        self.count("most that surely started at an endpoint within its window", sure as u64);
+        self.count("most that arrived within it", seen as u64);
     }
 
-    /// What only the dispatcher can tell.
+    /// Checks what only the dispatcher's log shows.
     fn said(&mut self) {
-        self.tell("attempts that the log tells of", self.said.attempts);
+        self.count("attempts that the log tells of", self.said.attempts);
         let second = &self.said.second;
-        self.tell("second deliveries of one event and webhook", second.len() as u64);
+        self.count("second deliveries of one event and webhook", second.len() as u64);
         self.verdict.violations.extend(second.iter().cloned());
     }
 }

@@ -1,6 +1,6 @@
-//! What the dispatcher says of its attempts, looked at for what no receiver can see: that an event
-//! has one delivery for each webhook, however often it was posted; and which attempts it gave up
-//! at their deadline, though the answer was on its way.
+//! Reads the dispatcher's attempt log, for what no receiver can see: that an event has one delivery
+//! for each webhook, however often it was posted; and which attempts timed out while the response
+//! was on its way.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,20 +12,19 @@ use serde_json::Value;
 use super::cast::{DEADLINE, HOOKS};
 use crate::timestamp;
 
-/// What all lines of attempts say.
+/// A summary of the attempt log.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
-    /// How many there are.
+    /// The number of attempts.
     pub attempts: u64,
-    /// Pairs of deliveries of one event and webhook.
+    /// Violations: a second delivery of one event and webhook.
     pub second: Vec<String>,
-    /// The Unix seconds in which attempts began that were given up after the deadline or later, of
-    /// each event and endpoint.
+    /// The Unix seconds in which timed-out attempts began, by event and endpoint.
     pub timeouts: HashMap<(String, usize), Vec<u64>>,
 }
 
-/// Reads the lines of all attempts. A line that was cut off by a kill is none. `webhooks` are in
-/// the order of [`HOOKS`].
+/// Reads the attempt log; lines that a kill truncated are skipped. `webhooks` are in the order of
+/// [`HOOKS`].
 pub(super) fn read(path: &Path, webhooks: &[String]) -> Said {
     let mut said = Said::default();
     let mut deliveries: HashMap<(String, String), String> = HashMap::new();

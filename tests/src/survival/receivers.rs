@@ -1,5 +1,5 @@
-//! The customers' servers: one port, an endpoint for each path. They check every delivery by means
-//! of their own, write it down, and answer as their tempers are.
+//! The customers' servers: one port, an endpoint for each path. They check every delivery with
+//! their own code, record it, and answer as their [`cast::Temper`] says.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,10 +19,10 @@ use crate::receiver::{SIGNATURE, sign, sign_standard};
 use crate::rng::SeededRng;
 use crate::wait;
 
-/// A client keeps no connection longer than that without a word.
+/// Longer than the dispatcher keeps an idle connection.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// How far a signature's time may be off: the contract's own.
+/// The tolerance for a signature's time that the documentation recommends to receivers.
 const FRESH_SECONDS: u64 = 300;
 
 /// All endpoints.
@@ -39,21 +39,21 @@ struct Shared {
     rng: Mutex<SeededRng>,
     /// The secrets of the webhooks, in the order of [`HOOKS`].
     secrets: OnceLock<Vec<String>>,
-    /// Whether all are well from now on.
+    /// Whether all endpoints are healthy from now on.
     healed: AtomicBool,
-    /// Whether the dispatcher's clock is the machine's.
+    /// Whether the dispatcher's wall clock is the machine's.
     clock_holds: bool,
     closing: AtomicBool,
 }
 
-/// What a delivery turns out to be.
+/// A checked delivery.
 enum Found {
     Event { mark: Mark, id: String, hash: u64 },
     Ping { id: String },
 }
 
 impl Receivers {
-    /// Listens.
+    /// Starts to listen.
     pub fn start(history: &Arc<History>, clock_holds: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -76,18 +76,18 @@ impl Receivers {
         format!("http://{}/e{endpoint}", self.address)
     }
 
-    /// The secrets of the webhooks, in the order of [`HOOKS`].
-    pub fn know(&self, secrets: Vec<String>) {
+    /// Sets the secrets of the webhooks, in the order of [`HOOKS`]; called once.
+    pub fn set_secrets(&self, secrets: Vec<String>) {
         self.shared.secrets.set(secrets).unwrap();
     }
 
-    /// From now on all are well.
+    /// Makes all endpoints healthy from now on.
     pub fn heal(&self) {
         self.shared.healed.store(true, Ordering::SeqCst);
     }
 
-    /// Whether an endpoint takes what comes, on the whole.
-    pub fn is_well(&self, endpoint: usize) -> bool {
+    /// Whether an endpoint is not in an outage.
+    pub fn is_healthy(&self, endpoint: usize) -> bool {
         let out = ENDPOINTS[endpoint].is_out(self.shared.history.elapsed());
         !out || self.shared.healed.load(Ordering::SeqCst)
     }
@@ -96,7 +96,7 @@ impl Receivers {
 impl Drop for Receivers {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        // The acceptor looks when it is woken; nothing else wakes it.
+        // This connection wakes the acceptor, which then sees the flag.
         drop(TcpStream::connect(self.address));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -112,7 +112,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         }
         let shared = Arc::clone(shared);
         let server = Builder::new().name("a receiver".to_owned());
-        // An error is the dispatcher hanging up, which it does whenever it is killed.
+        // An error means that the dispatcher closed the connection, as it does when it is killed.
         server.spawn(move || shared.serve(&stream)).unwrap();
     }
 }
@@ -146,14 +146,14 @@ impl Shared {
                     let mut state = self.history.state();
                     state.pings.entry(id).or_default().arrived.push(at);
                     drop(state);
-                    answer(stream, Conduct::WELL)
+                    answer(stream, Conduct::OK)
                 }
                 Found::Event { mark, id, hash } => {
                     let pair = (mark, endpoint);
                     let nth = self.history.arrived(pair, start, &id, hash);
                     let conduct = self.conduct(endpoint, mark);
                     wait::pass(conduct.after);
-                    self.history.replies(pair, nth, conduct.status);
+                    self.history.responded(pair, nth, conduct.status);
                     answer(stream, conduct)
                 }
             };
@@ -166,13 +166,13 @@ impl Shared {
 
     fn conduct(&self, endpoint: usize, mark: Mark) -> Conduct {
         if self.healed.load(Ordering::SeqCst) {
-            return Conduct::WELL;
+            return Conduct::OK;
         }
         let mut rng = self.rng.lock().unwrap();
         ENDPOINTS[endpoint].conduct(self.history.elapsed(), mark.number(), &mut rng)
     }
 
-    /// What a delivery is, where it is as it should be.
+    /// Checks a delivery, and returns what it is.
     fn check(&self, head: &Head, body: &[u8], endpoint: usize) -> Result<Found, String> {
         let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
         let envelope: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -238,12 +238,12 @@ fn endpoint_of(head: &Head) -> Option<usize> {
     path.parse().ok().filter(|endpoint| *endpoint < ENDPOINTS.len())
 }
 
-/// The second that a delivery was signed in.
+/// The Unix second of a delivery's signature.
 fn signed_at(head: &Head) -> Option<u64> {
     head.field(SIGNATURE)?.strip_prefix("t=")?.split(',').next()?.parse().ok()
 }
 
-/// Answers; false where the connection is to be closed.
+/// Sends the response; false if the connection must be closed instead.
 fn answer(mut stream: &TcpStream, conduct: Conduct) -> io::Result<bool> {
     let Some(status) = conduct.status else { return Ok(false) };
     let length = if status == 204 { "" } else { "Content-Length: 0\r\n" };

@@ -1,7 +1,7 @@
-//! The dispatcher that is killed, stopped, starved and started again, always at the same addresses
-//! and on the same database. What is done to it is in the history from before it happens.
+//! The dispatcher under test, which is killed, suspended and restarted, always at the same
+//! addresses and on the same database. A fault's time in the history starts before the fault.
 //!
-//! Invariant: whatever was started is ended when its owner is dropped.
+//! Invariant: dropping a [`Victim`] kills its process.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -20,16 +20,16 @@ use crate::dispatcher::{CONFIG, DIRECTORY, TOKENS, config, entry};
 use crate::process::signal;
 use crate::wait;
 
-/// Whose token may do everything.
+/// A token with all scopes.
 pub const TOKEN: &str = "hidden-token-of-everybody";
 
-/// How long a start may take, whatever else the machine does.
+/// How long a start may take on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// How long a stop in order may take: what is in flight, and then some.
+/// How long a graceful stop may take: the shutdown grace of 10 s and a margin.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
-/// How long an answer is waited for to kill at.
+/// How long [`Victim::kill_at_answer`] waits for a 202.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Where the dispatcher listens.
@@ -43,30 +43,30 @@ pub struct Addresses {
     pub admin: String,
 }
 
-/// The process, while there is one.
+/// The process, while it runs.
 #[derive(Debug)]
 pub struct Victim {
     program: PathBuf,
     folder: PathBuf,
     environment: Vec<(&'static str, String)>,
-    /// What happens to it.
+    /// Where its faults are recorded.
     pub history: Arc<History>,
     /// Where it listens.
     pub addresses: Addresses,
-    /// What its database lies on.
+    /// The disk of its database.
     pub disk: Disk,
     child: Option<Child>,
 }
 
-/// An address of this machine that no connections come from, so that a port stays free while
-/// no process listens on it.
+/// A free port on a loopback address that no client connects from, so that no outgoing connection
+/// takes the port while the dispatcher is down.
 fn address() -> String {
     let listener = TcpListener::bind("127.88.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
 impl Victim {
-    /// Writes its files; starts nothing yet.
+    /// Writes its files; does not start it yet.
     pub fn new(
         program: &Path,
         folder: &Path,
@@ -74,7 +74,8 @@ impl Victim {
         clock: Option<&WallClock>,
         history: &Arc<History>,
     ) -> Self {
-        // So short that much is dropped while it goes on; where days pass at once, nothing may be.
+        // So short that many deliveries expire during the run; with a clock that jumps by days,
+        // none may.
         let retention = if clock.is_none() { "2m" } else { "365d" };
         let [api, ingest, admin] = [address(), address(), address()];
         let quoted = |path: PathBuf| format!("\"{}\"", path.display());
@@ -130,7 +131,7 @@ impl Victim {
         }
     }
 
-    /// Starts it, and waits for nothing.
+    /// Starts it without waiting.
     pub fn launch(&mut self) {
         let mut command = self.disk.command(&self.program);
         command.args(["run", "--config", CONFIG]).current_dir(&self.folder);
@@ -143,14 +144,14 @@ impl Victim {
         self.child = Some(child);
     }
 
-    /// Starts it, and waits until backends can call; again where it does not come up because its
-    /// disk is full. False where it is never there: that is a violation.
+    /// Starts it, and waits as [`Self::wait_ready`] does.
     pub fn start(&mut self) -> bool {
         self.launch();
         self.wait_ready()
     }
 
-    /// Waits until backends can call. A process that a full disk ended is started again.
+    /// Waits until it listens for backends. If it ends because of a full disk, it is started again.
+    /// False, and a violation, if it never listens.
     pub fn wait_ready(&mut self) -> bool {
         let deadline = wait::Deadline::after(START_MAX);
         let ingest = self.addresses.ingest.clone();
@@ -174,7 +175,7 @@ impl Victim {
         false
     }
 
-    /// Whether there is no process, or it has ended by itself.
+    /// Whether no process runs; records one that has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         let Some(child) = &mut self.child else { return true };
         let Some(status) = child.try_wait().unwrap() else { return false };
@@ -185,7 +186,7 @@ impl Victim {
         true
     }
 
-    /// Looks whether it still runs; that it does not is a violation, and it is started again.
+    /// Checks that it still runs; otherwise records a violation and starts it again.
     pub fn expect_alive(&mut self) {
         if self.has_ended() {
             self.history.violation("the process ended by itself; see dispatcher.log".to_owned());
@@ -195,7 +196,7 @@ impl Victim {
 
     /// `kill -9` as soon as a backend has its 202.
     pub fn kill_at_answer(&mut self) {
-        self.history.listen(ANSWER_MAX);
+        self.history.wait_for_202(ANSWER_MAX);
         self.kill();
     }
 
@@ -210,7 +211,7 @@ impl Victim {
         self.history.state().ends.push(Span { from, to });
     }
 
-    /// SIGTERM, and waits for the end, which must be a good one.
+    /// SIGTERM; waits for the exit, which must be successful.
     pub fn stop_in_order(&mut self) {
         let from = self.history.now();
         self.signal("TERM");
@@ -228,7 +229,7 @@ impl Victim {
         self.history.state().ends.push(Span { from, to: self.history.now() });
     }
 
-    /// SIGSTOP: it stands still from now on.
+    /// SIGSTOP: suspends it.
     pub fn freeze(&mut self) {
         let span = Span { from: self.history.now(), to: u64::MAX };
         self.history.state().stops.push(span);
@@ -236,14 +237,14 @@ impl Victim {
         self.history.note(format_args!("frozen"));
     }
 
-    /// SIGCONT: it goes on.
+    /// SIGCONT: continues it.
     pub fn thaw(&mut self) {
         self.signal("CONT");
         self.thawed();
         self.history.note(format_args!("thawed"));
     }
 
-    /// It no longer stands still, because it is no more.
+    /// Records the end of a suspension; call it also after a kill.
     pub fn thawed(&mut self) {
         let now = self.history.now();
         if let Some(span) = self.history.state().stops.last_mut() {
@@ -251,14 +252,14 @@ impl Victim {
         }
     }
 
-    /// Its wall clock was set, to so many seconds ahead.
+    /// Records that its wall clock was set to `ahead` seconds ahead of the real time.
     pub fn clock_was_set(&self, ahead: i64) {
         let now = self.history.now();
         self.history.note(format_args!("clock {ahead:+}"));
         self.history.state().sets.push((now, ahead));
     }
 
-    /// Its disk has no room from now on.
+    /// Fills its disk.
     pub fn fill(&mut self) {
         let span = Span { from: self.history.now(), to: u64::MAX };
         self.history.state().fulls.push(span);
@@ -268,7 +269,7 @@ impl Victim {
         self.history.note(format_args!("full"));
     }
 
-    /// Its disk has room again.
+    /// Frees its disk again.
     pub fn make_room(&mut self) {
         self.history.state().no_room_since = None;
         self.disk.make_room(self.child.as_ref().map(Child::id));
@@ -295,7 +296,7 @@ impl Drop for Victim {
     }
 }
 
-/// Appends what a stream says to a file, until it ends.
+/// Appends a stream to a file until the stream ends.
 fn keep(mut stream: impl io::Read + Send + 'static, path: &Path) {
     let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
     let keeper = Builder::new().name("a log".to_owned());

@@ -1,12 +1,12 @@
-//! A wall clock that is set while a program runs, by libfaketime; the monotonic one stays as it is.
+//! Sets the wall clock of a running program by libfaketime; its monotonic clock is unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where Debian puts it, below a folder for each architecture.
+/// Debian's path, below the folder of the architecture in `/usr/lib`.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// The clock of one process and of those that take its place.
+/// The clock of one process and of its successors.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
@@ -14,7 +14,8 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that goes right so far, kept in this folder; nothing where there is no libfaketime.
+    /// A clock with the real time, set by a file in this folder; `None` if libfaketime is not
+    /// installed.
     pub fn find(folder: &Path) -> Option<Self> {
         let folders = fs::read_dir("/usr/lib").ok()?.filter_map(Result::ok);
         let library = folders.map(|one| one.path().join(LIBRARY)).find(|path| path.exists())?;
@@ -23,7 +24,7 @@ impl WallClock {
         Some(clock)
     }
 
-    /// What a process needs in its environment to go by it.
+    /// The environment variables with which a process uses this clock.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("LD_PRELOAD", self.library.display().to_string()),
@@ -34,7 +35,7 @@ impl WallClock {
         ]
     }
 
-    /// From now on it is so many seconds ahead, or behind.
+    /// Sets it to `ahead` seconds ahead of the real time, or behind.
     pub fn set(&self, ahead: i64) {
         let draft = self.file.with_extension("draft");
         fs::write(&draft, format!("{ahead:+}\n")).unwrap();

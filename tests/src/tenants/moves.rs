@@ -1,5 +1,5 @@
-//! What a workspace can do to others within its allowance: each move is named for the shared
-//! resource that it loads.
+//! The load that a workspace can cause within its allowance: each [`Move`] loads one shared
+//! resource.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::request::{Request, data_host};
 use crate::upstream::Received;
 use crate::wait;
 
-/// A workspace has so many webhooks at most; the moves that need webhooks share them.
+/// The maximum of webhooks of a workspace; the moves that need webhooks share them.
 const WEBHOOKS: usize = 20;
 
 /// Events of the other workspace that wait when the measuring begins.
@@ -30,7 +30,7 @@ const HANGING: usize = 40;
 /// One kind of load by the other workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// Webhooks whose names never resolve, changed again and again.
+    /// Webhooks whose names never resolve, changed repeatedly.
     SilentNames,
     /// Webhooks at the URL of the measured workspace.
     SharedUrl,
@@ -42,7 +42,7 @@ pub enum Move {
     LargeHeads,
     /// Receivers that answer 503.
     FailingReceivers,
-    /// Webhooks that are pinged again and again.
+    /// Webhooks that are pinged repeatedly.
     Pings,
     /// Redelivery jobs, one after another.
     Jobs,
@@ -73,7 +73,7 @@ pub const WORST: [Move; 12] = [
 ];
 
 impl Move {
-    /// What a table calls it.
+    /// Its name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,8 +107,8 @@ impl Move {
         }
     }
 
-    /// Performs the move once, and returns the pause until the next time; does nothing if its
-    /// webhooks and their events are the whole move.
+    /// Performs the move once, and returns the pause before the next time; `None` for a move that
+    /// consists only of its webhooks and their events.
     fn act(self, platform: &Platform, webhooks: &[String], number: usize) -> Option<Duration> {
         let webhook = webhooks.get(number % webhooks.len().max(1)).map_or("", String::as_str);
         let path = format!("/webhooks/{webhook}");
@@ -160,7 +160,7 @@ impl Move {
     }
 }
 
-/// What the other workspace's receiver answers, by the first segment of its path.
+/// The response of the other workspace's receiver, by the first segment of the path.
 pub(super) fn receiver(request: &Received) -> Answer {
     let target = String::from_utf8_lossy(&request.target()).into_owned();
     let interim = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n";
@@ -175,7 +175,7 @@ pub(super) fn receiver(request: &Received) -> Answer {
     }
 }
 
-/// What the shared backends answer.
+/// The response of the shared backends.
 pub(super) fn backend(request: &Received) -> Answer {
     match request.target() {
         target if target.ends_with(b"/failing") => Answer::status(503),
@@ -218,7 +218,7 @@ pub(super) fn beside<T>(platform: &Platform, moves: &[Move], measure: impl FnOnc
     measured
 }
 
-/// Ends the moves, also where measuring failed.
+/// Ends the moves on drop, also if measuring panics.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -227,7 +227,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// The webhooks of each move, as many as all may have together.
+/// Registers the webhooks of each move; together they use the whole maximum.
 #[track_caller]
 fn register(platform: &Platform, moves: &[Move]) -> Vec<(Move, Vec<String>)> {
     let having = moves.iter().filter(|one| one.url(platform, 0).is_some()).count();

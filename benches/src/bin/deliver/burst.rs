@@ -1,5 +1,6 @@
-//! What one workspace with a million events does to another's first: it is posted while nothing
-//! else is, while the million are posted, and while they wait for the pace of their endpoint.
+//! Measures the latency of an endpoint's first event: on an idle dispatcher, while another
+//! workspace posts a burst of a million events, and while the burst waits for the rate limit of its
+//! endpoint.
 
 use std::thread::scope;
 
@@ -10,17 +11,17 @@ use weir_benches::report::{Series, table};
 
 use super::{Lab, PARTS, latency, record, urls};
 
-/// Events of the burst in a call: as many as one may hold.
+/// Events of the burst per call: the maximum (`ingest.events_max`).
 const PER_CALL: u64 = 1_000;
 
-/// Connections that the burst comes on.
+/// Connections that the burst is posted on.
 const CONNECTIONS: u64 = 4;
 
-/// When the firsts are posted.
+/// When the first events are posted.
 const WHEN: [&str; 3] = ["idle", "while the burst is posted", "while the burst waits"];
 
 impl Lab {
-    /// First events beside a burst, round after round.
+    /// Measures first events before, during and after a burst, in every round.
     pub(super) fn burst(&self) {
         let programs = self.plan.programs();
         let mut shown = vec![[const { [const { Series(Vec::new()) }; 3] }; 3]; programs.len()];
@@ -42,7 +43,7 @@ impl Lab {
                     let burst = scope.spawn(|| self.send_burst(&dispatcher));
                     let coming = || !burst.is_finished();
                     let answered = self.one_by_one(&dispatcher.one_each("f1n"), coming);
-                    self.parts_of_the_way(parts, &answered);
+                    self.record_parts(parts, &answered);
                     rates.0.push(burst.join().unwrap_or_default());
                 });
                 let [whole, ..] = parts;
@@ -75,15 +76,15 @@ impl Lab {
         println!("{}", table(title, &["", "p50 ms", "p99 ms", "max ms"], &ways));
     }
 
-    /// Posts the burst; gives how many of it were taken a second.
+    /// Posts the burst; returns how many of its events were accepted a second.
     fn send_burst(&self, dispatcher: &Dispatcher) -> f64 {
         let load = Load { events: self.plan.burst, per_call: PER_CALL, connections: CONNECTIONS };
         let took = flood(&dispatcher.all_of_each("c"), load, &self.clock);
         self.plan.burst as f64 / seconds(took)
     }
 
-    /// Posts one event to each webhook of the workspaces with `prefix`, one after another has
-    /// arrived, for as long as `on` says.
+    /// Posts one event to each webhook of the workspaces with `prefix`, each after the previous one
+    /// arrived, while `on` is true; returns the latencies.
     fn firsts(&self, dispatcher: &Dispatcher, prefix: &str, on: impl Fn() -> bool) -> Vec<u64> {
         let _ = self.one_by_one(&dispatcher.one_each(prefix), on);
         self.arrivals.drain_latencies()

@@ -12,10 +12,10 @@ use super::{Lab, PATIENCE, record};
 
 const CONNECTIONS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// How long each is tried.
+/// How long each number of connections is measured.
 const LASTING: Duration = Duration::from_secs(3);
 
-/// What so many connections showed, round after round.
+/// The measurements with one number of connections, one value per round.
 #[derive(Clone, Default)]
 struct Shown {
     accepted: Series,
@@ -25,7 +25,7 @@ struct Shown {
 }
 
 impl Lab {
-    /// The curve of each program, round after round.
+    /// Measures the curve of each program, in every round.
     pub(super) fn curve(&self) {
         let programs = self.plan.programs();
         let mut shown = vec![vec![Shown::default(); CONNECTIONS.len()]; programs.len()];

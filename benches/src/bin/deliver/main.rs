@@ -1,12 +1,12 @@
-//! Measures weir-dispatcher from the post of an event to the record of its delivery: how many a
-//! second, how long one takes, and what it costs. Beside this file: what unresponsive endpoints do
-//! to the others (`unresponsive`), what one workspace's backlog does (`burst`), and how many
-//! commits it takes (`curve`).
+//! Measures weir-dispatcher from the post of an event to the record of its delivery: throughput,
+//! latency, and resources used. Other files measure the effect of unresponsive endpoints on the
+//! others (`unresponsive`), the effect of one workspace's burst (`burst`), and the commits
+//! (`curve`).
 //!
-//! Every endpoint has a URL of its own, and each is called no faster than the shipped pace
-//! allows. The database is on the disk of the folder for temporary files, and every
-//! run ends with nothing waiting. Load, receivers and dispatcher share the machine; the tables say
-//! what share of the processors' time went to the first two.
+//! Every endpoint has its own URL, and is called no faster than the shipped rate limit allows. The
+//! database is in the folder for temporary files, and every run of `speed` and `curve` ends with no
+//! waiting delivery. Load, receivers and dispatcher share the machine; the table of `speed` shows
+//! the share of CPU time that load and receivers used.
 
 mod burst;
 mod curve;
@@ -31,19 +31,19 @@ const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoint
     [--only speed|unresponsive|burst|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
     [--kinds silent,deaf,dripping] [--burst 1000000] [--before PATH] [--no-log]";
 
-/// The longest time of one delivery while others arrive.
+/// The longest wait without an arrival, and for the last outcome to be on disk.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether all is on disk.
+/// The interval between checks whether all outcomes are on disk.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// An idle dispatcher has written down the last outcome by then.
+/// The pause between two single events; an idle dispatcher records the outcome within it.
 const REST: Duration = Duration::from_millis(5);
 
-/// What a machine may have open: a connection for each attempt at either end.
+/// The limit of file descriptors to set: each attempt's connection needs one at either end.
 const DESCRIPTORS: u64 = 16_384;
 
-/// The parts of an event's latency. It may arrive before its sender has read the response.
+/// The parts of an event's latency. An event may arrive before its sender has read the 202.
 const PARTS: [&str; 3] = ["post to arrival", "post to 202", "202 to arrival"];
 
 struct Plan {
@@ -61,7 +61,7 @@ struct Plan {
     shares: String,
     kinds: String,
     burst: u64,
-    /// Another dispatcher, to be measured in turn with the first.
+    /// An earlier dispatcher to measure as well; empty for none.
     before: PathBuf,
     log: bool,
 }
@@ -126,11 +126,11 @@ impl Plan {
     }
 }
 
-/// One kind of load, and its measurements, round after round.
+/// One kind of load, and its measurements, one value per round.
 struct Row {
     name: &'static str,
     per_call: u64,
-    /// Endpoints of an event.
+    /// Endpoints that each event is delivered to.
     fan: u64,
     accepted: Series,
     delivered: Series,
@@ -169,13 +169,13 @@ impl Lab {
             let mut dispatcher = self.start(&folder, &self.plan.dispatcher, "10s");
             self.warm(&mut dispatcher, self.plan.endpoints);
             let answered = self.one_by_one(&dispatcher.one_each("h"), || true);
-            self.parts_of_the_way(&mut idle, &answered);
+            self.record_parts(&mut idle, &answered);
             for row in &mut rows {
                 self.flood(&dispatcher, row);
             }
             let load = self.load(self.plan.rate * self.plan.seconds, 1);
             let answered = self.steadily(&dispatcher.one_each("h"), load, self.plan.rate);
-            self.parts_of_the_way(&mut half, &answered);
+            self.record_parts(&mut half, &answered);
             self.settle(&dispatcher);
             resident.0.push(dispatcher.process.resident_mib());
             eprintln!("speed: round {} of {}", round + 1, self.plan.rounds);
@@ -203,7 +203,7 @@ impl Lab {
     }
 
     /// Records the duration of each part of the latency, for all events that have arrived.
-    fn parts_of_the_way(&self, parts: &mut [[Series; 3]; 3], answered: &[Answered]) {
+    fn record_parts(&self, parts: &mut [[Series; 3]; 3], answered: &[Answered]) {
         let arrived: HashMap<Tick, Tick> = self.arrivals.drain().into_iter().collect();
         let [arrivals, answers, between] = parts;
         record(arrivals, &sorted(arrived.iter().map(|(due, at)| micros(at.since(*due)))));
@@ -216,7 +216,7 @@ impl Lab {
         Dispatcher::start(folder, program, deadline, self.plan.log)
     }
 
-    /// Registers so many endpoints that answer, and has each called once.
+    /// Registers `endpoints` responsive endpoints, and calls each once.
     fn warm(&self, dispatcher: &mut Dispatcher, endpoints: usize) {
         dispatcher.register("h", &urls(&self.arrivals.addresses, "r", endpoints));
         let before = self.arrivals.count();
@@ -226,7 +226,7 @@ impl Lab {
         let _ = self.arrivals.drain_latencies();
     }
 
-    /// Has each endpoint of the workspaces with `prefix` called once.
+    /// Calls each endpoint of the workspaces with `prefix` once.
     fn call_each(&self, dispatcher: &Dispatcher, prefix: &str) {
         let aim = dispatcher.all_of_each(prefix);
         let _ = flood(&aim, self.load(aim.kinds.len() as u64, 1), &self.clock);
@@ -236,7 +236,7 @@ impl Lab {
         Load { events, per_call, connections: self.plan.connections }
     }
 
-    /// Posts each event after the last has arrived, while `on` is true.
+    /// Posts each event after the previous one arrived, while `on` is true.
     fn one_by_one(&self, aim: &Aim, on: impl Fn() -> bool) -> Vec<Answered> {
         let (mut line, mut answered) = (Line::connect(aim), Vec::new());
         for nth in 0..self.plan.idle {
@@ -282,7 +282,7 @@ impl Lab {
         let _ = self.arrivals.drain_latencies();
     }
 
-    /// Posts at a rate, and waits until all has arrived. Gives how long each answer took.
+    /// Posts at `rate` a second, waits until all have arrived, and returns the responses' times.
     fn steadily(&self, aim: &Aim, load: Load, rate: u64) -> Vec<Answered> {
         let before = self.arrivals.count();
         let answered = steadily(aim, load, rate, &self.clock);

@@ -1,10 +1,9 @@
-//! What unresponsive endpoints do to the healthy: how long events take to those that respond,
-//! alone, beside as many more events to others that respond, and beside as many to unresponsive
-//! ones.
+//! Measures the effect of unresponsive endpoints on healthy ones: the latency of events to healthy
+//! endpoints in three turns, with no other load, beside other healthy endpoints, and beside
+//! unresponsive ones.
 //!
-//! The rate of all events together is fixed; of it the healthy get the share that they are of all
-//! endpoints, in every turn. Each turn has a dispatcher and a database of its own: a later one on
-//! the same would find more in its indexes.
+//! The measured endpoints get the same rate in every turn: their share of `--rate`; the others get
+//! the rest. Each turn has a new dispatcher and database, because indexes grow from turn to turn.
 
 use weir_benches::dispatched::Dispatcher;
 use weir_benches::lab::Folder;
@@ -15,7 +14,7 @@ use weir_common::time::{Tick, micros};
 
 use super::{Lab, PATIENCE, latency, record, urls};
 
-/// An attempt may begin before the first deadline passes and end so much after it.
+/// Seconds added to the deadline of an attempt, until the first ones have certainly timed out.
 const BEYOND: u64 = 1;
 
 /// The other endpoints of a turn.
@@ -28,27 +27,27 @@ enum Beside {
 
 const TURNS: [Beside; 3] = [Beside::Nothing, Beside::Healthy, Beside::Unresponsive];
 
-/// What a program showed in one kind of turn, round after round.
+/// The measurements of a program in one kind of turn, one value per round.
 #[derive(Clone, Default)]
 struct Shown {
-    /// Until the first attempts into unresponsive endpoints have timed out.
+    /// Latencies of events until the first attempts to unresponsive endpoints have timed out.
     first: [Series; 3],
-    /// From then on.
+    /// Latencies of later events.
     then: [Series; 3],
-    /// Of the posts' answers from then on.
+    /// Response times of later posts.
     answers: [Series; 3],
 }
 
-/// One way of loading the dispatchers.
+/// The parameters of one measurement.
 struct Case<'a> {
     deadline: &'a str,
-    /// Unresponsive endpoints among a hundred endpoints.
+    /// The percentage of endpoints that are not measured: unresponsive, other healthy, or unused.
     share: u64,
     endpoints: &'a Unresponsive,
 }
 
 impl Lab {
-    /// The healthy alone, beside others and unresponsive endpoints, for each share and deadline.
+    /// Measures the three turns for each share and deadline.
     pub(super) fn unresponsive(&self) {
         let kinds: Vec<Kind> = self.plan.kinds.split(',').map(Kind::of_name).collect();
         let endpoints = Unresponsive::open(&kinds, &self.clock);
@@ -80,7 +79,7 @@ impl Lab {
         let mut shown =
             vec![[const { None::<Shown> }; 3].map(|_| Shown::default()); programs.len()];
         for round in 0..self.plan.rounds {
-            // What disturbs the machine for a while meets another turn each time.
+            // Each round starts with another turn, so a disturbance does not always hit the same.
             for nth in 0..TURNS.len() {
                 let at = (round + nth) % TURNS.len();
                 let Some(beside) = TURNS.get(at) else { continue };
@@ -118,9 +117,9 @@ impl Lab {
             Beside::Nothing => healthy,
             Beside::Healthy => {
                 dispatcher.register("x", &urls(&self.arrivals.addresses, "x", others));
-                let known = self.arrivals.company() + others as u64;
+                let known = self.arrivals.background() + others as u64;
                 self.call_each(dispatcher, "x");
-                self.arrivals.wait_for_company(known, PATIENCE);
+                self.arrivals.wait_for_background(known, PATIENCE);
                 self.settle(dispatcher);
                 mixed(&healthy, &dispatcher.one_each("x"))
             }
@@ -138,7 +137,7 @@ impl Lab {
         let load = self.load(rate * (first + plan.seconds), 1);
         let (before, began) = (self.arrivals.count(), self.clock.now().tick);
         let answers = steadily(&aim, load, rate, &self.clock);
-        // One of a round may fall to the others.
+        // A partial pass over the mixed list may have fewer healthy endpoints than their share.
         let apart = aim.kinds.len() as u64 / 100 + 1;
         self.arrivals.wait_for(before + to_healthy.saturating_sub(apart), PATIENCE);
         self.show(shown, &answers, Tick(began.0 + first * 1_000_000));
@@ -180,7 +179,7 @@ fn rows(program: &str, case: &Case<'_>, shown: &[Shown; 3]) -> Vec<Vec<String>> 
     ]
 }
 
-/// All of both, each as evenly spread as they are many.
+/// The kinds of both, evenly interleaved in proportion to their numbers.
 fn mixed(healthy: &Aim, others: &Aim) -> Aim {
     let (most, few) = (healthy.kinds.len(), others.kinds.len());
     let all = most + few;

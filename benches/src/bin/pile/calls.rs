@@ -16,7 +16,7 @@ const CALLS: usize = 50;
 pub(crate) const LARGE: &str = "/v1/workspaces/ws_b0";
 
 impl Lab {
-    /// Makes each call a few times; gives how long they took, in milliseconds.
+    /// Makes each call [`CALLS`] times; returns the durations in milliseconds.
     pub(crate) fn calls(&self, dispatcher: &Dispatcher) -> Vec<(String, Series)> {
         let token = &dispatcher.aim.token;
         let get = |at, path: &str| call(at, token, "GET", path, "");
@@ -53,7 +53,7 @@ impl Lab {
     }
 }
 
-/// Calls beside many, and beside few.
+/// Table rows: each call's durations with many and with few waiting deliveries.
 pub(crate) fn beside(few: &[(String, Series)], many: &[(String, Series)]) -> Vec<Vec<String>> {
     let row = |((path, many), (_, few)): (&(String, Series), &(String, Series))| {
         let max = many.0.iter().copied().fold(0.0, f64::max);
@@ -68,7 +68,7 @@ pub(crate) fn beside(few: &[(String, Series)], many: &[(String, Series)]) -> Vec
     many.iter().zip(few).map(row).collect()
 }
 
-/// Makes a call that must succeed; gives the whole answer.
+/// Makes a call that must succeed; returns the whole response.
 pub(crate) fn call(at: SocketAddr, token: &str, method: &str, path: &str, body: &str) -> String {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {token}\r\n\
@@ -82,7 +82,7 @@ pub(crate) fn call(at: SocketAddr, token: &str, method: &str, path: &str, body: 
     answer
 }
 
-/// The first identifier in an answer.
+/// The first identifier in a response.
 pub(crate) fn id_in(answer: &str) -> String {
     let id = answer.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next());
     id.unwrap_or_else(|| fail(&format!("no id in {answer}"))).to_owned()

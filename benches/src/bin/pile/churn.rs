@@ -1,5 +1,5 @@
-//! Days of steady traffic on a simulated clock: through the store, and through maintenance as
-//! the dispatcher's own loop runs it. Prints the size of the files after each day.
+//! Simulates days of steady traffic: the store and its retention run on a simulated clock. Prints
+//! the size of the files after each day.
 
 use std::time::Duration;
 
@@ -25,17 +25,17 @@ const KEPT: Retention = Retention {
     failed: Duration::from_secs(3 * 86_400),
 };
 
-/// Turns of a day, events of a turn.
+/// Turns per day, and events per turn.
 const TURNS: u32 = 48;
 const EVENTS: u32 = 1_000;
 
-/// Webhooks of the one workspace: each event is for all of them.
+/// Webhooks of the only workspace; each event is delivered to all of them.
 const WEBHOOKS: u32 = 2;
 
-/// Some day in 2026.
+/// 2026-09-21.
 const BEGAN: UnixTime = UnixTime(1_790_000_000_000_000);
 
-/// Lives for so many days.
+/// Simulates `days` days, and prints the table.
 pub(crate) fn run(days: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.unwrap_or_else(|error| fail(&format!("no runtime: {error}")));
@@ -94,7 +94,7 @@ async fn register(store: &SqliteStore, nth: u32) -> Result<(), StoreError> {
     }
 }
 
-/// Of 512 bytes, under a name that follows no order.
+/// An event of 512 bytes, with a pseudo-random identifier.
 fn event(nth: u32) -> NewEvent {
     let name = u64::from(nth).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     NewEvent {

@@ -1,5 +1,5 @@
-//! Drains one endpoint's backlog: how long it takes compared with the pace alone, and the most
-//! starts in any window.
+//! Drains one endpoint's backlog: how long it takes compared with the minimum that the rate limit
+//! allows, and the most starts in any window.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use weir_common::time::micros;
 
 use crate::{Lab, urls};
 
-/// The pace: 4,000 a second.
+/// The rate limit: 4,000 attempts a second.
 const REQUESTS: u64 = 4_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The dispatcher reports a start by one clock and paces by another, each truncated to a
-/// microsecond.
+/// Tolerance in microseconds: the dispatcher records a start by one clock and limits by another,
+/// each truncated to a microsecond.
 const CLOCKS: u64 = 10;
 
-/// How long nothing may arrive while a backlog drains.
+/// The longest wait without an arrival while the backlog drains.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// After the last arrival its outcome is written.
+/// The wait after the last arrival until its outcome is on disk.
 const RECORDED: Duration = Duration::from_secs(3);
 
 impl Lab {
@@ -32,17 +32,17 @@ impl Lab {
         let mut dispatcher = self.still(&folder);
         dispatcher.register("d", &urls(&self.arrivals.addresses, 1));
         let aim = dispatcher.all_of_each("d");
-        let events = self.plan.backlog;
+        let (events, earlier) = (self.plan.backlog, self.arrivals.count());
         let _ = flood(&aim, Load { events, per_call: 1_000, connections: 4 }, &self.clock);
         drop(dispatcher);
         let before = self.arrivals.count();
         let dispatcher = self.paced(&folder, REQUESTS, WINDOW);
-        self.arrivals.wait_for(self.plan.backlog, PATIENCE);
+        self.arrivals.wait_for(earlier + events, PATIENCE);
         let count = self.arrivals.count() - before;
         std::thread::sleep(RECORDED);
         let resident = dispatcher.process.resident_most_mib();
         drop(dispatcher);
-        // The first went before the backlog came.
+        // The first attempt was made before the restart, under the other rate limit.
         let starts: Vec<u64> = starts(&folder).split_off(1);
         let took = starts.last().zip(starts.first()).map_or(0, |(last, first)| last - first);
         let took = Duration::from_micros(took);
@@ -73,7 +73,7 @@ impl Lab {
     }
 }
 
-/// When each attempt started, as it was written down, in microseconds.
+/// The recorded start of each attempt, in microseconds.
 fn starts(folder: &Folder) -> Vec<u64> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let read = || -> rusqlite::Result<Vec<i64>> {
@@ -85,15 +85,15 @@ fn starts(folder: &Folder) -> Vec<u64> {
     all.into_iter().map(i64::cast_unsigned).collect()
 }
 
-/// The shortest stretch in which one more started than may within a window.
+/// The shortest time in which [`REQUESTS`] + 1 attempts started.
 fn shortest(starts: &[u64]) -> Duration {
     let later = starts.iter().skip(REQUESTS as usize);
     let took = later.zip(starts).map(|(end, begin)| end - begin).min();
     Duration::from_micros(took.unwrap_or_default())
 }
 
-/// The most starts in any stretch of the window, and the fewest in any that begins with a start
-/// and lies before the last.
+/// The most starts in any window, and the fewest in any window that begins with a start and ends
+/// before the last one.
 fn windows(starts: &[u64]) -> (usize, usize) {
     let window = micros(WINDOW).saturating_sub(CLOCKS);
     let (mut most, mut fewest, mut end) = (0, usize::MAX, 0);

@@ -1,10 +1,10 @@
-//! Measures weir-dispatcher with millions of deliveries waiting: how long a start takes, how much
-//! memory it needs, how fast customers' and operators' calls are answered and what becomes of
-//! events beside large pieces of work (`calls`, `upkeep`); whether a backlog drains at exactly its
-//! pace (`drain`); and how large the file is after days of traffic (`churn`).
+//! Measures weir-dispatcher with millions of waiting deliveries: the time and memory of a start,
+//! the response times of customers' and operators' calls (`calls`), and the latency of events
+//! during large maintenance jobs (`upkeep`); whether a backlog drains at exactly the rate limit
+//! (`drain`); and the size of the database after days of traffic (`churn`).
 //!
-//! The pile is made by the program itself: every endpoint may be called once in an hour, so that
-//! all but one of its deliveries wait. The database lies in the folder for temporary files.
+//! The deliveries are created by posting events: a rate limit of one attempt an hour keeps all but
+//! one delivery of each endpoint waiting. The database is in the folder for temporary files.
 
 mod calls;
 mod churn;
@@ -27,17 +27,17 @@ use weir_common::time::Clock;
 const USAGE: &str = "usage: pile [--dispatcher PATH] [--webhooks 100000] [--deliveries 10000000] \
     [--backlog 1000000] [--starts 3] [--days 30] [--only pile|drain|churn]";
 
-/// The pace in the shipped settings.
+/// The rate limit in the shipped settings.
 const SHIPPED_REQUESTS: &str = "requests = 100                  # attempts";
 const SHIPPED_WINDOW: &str = "window = \"1m\"                   # …";
 
-/// After a start has settled.
+/// The wait after a start until memory usage is stable.
 const SETTLED: Duration = Duration::from_secs(12);
 
-/// Calls are measured beside this share of the backlog too, one in so many.
+/// Calls are measured with a hundredth of the deliveries too.
 const SMALL: u64 = 100;
 
-/// This share of the backlog, one in so many, belongs to one webhook.
+/// A tenth of the deliveries belongs to one webhook.
 const FOR_ONE: u64 = 10;
 
 struct Plan {
@@ -83,7 +83,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// Starts a dispatcher whose endpoints may be called so often in so long.
+    /// Starts a dispatcher with this rate limit per endpoint, and waits until it is ready.
     fn paced(&self, folder: &Folder, requests: u64, window: Duration) -> Dispatcher {
         let own = [
             (SHIPPED_REQUESTS, format!("requests = {requests} #")),
@@ -97,7 +97,7 @@ impl Lab {
         dispatcher
     }
 
-    /// A dispatcher that may call each endpoint once an hour.
+    /// Starts a dispatcher with a rate limit of one attempt an hour.
     fn still(&self, folder: &Folder) -> Dispatcher {
         self.paced(folder, 1, Duration::from_secs(3_600))
     }
@@ -133,7 +133,7 @@ impl Lab {
         self.upkeep(&folder, dispatcher);
     }
 
-    /// Has so many more wait.
+    /// Posts events for `deliveries` more deliveries.
     fn grow(&self, dispatcher: &Dispatcher, deliveries: u64) {
         let for_one = deliveries / FOR_ONE;
         for (prefix, events) in
@@ -144,7 +144,7 @@ impl Lab {
         }
     }
 
-    /// Kills and starts it a few times.
+    /// Kills and restarts the dispatcher `--starts` times.
     fn starts(&self, folder: &Folder, mut dispatcher: Dispatcher) -> Dispatcher {
         let mut starts = [const { Series(Vec::new()) }; 4];
         for _ in 0..self.plan.starts {
@@ -168,7 +168,7 @@ impl Lab {
     }
 }
 
-/// The sizes of the database and of its log of changes, in MiB.
+/// The sizes of the database and of its WAL, in MiB.
 fn sizes(folder: &Folder) -> (f64, f64) {
     let mib = |name: &str| {
         let size = folder.path(name).metadata().map_or(0, |file| file.len());

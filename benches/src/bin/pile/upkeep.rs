@@ -1,5 +1,5 @@
-//! Large maintenance jobs, and the latency of events posted beside them: one at a time, each
-//! written and answered by the thread that does the job.
+//! Measures the latency of events during large maintenance jobs. Events are posted one at a time;
+//! the thread that writes them also runs the job.
 //!
 //! States that take days to arise are written into the database while no process has it open.
 
@@ -17,31 +17,31 @@ use weir_benches::report::{quantile, table};
 use crate::Lab;
 use crate::calls::{LARGE, call, id_in};
 
-/// How long a piece of work is looked at, at most.
+/// The longest time that a job is observed.
 const LOOK_MAX: Duration = Duration::from_secs(120);
 
-/// How long nothing is done, for comparison.
+/// The duration of the comparison without a job.
 const NOTHING: Duration = Duration::from_secs(5);
 
-/// Between two looks.
+/// The interval between checks whether the job has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Ended deliveries that retention drops.
+/// Ended deliveries that retention deletes.
 const ENDED: i64 = 300_000;
 
-/// The webhook that a tenth of all waits for is the newest.
+/// The webhook with a tenth of all deliveries: the newest one.
 const LARGEST: &str = "(SELECT max(id) FROM webhooks)";
 
-/// A piece of work.
+/// A maintenance job.
 struct Work {
     name: &'static str,
-    /// What is put into the database before.
+    /// The SQL that prepares the database.
     before: String,
-    /// The call that begins it; none where time does.
+    /// The call that starts the job; empty if the dispatcher starts it by itself.
     method: &'static str,
     path: String,
     body: String,
-    /// What finds a row for as long as it is not over.
+    /// The query that finds a row until the job has ended.
     open: String,
 }
 
@@ -50,7 +50,7 @@ impl Lab {
         let listed =
             call(dispatcher.api, &dispatcher.aim.token, "GET", &format!("{LARGE}/webhooks"), "");
         let webhook = id_in(&listed);
-        let mut rows = vec![self.looked_at("nothing", &dispatcher, 0.0, || false)];
+        let mut rows = vec![self.measure_events("nothing", &dispatcher, 0.0, || false)];
         drop(dispatcher);
         for work in works(&webhook) {
             change(folder, &work.before);
@@ -62,14 +62,14 @@ impl Lab {
             }
             let called = seconds(self.clock.now().tick.since(began)) * 1_000.0;
             let over = || !finds(folder, &work.open);
-            rows.push(self.looked_at(work.name, &dispatcher, called, over));
+            rows.push(self.measure_events(work.name, &dispatcher, called, over));
         }
         let head = ["beside", "call ms", "over after s", "events", "p50 ms", "p99 ms", "max ms"];
         println!("{}", table("Events beside large pieces of work", &head, &rows));
     }
 
-    /// Posts events one after another until something is over.
-    fn looked_at(
+    /// Posts events one after another until `over` returns true.
+    fn measure_events(
         &self,
         name: &str,
         dispatcher: &Dispatcher,

@@ -18,7 +18,7 @@ use crate::config::settings::{Egress, MailSettings, Signature};
 use crate::domain::health::Policy;
 use crate::domain::retry::{Mode, Schedule};
 
-/// Headers that a delivery has already, or that HTTP itself uses.
+/// Headers that deliveries already have, or that HTTP itself uses.
 const RESERVED_HEADERS: [&str; 19] = [
     "accept",
     "accept-encoding",
@@ -46,7 +46,7 @@ const HEADER: &str = "service-signature";
 /// The default schedule, as the documents write it.
 const DELAYS: [&str; 8] = ["1m", "5m", "30m", "2h", "6h", "12h", "24h", "48h"];
 
-/// A delay of more than a year is a typing error.
+/// The range of a delay; more than a year is a typing error.
 const DELAY: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 86_400);
 

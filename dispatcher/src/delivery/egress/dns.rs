@@ -103,14 +103,14 @@ pub(crate) mod tests {
     enum Answer {
         /// These addresses; none: there is no such name.
         Is(Vec<IpAddr>),
-        /// Never comes.
+        /// No answer, ever.
         Silence,
-        /// Not an address.
+        /// An error.
         Fails(LookupError),
     }
 
     impl Scripted {
-        /// A table of names and, parted by `then`, what each lookup of them finds.
+        /// A table of names, and the answers to their lookups in order, separated by `then`.
         pub(crate) fn table(names: &[(&str, &str)]) -> Arc<Self> {
             let answer = |text: &str| match text.trim() {
                 "silence" => Answer::Silence,
@@ -122,7 +122,7 @@ pub(crate) mod tests {
             };
             let row = |(name, script): &(&str, &str)| {
                 let mut script: Vec<Answer> = script.split("then").map(answer).collect();
-                // Kept backwards, so that the next answer is at the end.
+                // Reversed, so that `pop` returns the next answer.
                 script.reverse();
                 ((*name).to_owned(), script)
             };

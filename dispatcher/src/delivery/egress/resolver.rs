@@ -8,7 +8,7 @@
 //!
 //! 1. At most [`LOOKUPS_MAX`] lookups run at a time, and [`SHARE`] for one workspace.
 //! 2. A name has one lookup at a time, which all callers share. No caller waits for a permit of
-//!    another workspace: it joins a running lookup only.
+//!    another workspace: it joins a lookup only once that is running.
 //! 3. A result is cached for [`FRESH`]; while lookups get no reply, the last one is used for
 //!    [`STALE`].
 //! 4. The cache is bounded, and names in use are never evicted for new ones.
@@ -64,12 +64,12 @@ pub struct Names {
     fresh: Duration,
     permits: Arc<Semaphore>,
     shares: Mutex<HashMap<Option<Arc<str>>, Weak<Semaphore>>>,
-    known: Arc<Mutex<Known>>,
+    cache: Arc<Mutex<NameCache>>,
     flights: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct NameCache {
     names: HashMap<Box<str>, Entry>,
     /// When any lookup was last answered.
     answered: Option<Tick>,
@@ -88,7 +88,7 @@ struct Entry {
     used: Tick,
 }
 
-/// What a caller does about a name.
+/// What the cache has for a name.
 enum CacheState {
     Fresh(Vec<IpAddr>),
     Running(Flight),
@@ -114,7 +114,7 @@ impl Names {
             fresh,
             permits: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             shares: Mutex::default(),
-            known: Arc::default(),
+            cache: Arc::default(),
             flights: Mutex::default(),
         }
     }
@@ -180,8 +180,8 @@ impl Names {
     /// The cached result or the running lookup; with permits, starts a lookup otherwise.
     fn state(&self, name: &str, permits: Option<Permits>) -> CacheState {
         let now = self.clock.now().tick;
-        let mut known = lock(&self.known);
-        if let Some(entry) = known.names.get_mut(name) {
+        let mut cache = lock(&self.cache);
+        if let Some(entry) = cache.names.get_mut(name) {
             let fresh = |at: Tick| now.since(at) < self.fresh;
             if let Some((_, found)) = entry.found.as_ref().filter(|(at, _)| fresh(*at)) {
                 return CacheState::Fresh(found.clone());
@@ -193,17 +193,17 @@ impl Names {
             }
         }
         let Some(permits) = permits else { return CacheState::NeedsPermits };
-        known.sweep(now, self.fresh);
+        cache.sweep(now, self.fresh);
         let (sender, flight) = watch::channel(None);
-        known.names.entry(name.into()).or_default().flight = Some(flight.clone());
-        drop(known);
-        let (lookup, clock, known) = (self.lookup.clone(), self.clock.clone(), self.known.clone());
+        cache.names.entry(name.into()).or_default().flight = Some(flight.clone());
+        drop(cache);
+        let (lookup, clock, cache) = (self.lookup.clone(), self.clock.clone(), self.cache.clone());
         let name: Box<str> = name.into();
         let mut flights = lock(&self.flights);
         while flights.try_join_next().is_some() {}
         flights.spawn(async move {
             let answer = lookup.addresses(&name).await;
-            lock(&known).store_result(&name, &answer, clock.now().tick);
+            lock(&cache).store_result(&name, &answer, clock.now().tick);
             drop(permits);
             sender.send_replace(Some(answer));
         });
@@ -213,18 +213,18 @@ impl Names {
     /// The last result, up to [`STALE`] old.
     fn last_known(&self, name: &str) -> Option<Vec<IpAddr>> {
         let now = self.clock.now().tick;
-        let known = lock(&self.known);
-        let (at, found) = known.names.get(name)?.found.as_ref()?;
+        let cache = lock(&self.cache);
+        let (at, found) = cache.names.get(name)?.found.as_ref()?;
         (now.since(*at) < STALE).then(|| found.clone())
     }
 
-    /// Decides whose fault a lookup without a reply is.
+    /// The error of a lookup without a reply: ours, or the name's ([`SILENT_MAX`]).
     fn unanswered(&self, name: &str) -> LookupError {
         let now = self.clock.now().tick;
-        let mut known = lock(&self.known);
-        let works = known.answered.is_some_and(|at| now.since(at) < WORKS);
-        // A name without a lookup of its own proves nothing about its servers.
-        let Some(entry) = known.names.get_mut(name) else { return LookupError::Unanswered };
+        let mut cache = lock(&self.cache);
+        let works = cache.answered.is_some_and(|at| now.since(at) < WORKS);
+        // Without an entry no lookup has run, which proves nothing about the name's servers.
+        let Some(entry) = cache.names.get_mut(name) else { return LookupError::Unanswered };
         let last = std::mem::replace(&mut entry.used, now);
         let since = entry.silent_since.filter(|_| now.since(last) < STALE).unwrap_or(now);
         entry.silent_since = Some(since);
@@ -233,7 +233,7 @@ impl Names {
     }
 }
 
-impl Known {
+impl NameCache {
     /// Stores the result of a lookup.
     fn store_result(&mut self, name: &str, answer: &Answer, now: Tick) {
         let many = self.names.len() > NAMES_MAX;
@@ -273,8 +273,8 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(2);
 
-    /// A resolver that replies by prefix: `silent` never, `again` no answer, `gone` no such name,
-    /// all others an address, `slow` ones after a while.
+    /// A resolver that replies by prefix. `silent`: never; `again`: no answer; `gone`: no such
+    /// name; `slow`: an address after a second; others: an address.
     #[derive(Debug, Default)]
     struct Fake {
         lookups: Mutex<HashMap<String, usize>>,
@@ -337,7 +337,7 @@ mod tests {
         let mut lookups = JoinSet::new();
         for second in 0..120 {
             for hook in 0..20 {
-                // One name a second changes.
+                // Each second one of the names is new.
                 let round = (second + 19 - hook) / 20;
                 let (names, name) = (names.clone(), format!("silent-{hook}-{round}.example"));
                 lookups.spawn(async move { names.addresses(ws("ws_bad"), &name, WAIT).await });
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(absent, Err(LookupError::NoSuchName));
     }
 
-    /// The error of a name without a reply, looked up once a minute for so many minutes.
+    /// The error of a name without a reply, looked up once a minute for `minutes`.
     async fn after(minutes: u64, name: &str, others_are_answered: bool) -> LookupError {
         let (_, names, clock) = names();
         let mut last = LookupError::Unanswered;
@@ -449,20 +449,20 @@ mod tests {
         for nth in 0..NAMES_MAX + 100 {
             waits(&names, "ws_a", &format!("fine-{nth}.example")).await;
         }
-        assert_eq!(lock(&names.known).names.len(), NAMES_MAX);
+        assert_eq!(lock(&names.cache).names.len(), NAMES_MAX);
         // Names in use stay; a new one is looked up each time.
         waits(&names, "ws_a", "fine-0.example").await;
         assert_eq!(lock(&fake.lookups)["fine-0.example"], 1);
         clock.advance(STALE);
         waits(&names, "ws_a", "new.example").await;
-        assert_eq!(lock(&names.known).names.len(), 1);
+        assert_eq!(lock(&names.cache).names.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_that_panics_is_our_fault_and_is_repeated() {
         let (_, names, _) = names();
         let (sender, flight) = watch::channel(None);
-        lock(&names.known).names.entry("fine.example".into()).or_default().flight = Some(flight);
+        lock(&names.cache).names.entry("fine.example".into()).or_default().flight = Some(flight);
         drop(sender);
         waits(&names, "ws_a", "fine.example").await;
     }

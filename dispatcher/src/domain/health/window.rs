@@ -13,7 +13,7 @@ use weir_common::time::{UnixTime, micros};
 /// Buckets before the current one that still count.
 const BUCKETS: u64 = 30;
 
-/// The most recent buckets in use, which a warning depends on as well.
+/// The latest buckets, up to the last one in use, whose share a warning depends on as well.
 const LATEST: u64 = 5;
 
 /// Shares are compared in whole billionths, so that 29 of 100 never exceed 0.29.
@@ -64,7 +64,7 @@ impl Counted {
         self.failed() > self.allowed(share)
     }
 
-    /// Whether at most half of `share` failed; of no attempts, none did.
+    /// Whether at most half of `share` failed; true without attempts.
     pub(super) fn is_calm(self, share: f64) -> bool {
         self.failed() * 2 <= self.allowed(share)
     }
@@ -86,7 +86,7 @@ impl Window {
 
     /// Changes the length of the window.
     pub(super) fn fit(&mut self, span: Duration) {
-        // Rounded up, so that what is `span` old is still in the window.
+        // Rounded up, so that an attempt that is `span` old is still in the window.
         let width = micros(span).div_ceil(BUCKETS).max(1);
         if self.width != width {
             let old = std::mem::replace(&mut self.width, width);
@@ -105,13 +105,13 @@ impl Window {
         ahead
     }
 
-    /// Counts an attempt; [`Window::fit`] came before.
+    /// Counts an attempt; call [`Window::fit`] first.
     pub(super) fn count(&mut self, success: bool, now: UnixTime) {
         let number = now.0 / self.width.max(1);
         self.add(Bucket { number, successes: success.into(), failures: (!success).into() });
     }
 
-    /// Drops the oldest bucket if it has left the window, and returns whether it has.
+    /// Drops the oldest bucket if it has left the window; returns whether it did.
     pub(super) fn drop_oldest(&mut self, now: UnixTime) -> bool {
         let gone = self.drops_at().is_some_and(|at| at <= now);
         if gone {
@@ -138,7 +138,7 @@ impl Window {
         sum(self.buckets.get(from..).unwrap_or_default())
     }
 
-    /// Start, 2xx and failures of each bucket in use.
+    /// The start, the number of 2xx and of failures of each bucket in use.
     pub(super) fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
         let start = |bucket: &Bucket| UnixTime(bucket.number.saturating_mul(self.width));
         self.buckets.iter().map(move |bucket| (start(bucket), bucket.successes, bucket.failures))

@@ -8,7 +8,7 @@
 //!    which describe a secret, follow: `token_count` and `password_changed_at` pass,
 //!    `access_token_v2` does not. A word of [`EXCERPTS`] passes as well, except after a password:
 //!    `api_key_prefix`. In doubt a key names a secret: its sender notices a refusal at once, but a
-//!    secret that was sent stays known.
+//!    secret that was sent cannot be recalled.
 //! 3. These name a secret as well: a key with a password word that ends in a hash word, or that
 //!    begins with a hash word and ends in a password word; one that ends in `pw`, `otp`, or `pass`
 //!    after a word of [`OWNERS`]; one that equals a word of [`WHOLE`]. Endings of [`FORMS`], which
@@ -16,7 +16,7 @@
 //! 4. A short word such as `token` or `pw` does not match across a word border of the key
 //!    (`ship_to_kenya`, `isCrypto`), and words of [`ORDINARY`] are skipped.
 //! 5. A key that mixes Latin letters with look-alikes names a secret.
-//! 6. `hash` alone names none: most are of commits and files. Password hashes have formats of
+//! 6. `hash` alone names no secret: most are of commits and files. Password hashes have formats of
 //!    their own (`sensitive::values`), and below `password` every string is refused.
 //!
 //! Not here: where keys are, and which values belong to a key (`ingest::sensitive_data`).
@@ -186,10 +186,10 @@ const ABOUT: [&str; 100] = [
 /// Whole words that begin or end like a word for a secret.
 const ORDINARY: [&str; 5] = ["passport", "passenger", "preset", "secretary", "secretariat"];
 
-/// Words that are not written in parts: a match across a word border is chance.
+/// Words that are never written in parts: a match across a word border is a coincidence.
 const IN_ONE: [&str; 5] = ["token", "pwd", "jwt", "bcrypt", "scrypt"];
 
-/// Owners that other words end in (`gold`, `academy`).
+/// Owners that are also the end of other words (`gold`, `academy`).
 const OWNERS_ALONE: [&str; 3] = ["old", "new", "my"];
 
 /// Parts of a secret that may be shown to identify it.
@@ -344,7 +344,7 @@ fn is_excerpt(name: &str, rest: &str) -> bool {
 fn names_hash(name: &str, borders: &[usize]) -> bool {
     static A_HINT: WordMatcher = WordMatcher::new(&HINTS);
     static A_WHOLE: WordMatcher = WordMatcher::new(&WHOLE);
-    // Nearly every key ends here.
+    // Nearly every key returns here.
     if A_HINT.anywhere(name).next().is_none() && A_WHOLE.ahead(name).next().is_none() {
         return false;
     }
@@ -652,7 +652,7 @@ mod tests {
         }
     }
 
-    /// The reference: normalizes every key, and searches for each word by itself.
+    /// The reference: normalizes every key, and searches for one word after another.
     fn is_forbidden_word_by_word(key: &str) -> bool {
         let Some(name) = transliterated(key) else { return true };
         let follows = |word: &'static str| {

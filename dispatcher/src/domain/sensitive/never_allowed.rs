@@ -5,7 +5,7 @@
 use crate::domain::sensitive::keys::{is_about, without_form};
 use crate::domain::sensitive::normalize::plain;
 
-/// Codes that are often a number.
+/// Words for one-time codes, which are often numbers.
 pub(super) const CODES: [&str; 11] = [
     "otp",
     "otpcode",
@@ -20,11 +20,11 @@ pub(super) const CODES: [&str; 11] = [
     "authcode",
 ];
 
-/// No setting allows these.
+/// Words for secrets that no setting may allow.
 const NEVER: [&str; 6] =
     ["accesstoken", "idtoken", "refreshtoken", "password", "passwordhash", "hashedpassword"];
 
-/// Below the plural of a code, a number with fewer digits is a count.
+/// Below a plural key such as `otps`, a number with fewer digits is a count.
 const CODE_DIGITS_MIN: usize = 4;
 
 /// Whether no setting may allow this key.

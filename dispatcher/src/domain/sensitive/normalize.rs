@@ -34,8 +34,8 @@ pub(super) fn plain(key: &str) -> Option<String> {
     Some(name)
 }
 
-/// The same of an ASCII key without the `skipped` words, and where its words begin: after a
-/// separator, or at a capital (`pwdLastSet`, `userJWTValue`).
+/// An ASCII key's letters and digits in lower case, without the `skipped` words, and where its
+/// other words begin: after a separator, or at a capital (`pwdLastSet`, `userJWTValue`).
 pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
     let (mut name, mut borders, mut word) = (String::new(), Vec::new(), String::new());
     let mut end = |word: &mut String| {
@@ -64,7 +64,7 @@ pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
     (name, borders)
 }
 
-/// The same of a key in any script.
+/// The result of [`plain`] for a key in any script.
 pub(super) fn transliterated(key: &str) -> Option<String> {
     let (mut name, mut foreign) = (String::new(), false);
     let lower = DECOMPOSED.normalize(key);

@@ -4,9 +4,9 @@
 //!
 //! 1. The first letters select the candidate formats; for nearly every text that is all that runs.
 //! 2. The whole text must match the format: its letters, its length, for a token its header. A
-//!    sentence that mentions a key is no key.
+//!    sentence that mentions a key is not a secret.
 //! 3. Quotes around the text, and `Authorization: Bearer` or `user:` before it, are ignored. Words
-//!    after `Bearer`, a path after `{md5}` and a list of symbols after `$` are no secrets.
+//!    after `Bearer`, a path after `{md5}` and a list of symbols after `$` are not secrets.
 //! 4. Surrounding spaces, full-width letters and zero-width characters hide no secret.
 //!
 //! Prefixes and lengths are those that the issuers document, as secret scanners collect them:
@@ -101,7 +101,7 @@ const KINDS: [Kind; 54] = [
     kind(KEY, "rk_live_", 16, 255, Letters::Plain),
     kind(KEY, "rk_test_", 16, 255, Letters::Plain),
     kind("a webhook's secret", "whsec_", 24, 255, Letters::Wide),
-    // Our own.
+    // Tokens of Weir.
     kind(TOKEN, "weir_", 43, 43, Letters::Word),
     // Google.
     kind(KEY, "AIza", 35, 35, Letters::Word),
@@ -157,7 +157,7 @@ const fn starts() -> [&'static str; KINDS.len()] {
 /// The block that openssl writes before an elliptic-curve key.
 const CURVE: &str = "-----BEGIN EC PARAMETERS-----";
 
-/// A token after `Bearer`; words alone are none.
+/// A token after `Bearer`, unless it is only words.
 const BEARER: Kind = kind(TOKEN, "", 16, LONG, Letters::Wide);
 
 /// Schemes of RFC 2307, of passlib and of Spring, in lower case, without `-`.
@@ -186,7 +186,7 @@ const SCHEMES: [&str; 22] = [
     "scrypt",
 ];
 
-/// What kind of secret the text is, if it is one.
+/// The kind of secret that the text is; `None` if it is not a secret.
 pub(crate) fn secret(text: &str) -> Option<&'static str> {
     let text = text.trim_start_matches(is_blank);
     if text.len() < BYTES_MIN {
@@ -288,7 +288,7 @@ impl Letters {
     }
 }
 
-/// `$2b$10$…`, `$argon2id$v=19$…`, `$6$salt$…`.
+/// Whether a text has the format of crypt(5): `$2b$10$…`, `$argon2id$v=19$…`, `$6$salt$…`.
 fn is_crypt(text: &str) -> bool {
     let mut parts = text.splitn(3, '$').skip(1);
     let (Some(id), Some(rest)) = (parts.next(), parts.next()) else { return false };
@@ -300,7 +300,7 @@ fn is_crypt(text: &str) -> bool {
         && rest.bytes().all(|letter| letter != b'_' && Letters::Wide.contains(letter))
 }
 
-/// `{SSHA}…`, `{bcrypt}…`.
+/// Whether a text is a hash after its scheme: `{SSHA}…`, `{bcrypt}…`.
 fn is_in_scheme(text: &str) -> bool {
     let Some((scheme, rest)) = text.get(1..).and_then(|text| text.split_once('}')) else {
         return false;
@@ -322,7 +322,7 @@ fn is_in_scheme(text: &str) -> bool {
     SCHEMES.contains(&scheme.as_str()) && (is_digest || has_parameters())
 }
 
-/// Three parts, or five where it is encrypted, of which the first is a header (RFC 7515, 7516).
+/// Whether a text is a JWT: three parts, or five if encrypted, the first a header (RFC 7515, 7516).
 fn is_jwt(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Header {
@@ -338,12 +338,12 @@ fn is_jwt(text: &str) -> bool {
     header.is_some_and(|header| serde_json::from_slice::<Header>(&header).is_ok())
 }
 
-/// The letters of a text without what only disguises them.
+/// The ASCII characters of a text after compatibility decomposition (NFKD).
 fn undisguised(text: &str) -> String {
     DECOMPOSED.normalize_iter(text.chars()).filter(char::is_ascii).collect()
 }
 
-/// What may stand around a text and is not seen.
+/// Whether a character is whitespace or has zero width.
 fn is_blank(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
 }
@@ -359,12 +359,12 @@ mod tests {
 
     const EC_KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nMIIE";
 
-    /// Put together here, so that no scanner takes this file for a leak.
+    /// Joins a secret at run time, so that secret scanners do not report this file.
     fn made(start: &str, rest: &str) -> String {
         format!("{start}{rest}")
     }
 
-    /// One of each kind.
+    /// A secret of each kind.
     fn secrets() -> Vec<String> {
         let letter = |letters: Letters| if matches!(letters, Letters::Upper) { "Q" } else { "a" };
         let of_kinds =

@@ -1,10 +1,10 @@
 //! Searches a text for many words at once. (core)
 
-/// A set of words. Two letters of a text select the candidates that may begin there; no setup per
-/// text is needed.
+/// A set of words. Two letters of a text select the words that may begin there; a text needs no
+/// preparation.
 pub(super) struct WordMatcher {
     words: &'static [&'static str],
-    /// For each byte, a bit for every word that has it first, or second.
+    /// For each byte, a bit for every word that has it as its first, or as its second, letter.
     first: [u64; 256],
     second: [u64; 256],
 }

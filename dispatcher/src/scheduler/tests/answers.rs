@@ -4,14 +4,14 @@ use crate::domain::webhook::Queue;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::tests::*;
 
-/// Endpoints with one webhook each, of which only waiting deliveries are known.
+/// A scheduler with one webhook, whose waiting deliveries are all in the store.
 fn unread() -> Scheduler {
     let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
     endpoints.restored(hook(1, 1, Flow::Open), Some(at(0).tick), at(0).tick);
     endpoints
 }
 
-/// Answers the read that is due now; returns the deliveries that it must not contain.
+/// Answers the read that is due now; returns the deliveries that it excludes.
 fn answer(
     endpoints: &mut Scheduler,
     now: u64,
@@ -25,7 +25,7 @@ fn answer(
     but
 }
 
-/// Everything that may start now.
+/// Starts all deliveries that may start now.
 fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
     let mut ids = Vec::new();
     while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
@@ -39,7 +39,7 @@ fn a_delivery_that_arrives_during_a_read_is_kept() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[], false);
     endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
-    // The read began before it arrived, and ends after it was reported.
+    // A read that began before the delivery arrived returns it after it was reported.
     endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
@@ -54,7 +54,7 @@ fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
         let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
         Input::Read(WebhookId(1), StoreAnswer::Loaded(Some(Box::new(queue))))
     };
-    // It changes again while it is read: what was read is out of date, too.
+    // It changes again during the read, so the result of that read is stale as well.
     for _ in 0..2 {
         endpoints.handle(Input::Changed(WebhookId(1)), at(0));
         assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
@@ -71,7 +71,7 @@ fn after_a_closed_connection_a_delivery_that_was_evicted_opens_another() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[ready(1, 0)], true);
     assert!(matches!(endpoints.next(at(0)), Pick::Start(..)));
-    // There are more on disk, so this one is read again with them.
+    // More are on disk, so this one is evicted and read again with them.
     let again = Some(QueuedDelivery { fresh_connection: true, ..ready(1, 0) });
     let responsiveness = Responsiveness::Prompt;
     let closed = Ended { delivery: DeliveryId(1), again, responsiveness };
@@ -88,7 +88,7 @@ fn after_a_closed_connection_a_delivery_that_was_evicted_opens_another() {
 fn arrivals_during_the_first_read_of_a_webhook_do_not_stop_it() {
     let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
     let arrives = |id| Input::Arrived(vec![Arrival { webhook: WebhookId(1), ready: ready(id, 0) }]);
-    // The second arrives while the webhook is read, so it is read once more.
+    // The second delivery arrives during the read of the webhook, which is therefore repeated.
     endpoints.handle(arrives(1), at(0));
     endpoints.handle(arrives(2), at(0));
     let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
@@ -146,7 +146,7 @@ fn a_delivery_delayed_in_memory_is_not_added_again() {
         panic!("it runs low")
     };
     endpoints.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
-    // A fault of the dispatcher: on disk it is unchanged.
+    // After a fault of the dispatcher the delivery is due later in memory, but not on disk.
     first.due = at(5).unix;
     endpoints.recorded(webhook, ended(first.id, Some(first), Responsiveness::Prompt), at(0));
     let Pick::Start(StartedAttempt { delivery: second, .. }, _) = endpoints.next(at(0)) else {
@@ -175,7 +175,7 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
             "{next:?}"
         );
         if let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = next {
-            // Few are in memory: there are no others yet.
+            // Few are in memory, so more are fetched; this read returns no others.
             let again = Fetched { ready: vec![retry.clone()], more: true };
             endpoints.fetched(webhook, round, again, at(0));
         }
@@ -186,7 +186,7 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
             };
             let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
             endpoints.fetched(webhook, round, both, later);
-            // It is due by the wall clock, too.
+            // By the wall clock the retry is due as well, and comes first.
             let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later)
             else {
                 panic!("it waits")
@@ -217,7 +217,7 @@ fn earlier_starts_count_in_the_rate_limit() {
 fn unrecorded_starts_count_on_every_endpoint() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
-    endpoints.suspect(2, at(100).tick);
+    endpoints.seed_unrecorded(2, at(100).tick);
     for id in [1, 2] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(100).tick);
         endpoints.arrives(WebhookId(id), ready(id, 0), at(100));
@@ -246,7 +246,7 @@ fn a_high_rate_is_sustained_with_a_slow_store() {
             let (_, (webhook, round, fetched)) = answers.pop_front().unwrap();
             world.endpoints.fetched(webhook, round, fetched, at(world.now));
         }
-        // The rate limit alone needs two seconds.
+        // Without any delay by the store, 12,000 at this rate limit take two seconds.
         assert!(world.now < 2_500, "{} have started", world.starts.len());
     }
     world.check_pace();

@@ -59,7 +59,7 @@ fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
     };
     assert_eq!(probe.id, DeliveryId(7));
     endpoints.recorded(WebhookId(1), ended(probe.id, None, Responsiveness::Prompt), at(1));
-    // The eighth has waited since before the pause, in the store only.
+    // Delivery 8 has waited since before the pause, and is only in the store.
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(1)) else {
         panic!("the ninth goes first")
     };
@@ -87,7 +87,7 @@ fn a_permanently_failed_probe_is_followed_by_the_next_oldest() {
     }
 }
 
-/// An attempt of this delivery with this outcome.
+/// The result of this attempt.
 fn result(attempt: StartedAttempt, outcome: Outcome, now: Moment) -> Input {
     let (retry_after, ended) = (None, now);
     Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
@@ -111,7 +111,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
     let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
     scheduler.handle(result(probe, Outcome::of_status(500), at(1)), at(1));
-    // An attempt of another webhook, which does not affect the probe.
+    // The failed delivery stays the probe.
     let Action::Write(failed) = act(&mut scheduler, at(1)) else { panic!("not written") };
     assert_eq!(failed.updates[0].probing, Some(Probe::This(DeliveryId(1))));
     scheduler.handle(Input::Written, at(2));
@@ -121,7 +121,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     scheduler.handle(result(probe, Outcome::of_status(200), later), later);
     let Action::Write(delivered) = act(&mut scheduler, later) else { panic!("not written") };
     assert_eq!(delivered.updates[0].probing, None);
-    // Meanwhile the webhook is read again in its earlier state.
+    // Before the write ends, the webhook is read again in its earlier state.
     let stale = hook(1, 1, Flow::Probing(Probe::This(DeliveryId(1))));
     scheduler.restored(stale, Some(at(0).tick), later.tick);
     assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it is not on disk yet");

@@ -2,7 +2,7 @@
 
 use crate::scheduler::tests::*;
 
-/// Endpoints with one webhook each, so many waiting deliveries, and a history.
+/// A scheduler with `total` slots, and endpoints of this history with 16 waiting deliveries each.
 fn known(
     total: usize,
     endpoints: impl IntoIterator<Item = (i64, Option<Responsiveness>)>,
@@ -18,7 +18,7 @@ fn known(
     all
 }
 
-/// How many endpoints of this range start an attempt now.
+/// Starts all attempts that may start now; returns how many are on endpoints of this range.
 fn started(endpoints: &mut Scheduler, of: std::ops::Range<i64>) -> usize {
     let mut count = 0;
     while let Pick::Start(StartedAttempt { endpoint, .. }, _) = endpoints.next(at(0)) {
@@ -68,8 +68,8 @@ fn the_history_of_an_endpoint_in_memory_is_newer_than_a_read_one() {
     assert_eq!(started(&mut endpoints, 0..6), 4);
 }
 
-/// The most that ten workspaces of twenty endpoints each hold in a minute, which always have more
-/// to send. How long an attempt of theirs takes goes by its number on its endpoint.
+/// The most attempts in flight within a minute of ten workspaces, each with twenty endpoints that
+/// always have more to send. `took` is the duration of an endpoint's nth attempt in milliseconds.
 fn in_flight_of_ten(took: impl Fn(u64) -> u64) -> usize {
     const DEADLINE: Duration = Duration::from_secs(10);
     let mut endpoints = scheduler(limits(100, 60_000, 17, 4_096));
@@ -119,7 +119,7 @@ fn in_flight_of_ten(took: impl Fn(u64) -> u64) -> usize {
 fn ten_workspaces_with_slow_receivers_leave_most_slots_to_others() {
     let half = 4_096 / 2;
     assert!(in_flight_of_ten(|_| 9_900) <= half, "they share what slow endpoints have");
-    // They respond at once until they count as responsive, and then not at all.
+    // Each receiver responds to some attempts at once, and to the next 17 near the deadline.
     for quick in [5, 20, 60] {
         let most = in_flight_of_ten(|nth| if nth % (quick + 17) < quick { 10 } else { 9_900 });
         assert!(most < 4_096 * 5 / 8, "{most} after {quick} quick ones");
@@ -132,7 +132,7 @@ fn a_workspace_alone_keeps_all_of_its_slots() {
     assert_eq!(started(&mut endpoints, 0..40), 40);
     let mut endpoints = known(40, (0..4).map(|id| (id, Some(Responsiveness::Prompt))));
     assert_eq!(started(&mut endpoints, 0..4), 16, "four each, which is a quarter of sixteen");
-    // From the first attempt of another workspace on, an eighth of the rest.
+    // Once another workspace has an attempt in flight, each has an eighth of the free slots.
     let mut endpoints =
         known(40, [(10_000, Some(Responsiveness::Prompt)), (0, Some(Responsiveness::Prompt))]);
     let (mut first, mut other) = (0, 0);
@@ -155,7 +155,7 @@ fn a_parked_workspace_continues_when_attempts_of_others_end() {
         }
     };
     start(&mut endpoints, &mut own, &mut others);
-    // After one response its endpoint may have eight in flight, but not its workspace.
+    // After one response the endpoint's limit is eight, but its workspace's share is smaller.
     endpoints.recorded(WebhookId(0), ended(own.remove(0), None, Responsiveness::Prompt), at(0));
     start(&mut endpoints, &mut own, &mut others);
     assert!(own.len() < 8, "{} beside {}", own.len(), others.len());
@@ -187,7 +187,7 @@ fn bodies_in_flight_count_in_the_memory_limit() {
     assert_eq!(under_way.len() * BODY, CACHED_BYTES_ALL / 2, "half of memory is what waits");
     let silent = under_way.iter().filter(|(webhook, _)| webhook.0 < 300).count();
     assert_eq!(silent, under_way.len() / 2, "they share half");
-    // All continue as attempts end.
+    // Further deliveries start as attempts end.
     let mut count = 0;
     while let Some((webhook, id)) = under_way.pop() {
         count += 1;
@@ -205,7 +205,7 @@ fn bodies_in_flight_count_in_the_memory_limit() {
 #[test]
 fn the_outcome_of_the_last_attempt_is_known_after_a_restart() {
     let timed_out = Some(Outcome::Failed(Failure::Timeout));
-    // Unresponsive endpoints have one of two slots.
+    // Unresponsive endpoints may use one of two slots.
     for (last, expected) in [(None, 2), (timed_out, 1), (Some(Outcome::of_status(500)), 2)] {
         let mut all = scheduler(Limits { total: 2, ..limits(100, 60_000, 16, 2) });
         for id in 1..=2 {

@@ -3,8 +3,8 @@
 use crate::domain::delivery::DeliveryStatus;
 use crate::scheduler::tests::*;
 
-/// Starts of each workspace on one endpoint, which has this many a second, over so many seconds. A
-/// webhook `id` of workspace `id / 10_000` posts so many a second.
+/// The starts of each workspace on one endpoint, whose rate limit is `requests` a second. `posts`
+/// has each webhook's number of events a second; webhook `id` is of workspace `id / 10_000`.
 fn shares(requests: u32, seconds: u64, posts: &[(i64, u64)]) -> BTreeMap<i64, usize> {
     let hooks: Vec<(i64, i64)> = posts.iter().map(|(id, _)| (*id, 1)).collect();
     let mut world = World::new(limits(requests, 1_000, 100, 1_000), &hooks);
@@ -51,7 +51,7 @@ fn an_unused_share_goes_to_the_others() {
 fn a_workspace_keeps_its_turn_while_its_deliveries_are_read() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
-    // Memory has one delivery of each of 21 webhooks.
+    // The memory limit allows one delivery of each of the 21 webhooks.
     let mut world = World::with_memory(4_096, limits(12, 1_000, 100, 1_000), &hooks);
     for (id, _) in &hooks {
         (0..200).for_each(|_| world.arrive(*id, 0, true));
@@ -78,7 +78,7 @@ fn deliveries_stay_in_memory_while_another_turn_is_read() {
     for (id, _) in &hooks[1..] {
         (0..3).for_each(|_| world.arrive(*id, 0, true));
     }
-    // The store answers one read at a time, the latest first.
+    // The store answers one read at a time, the newest first.
     let mut answers = 0;
     world.run(1);
     while let Some(last) = world.reads.pop() {
@@ -201,7 +201,7 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
             ids.push(ready);
         }
         assert_eq!(ids.len(), 2, "what it may have under way is as it was");
-        // Both end one after another: that is one backoff, not two.
+        // Two attempts that end one after another cause one backoff, not two.
         for one in ids {
             let again = Some(one.clone());
             endpoints.recorded(

@@ -39,7 +39,7 @@ pub(super) fn at(ms: u64) -> Moment {
     Moment { tick: Tick(micros), unix: UnixTime(micros) }
 }
 
-/// The workspace of a webhook: the first ten thousand belong to one.
+/// The workspace of a webhook: each has ten thousand webhook identifiers.
 pub(super) fn ws(webhook: i64) -> Arc<str> {
     format!("ws_{}", webhook / 10_000).into()
 }
@@ -81,8 +81,8 @@ pub(super) fn scheduler(limits: Limits) -> Scheduler {
     Scheduler::new(policies(limits), CACHED_BYTES_ALL)
 }
 
-/// A webhook as the store has it. Each flow has had its pauses: what is read is newer than what
-/// was known with another one.
+/// A webhook as the store has it. Each flow has another `paused_total`, so that a webhook that is
+/// read with a new flow replaces the one in memory.
 pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
     let probing = if let Flow::Probing(probe) = flow { Some(probe) } else { None };
     let paused_at = (flow == Flow::Stopped).then_some(at(0).unix);
@@ -113,7 +113,7 @@ pub(super) fn ended(
 }
 
 impl Scheduler {
-    /// Restores a webhook whose first delivery is due then.
+    /// Restores a webhook whose first delivery is due at `due`.
     pub(super) fn restored(&mut self, webhook: Webhook, due: Option<Tick>, now: Tick) {
         let queue = Queue { webhook, due: due.map(|due| UnixTime(due.0)) };
         let now = Moment { tick: now, unix: UnixTime(now.0) };
@@ -125,7 +125,7 @@ impl Scheduler {
         self.handle(Input::Arrived(vec![Arrival { webhook, ready }]), now);
     }
 
-    /// Ends an attempt, permanently unless its delivery waits again, and writes it.
+    /// Ends an attempt as if its result were on disk; its delivery fails unless it waits again.
     pub(super) fn recorded(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
         if ended.again.is_none() {
             self.probed(webhook, ended.delivery, NextState::FailedPermanent);
@@ -139,7 +139,7 @@ impl Scheduler {
     }
 }
 
-/// A store in memory, receivers that take a while, and everything that ever started.
+/// A store in memory, receivers with a response time, and a record of every start.
 pub(super) struct World {
     pub(super) endpoints: Scheduler,
     pub(super) limits: Limits,
@@ -149,7 +149,7 @@ pub(super) struct World {
     /// Attempts in flight by their end.
     pub(super) ends: Vec<(u64, WebhookId, QueuedDelivery)>,
     pub(super) reads: Vec<StoreRead>,
-    /// Results of reads that were not handed on yet.
+    /// Results of reads that the scheduler has not received yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
     pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
     pub(super) next_id: i64,
@@ -160,7 +160,7 @@ impl World {
         Self::with_memory(CACHED_BYTES_ALL, limits, webhooks)
     }
 
-    /// With a memory limit.
+    /// A world with a memory limit.
     pub(super) fn with_memory(
         cached_bytes: usize,
         limits: Limits,
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Runs all due actions; attempts last `took`.
+    /// Runs all due actions; attempts last `took` milliseconds.
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// No earlier delivery of the same webhook waits.
+    /// Asserts that no earlier delivery of the webhook waits, except those in flight.
     pub(super) fn check_first(&self, webhook: WebhookId, ready: &QueuedDelivery) {
         let under_way = |id| self.ends.iter().any(|(_, _, other)| other.id == id);
         let earlier = self.stored[&webhook].range(..(ready.due, ready.id));
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// Answers all reads, and hands the results on.
+    /// Answers all reads, and passes the results to the scheduler.
     pub(super) fn answer(&mut self) {
         self.read();
         for (webhook, round, fetched) in std::mem::take(&mut self.read) {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Answers all reads, without handing the results on.
+    /// Answers all reads, and keeps the results.
     pub(super) fn read(&mut self) {
         for step in std::mem::take(&mut self.reads) {
             if let StoreRead::Fetch { webhook, limit, but, round } = step {
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// Ends the attempts that are over, permanently or with a retry `again` milliseconds later.
+    /// Ends the attempts that are over; with `again`, each is retried so many milliseconds later.
     pub(super) fn end(&mut self, again: Option<u64>) {
         let over: Vec<_> = {
             let now = self.now;

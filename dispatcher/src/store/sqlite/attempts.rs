@@ -1,7 +1,7 @@
 //! Records ended attempts.
 //!
-//! Invariant: of a deleted webhook or delivery only the attempt's start is recorded, which counts
-//! in the rate limit of its endpoint. An ended delivery stays ended.
+//! Invariant: for a deleted webhook or delivery only the attempt is stored: its start counts in the
+//! rate limit of the endpoint. An ended delivery stays ended.
 
 use rusqlite::OptionalExtension;
 
@@ -17,20 +17,20 @@ use crate::store::types::NewMail;
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
-/// In a delivery's place, of attempts whose delivery is gone: no delivery has this number.
-pub(super) const NOBODYS: i64 = 0;
+/// Stored as the delivery of an attempt whose delivery or webhook was deleted: never a real number.
+pub(super) const NO_DELIVERY: i64 = 0;
 
-/// Writes down attempts and what follows from them.
+/// Records attempts and the changes that follow from them.
 pub(super) fn record(
     session: &mut WriteSession,
     ended: &[AttemptRecord],
-    fared: &[WebhookUpdate],
+    updates: &[WebhookUpdate],
     mails: &[NewMail],
 ) -> Result<(), Fault> {
     for one in ended {
         attempt(session, one)?;
     }
-    for one in fared {
+    for one in updates {
         webhook(session, one)?;
     }
     for mail in mails {
@@ -50,7 +50,7 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         (delivery, endpoint, number, started_at, took, outcome, over_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     session.conn.prepare_cached(sql)?.execute((
-        if state.is_some() { ended.delivery.0 } else { NOBODYS },
+        if state.is_some() { ended.delivery.0 } else { NO_DELIVERY },
         ended.endpoint.0,
         ended.attempt.number,
         at(ended.attempt.started_at),
@@ -60,7 +60,7 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
     ))?;
     let Some(state) = state else { return Ok(()) };
     if state == DeliveryState::Waiting.code() {
-        waited(session, ended, &outcome, over_at)
+        update_waiting(session, ended, &outcome, over_at)
     } else {
         let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
             WHERE id = ?1";
@@ -70,8 +70,8 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
     }
 }
 
-/// What becomes of a delivery that waited.
-fn waited(
+/// Applies an attempt to a waiting delivery.
+fn update_waiting(
     session: &mut WriteSession,
     ended: &AttemptRecord,
     outcome: &str,
@@ -109,18 +109,18 @@ fn waited(
     Ok(())
 }
 
-fn webhook(session: &WriteSession, fared: &WebhookUpdate) -> Result<(), Fault> {
+fn webhook(session: &WriteSession, update: &WebhookUpdate) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
         paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
         WHERE id = ?1 AND deleted_up_to IS NULL AND paused_total = ?6";
     session.conn.prepare_cached(sql)?.execute((
-        fared.webhook.0,
-        webhooks::json(&fared.health)?,
-        fared.look_at.map(at),
-        fared.paused_at.map(at),
-        probe_column(fared.probing),
-        span(fared.paused_total),
-        fared.last_outcome.as_ref().map(ToString::to_string),
+        update.webhook.0,
+        webhooks::json(&update.health)?,
+        update.look_at.map(at),
+        update.paused_at.map(at),
+        probe_column(update.probing),
+        span(update.paused_total),
+        update.last_outcome.as_ref().map(ToString::to_string),
     ))?;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! What the worker reads: which webhooks have work, and what that work is.
+//! The worker's reads: which webhooks have work, and their waiting deliveries.
 //!
-//! Invariant: nothing here looks at more deliveries than it gives back.
+//! Invariant: a query reads only deliveries that it returns, the excluded ones, and one more.
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -40,15 +40,15 @@ const TRIED: &str =
 const STARTS: &str = "SELECT id, endpoint, started_at, took FROM attempts \
     WHERE id < ?1 ORDER BY id DESC LIMIT 1024";
 
-/// Attempts that end together are recorded in batches, and those of one moment in any order: a
-/// look back goes on for so long after the first that ended too early.
+/// In microseconds. Attempts are recorded in batches, only roughly in the order in which they end:
+/// the search for starts stops only at an attempt that ended this long before `since`.
 const DISORDER: u64 = 60_000_000;
 
-/// Bodies beyond so many bytes are left for the next time: thousands of webhooks may have a
-/// backlog of large ones.
+/// A fetch ends after this many bytes of bodies: thousands of webhooks may have a backlog of large
+/// ones.
 const FETCH_BYTES: usize = 256 << 10;
 
-/// A webhook and when its first delivery is due.
+/// A webhook, and when its first delivery is due.
 pub(super) fn load(
     conn: &Connection,
     sealer: &Sealer,
@@ -58,7 +58,7 @@ pub(super) fn load(
     Ok(Some(Queue { webhook, due: first_due(conn, id)? }))
 }
 
-/// Those that have work of the next webhooks.
+/// Of the next `limit` webhooks, those that have work.
 pub(super) fn page(
     session: &WriteSession,
     after: Option<WebhookId>,
@@ -75,7 +75,7 @@ pub(super) fn page(
             Ok(queue) => items.extend(queue),
             Err(fault) if fault.is_disk_failure() => return Err(fault),
             Err(fault) => {
-                // One that cannot be read must not keep all others from being served.
+                // One unreadable webhook must not stop the deliveries of all others.
                 let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
                 events::event(Level::Error, "webhook_unreadable", &fields);
             }
@@ -98,7 +98,7 @@ fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<U
     query.query_row([webhook.0], |row| rows::time(row, "due")).optional()
 }
 
-/// The first deliveries that wait for a webhook, but for these.
+/// The waiting deliveries of a webhook that are due first, except those in `but`.
 pub(super) fn fetch(
     conn: &Connection,
     webhook: WebhookId,
@@ -122,7 +122,7 @@ pub(super) fn fetch(
     Ok(Fetched { ready, more: false })
 }
 
-/// This delivery, where it waits.
+/// A delivery, if it is waiting.
 pub(super) fn fetch_one(
     conn: &Connection,
     id: DeliveryId,
@@ -132,15 +132,15 @@ pub(super) fn fetch_one(
     found.next()?.map(rows::ready).transpose()
 }
 
-/// Puts up to `limit` deliveries that were tried back to the beginning of their schedule. Says
-/// whether that was all.
+/// Restarts the schedule of up to `limit` waiting deliveries that were attempted. Returns whether
+/// all are done.
 pub(super) fn reorder(
     session: &mut WriteSession,
     webhook: WebhookId,
     limit: usize,
 ) -> Result<bool, Fault> {
     let is_reordering = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
-    // A second call must not set back what has failed since.
+    // A repeated call must not reset deliveries that failed since.
     if !session.conn.prepare_cached(is_reordering)?.exists([webhook.0])? {
         return Ok(true);
     }
@@ -160,7 +160,7 @@ pub(super) fn reorder(
     Ok(all)
 }
 
-/// The attempts that started at or after `since`.
+/// The attempts that started at or after `since`, with their endpoints.
 pub(super) fn starts_since(
     session: &WriteSession,
     since: UnixTime,

@@ -1,4 +1,4 @@
-//! Copies a database that may be in use, to a file that opens as one.
+//! Copies a database, which may be in use, to a file that is a database too.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,13 +17,13 @@ pub enum BackupError {
     /// The database cannot be read.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is something there already.
+    /// The target exists already.
     #[error("{} is there already, and was left as it is", path.display())]
     Exists {
-        /// Where the copy should go.
+        /// The target.
         path: PathBuf,
     },
-    /// There is nothing to put it in.
+    /// The target's folder does not exist.
     #[error("there is no folder {}", path.display())]
     NoFolder {
         /// The folder.
@@ -32,37 +32,37 @@ pub enum BackupError {
     /// The copy cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Where the copy should go.
+        /// The target.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// SQLite cannot copy it.
+    /// SQLite failed to copy it.
     #[error("cannot copy to {}: {source}", path.display())]
     Copy {
-        /// Where the copy should go.
+        /// The target.
         path: PathBuf,
         /// Why.
         source: rusqlite::Error,
     },
-    /// What was written so far is still there.
+    /// The copy failed, and its draft cannot be removed.
     #[error("{cause}; and {} cannot be removed: {source}", path.display())]
     Left {
         /// Why there is no copy.
         cause: Box<BackupError>,
-        /// What is left.
+        /// The file that is left.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Copies the database at `path`, as it is at this moment, to `to`, which must not be there. The
-/// process that has it open goes on. The key file is not part of the copy.
+/// Copies the current state of the database at `path` to `to`, which must not exist. The process
+/// that has it open continues. The copy does not include the key file.
 ///
 /// # Errors
 ///
-/// Where either cannot be used; then there is nothing at `to`.
+/// If either cannot be used; then nothing is at `to`.
 pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     let (_, conn) = source(path)?;
     if fs::symlink_metadata(to).is_ok() {
@@ -71,14 +71,14 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     if !folder_of(to).is_dir() {
         return Err(BackupError::NoFolder { path: folder_of(to).to_owned() });
     }
-    // Under its own name only once it is whole.
+    // The copy gets its name only once it is complete.
     let draft = with_ending(to, &format!(".{}.draft", std::process::id()));
     copy_to(&conn, &draft)?;
     let moved = fs::rename(&draft, to).and_then(|()| sync_folder(folder_of(to)));
     moved.map_err(|source| discard(&draft, BackupError::Write { path: to.to_owned(), source }))
 }
 
-/// A database that may be in use, to be read: its one name, and a connection.
+/// Opens a database, which may be in use, for reading: its canonical path, and a connection.
 pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     if !path.is_file() {
         return Err(OpenError::Absent { path: path.to_owned() });
@@ -96,14 +96,14 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     }
 }
 
-/// Makes a copy that is on the disk, or leaves nothing.
+/// Makes a copy that is synced to the disk, or leaves no file.
 pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
     try_copy(conn, draft).map_err(|cause| discard(draft, cause))
 }
 
-/// Removes a draft after an error; the error mentions it if that fails as well.
+/// Removes a draft after an error; if that fails too, the returned error reports both.
 fn discard(draft: &Path, cause: BackupError) -> BackupError {
-    // SQLite leaves its journal where the disk is full.
+    // SQLite leaves its journal if the disk is full.
     let removed = or_absent(fs::remove_file(with_ending(draft, "-journal")));
     match or_absent(fs::remove_file(draft)).and(removed) {
         Ok(()) => cause,
@@ -113,7 +113,7 @@ fn discard(draft: &Path, cause: BackupError) -> BackupError {
 
 fn try_copy(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
     let unwritten = |source| BackupError::Write { path: draft.to_owned(), source };
-    // An empty file is filled, and keeps its mode.
+    // SQLite writes into an existing empty file, which keeps its mode.
     open::private(draft).map_err(unwritten)?;
     let copied =
         conn.execute("VACUUM INTO ?1", [draft.to_string_lossy()]).and_then(|_| unmark(draft));
@@ -121,10 +121,10 @@ fn try_copy(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
     File::open(draft).and_then(|file| file.sync_all()).map_err(unwritten)
 }
 
-/// No log belongs to a copy.
+/// Removes the mark: no WAL belongs to a copy (`owner`).
 fn unmark(copy: &Path) -> rusqlite::Result<()> {
     let copy = Connection::open(copy)?;
-    // It is a draft: a crash here costs nothing but the draft.
+    // No journal: a crash here only loses the draft.
     copy.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
     copy.execute("DELETE FROM meta WHERE name = ?1", [owner::MARK])?;
     copy.close().map_err(|(_, error)| error)

@@ -1,4 +1,4 @@
-//! Deliveries for the API: pages, single ones, redelivery.
+//! Deliveries for the API: lists, single deliveries, redelivery.
 //!
 //! # Invariants
 //!
@@ -20,12 +20,12 @@ use crate::store::sqlite::webhooks;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::{Filter, Page};
 
-/// Rows that one call looks at: some milliseconds.
+/// Rows that one call examines: a few milliseconds of work.
 const EXAMINED_MAX: usize = 5_000;
 
 const ROW: &str = select_deliveries!("WHERE d.id = ?1");
 
-/// When the newest of those up to a number was accepted.
+/// When the newest delivery up to a number was accepted.
 const ACCEPTED: &str = "SELECT created_at FROM deliveries WHERE id <= ?1 ORDER BY id DESC LIMIT 1";
 
 const THIS: &str = select_deliveries!(
@@ -79,19 +79,19 @@ pub(super) fn page(
     Ok(Page { items, next: last })
 }
 
-/// Where a page begins: after this place in the order.
+/// The key after which a page starts.
 fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite::Result<RowKey> {
     let until = (filter.until.map_or(i64::MAX, at), i64::MIN);
     let Some(Cursor { created_at, id }) = after else { return Ok(until) };
     let time = match created_at {
         Some(created_at) => Some(at(created_at)),
-        // If it was dropped since, the next older one decides.
+        // If this delivery was dropped since, the next older one is used.
         None => conn.prepare_cached(ACCEPTED)?.query_row([id.0], |row| row.get(0)).optional()?,
     };
     Ok(until.min(time.map_or((i64::MIN, i64::MIN), |time| (time, id.0))))
 }
 
-/// Whether a delivery's row is meant.
+/// Whether a delivery's row matches.
 pub(super) fn matches(filter: &Filter, row: &Row<'_>) -> Result<bool, Fault> {
     let created_at = rows::time(row, "created_at")?;
     let webhook = WebhookId(row.get("webhook")?);
@@ -108,7 +108,7 @@ fn event_name(conn: &Connection, row: &Row<'_>) -> Result<Arc<str>, Fault> {
     Ok(conn.prepare_cached(EVENT_NAME)?.query_row([event], |row| row.get(0))?)
 }
 
-/// One delivery of a workspace, unless its webhook is gone.
+/// One delivery of a workspace, unless its webhook was deleted.
 pub(super) fn one(
     conn: &Connection,
     workspace: &str,
@@ -151,7 +151,7 @@ pub(super) fn ahead_of(
     Ok(usize::try_from(ahead).unwrap_or(most))
 }
 
-/// Lets a delivery begin anew, and gives it as it is then.
+/// Queues a delivery again, and returns its new state.
 pub(super) fn redeliver(
     session: &mut WriteSession,
     workspace: &str,
@@ -159,12 +159,12 @@ pub(super) fn redeliver(
     now: UnixTime,
 ) -> Result<Option<Delivery>, Fault> {
     let Some(delivery) = one(&session.conn, workspace, id)? else { return Ok(None) };
-    begin_anew(session, id, delivery.state, now)?;
+    requeue(session, id, delivery.state, now)?;
     one(&session.conn, workspace, id)
 }
 
-/// Puts a delivery, which stands in `state`, back to the beginning.
-pub(super) fn begin_anew(
+/// Makes a delivery, which is in `state`, wait with a new schedule.
+pub(super) fn requeue(
     session: &mut WriteSession,
     id: DeliveryId,
     state: DeliveryState,
@@ -179,7 +179,7 @@ pub(super) fn begin_anew(
     Ok(())
 }
 
-/// The number of a delivery's event and whether it is there: for the sweep.
+/// The number of a delivery's event, and the code of the delivery's state, for `retention`.
 pub(super) fn event_of(conn: &Connection, id: i64) -> rusqlite::Result<Option<(i64, u8)>> {
     let sql = "SELECT event, state FROM deliveries WHERE id = ?1";
     let mut query = conn.prepare_cached(sql)?;

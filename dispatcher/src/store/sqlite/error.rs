@@ -1,4 +1,4 @@
-//! What goes wrong between us and SQLite, and the error that callers get.
+//! Errors of SQLite and of stored data, and the [`StoreError`] that callers get for them.
 
 use std::path::PathBuf;
 
@@ -7,29 +7,29 @@ use rusqlite::ErrorCode;
 use crate::store::StoreError;
 use crate::store::encryption::Unopened;
 
-/// What went wrong.
+/// An error within the store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// An error of SQLite.
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
-    /// A file is not at its name any more.
+    /// A file of the open database was removed, moved or replaced.
     #[error(
         "{} was removed, moved away or replaced while it is in use: put it back, \
          or stop the program and start it anew",
         .0.display()
     )]
     Lost(PathBuf),
-    /// What is stored makes no sense.
+    /// Stored data is invalid.
     #[error("{0}")]
     Damaged(String),
-    /// A webhook's secret does not open.
+    /// A webhook's secret cannot be decrypted.
     #[error("a secret {0}")]
     Sealed(#[from] Unopened),
 }
 
 impl Fault {
-    /// Whether it is an error that the next caller would meet as well.
+    /// Whether the next call would fail for the same reason: such an error fails the whole batch.
     pub(super) fn is_disk_failure(&self) -> bool {
         let error = match self {
             Self::Sql(rusqlite::Error::SqliteFailure(error, _)) => error,
@@ -43,7 +43,7 @@ impl Fault {
             | ErrorCode::ApiMisuse
             | ErrorCode::ParameterOutOfRange
             | ErrorCode::Unknown => false,
-            // The list grows with SQLite; whatever is new had better stop a batch than pass.
+            // SQLite may add codes: an unknown one fails the batch, to be safe.
             _ => true,
         }
     }

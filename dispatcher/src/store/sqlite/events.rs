@@ -1,9 +1,8 @@
-//! Events arrive: each is stored once, with a delivery for every webhook that subscribed to it.
+//! Accepts events: stores each once, with a delivery for every webhook that subscribes to its type.
 //!
 //! # Invariants
 //!
-//! 1. A batch is decided whole before its first row is written, so that one which is refused has
-//!    written nothing.
+//! 1. A whole batch is checked before its first row is written: a refused one writes nothing.
 //! 2. A body is on disk only for as long as a delivery needs it.
 
 use std::collections::HashMap;
@@ -39,7 +38,7 @@ const DELIVERY: &str = "INSERT INTO deliveries \
     (id, event, webhook, workspace, kind, state, due, attempts, step, created_at, paused_before) \
     VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0)";
 
-/// A workspace's number and its webhooks, as they are for the length of a batch.
+/// A workspace's number and its webhooks, read once for a batch.
 struct Subscribed {
     workspace: i64,
     webhooks: Vec<(WebhookId, EventSet)>,
@@ -73,7 +72,7 @@ pub(super) fn accept(
     Ok(Accepted::Stored { new, arrivals: inserts.arrivals })
 }
 
-/// Stores an event for one webhook alone.
+/// Stores an event for one webhook only.
 pub(super) fn ping(
     session: &mut WriteSession,
     workspace: &str,
@@ -91,7 +90,8 @@ pub(super) fn ping(
     Ok(inserts.arrivals.pop())
 }
 
-/// For each event whether it is new; or those that are not what their identifiers stand for.
+/// For each event, whether it is new; or the indexes of those that conflict with another event of
+/// the same identifier.
 fn which_are_new(
     conn: &Connection,
     events: &[NewEvent],
@@ -121,8 +121,8 @@ fn which_are_new(
 
 /// The workspaces, with their numbers, in which some of the events may be stored.
 ///
-/// Names that come together sort together, be they ours or numbers of their sender's: mostly one
-/// look at all that lies between the first and the last says that none of them is there.
+/// Identifiers in a batch are usually close in sort order, whether we or the sender assigned them:
+/// one query for any between the first and the last mostly shows that none is stored.
 fn where_some_may_be<'e>(
     conn: &Connection,
     events: &'e [NewEvent],
@@ -135,7 +135,7 @@ fn where_some_may_be<'e>(
     let mut workspaces = HashMap::new();
     for (workspace, (first, last)) in spans {
         let Some(number) = rows::workspace_of(conn, workspace)? else { continue };
-        // Of one name it is asked at once what it stands for.
+        // A single identifier is looked up later anyway.
         if first == last || conn.prepare_cached(ANY_BETWEEN)?.exists((number, first, last))? {
             workspaces.insert(workspace, number);
         }
@@ -152,14 +152,14 @@ fn subscribed(conn: &Connection, name: &str) -> Result<Subscribed, Fault> {
     Ok(Subscribed { workspace, webhooks })
 }
 
-/// What writes an event and its deliveries, made ready once for a whole batch.
+/// Statements that write events and deliveries, prepared once for a batch.
 struct Inserts<'c> {
     conn: &'c Connection,
     event: CachedStatement<'c>,
     delivery: CachedStatement<'c>,
     steady: UnixTime,
     now: UnixTime,
-    /// What has come to wait.
+    /// The deliveries that were stored.
     arrivals: Vec<Arrival>,
 }
 
@@ -170,8 +170,8 @@ impl<'c> Inserts<'c> {
         Ok(Self { conn, event, delivery, steady, now, arrivals: Vec::new() })
     }
 
-    /// Writes an event and its deliveries. Of one that is for no webhook only what it takes to know
-    /// it again is kept: nothing ever sends its body.
+    /// Writes an event and its deliveries. An event for no webhook is stored without its body, only
+    /// to recognise it if it is sent again.
     fn store(
         &mut self,
         counters: &mut Counters,

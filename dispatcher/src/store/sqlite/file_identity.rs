@@ -1,12 +1,11 @@
-//! Checks that the files that we write are still the ones at their names.
+//! Detects that a file of the open database was removed, moved or replaced.
 //!
-//! A file that was removed, or moved away with its folder, goes on taking what is written to it for
-//! as long as it is open: what was answered as stored would be gone with the process, or lie where
-//! no start finds it.
+//! A file that was removed, or moved with its folder, still accepts writes while it is open.
+//! Acknowledged events would be lost at the end of the process, or be where no start finds them.
 //!
-//! Invariant: while a file is not at its name nothing is committed; once it is back all goes on.
+//! Invariant: while a file is not at its path nothing is committed; once it is back commits resume.
 //!
-//! Not here: a file that is written to by others, or that the disk damages: SQLite's.
+//! Not here: files that others write to or that the disk damages, which is left to SQLite.
 
 use std::fs;
 use std::io;
@@ -15,34 +14,34 @@ use std::path::{Path, PathBuf};
 
 use crate::store::sqlite::key_file::with_ending;
 
-/// What the names of the database's files end in: itself, its WAL, what readers share.
+/// The endings of the files' names: the database, its WAL, the index of the WAL.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// Which file it is, whatever its name: the disk's number, and the file's on it.
-type Which = (u64, u64);
+/// A file's device and inode number.
+type Inode = (u64, u64);
 
 /// The files of an open database.
 #[derive(Debug)]
-pub(super) struct FileIdentity([(PathBuf, Which); ENDINGS.len()]);
+pub(super) struct FileIdentity([(PathBuf, Inode); ENDINGS.len()]);
 
 impl FileIdentity {
-    /// Of the database at `path`, which is open and was written to: its files are there.
+    /// For the database at `path`, which is open and was written to, so that its files exist.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let there = |ending| {
             let name = with_ending(path, ending);
-            which(&name).map(|which| (name, which))
+            inode(&name).map(|inode| (name, inode))
         };
         let [database, log, shared] = ENDINGS.map(there);
         Ok(Self([database?, log?, shared?]))
     }
 
-    /// The first file that is not at its name any more.
+    /// The first file that is not at its path any more.
     pub(super) fn lost(&self) -> Option<&Path> {
-        let there = |(name, before): &&(PathBuf, Which)| which(name).is_ok_and(|is| is == *before);
+        let there = |(name, before): &&(PathBuf, Inode)| inode(name).is_ok_and(|is| is == *before);
         self.0.iter().find(|file| !there(file)).map(|(name, _)| name.as_path())
     }
 }
 
-fn which(name: &Path) -> io::Result<Which> {
+fn inode(name: &Path) -> io::Result<Inode> {
     fs::metadata(name).map(|file| (file.dev(), file.ino()))
 }

@@ -1,9 +1,9 @@
-//! Sees to it that no number is given twice, by a database that was put back from a copy either.
+//! Ensures that no number is assigned twice, also by a database that was restored from a copy.
 //!
-//! A copy does not know what was numbered after it. So the numbers jump at every start, ahead to
-//! where the clock is: by [`PER_SECOND`] for each second since 2026, so many that no program gives
-//! out as many. Where the clock is behind the numbers, since it was set or the last start is less
-//! than a second ago, they jump by chance, further than a run gets.
+//! A copy does not contain numbers that were assigned after it was made. So the sequences jump at
+//! each start to a number that depends on the clock: [`PER_SECOND`] for each second since 2026,
+//! more than any process assigns. If the clock is behind the numbers, because it was set or the
+//! last start was less than a second ago, they jump by a random amount, more than a run assigns.
 //!
 //! Invariant: numbers only grow.
 
@@ -18,11 +18,10 @@ const PER_SECOND: i64 = 1 << 20;
 /// 2026-01-01, in seconds since 1970.
 const FIRST_SECOND: u64 = 1_767_225_600;
 
-/// Jumps by chance are between this and twice as many: more than are numbered from one start to
-/// the next.
+/// Random jumps are from this to twice as much: more numbers than one run assigns.
 const JUMP: i64 = 1 << 30;
 
-/// A clock that shows a later second is wrong: so there is always room for more.
+/// A clock beyond this is wrong, and counts as this: the sequences never reach their maximum.
 const SECONDS_MAX: u64 = 1 << 33;
 
 /// Advances all sequences.
@@ -42,7 +41,7 @@ pub(super) fn jump(
     conn.execute(sql, [after(jobs, now, random)]).map(drop)
 }
 
-/// The number behind which the next are.
+/// The number after which the next ones are assigned.
 fn after(last: i64, now: UnixTime, random: i64) -> i64 {
     let seconds = (now.0 / 1_000_000).saturating_sub(FIRST_SECOND).min(SECONDS_MAX);
     let clocks = i64::try_from(seconds).unwrap_or(0) * PER_SECOND + random.rem_euclid(PER_SECOND);
@@ -65,10 +64,10 @@ mod tests {
     #[test]
     fn a_copy_that_begins_later_numbers_nothing_that_its_original_did() {
         let original = after(4_711, t(1_000), 77);
-        // It stores as much as it can for a minute; the copy was made when it had begun.
+        // The original assigns as many as it can for a minute, after the copy was made.
         let most = original + 60 * 20_000;
         assert!(after(original, t(1_060), 3) > most);
-        // The same where the copy begins at once, or where the clock was set.
+        // Also if the copy is opened at once, or the clock was set.
         for now in [t(1_000), t(999), t(0), UnixTime(0)] {
             assert!(after(original, now, 3) > most, "{now:?}");
         }

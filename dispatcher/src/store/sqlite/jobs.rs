@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Where a job stands is written with what it did: a process that ends in between goes on there,
-//!    and a delivery is put back once.
-//! 2. Workspaces take turns, a step each: a job waits for one step of every other workspace's.
-//! 3. A workspace has [`JOBS_OPEN_MAX`] jobs that are not at their end, at most.
+//! 1. A job's position is committed together with its changes: after a crash it continues there,
+//!    and queues each delivery once.
+//! 2. Workspaces take turns: between two steps of a job, every other workspace runs one at most.
+//! 3. A workspace has at most [`JOBS_OPEN_MAX`] unfinished jobs.
 
 use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
@@ -20,7 +20,7 @@ use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{deliveries, webhooks};
 use crate::store::types::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
-/// What is selected of a job.
+/// Selects the columns of a job.
 macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
@@ -40,25 +40,25 @@ const NEXT_OPEN: &str =
 
 const THIS: &str = select_deliveries!("WHERE d.id = ?1");
 
-/// A job and where it stands.
-struct Standing {
+/// A job and its progress.
+struct JobProgress {
     job: Job,
     workspace: i64,
-    /// It looks at deliveries up to this number,
+    /// The newest delivery when the job was created: it ignores later ones.
     newest: i64,
-    /// and, where an earlier version began it, at none up to that one.
+    /// Of a job that an earlier version started: deliveries up to this number are done.
     looked_to: i64,
     at: Position,
 }
 
-/// What a job has looked at: all of the webhooks before this one, and of this one up to here.
+/// A job's position: deliveries of earlier webhooks are done, and those of `webhook` up to `key`.
 #[derive(Clone, Copy)]
 struct Position {
     webhook: i64,
     key: RowKey,
 }
 
-/// Writes down what is to be redelivered.
+/// Stores a job, unless the workspace has too many.
 pub(super) fn create(
     session: &mut WriteSession,
     workspace: &str,
@@ -92,18 +92,18 @@ pub(super) fn one(conn: &Connection, workspace: &str, id: JobId) -> Result<Optio
     let Some(workspace) = rows::workspace_of(conn, workspace)? else { return Ok(None) };
     let mut query = conn.prepare_cached(ONE)?;
     let mut found = query.query([id.0])?;
-    let standing = found.next()?.map(standing).transpose()?;
-    Ok(standing.filter(|standing| standing.workspace == workspace).map(|standing| standing.job))
+    let progress = found.next()?.map(progress).transpose()?;
+    Ok(progress.filter(|progress| progress.workspace == workspace).map(|progress| progress.job))
 }
 
-/// A job of the workspace whose turn it is.
-fn next_open(conn: &Connection, after: i64) -> Result<Option<Standing>, Fault> {
+/// The oldest unfinished job of the next workspace after this one.
+fn next_open(conn: &Connection, after: i64) -> Result<Option<JobProgress>, Fault> {
     let mut query = conn.prepare_cached(NEXT_OPEN)?;
     let mut found = query.query([after])?;
-    found.next()?.map(standing).transpose()
+    found.next()?.map(progress).transpose()
 }
 
-fn standing(row: &Row<'_>) -> Result<Standing, Fault> {
+fn progress(row: &Row<'_>) -> Result<JobProgress, Fault> {
     let any = |column| row.get::<_, Option<i64>>(column).map(|value| value.is_some());
     let filter = Filter {
         state: if any("state")? { Some(rows::state(row)?) } else { None },
@@ -119,7 +119,7 @@ fn standing(row: &Row<'_>) -> Result<Standing, Fault> {
         ended_at: rows::time_or(row, "ended_at")?,
         redelivered: rows::unsigned(row, "redelivered")?,
     };
-    Ok(Standing {
+    Ok(JobProgress {
         job,
         workspace: row.get("workspace")?,
         newest: row.get("newest")?,
@@ -131,7 +131,7 @@ fn standing(row: &Row<'_>) -> Result<Standing, Fault> {
     })
 }
 
-/// Takes a job of the workspace whose turn it is a step further.
+/// Runs one step of a job, of the workspace whose turn it is.
 pub(super) fn step(
     session: &mut WriteSession,
     limit: usize,
@@ -141,19 +141,19 @@ pub(super) fn step(
         None => next_open(&session.conn, 0)?,
         found => found,
     };
-    let Some(standing) = next else { return Ok(JobStep::default()) };
-    session.job_turn = standing.workspace;
-    let (stands, matching) = look(session, &standing, limit)?;
+    let Some(progress) = next else { return Ok(JobStep::default()) };
+    session.job_turn = progress.workspace;
+    let (position, matching) = next_matching(session, &progress, limit)?;
     let mut webhooks: Vec<WebhookId> = Vec::new();
     for (id, state, webhook) in &matching {
-        deliveries::begin_anew(session, *id, *state, now)?;
+        deliveries::requeue(session, *id, *state, now)?;
         webhooks.push(*webhook);
     }
     webhooks.sort_unstable();
     webhooks.dedup();
     let redelivered = rows::count(matching.len());
-    let id = standing.job.id.0;
-    if let Some(Position { webhook, key: (time, delivery) }) = stands {
+    let id = progress.job.id.0;
+    if let Some(Position { webhook, key: (time, delivery) }) = position {
         let sql = "UPDATE jobs SET at_webhook = ?2, at_time = ?3, at_delivery = ?4, \
             redelivered = redelivered + ?5 WHERE id = ?1";
         session.conn.prepare_cached(sql)?.execute((id, webhook, time, delivery, redelivered))?;
@@ -163,66 +163,66 @@ pub(super) fn step(
         let over_at = at(session.steady.of_unix(now));
         session.conn.prepare_cached(sql)?.execute((id, redelivered, at(now), over_at))?;
     }
-    let more = stands.is_some() || next_open(&session.conn, 0)?.is_some();
+    let more = position.is_some() || next_open(&session.conn, 0)?.is_some();
     Ok(JobStep { webhooks, more })
 }
 
 type Matching = Vec<(DeliveryId, DeliveryState, WebhookId)>;
 
-/// Looks at the next deliveries: where the job stands then, unless at its end, and those of them
-/// that match.
-fn look(
+/// Examines up to `limit` deliveries. Returns the job's new position, `None` at its end, and the
+/// deliveries that match.
+fn next_matching(
     session: &WriteSession,
-    standing: &Standing,
+    progress: &JobProgress,
     limit: usize,
 ) -> Result<(Option<Position>, Matching), Fault> {
-    let mut filter = standing.job.filter.clone();
-    // Who does not say which means those that were given up.
+    let mut filter = progress.job.filter.clone();
+    // A filter without a state selects deliveries that failed permanently.
     let state = *filter.state.get_or_insert(DeliveryState::FailedPermanent);
     let failed = state == DeliveryState::FailedPermanent;
     let read = if failed { Read::NewerFailed } else { Read::Newer };
     let start = (filter.since.map_or(0, at), i64::MIN);
     let end = filter.until.map_or(i64::MAX, at);
-    let alive = webhooks::alive(&session.conn, standing.workspace)?;
+    let alive = webhooks::alive(&session.conn, progress.workspace)?;
     let meant = |id: &i64| filter.webhook.is_none_or(|one| one.0 == *id);
-    let left_over = alive.into_iter().filter(|id| *id >= standing.at.webhook && meant(id));
+    let left_over = alive.into_iter().filter(|id| *id >= progress.at.webhook && meant(id));
     let (mut matching, mut left) = (Vec::new(), limit);
     for webhook in left_over {
-        let here = webhook == standing.at.webhook;
-        let from = if here { standing.at.key.max(start) } else { start };
+        let here = webhook == progress.at.webhook;
+        let from = if here { progress.at.key.max(start) } else { start };
         if left == 0 {
             return Ok((Some(Position { webhook, key: from }), matching));
         }
         let stretch = Stretch { webhook, after: from, last: end };
         let keys = listing::run(&session.conn, read, stretch, left)?;
         for (_, id) in &keys {
-            matching.extend(matching_one(session, standing, &filter, *id)?);
+            matching.extend(matching_one(session, progress, &filter, *id)?);
         }
-        // Where all of them came after it, no more is to be found: it does not run after them.
-        let are_newer = keys.iter().all(|(_, id)| *id > standing.newest);
+        // If all are newer than the job, this webhook is done: the job ignores new deliveries.
+        let are_newer = keys.iter().all(|(_, id)| *id > progress.newest);
         if let Some(key) = keys.last().filter(|_| keys.len() == left && !are_newer) {
             return Ok((Some(Position { webhook, key: *key }), matching));
         }
-        // One that has nothing costs a look as well.
+        // A webhook without deliveries costs one query as well.
         left = left.saturating_sub(keys.len() + 1);
     }
     Ok((None, matching))
 }
 
-/// A delivery, where the job is to put it back.
+/// A delivery, if the job has to queue it again.
 fn matching_one(
     session: &WriteSession,
-    standing: &Standing,
+    progress: &JobProgress,
     filter: &Filter,
     id: i64,
 ) -> Result<Option<(DeliveryId, DeliveryState, WebhookId)>, Fault> {
-    if id <= standing.looked_to || id > standing.newest {
+    if id <= progress.looked_to || id > progress.newest {
         return Ok(None);
     }
     let mut query = session.conn.prepare_cached(THIS)?;
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
-    // A test that failed has told its owner what it was to tell.
+    // A failed ping has served its purpose: its owner has seen the failure.
     let meant = filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
     if !meant || !deliveries::matches(filter, row)? {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! The file of the key that secrets are sealed with: made once, read ever after.
+//! The file of the key that secrets are sealed with: created once, then only read.
 //!
-//! Invariant: a file that is there is never written to. Without it the secrets are lost.
+//! Invariant: an existing key file is never written to. Without it the secrets are lost.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ pub enum KeyError {
         /// Why.
         source: io::Error,
     },
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("cannot make the key file {}: {source}", path.display())]
     Make {
         /// The file.
@@ -30,7 +30,7 @@ pub enum KeyError {
         /// Why.
         source: io::Error,
     },
-    /// The file is no key.
+    /// The file does not have the size of a key.
     #[error(
         "the key file {} has {found} bytes, not {KEY_BYTES}: put back the one that this database \
          was made with, or move it away if there is no database yet",
@@ -39,10 +39,10 @@ pub enum KeyError {
     Size {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// Its size.
         found: u64,
     },
-    /// Others may read the file.
+    /// Other users may read or write the file.
     #[error(
         "the key file {} is open to other users (mode {mode:03o}): run `chmod 600` on it",
         path.display()
@@ -53,7 +53,7 @@ pub enum KeyError {
         /// Its permissions.
         mode: u32,
     },
-    /// The database has secrets already, and the file is gone.
+    /// The database has secrets already, but the file does not exist.
     #[error(
         "the key file {} is gone, and the secrets in the database open with nothing else: \
          put it back",
@@ -65,12 +65,12 @@ pub enum KeyError {
     },
 }
 
-/// The key in the file. Where there is none, a new one is made if it `may_make` one.
+/// The key in the file. If the file does not exist, creates it with a new key if `may_make`.
 pub(super) fn read_or_make(
     path: &Path,
     may_make: bool,
 ) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
-    // Looked at before it is opened: to open a pipe is to wait for its writer.
+    // Checks before it opens: opening a named pipe would block until it has a writer.
     match fs::metadata(path) {
         Ok(file) => read(path, &file),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -105,7 +105,7 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     getrandom::fill(&mut key)?;
     let folder = folder_of(path);
     fs::create_dir_all(folder)?;
-    // Under its own name only once it is whole: a crash in between leaves no half a key.
+    // The file gets its name only once it is complete: a crash leaves no partial key.
     let draft = with_ending(path, ".draft");
     or_absent(fs::remove_file(&draft))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -119,19 +119,19 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     Ok(Secret::new(key))
 }
 
-/// Where a file is.
+/// The folder of a file.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The path with more at its end.
+/// The path with `ending` appended.
 pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
-/// What was not there need not be moved or removed.
+/// Treats a file that does not exist as removed or moved.
 pub(super) fn or_absent(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -139,7 +139,7 @@ pub(super) fn or_absent(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes sure that the names in a folder outlive a loss of power.
+/// Makes the names in a folder durable: they survive a power failure.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

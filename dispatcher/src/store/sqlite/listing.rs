@@ -1,7 +1,6 @@
-//! Reads deliveries in the order of lists: by when they were accepted, then by number.
+//! Reads deliveries in the order of lists: by the time when they were accepted, then by number.
 //!
-//! Invariant: however many deliveries there are, of this webhook or of others, a step along the
-//! order costs one look into an index.
+//! Invariant: each key costs one index lookup, however many deliveries this webhook or others have.
 
 use std::collections::BinaryHeap;
 
@@ -9,10 +8,10 @@ use rusqlite::Connection;
 
 use crate::store::sqlite::rows;
 
-/// A place in the order: when it was accepted, and its number.
+/// A delivery's position in the order: when it was accepted, and its number.
 pub(super) type RowKey = (i64, i64);
 
-/// At most so many keys are read ahead of what is asked for.
+/// Keys of one webhook that are read ahead, at most.
 const AHEAD_MAX: usize = 512;
 
 /// Which deliveries of a webhook, and in which direction they are read.
@@ -20,11 +19,11 @@ const AHEAD_MAX: usize = 512;
 pub(super) enum Read {
     /// All, newest first.
     Older,
-    /// Those that were given up, newest first.
+    /// Those that failed permanently, newest first.
     OlderFailed,
     /// All, oldest first.
     Newer,
-    /// Those that were given up, oldest first.
+    /// Those that failed permanently, oldest first.
     NewerFailed,
 }
 
@@ -35,8 +34,8 @@ macro_rules! keys {
 }
 
 impl Read {
-    /// Those accepted at the same moment, and those beyond it. SQLite finds no place in the middle
-    /// of equal times by a comparison of pairs, and a batch of events has one time.
+    /// Two queries: deliveries accepted at the same time, then those beyond it. By a comparison of
+    /// pairs, SQLite would not use the index within equal times; a batch of events has one time.
     fn statements(self) -> [&'static str; 2] {
         match self {
             Self::Older => [
@@ -68,7 +67,7 @@ impl Read {
     }
 }
 
-/// Deliveries of a webhook after `after`, accepted no further away than `last`.
+/// Deliveries of a webhook after `after`, accepted up to the time `last`, in reading direction.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
     pub(super) webhook: i64,
@@ -107,11 +106,11 @@ pub(super) struct Newest<'c> {
     read: Read,
     oldest: i64,
     parts: Vec<Part>,
-    /// The first of each part.
+    /// The next key of each part, with the part's index.
     first: BinaryHeap<(RowKey, usize)>,
 }
 
-/// What has been read of one webhook, the next last.
+/// Keys of one webhook that were read ahead, the next one last.
 struct Part {
     webhook: i64,
     keys: Vec<RowKey>,
@@ -121,7 +120,7 @@ struct Part {
 }
 
 impl<'c> Newest<'c> {
-    /// Of these webhooks, those after `after` and no older than `oldest`; about `limit` of them.
+    /// The list of these webhooks, after `after` and no older than `oldest`; expects `limit` reads.
     pub(super) fn of(
         conn: &'c Connection,
         read: Read,
@@ -145,14 +144,14 @@ impl<'c> Newest<'c> {
         Ok(newest)
     }
 
-    /// The next of all.
+    /// The next key of all webhooks.
     pub(super) fn next(&mut self) -> rusqlite::Result<Option<RowKey>> {
         let Some((key, nth)) = self.first.pop() else { return Ok(None) };
         self.advance(nth)?;
         Ok(Some(key))
     }
 
-    /// Lines up the next of a part.
+    /// Adds the next key of a part to `first`.
     fn advance(&mut self, nth: usize) -> rusqlite::Result<()> {
         let Some(part) = self.parts.get_mut(nth) else { return Ok(()) };
         if part.keys.is_empty() && part.more {

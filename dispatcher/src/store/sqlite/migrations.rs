@@ -1,13 +1,13 @@
-//! Brings a database to the schema of this program: a new one at once, an older one step by step.
+//! Migrates a database to the schema of this program: a new one at once, an older one in steps.
 //!
 //! # Invariants
 //!
-//! 1. A migration that has been released never changes (`tests` has its fingerprint); a change of
-//!    the schema is one more file at the end, and the same change in `schema.sql`.
-//! 2. Each step is one transaction together with the number that it leads to: a process that is
-//!    killed in between leaves a database of one version or of the next.
+//! 1. A released migration never changes (`tests` has its fingerprint). A change of the schema is a
+//!    new file at the end, and the same change in `schema.sql`.
+//! 2. Each step and its new version number are one transaction: a process that is killed meanwhile
+//!    leaves a database of one version or of the next.
 //!
-//! Not here: what is not ours, or of a later version, which is refused before (`schema`).
+//! Not here: the refusal of foreign and newer databases, which comes first (`schema`).
 
 use log::Level;
 use rusqlite::Connection;
@@ -16,7 +16,7 @@ use weir_common::log::events;
 /// Marks a SQLite file as ours: `weir` in ASCII.
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
-/// Each makes the tables of one version into those of the next; the first, those of version 1.
+/// Each changes the tables of one version to those of the next; the first creates version 1.
 pub(super) const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
@@ -30,7 +30,7 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// The version that this program works with.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Brings the tables to [`VERSION`].
+/// Migrates the tables to [`VERSION`].
 pub(super) fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if found == 0 {

@@ -1,4 +1,4 @@
-//! Opens the database: alone, ours, of our version, with our key.
+//! Opens the database, unless it is in use, foreign, too new, or sealed with another key.
 
 pub(super) mod startup;
 
@@ -25,16 +25,16 @@ use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::session::WriteSession;
 
-/// Under this name: a text sealed with the key that this database's secrets are sealed with.
+/// The name of a `meta` value: a text that is sealed with the same key as this database's secrets.
 const KEY_CHECK: &str = "key_check";
 
-/// What is sealed there, for a webhook that never was.
+/// That text, and the webhook that it is sealed for, which never exists.
 pub(super) const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
 
-/// Why a store does not open. Nothing has changed.
+/// Why a store does not open. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The folder or the lock file cannot be made.
+    /// A file or its folder cannot be created, read or written.
     #[error("cannot use {}: {source}", path.display())]
     Folder {
         /// What cannot be used.
@@ -42,14 +42,14 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// Another process has it.
+    /// Another process has it open.
     #[error("the database {} is in use by another process", path.display())]
     InUse {
         /// The database.
         path: PathBuf,
     },
-    /// It has a second name, by which another process may have it: hard links share no lock, and
-    /// no WAL.
+    /// It has hard links: another process may have it open under another name, with another lock
+    /// file and another WAL.
     #[error(
         "the database {} has {names} names (hard links); remove all but one",
         path.display()
@@ -57,10 +57,10 @@ pub enum OpenError {
     Linked {
         /// The database.
         path: PathBuf,
-        /// How many names it has.
+        /// The number of its hard links.
         names: u64,
     },
-    /// A restore gave it its second name.
+    /// A restore that was interrupted left it with a second name.
     #[error(
         "a restore of {0} was cut off, and {0} is as it was before: run `weir-dispatcher restore \
          --replace` again; or keep what is there: move {1}-wal, if there is one, to {0}-wal, and \
@@ -73,7 +73,7 @@ pub enum OpenError {
         /// Its second name.
         aside: PathBuf,
     },
-    /// There is no database, and what a restore kept or was about to put there.
+    /// There is no database, but files of an interrupted restore.
     #[error(
         "there is no database at {0}, but a restore left {1}: run `weir-dispatcher restore` \
          again, or move {0}.before-restore back with its -wal; to begin with nothing, move what \
@@ -83,7 +83,7 @@ pub enum OpenError {
     LeftByRestore {
         /// Where the database should be.
         path: PathBuf,
-        /// What was left.
+        /// The file that it left.
         left: PathBuf,
     },
     /// Nothing was ever written to it.
@@ -92,19 +92,19 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// It is another program's.
+    /// It belongs to another program.
     #[error("{} is not a database of weir-dispatcher; it was left as it is", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// It is there no more, or never was.
+    /// The file does not exist.
     #[error("there is no database at {}", path.display())]
     Absent {
         /// Where it should be.
         path: PathBuf,
     },
-    /// A later version of this program has had it.
+    /// A later version of this program wrote it.
     #[error(
         "the database {} is of schema {version}, and this program knows {known} at most: \
          run the version that wrote it, or a later one",
@@ -113,12 +113,12 @@ pub enum OpenError {
     Newer {
         /// The database.
         path: PathBuf,
-        /// What it has.
+        /// Its schema version.
         version: i64,
-        /// The last that we know.
+        /// The latest version that this program knows.
         known: i64,
     },
-    /// The log beside it is of the database that was there before.
+    /// The WAL beside it belongs to a database that was at this path before.
     #[error(
         "{} is not of the database {}: it was left by the one that was there before. Move it and \
          the -shm beside it away to start without it, or put that database back (if you are \
@@ -128,10 +128,10 @@ pub enum OpenError {
     ForeignLog {
         /// The database.
         path: PathBuf,
-        /// The log.
+        /// The WAL.
         log: PathBuf,
     },
-    /// There is no database, and a log of one.
+    /// There is no database, but the WAL of one.
     #[error(
         "there is no database at {}, but {} was left by one: put the database back, or move the \
          -wal and -shm away to begin with nothing",
@@ -140,13 +140,13 @@ pub enum OpenError {
     LogAlone {
         /// Where the database should be.
         path: PathBuf,
-        /// The log.
+        /// The WAL.
         log: PathBuf,
     },
-    /// There is no key.
+    /// The key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The key is another one.
+    /// The secrets were sealed with another key.
     #[error(
         "the secrets in the database {} were sealed with another key than the one in {}: \
          put back the key file that belongs to it",
@@ -158,7 +158,7 @@ pub enum OpenError {
         /// The key file.
         key_file: PathBuf,
     },
-    /// SQLite cannot.
+    /// SQLite returned an error.
     #[error("cannot open the database {}: {source}", path.display())]
     Sqlite {
         /// The database.
@@ -168,16 +168,16 @@ pub enum OpenError {
     },
 }
 
-/// A store that is open, before there are threads.
+/// An open store, before its threads start.
 pub(super) struct Opened {
     pub(super) session: WriteSession,
     pub(super) lock: File,
     pub(super) facts: Facts,
 }
 
-/// What a store knows from its opening.
+/// Facts about an open store that do not change.
 pub(super) struct Facts {
-    /// Where the file is.
+    /// The canonical path.
     pub(super) path: PathBuf,
     pub(super) ids: PublicIds,
     pub(super) clean_shutdown: bool,
@@ -186,15 +186,15 @@ pub(super) struct Facts {
     pub(super) steady: Steady,
 }
 
-/// Makes an empty file that only we may read, where there is none: bodies of events lie in it. The
-/// files that SQLite puts beside it are as private.
+/// Creates an empty file with mode 0600, if there is none: it will contain bodies of events. SQLite
+/// gives the files beside it the same mode.
 pub(super) fn private(path: &Path) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.create(true).append(true).mode(0o600);
     options.open(path).map(drop)
 }
 
-/// Opens the database at `path`, making what is not there; calls `hook` with its connection.
+/// Opens the database at `path`, creating missing files; calls `hook` with its connection.
 pub(super) fn open(
     path: &Path,
     key_path: &Path,
@@ -208,8 +208,8 @@ pub(super) fn open(
     refuse_foreign_log(path, &mut lock)?;
     private(path).map_err(unread)?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
-    // A refusal closes it: without this, SQLite would checkpoint the WAL into the database then,
-    // be it the log of another, and what was there before would be lost.
+    // A refusal closes the connection. By default, SQLite would then checkpoint the WAL, even that
+    // of another database, into this one and overwrite it.
     checkpoint_on_close(&conn, false).map_err(sqlite)?;
     check_application_id(path, &conn)?;
     let sealer = check_key(path, &conn, key_path)?;
@@ -240,7 +240,7 @@ fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoint).map(drop)
 }
 
-/// Refuses what is not ours, before anything is written to it.
+/// Refuses a foreign or newer database before anything is written to it.
 pub(super) fn check_application_id(path: &Path, conn: &Connection) -> Result<(), OpenError> {
     let path = path.to_owned();
     match schema::look(conn) {
@@ -262,7 +262,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
 fn make(path: &Path) -> Result<PathBuf, OpenError> {
     let folder = key_file::folder_of(path);
     fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
-    // What is there is looked at first: to open a pipe is to wait for its reader.
+    // Opens only what is absent: opening a named pipe would block until it has a reader.
     if fs::metadata(path).is_err() {
         refuse_log_alone(path)?;
         private(path).map_err(|source| unusable(path, source))?;
@@ -272,7 +272,8 @@ fn make(path: &Path) -> Result<PathBuf, OpenError> {
     Ok(path)
 }
 
-/// Beside a new database, or an empty file, SQLite removes the log of the one that was there.
+/// Refuses a WAL, or files of a restore, without a database: beside a new or empty database, SQLite
+/// would delete the WAL.
 pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
     let there = fs::metadata(path).is_ok_and(|file| file.len() > 0);
     if !there && owner::has_log(path) {
@@ -285,7 +286,7 @@ pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Half of another database's state would come back with its log.
+/// Refuses the WAL of another database, which would restore part of that database's state.
 pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), OpenError> {
     if owner::is_foreign(path, lock).map_err(|source| unusable(path, source))? {
         let (path, log) = (path.to_owned(), owner::log_of(path));
@@ -294,8 +295,8 @@ pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), Ope
     Ok(())
 }
 
-/// The one name of a database, whatever symbolic links lead to it: what is locked, and what the
-/// WAL lies beside.
+/// The path of a database without symbolic links, from which the lock file and the WAL have their
+/// names.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let file = fs::metadata(path).map_err(|source| unusable(path, source))?;
     if !file.is_file() {
@@ -319,7 +320,7 @@ pub(super) fn lock_of(path: &Path) -> PathBuf {
 }
 
 /// Locks the file beside the database. The lock belongs to the open file, so that it ends with the
-/// process in any case.
+/// process, even after a crash.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let name = lock_of(path);
     let file = File::options().create(true).truncate(false).read(true).write(true).open(&name);
@@ -331,7 +332,7 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// What the database's secrets open with: the key in its file, which is made for a new database.
+/// Reads the key file, or creates it for a new database; checks that it is this database's key.
 pub(super) fn check_key(
     path: &Path,
     conn: &Connection,

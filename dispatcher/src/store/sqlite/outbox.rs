@@ -34,7 +34,7 @@ impl MailQueue for SqliteStore {
     }
 }
 
-/// Stores a mail, unless there was one of its key.
+/// Stores a mail, unless one with its key is stored.
 pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
     let sql = "INSERT INTO mails (key, recipient, subject, text) VALUES (?1, ?2, ?3, ?4) \
         ON CONFLICT (key) DO NOTHING";
@@ -66,7 +66,7 @@ pub(super) fn claim(
     Ok(mails)
 }
 
-/// Records the result of a mail. After its end only its key is kept.
+/// Records the result of a mail. Once it was sent or abandoned, only its key is kept.
 pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Result<(), Fault> {
     let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
         text = '' WHERE id = ?1 AND state = 1";

@@ -1,4 +1,4 @@
-//! How a connection that writes is set up: durability, memory, the length of the WAL.
+//! Settings of the connection that writes: durability, memory, the size of the WAL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::store::sqlite::migrations;
 /// The longest wait for another process that reads the database, such as a backup.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A commit writes every page that it touches: rows are narrow, and indexes touch many.
+/// Small: a commit writes every page that it touches, and narrow rows with indexes touch many.
 const PAGE_BYTES: i64 = 4 * 1_024;
 
-/// Memory for pages, in KiB: the hot ends of a few indexes.
+/// The page cache, in KiB: enough for the hot ends of a few indexes.
 const CACHE_KIB: i64 = 32 * 1_024;
 
-/// The WAL is checkpointed at 32 MiB: seldom, and never for long.
+/// The WAL is checkpointed at 32 MiB (8,192 pages of 4 KiB): rarely, and briefly.
 pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
 
 /// A WAL that grew past this because of readers is truncated after its checkpoint. During a
@@ -32,20 +32,20 @@ pub(super) fn no_hook() -> ConnectionHook {
     Arc::new(|_: &mut Connection| Ok(()))
 }
 
-/// Readies a connection for the writer, and brings the tables to the version that we know.
+/// Sets up a connection for the writer, and migrates the tables to our version.
 pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(128);
     // Otherwise statements on tables with partial indexes are planned anew for each new value.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // The page size is settled by the first table, the rest is for this connection.
+    // The page size is fixed once the first table exists; the rest applies to this connection.
     conn.pragma_update(None, "page_size", PAGE_BYTES)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", false)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-    // No mapped memory: a disk's error there is a signal that ends the process.
+    // No memory mapping: a disk error there would be a signal that kills the process.
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;

@@ -1,7 +1,7 @@
-//! Checks whether a store would open, without changes: creates no file and takes no lock.
+//! Checks whether a store would open, without changes: creates no file and locks none.
 //!
-//! Invariant: `open` refuses everything that is refused here, and more: a database that is in use
-//! or was not shut down cleanly is not examined.
+//! Invariant: `open` refuses everything that is refused here. It may refuse more: this check skips
+//! the content of a database that has a WAL, because it is in use or was not shut down cleanly.
 
 use std::fs;
 use std::io;
@@ -32,7 +32,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     let path = open::resolve(path)?;
     let writable = fs::OpenOptions::new().read(true).append(true).open(&path);
     writable.map_err(unusable)?;
-    // The lock, the WAL and its index are made beside the database.
+    // The lock file, the WAL and its index are created beside the database.
     files::may_make(&path).map_err(unusable)?;
     open::refuse_log_alone(&path)?;
     let lock = open::lock_of(&path);
@@ -43,7 +43,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     }
     let sealer = key(key_path)?;
     if has_log(&path) {
-        // What stands there is part of the database, and only the process that has it open may read
+        // The WAL is part of the database, and only the process that has the database open may read
         // it.
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// The key, or nothing where one would be made.
+/// The key, or `None` if a start would create one.
 fn key(path: &Path) -> Result<Option<Sealer>, KeyError> {
     match key_file::read_or_make(path, false) {
         Ok(key) => Ok(Some(Sealer::new(&key))),
@@ -72,8 +72,8 @@ fn key(path: &Path) -> Result<Option<Sealer>, KeyError> {
     }
 }
 
-/// A connection that leaves nothing beside the file, as SQLite does for readers otherwise: made by
-/// root, it would keep out the user that the program runs as.
+/// A connection that creates no files. SQLite otherwise creates some beside the database also for
+/// readers; created by root, they would not be accessible to the user that runs the program.
 fn unchanging(path: &Path) -> rusqlite::Result<Connection> {
     use std::os::unix::ffi::OsStrExt as _;
     let name = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);

@@ -1,13 +1,13 @@
-//! A few connections that only read: they never wait for the writer, nor it for them.
+//! A few connections that only read: readers and the writer do not wait for each other.
 //!
-//! The API has some, and the worker has its own, so that no list delays a delivery.
+//! The API and the worker have separate ones, so that no list delays a delivery.
 //!
 //! # Invariants
 //!
-//! 1. A read sees everything committed before its call, and nothing uncommitted: what was answered
-//!    as stored is found.
+//! 1. A read sees everything that was committed before its call, and nothing uncommitted: what was
+//!    acknowledged is found.
 //! 2. A read is one snapshot.
-//! 3. The number of reads is bounded, also if callers no longer wait for theirs.
+//! 3. The number of reads at a time is bounded, also if callers no longer wait for theirs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,27 +28,26 @@ use crate::store::sqlite::writer::closed;
 
 pub mod executor;
 
-/// Reads of customers that go on at one time. More threads than cores would only wait for each
-/// other.
+/// Reads of customers at a time. More threads than cores would only wait for each other.
 pub(super) const CUSTOMERS_MAX: usize = 4;
 
-/// Reads of the worker at a time: a long one delays no other.
+/// Reads of the worker at a time: a single long one delays no other.
 pub(super) const WORKERS_MAX: usize = 2;
 
-/// Memory for pages, in KiB, of each.
+/// The page cache of each connection, in KiB.
 const CACHE_KIB: i64 = 4 * 1_024;
 
 /// How readers open their connections.
 #[derive(Clone)]
 pub(super) struct Source {
-    /// The database, which is there and of our version.
+    /// The database, which exists and has our version.
     pub(super) path: PathBuf,
-    /// What they pass while they read.
+    /// The gate that each read passes.
     pub(super) gate: Arc<ReaderGate>,
     pub(super) hook: ConnectionHook,
 }
 
-/// The connections.
+/// A pool of read-only connections.
 #[derive(Clone)]
 pub(super) struct Readers(Arc<Shared>);
 
@@ -57,12 +56,12 @@ struct Shared {
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
     executor: ReadExecutor,
-    /// Whether the last read failed for a reason that the next one meets as well.
+    /// Whether the last read failed because of the disk.
     failing: AtomicBool,
 }
 
 impl Readers {
-    /// Those of the database that this one gives.
+    /// A pool of at most `most` connections to the database of `to`.
     pub(super) fn new(to: &Source, executor: ReadExecutor, most: usize) -> Self {
         Self(Arc::new(Shared {
             source: to.clone(),
@@ -73,12 +72,12 @@ impl Readers {
         }))
     }
 
-    /// Those that make reads on threads of their own, so many at a time.
+    /// As [`Readers::new`], on as many threads of its own.
     pub(super) fn on_threads(to: &Source, most: usize) -> Self {
         Self::new(to, ReadExecutor::Own(Threads::new("store-reader", most)), most)
     }
 
-    /// Has `read` read the database as it is when that begins.
+    /// Runs `read` on a snapshot of the database, taken when it starts.
     pub(super) async fn read<T, R>(&self, read: R) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -92,7 +91,7 @@ impl Readers {
         found.map_err(|fault| fault.store_error())
     }
 
-    /// Ends reading, and closes what is idle.
+    /// Refuses further reads, and closes idle connections.
     pub(super) fn close(&self) {
         self.0.permits.close();
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -100,7 +99,7 @@ impl Readers {
 }
 
 impl Shared {
-    /// Logs that reads have begun to fail, or to succeed again: not each of them.
+    /// Logs that reads started to fail, or to succeed again, but not each failure.
     fn note(&self, fault: Option<&Fault>) {
         let fault = fault.filter(|fault| fault.is_disk_failure());
         if self.failing.swap(fault.is_some(), Ordering::Relaxed) == fault.is_some() {
@@ -148,7 +147,7 @@ mod tests {
             self.0.permits.available_permits()
         }
 
-        /// Has others wait until the permits are given back.
+        /// Acquires all permits, so that reads wait until they are released.
         pub(in crate::store::sqlite) fn acquire_all(&self) -> SemaphorePermit<'_> {
             let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
             self.0.permits.try_acquire_many(all).expect("nothing is read")

@@ -1,13 +1,13 @@
-//! Replaces the database by a backup.
+//! Restores the database from a backup.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is overwritten: an existing database is moved aside with its WAL, only with
-//!    `replace`.
+//! 1. No database is overwritten: with `replace`, an existing one is moved aside with its WAL;
+//!    without, the restore is refused.
 //! 2. The user who could open the earlier database can open the new one.
-//! 3. After an interruption at any step, a start finds a whole database, or refuses with a remedy:
-//!    the earlier database has two names from the first step to the last, which renames the copy
-//!    over one of them, and a database with two names is refused.
+//! 3. After an interruption at any step, a start finds a complete database, or refuses with a
+//!    remedy: the earlier database has two names from the first step to the last, which renames the
+//!    copy over one of them. A start refuses a database with two names.
 //! 4. A failed step is undone.
 
 use std::fs::{self, File};
@@ -21,25 +21,25 @@ use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
-/// Steps in which a copy reaches its place.
+/// The number of steps that put a copy in place.
 pub(super) const STEPS: usize = 7;
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// One of the two cannot be used.
+    /// The backup, the database or the key cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The copy cannot be made.
     #[error(transparent)]
     Copy(#[from] BackupError),
-    /// The backup is the database.
+    /// The backup is the database itself.
     #[error("{} is the database itself: name a backup of it", path.display())]
     Itself {
-        /// Both.
+        /// The path of both.
         path: PathBuf,
     },
-    /// There is a database.
+    /// There is a database already.
     #[error(
         "there is a database at {}: with --replace it is moved to {} first",
         path.display(), aside.display()
@@ -47,33 +47,33 @@ pub enum RestoreError {
     Present {
         /// Where it is.
         path: PathBuf,
-        /// Where it would go.
+        /// Where it would be moved.
         aside: PathBuf,
     },
-    /// There is something where the database that is there would go.
+    /// The path to which the existing database would be moved exists.
     #[error(
         "{} is there already, where the present database would go: move it elsewhere first",
         path.display()
     )]
     AsideExists {
-        /// What is there.
+        /// That path.
         path: PathBuf,
     },
-    /// The program could not open what we made.
+    /// The user that runs the program could not open the restored files.
     #[error(
         "cannot give {} the owner of what was there (uid {uid}): {source}; restore as that user, \
          or as root",
         path.display()
     )]
     Owner {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Whose it should be.
+        /// The owner that it should have.
         uid: u32,
         /// Why.
         source: io::Error,
     },
-    /// The copy is in its place, for now.
+    /// The copy is in place, but not synced.
     #[error(
         "{} is restored, and a loss of power may still undo it: cannot sync its folder: {source}",
         path.display()
@@ -87,7 +87,7 @@ pub enum RestoreError {
     /// A file cannot be moved.
     #[error("cannot move {}: {source}", path.display())]
     Move {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -110,7 +110,7 @@ pub fn restore(
     restore_by_steps(from, path, key_path, replace, &|_| Ok(()))
 }
 
-/// The same; `before` runs before each step, and may fail it.
+/// As [`restore`]; `before` runs before each step, and may fail it.
 pub(super) fn restore_by_steps(
     from: &Path,
     path: &Path,
@@ -135,7 +135,7 @@ pub(super) fn restore_by_steps(
     if path.exists() {
         open::resolve(path)?;
     }
-    // A failed start leaves an empty file.
+    // A failed start may leave an empty file, which is no database.
     let there = fs::metadata(path).is_ok_and(|file| file.len() > 0) || has_log(path);
     if there && !replace {
         return Err(RestoreError::Present { path: path.clone(), aside });
@@ -146,14 +146,14 @@ pub(super) fn restore_by_steps(
         }
     }
     let draft = draft_of(path);
-    // Of one that was cut off: we have the lock.
+    // A draft is left by an interrupted restore: we have the lock, so none is running.
     let removed = or_absent(fs::remove_file(&draft));
     removed.map_err(|source| RestoreError::Move { path: draft.clone(), source })?;
     backup::copy_to(&source, &draft)?;
     let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
     let placed = owned.and_then(|()| place(&draft, path, there, &mut lock, before));
     if placed.is_err() {
-        // The next restore removes one that stays.
+        // If this fails, the next restore removes it.
         let _ = fs::remove_file(&draft);
         if there {
             // If this fails too, the next start reports the remedy.
@@ -166,8 +166,8 @@ pub(super) fn restore_by_steps(
     Ok(there.then_some(aside))
 }
 
-/// Gives files the owner and group of the database at `path`, or of its folder where there is none:
-/// root restores, and another user runs the program.
+/// Sets the owner and group of files to those of the database at `path`, or else of its folder:
+/// root may restore what another user's process opens.
 fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
     let before = fs::metadata(path);
     let is_known = before.is_ok();
@@ -175,7 +175,7 @@ fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
     let (uid, gid) = (model.uid(), model.gid());
     for file in files {
         let Err(source) = chown(file, Some(uid), Some(gid)) else { continue };
-        // Owner and group of the folder may differ: only the owner of a database may read it.
+        // Ignored if only the group differs, or without a database: mode 0600 is for the owner.
         if is_known && fs::metadata(file).is_ok_and(|made| made.uid() != uid) {
             let path = (*file).to_owned();
             return Err(RestoreError::Owner { path, uid, source });
@@ -184,8 +184,8 @@ fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// Gives what is there its second name, and puts the copy under its first: the last step, and the
-/// only one that a start sees.
+/// Adds a second name to the earlier database, and renames the copy over the first one: the last
+/// step, and the only one that changes what a start finds.
 fn place(
     draft: &Path,
     path: &Path,
@@ -196,7 +196,7 @@ fn place(
     let (aside, log, folder) = (&aside_of(path), &log_of(path), folder_of(path));
     let shared = &with_ending(path, "-shm");
     let link = || if there { or_absent(fs::hard_link(path, aside)) } else { Ok(()) };
-    // Without its mark, a WAL that is moved back counts as the database's own.
+    // Without a mark in the lock file, a WAL that is moved back counts as the database's own.
     let mut forget = || owner::forget(lock);
     let steps: [(&Path, &mut dyn FnMut() -> io::Result<()>); STEPS] = [
         (path, &mut { link }),
@@ -214,7 +214,7 @@ fn place(
     Ok(())
 }
 
-/// Restores the WAL of the earlier database, and removes its second name.
+/// Moves the WAL of the earlier database back, and removes the database's second name.
 fn undo(path: &Path, aside: &Path) -> io::Result<()> {
     let (log, kept) = (log_of(path), log_of(aside));
     if kept.exists() {

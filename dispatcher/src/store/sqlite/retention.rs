@@ -2,16 +2,16 @@
 //!
 //! # Invariants
 //!
-//! 1. An event stays while a delivery needs it; one without deliveries stays for the retention of
-//!    delivered ones, so that a repetition is recognised.
-//! 2. Only rows that are dropped are read, and no kind of row waits for another.
+//! 1. An event is kept while a delivery needs it; one without deliveries is kept for the retention
+//!    of delivered ones, so that a duplicate is recognised.
+//! 2. Only rows that are dropped are read, and no kind of row delays another.
 //! 3. Starts of attempts outlive their deliveries: an endpoint's rate limit survives its webhooks
 //!    and a restart.
 //! 4. Rows without a setting (ended jobs, keys of finished mails, unused endpoints) are dropped
 //!    after [`KEPT`].
 //! 5. Retention uses steady time: a clock that is set drops nothing.
-//! 6. Waiting deliveries of a deleted webhook are dropped at once, then its row. Its ended
-//!    deliveries are hidden, and dropped after their retention.
+//! 6. Waiting deliveries of a deleted webhook are dropped without retention, then its row. Its
+//!    ended deliveries are hidden, and dropped after their retention.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ use crate::store::sqlite::steady_clock::before;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{attempts, deliveries, webhooks};
 
-/// A month: no window of a pace is longer, so that an endpoint that is used again later has its
-/// whole rate; and the result of a job is there for as long.
+/// A month. No rate-limit window is longer: an endpoint that was unused for this long has no start
+/// that still counts. The result of a job is available for as long.
 const KEPT: Duration = WINDOW_MAX;
 
-/// The interval of storing steady time: less than what passes between two runs.
+/// The interval of storing steady time: well below `DOWNTIME_MAX`, so that a crash loses none.
 const NOTED_EVERY: Duration = Duration::from_secs(600);
 
 const ENDED: &str = "SELECT id FROM deliveries \
@@ -44,11 +44,11 @@ const DELETED: &str =
 
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
-/// The oldest attempts of deliveries that are gone.
+/// The oldest attempts whose delivery was dropped.
 const ORPHANS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
     WHERE delivery = ?1 ORDER BY id LIMIT ?2";
 
-/// What is dropped a month after it was over: how it is found, and how it goes.
+/// Rows that are dropped [`KEPT`] after they ended: a query that finds them, one that drops a row.
 const OVER: [(&str, &str); 3] = [
     (
         "SELECT id FROM jobs WHERE ended_at IS NOT NULL AND coalesce(over_at, ended_at) < ?1 \
@@ -62,7 +62,7 @@ const OVER: [(&str, &str); 3] = [
     ),
 ];
 
-/// What is dropped.
+/// A kind of row to drop, with the time before which it must have ended.
 #[derive(Clone, Copy)]
 enum Kind {
     Ended(DeliveryState, UnixTime),
@@ -72,7 +72,7 @@ enum Kind {
     Over(UnixTime),
 }
 
-/// Drops up to `limit` webhooks, deliveries and events. Returns whether there may be more.
+/// Drops up to `limit` rows. Returns whether there may be more.
 pub(super) fn sweep(
     session: &mut WriteSession,
     delivered: Duration,
@@ -82,7 +82,7 @@ pub(super) fn sweep(
 ) -> Result<bool, Fault> {
     let now = session.steady.of_unix(now);
     let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
-    note_time(session);
+    store_steady_time(session);
     let kinds = [
         Kind::Ended(DeliveryState::Delivered, delivered_before),
         Kind::Ended(DeliveryState::FailedPermanent, failed_before),
@@ -93,7 +93,7 @@ pub(super) fn sweep(
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
-    // Each has a share of its own; what some do not need others may use.
+    // Each kind gets a share; then the kinds use what is left of the limit, in order.
     for most in [share, limit] {
         for kind in kinds {
             let dropped = drop_some(session, kind, most.min(left), now)?;
@@ -103,8 +103,8 @@ pub(super) fn sweep(
     Ok(left == 0)
 }
 
-/// Stores steady time from time to time.
-fn note_time(session: &mut WriteSession) {
+/// Updates the stored steady time every [`NOTED_EVERY`].
+fn store_steady_time(session: &mut WriteSession) {
     let now = session.steady.now();
     if now.since(session.counters.steady.0) >= NOTED_EVERY {
         session.counters.steady = (now, session.clock.now().unix);
@@ -142,7 +142,7 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
     Ok(ids)
 }
 
-/// Drops what waits for webhooks that are gone, and those for which nothing does.
+/// Drops waiting deliveries of deleted webhooks, and deleted webhooks that have none.
 fn drop_deleted(session: &mut WriteSession, most: usize, now: UnixTime) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
@@ -151,13 +151,13 @@ fn drop_deleted(session: &mut WriteSession, most: usize, now: UnixTime) -> Resul
         let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
         let waiting = ids(&session.conn, WAITING, (webhook, rows::count(left)))?;
         left = left.saturating_sub(drop_deliveries(session, &waiting, now)?);
-        // Where there is room for more, nothing waits any more.
+        // Fewer than the limit were found: no delivery waits any more.
         if left > 0 {
             session
                 .conn
                 .prepare_cached("DELETE FROM webhooks WHERE id = ?1")?
                 .execute([webhook])?;
-            webhooks::leave(session, endpoint)?;
+            webhooks::mark_unused(session, endpoint)?;
             left -= 1;
         }
     }
@@ -171,18 +171,18 @@ fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Re
     Ok(ids.len())
 }
 
-/// Drops a delivery with its attempts, and its event where no other needs it.
+/// Drops a delivery and its attempts, and its event if no other delivery needs it.
 fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
     let Some((event, state)) = deliveries::event_of(&session.conn, id)? else { return Ok(()) };
     let conn = &session.conn;
     if state == DeliveryState::Waiting.code() {
         let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
-        conn.prepare_cached(sql)?.execute((id, attempts::NOBODYS, at(now)))?;
+        conn.prepare_cached(sql)?.execute((id, attempts::NO_DELIVERY, at(now)))?;
     } else {
         conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
     }
     conn.prepare_cached("DELETE FROM deliveries WHERE id = ?1")?.execute([id])?;
-    // Most have one delivery: to drop such a row at once spares its body being written again.
+    // Most events have one delivery: deleting the row at once avoids rewriting its body.
     let sql = "DELETE FROM events WHERE id = ?1 AND delivery_refs <= 1";
     if conn.prepare_cached(sql)?.execute([event])? == 0 {
         let sql = "UPDATE events SET delivery_refs = delivery_refs - 1 WHERE id = ?1";
@@ -194,15 +194,15 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
     Ok(())
 }
 
-/// Drops what is kept of attempts whose delivery is gone.
+/// Drops starts of attempts whose delivery was dropped.
 fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
     let mut query = conn.prepare_cached(ORPHANS)?;
-    let all = query.query_map((attempts::NOBODYS, rows::count(most)), |row| {
+    let all = query.query_map((attempts::NO_DELIVERY, rows::count(most)), |row| {
         Ok((row.get::<_, i64>("id")?, rows::time(row, "over_at")?))
     })?;
     let mut dropped = 0;
     for one in all.collect::<rusqlite::Result<Vec<_>>>()? {
-        // They stand nearly in the order in which they came: those behind a young one can wait.
+        // Rows are nearly in the order of their age: the rows after a young one can wait.
         let (id, over_at) = one;
         if over_at >= before {
             break;
@@ -213,7 +213,7 @@ fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Drops what was over by then of what is kept beside deliveries.
+/// Drops jobs, mails and endpoints that ended before `before`.
 fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
     let mut left = most;
     for (find, drop) in OVER {

@@ -34,7 +34,7 @@ pub(super) fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// A number from a column without negative values.
+/// A non-negative number from a column; negative ones count as 0.
 pub(super) fn unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u64> {
     row.get(column).map(|number: i64| number.max(0).cast_unsigned())
 }
@@ -65,7 +65,7 @@ pub(super) fn state(row: &Row<'_>) -> Result<DeliveryState, Fault> {
     DeliveryState::of_code(code).ok_or_else(|| Fault::Damaged(format!("there is no state {code}")))
 }
 
-/// What is selected of a webhook.
+/// Selects the columns of a webhook.
 macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
@@ -108,7 +108,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
     })
 }
 
-/// Earlier secrets, sealed, and until when each signs.
+/// Earlier secrets, sealed, each with the end of its overlap.
 pub(super) type SecretsBefore = Vec<(UnixTime, Vec<u8>)>;
 
 /// Earlier secrets from their column.
@@ -146,7 +146,7 @@ pub(super) fn probe_column(probe: Option<Probe>) -> Option<i64> {
     })
 }
 
-/// What is selected of a delivery that waits.
+/// Selects the columns of a waiting delivery.
 macro_rules! select_ready {
     ($rest:literal) => {
         concat!(
@@ -159,7 +159,7 @@ macro_rules! select_ready {
 }
 pub(super) use select_ready;
 
-/// A delivery that waits from its row.
+/// A waiting delivery from its row.
 pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
     Ok(QueuedDelivery {
         id: DeliveryId(row.get("id")?),
@@ -177,7 +177,7 @@ pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
     })
 }
 
-/// What is selected of a delivery as its owner sees it.
+/// Selects the columns of a delivery, as the API shows it.
 macro_rules! select_deliveries {
     ($rest:literal) => {
         concat!(
@@ -190,7 +190,7 @@ macro_rules! select_deliveries {
 }
 pub(super) use select_deliveries;
 
-/// A delivery from its row, all but its event's identifier.
+/// A delivery from its row and its event's identifier.
 pub(super) fn delivery(row: &Row<'_>, event_id: Arc<str>) -> Result<Delivery, Fault> {
     Ok(Delivery {
         id: DeliveryId(row.get("id")?),
@@ -228,13 +228,13 @@ pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
     })
 }
 
-/// The number of a workspace that has ever had anything.
+/// The number of a workspace; `None` if nothing was ever stored for it.
 pub(super) fn workspace_of(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     let sql = "SELECT id FROM workspaces WHERE name = ?1";
     conn.prepare_cached(sql)?.query_row([name], |row| row.get(0)).optional()
 }
 
-/// The number of a workspace, which it is given if it has none.
+/// The number of a workspace, which is created if there is none.
 pub(super) fn workspace(conn: &Connection, name: &str) -> rusqlite::Result<i64> {
     if let Some(id) = workspace_of(conn, name)? {
         return Ok(id);

@@ -1,53 +1,54 @@
-//! Steady time: the time of day of a clock that is never set.
+//! Steady time: wall-clock time that ignores changes of the clock.
 //!
-//! Retention uses it: ended deliveries, identifiers of events, jobs, mails, endpoints, and the
-//! overlap of secrets. It is stored in the database.
+//! Retention (of ended deliveries, identifiers of events, jobs, mails and endpoints) uses it, and
+//! the overlap of secrets. It is stored in the database.
 //!
 //! # Invariants
 //!
-//! 1. While the program runs, as much steady time passes as time does, however the clock is set.
-//! 2. Between two runs it advances by at most [`DOWNTIME_MAX`], and never backwards: the wall clock
-//!    is not trusted about a longer stop.
+//! 1. While the program runs, steady time advances with the monotonic clock, however the wall clock
+//!    is set.
+//! 2. Between two runs it advances by at most [`DOWNTIME_MAX`], and never backwards: a wall clock
+//!    that shows a longer stop is not trusted.
 
 use std::time::Duration;
 
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
-/// A restart is shorter; after a longer stop retention is longer, which loses nothing.
+/// Restarts are shorter. After a longer stop, retention lasts longer, which loses nothing.
 pub(super) const DOWNTIME_MAX: Duration = Duration::from_secs(3_600);
 
-/// A stored time may be this old, or from a clock that was set since.
+/// The largest difference from now that [`Steady::of_unix`] accepts: beyond it, the clock was set.
 const APART_MAX: Duration = Duration::from_secs(3_600);
 
-/// Counts it.
+/// The steady clock.
 #[derive(Clone, Debug)]
 pub(super) struct Steady {
     clock: Clock,
-    /// When we began, on the monotonic clock.
+    /// The start of this process, on the monotonic clock.
     began: Tick,
-    /// What it was then.
+    /// Steady time at that moment.
     at: UnixTime,
 }
 
 impl Steady {
-    /// Goes on from what it was when the wall clock showed `seen`.
+    /// Continues from `kept`: steady time, and the wall-clock time at the same moment.
     pub(super) fn from(clock: Clock, kept: Option<(UnixTime, UnixTime)>) -> Self {
         let Moment { tick, unix } = clock.now();
         let at = kept.map_or(unix, |(at, seen)| at.plus(unix.since(seen).min(DOWNTIME_MAX)));
         Self { clock, began: tick, at }
     }
 
-    /// Now.
+    /// Steady time now.
     pub(super) fn now(&self) -> UnixTime {
         self.of(self.clock.now().tick)
     }
 
-    /// At a tick since we began.
+    /// Steady time at a tick since the start.
     pub(super) fn of(&self, tick: Tick) -> UnixTime {
         self.at.plus(tick.since(self.began))
     }
 
-    /// Of what was at that time of day, a moment ago.
+    /// Steady time at a recent wall-clock time.
     pub(super) fn of_unix(&self, unix: UnixTime) -> UnixTime {
         let Moment { tick, unix: now } = self.clock.now();
         let steady = self.of(tick);

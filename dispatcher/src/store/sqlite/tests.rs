@@ -1,4 +1,4 @@
-//! What only a store in a file promises; the rest is in `conformance`.
+//! Promises of a store in a file only; those of every store are in `conformance`.
 
 mod clocks;
 mod growth;
@@ -45,7 +45,7 @@ impl Folder {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("weir-store-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // A leftover of an earlier process with our number has no owner any more.
+        // A leftover of an earlier process with our process id.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -66,7 +66,7 @@ const WS: &str = "ws_acme";
 
 const NOW: UnixTime = UnixTime(1_790_000_000_000_000);
 
-/// Opens the database of a folder, which a test may do once at a time.
+/// Opens the database of a folder.
 fn open(folder: &Folder) -> Result<SqliteStore, OpenError> {
     opened(folder, no_hook())
 }
@@ -82,7 +82,7 @@ fn fresh() -> (Folder, SqliteStore) {
     (folder, store)
 }
 
-/// As [`fresh`], watched.
+/// As [`fresh`], with each statement reported to `watch`.
 fn watched(watch: &Watch) -> (Folder, SqliteStore) {
     let folder = Folder::new();
     let store = opened(&folder, watch.hook()).unwrap();
@@ -103,12 +103,12 @@ fn event(id: &str) -> NewEvent {
     }
 }
 
-/// Makes a named pipe, whose opening waits for its other end.
+/// Makes a named pipe; opening it blocks until its other end is opened.
 pub(crate) fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
 
-/// The result of work that might wait for ever, and must not.
+/// The result of work that must not block; fails the test if it does.
 pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new();
@@ -141,7 +141,7 @@ async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
     store.fetch(webhook, &[], 100_000).await.unwrap().ready.len()
 }
 
-/// Says a pragma on the writer's connection.
+/// Sets a pragma on the writer's connection.
 async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
     let limit_pages = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         session.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
@@ -240,7 +240,7 @@ async fn concurrent_writes_share_a_commit() {
     let room = store.writer.room_left();
     let webhook = webhook(&store).await;
     let commits = store.figures().await.unwrap().commits;
-    // While the writer is blocked, all others line up behind it.
+    // While the writer is blocked, all other calls queue behind it.
     let (release, released) = std::sync::mpsc::channel::<()>();
     let mut calls = JoinSet::new();
     let blocking = Arc::clone(&store);
@@ -325,7 +325,7 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         Err(rusqlite::Error::SqliteFailure(full, None).into())
     });
-    // The writer is blocked until the others have lined up behind it, in this order.
+    // The writer is blocked until the other calls are queued behind it, in this order.
     let (blocked, accepted, failed, ()) =
         tokio::join!(blocked, accept(&store, "evt_1"), fails, async {
             release.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! The write-ahead log: whose it is, how large it grows, when it is checkpointed.
+//! The write-ahead log (WAL): its checkpoints, its size limit, the database that it belongs to.
 
 pub(super) mod checkpointer;
 pub(super) mod limit;

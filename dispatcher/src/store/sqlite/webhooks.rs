@@ -1,4 +1,4 @@
-//! Webhooks: registered, read, changed, deleted, reactivated.
+//! Webhooks: creates, reads, changes, deletes and reactivates them.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const SECRETS: &str = "SELECT secret, secrets_before FROM webhooks WHERE id = ?1
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
     WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND deleted_up_to IS NULL";
 
-/// Registers a webhook, unless its workspace has as many as it may have.
+/// Registers a webhook, unless its workspace has the maximum.
 pub(super) fn create(
     session: &mut WriteSession,
     new: NewWebhook,
@@ -56,7 +56,7 @@ pub(super) fn create(
         .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
 }
 
-/// The number of the endpoint towards a URL, which it is given if it has none.
+/// The number of a URL's endpoint, which is created if there is none.
 fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     let known = conn
         .prepare_cached("SELECT id FROM endpoints WHERE url = ?1")?
@@ -72,14 +72,14 @@ fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     Ok(conn.last_insert_rowid())
 }
 
-/// Notes since when no webhook names an endpoint, where that is so.
-pub(super) fn leave(session: &WriteSession, endpoint: i64) -> rusqlite::Result<()> {
+/// Records since when an endpoint is unused, if no webhook names it.
+pub(super) fn mark_unused(session: &WriteSession, endpoint: i64) -> rusqlite::Result<()> {
     let sql = "UPDATE endpoints SET unused_since = ?2 WHERE id = ?1 AND unused_since IS NULL \
         AND NOT EXISTS (SELECT 1 FROM webhooks WHERE endpoint = ?1)";
     session.conn.prepare_cached(sql)?.execute((endpoint, at(session.steady.now()))).map(drop)
 }
 
-/// What is kept of a webhook's health.
+/// A webhook's health for its column.
 pub(super) fn json(health: &Health) -> Result<String, Fault> {
     serde_json::to_string(health).map_err(|error| Fault::Damaged(error.to_string()))
 }
@@ -129,7 +129,7 @@ pub(super) fn page(
     Ok(Page { items, next })
 }
 
-/// Changes a webhook, and gives it as it is then.
+/// Changes a webhook, and returns its new state.
 pub(super) fn change(
     session: &mut WriteSession,
     workspace: &str,
@@ -142,7 +142,7 @@ pub(super) fn change(
         let endpoint = endpoint(conn, &url)?;
         conn.prepare_cached("UPDATE webhooks SET endpoint = ?2 WHERE id = ?1")?
             .execute((id.0, endpoint))?;
-        leave(session, before.endpoint.0)?;
+        mark_unused(session, before.endpoint.0)?;
     }
     if let Some(events) = change.events {
         let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";
@@ -151,7 +151,7 @@ pub(super) fn change(
     load(conn, &session.sealer, id)
 }
 
-/// Gives a webhook another secret. Every one before it signs until its own overlap ends.
+/// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends.
 pub(super) fn rotate(
     session: &mut WriteSession,
     workspace: &str,
@@ -182,14 +182,14 @@ pub(super) fn rotate(
     Ok(made.map_or(Rotated::Absent, |made| Rotated::Webhook(Box::new(made))))
 }
 
-/// Deletes a webhook. What waits for it is dropped in steps, by a sweep.
+/// Deletes a webhook. `retention` drops its waiting deliveries in steps.
 pub(super) fn delete(
     session: &mut WriteSession,
     workspace: &str,
     id: WebhookId,
 ) -> Result<bool, Fault> {
     let Some(workspace) = rows::workspace_of(&session.conn, workspace)? else { return Ok(false) };
-    // What the sweep needs is the row; what it must never show again goes at once.
+    // The sweep needs the row; the secrets are removed at once.
     let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL \
         WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
     let newest = session.counters.deliveries_made;
@@ -211,7 +211,8 @@ pub(super) fn reactivate(
         return Ok(None);
     };
     let Some(paused_at) = webhook.paused_at else { return Ok(Some(webhook)) };
-    // However the clock was set: by `paused_total` the worker knows that this pause is over.
+    // At least 1 µs, however the clock was set: `paused_total` must change, so that updates from
+    // before the reactivation are ignored.
     let paused = now.since(paused_at).max(Duration::from_micros(1));
     let sql = "UPDATE webhooks SET paused_at = NULL, paused_total = :total, health = :health, \
         look_at = NULL, probing = 0, reordering = 1 WHERE id = :id";
@@ -223,7 +224,7 @@ pub(super) fn reactivate(
     load(&session.conn, &session.sealer, id)
 }
 
-/// Those of a workspace that are not deleted.
+/// The webhooks of a workspace that are not deleted.
 pub(super) fn alive(conn: &Connection, workspace: i64) -> rusqlite::Result<Vec<i64>> {
     let sql = "SELECT id FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
     conn.prepare_cached(sql)?.query_map([workspace], |row| row.get(0))?.collect()

@@ -36,20 +36,20 @@ use crate::store::sqlite::schema;
 use crate::store::sqlite::wal::checkpointer::Checkpointer;
 use crate::store::sqlite::wal::{limit, owner};
 use crate::store::sqlite::writer::counters::{Counters, Shown};
-use crate::store::sqlite::writer::queue::{Line, Size};
+use crate::store::sqlite::writer::queue::{Size, TaskQueue};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::writer::task::{Submitted, Task, caught};
 
-/// What may wait for the writer; a second's work, at the least.
+/// Calls that may wait for the writer: at least a second of work.
 const WAITING_MAX: usize = 4_096;
 
-/// A batch is committed after so many, whatever else waits.
+/// Calls in a batch, at most.
 const BATCH_MAX: usize = 1_024;
 
-/// No answer is delayed longer than this for the sake of those behind.
+/// A batch accepts further calls for this long, so that it delays no answer for longer.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
-/// After so long without work the WAL is checkpointed.
+/// The WAL is checkpointed after this time without work.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 enum Call {
@@ -57,7 +57,7 @@ enum Call {
     End(oneshot::Sender<Result<(), StoreError>>),
 }
 
-/// The way to the writer.
+/// A handle to the writer thread.
 pub(super) struct Writer {
     calls: Option<mpsc::Sender<Call>>,
     room: Arc<Semaphore>,
@@ -87,14 +87,14 @@ impl Writer {
                         &[("cause", cause.into())],
                     );
                 }
-                // Another process may come in only now that the connection is closed.
+                // Only now, with the connection closed, may another process open the database.
                 drop(lock);
             })?;
         writer.thread = Some(thread);
         Ok(writer)
     }
 
-    /// The way to a thread that does not run yet.
+    /// The handle, and a thread that does not run yet.
     fn over(session: WriteSession) -> (Self, Thread) {
         let (calls, inbox) = mpsc::channel();
         let room = Arc::new(Semaphore::new(WAITING_MAX));
@@ -107,13 +107,13 @@ impl Writer {
             thread: None,
         };
         let written = session.counters;
-        let (checkpointer, line, ending, checkpointed) = (None, Line::new(), None, true);
+        let (checkpointer, tasks, ending, checkpointed) = (None, TaskQueue::new(), None, true);
         let thread = Thread {
             checkpointer,
             written,
             session,
             inbox,
-            line,
+            tasks,
             room,
             shown,
             ending,
@@ -122,12 +122,12 @@ impl Writer {
         (writer, thread)
     }
 
-    /// What was there after the last commit.
+    /// The counters after the last commit.
     pub(super) fn shown(&self) -> &Shown {
         &self.shown
     }
 
-    /// Has small work done, waiting for room if there is none.
+    /// Runs small work; waits while the queue is full.
     pub(super) async fn run<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -136,19 +136,19 @@ impl Writer {
         self.run_sized(Size::Small, work).await
     }
 
-    /// Has work done, waiting for room if there is none.
+    /// Runs work; waits while the queue is full.
     pub(super) async fn run_sized<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
         let room = self.room.acquire().await.map_err(|_| closed())?;
-        // The writer gives it back once it does the work.
+        // The writer returns the permit when it starts the work.
         room.forget();
         self.submit(size, work).await
     }
 
-    /// Queues work, or fails if the queue is full.
+    /// Runs work, or fails if the queue is full.
     pub(super) async fn try_run<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -177,7 +177,7 @@ impl Writer {
         calls.send(call).map_err(|_| closed())
     }
 
-    /// Accepts no further work, finishes the queue, and records a clean shutdown.
+    /// Refuses further work, finishes the queue, and records a clean shutdown.
     pub(super) async fn end(&self) -> Result<(), StoreError> {
         self.room.close();
         let (answer, answered) = oneshot::channel();
@@ -188,7 +188,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Without a way to it the thread ends after the batch that it is in.
+        // The thread ends once the channel is closed and its queue is empty.
         self.calls = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -202,25 +202,25 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// The answer to calls that come after the end.
+/// The error of calls after the end.
 pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("it was closed".into())
 }
 
 struct Thread {
-    /// Checkpoints beside us; without it SQLite does so within commits.
+    /// `None` in simulations: SQLite checkpoints within commits.
     checkpointer: Option<Checkpointer>,
     session: WriteSession,
     inbox: Receiver<Call>,
     /// Received calls that wait.
-    line: Line<Box<dyn Task>>,
+    tasks: TaskQueue<Box<dyn Task>>,
     room: Arc<Semaphore>,
     shown: Arc<Shown>,
     /// The counters as they are on disk.
     written: Counters,
-    /// The caller that waits for the end, once there is one.
+    /// The caller of [`Writer::end`], once there is one.
     ending: Option<oneshot::Sender<Result<(), StoreError>>>,
-    /// Whether the WAL has been checkpointed since the last of them.
+    /// Whether the WAL was checkpointed since the last change.
     checkpointed: bool,
 }
 
@@ -243,7 +243,7 @@ impl Thread {
     /// Executes one batch; returns whether there was any work.
     fn work_once(&mut self) -> bool {
         self.queue_received();
-        let Some((first, size)) = self.line.first() else { return false };
+        let Some((first, size)) = self.tasks.first() else { return false };
         self.batch(first, size);
         true
     }
@@ -257,22 +257,22 @@ impl Thread {
 
     fn queue(&mut self, call: Call) {
         match call {
-            Call::Task(task, size) => self.line.push(task, size),
+            Call::Task(task, size) => self.tasks.push(task, size),
             Call::End(answer) => self.ending = Some(answer),
         }
     }
 
     fn end(mut self, answer: oneshot::Sender<Result<(), StoreError>>) {
-        // What was handed over before the end was announced is still done.
+        // Finishes the calls that were queued before the end.
         while self.work_once() {}
         self.checkpointed = false;
-        let ended = self.note_the_end();
+        let ended = self.record_clean_shutdown();
         self.checkpoint();
         drop(self);
         let _ = answer.send(ended.map_err(|fault| fault.store_error()));
     }
 
-    fn note_the_end(&mut self) -> Result<(), Fault> {
+    fn record_clean_shutdown(&mut self) -> Result<(), Fault> {
         let WriteSession { conn, counters, steady, clock, .. } = &mut self.session;
         counters.steady = (steady.now(), clock.now().unix);
         let change = conn.unchecked_transaction()?;
@@ -286,37 +286,37 @@ impl Thread {
         let changes = self.session.conn.total_changes();
         let mut answers: Vec<(Box<dyn Task>, Result<(), StoreError>)> = Vec::new();
         let mut next = Some(first);
-        let mut went = self.session.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
+        let mut result = self.session.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         while let Some(mut task) = next.take() {
             self.room.add_permits(1);
-            let done = if went.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
+            let done = if result.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
             let own = done.unwrap_or_else(|fault| {
-                went = Err(fault);
+                result = Err(fault);
                 Ok(())
             });
             answers.push((task, own));
             let late = self.session.clock.now().tick.since(began) >= BATCH_TIME_MAX;
-            if went.is_ok() && !late && size == Size::Small && answers.len() < BATCH_MAX {
+            if result.is_ok() && !late && size == Size::Small && answers.len() < BATCH_MAX {
                 self.queue_received();
-                next = self.line.small();
+                next = self.tasks.small();
             }
         }
-        let went = went.and_then(|()| self.commit(changes)).map_err(|fault| self.undo(&fault));
+        let result = result.and_then(|()| self.commit(changes)).map_err(|fault| self.undo(&fault));
         for (task, own) in answers {
-            task.answer(went.clone().and(own));
+            task.answer(result.clone().and(own));
         }
         self.checkpointer.iter_mut().for_each(|one| one.committed(&self.session.conn));
         let now = self.session.clock.now().tick;
-        // Of two that copy at one time, one fails.
+        // Of two checkpoints at the same time, one would fail.
         let copied = || self.checkpointer.iter_mut().for_each(Checkpointer::wait);
         self.session.wal.keep(&self.session.conn, now, copied);
     }
 
-    /// Does one task. An error of its own is its own answer; an error of the
-    /// disk is that of the whole batch.
+    /// Runs one task. The inner error fails this task only; the outer one, of the disk, fails the
+    /// whole batch.
     ///
-    /// Within a savepoint SQLite keeps a copy of every page as it was. Large work is alone in its
-    /// transaction, and needs none: the transaction itself is undone.
+    /// Within a savepoint SQLite copies every page before it changes. Large work is alone in its
+    /// transaction and needs none: the transaction itself is rolled back.
     fn work(&mut self, task: &mut dyn Task, size: Size) -> Result<Result<(), StoreError>, Fault> {
         let counters = self.session.counters;
         let [before, after, undo, redo] = match size {
@@ -360,7 +360,7 @@ impl Thread {
 
     fn undo(&mut self, fault: &Fault) -> StoreError {
         self.session.counters = self.written;
-        // Some errors have undone everything already.
+        // After some errors SQLite has rolled back already.
         if !self.session.conn.is_autocommit() {
             let _ = self.session.conn.execute_batch("ROLLBACK");
         }
@@ -380,7 +380,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Checkpoints the WAL and empties it, unless it is read.
+    /// Checkpoints the WAL and truncates it, unless it is read.
     fn checkpoint(&mut self) {
         if !std::mem::replace(&mut self.checkpointed, true) {
             self.checkpointer.iter_mut().for_each(Checkpointer::wait);
@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     impl Writer {
-        /// Leaves no room, as if so much waited; returns how much there was.
+        /// Removes all permits, as if the queue were full; returns how many there were.
         pub(in crate::store::sqlite) fn use_all_room(&self) -> usize {
             self.room.forget_permits(WAITING_MAX)
         }

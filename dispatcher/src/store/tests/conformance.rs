@@ -1,7 +1,7 @@
-//! What every store has to keep to: one function for each promise of [`Store`]'s documentation.
+//! Tests that every store must pass: one function for each promise in [`Store`]'s documentation.
 //!
-//! A store is handed in new and empty, one for each promise. Not here: what only one kind of
-//! store promises (files, locks, disks that are full).
+//! Each runs on a new, empty store. Not here: promises of one kind of store (files, locks, full
+//! disks).
 
 mod attempts;
 mod deliveries;
@@ -26,12 +26,12 @@ use crate::domain::webhook::{Webhook, WebhookUpdate};
 use crate::store::Store;
 use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook};
 
-/// A promise, kept or broken.
+/// The test of a promise; panics if it is broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! promises {
     ($($group:ident :: $name:ident),+ $(,)?) => {
-        /// All of them.
+        /// All promises, by name.
         const PROMISES: &[(&str, Promise)] =
             &[$((stringify!($name), |store| Box::pin($group::$name(store)))),+];
     };
@@ -100,10 +100,10 @@ promises! {
     upkeep::a_closed_store_does_nothing_more,
 }
 
-/// Holds a store to all promises; `make` makes a new and empty one, and what keeps it alive.
+/// Tests all promises; `make` returns a new, empty store, and a value that is dropped after it.
 pub(crate) async fn all<K>(make: impl Fn() -> (K, Arc<dyn Store>)) {
     for (name, promise) in PROMISES {
-        // Shown where the test fails: the promise that was broken.
+        // Shown if the test fails: the broken promise.
         println!("{name}");
         let (_kept, store) = make();
         promise(&*store).await;
@@ -114,7 +114,7 @@ const WS: &str = "ws_acme";
 const OTHER_WS: &str = "ws_other";
 const URL: &str = "https://hooks.example.com/in";
 
-/// Some time in 2026, and so many seconds.
+/// A time in 2026, `seconds` later.
 fn t(seconds: u64) -> UnixTime {
     UnixTime((1_790_000_000 + seconds) * 1_000_000)
 }
@@ -146,7 +146,7 @@ async fn webhook_of(store: &dyn Store, workspace: &str, url: &str) -> Webhook {
     }
 }
 
-/// A new user of [`WS`].
+/// An event of [`WS`]: a user was created.
 fn event(id: &str) -> NewEvent {
     NewEvent {
         id: id.into(),
@@ -157,7 +157,7 @@ fn event(id: &str) -> NewEvent {
     }
 }
 
-/// What came of accepting: which are new, and what waits.
+/// Accepts events; returns which are new, and the new deliveries.
 async fn accept(
     store: &dyn Store,
     events: Vec<NewEvent>,
@@ -169,14 +169,14 @@ async fn accept(
     }
 }
 
-/// One event for one webhook.
+/// Accepts one event, for which there is one webhook.
 async fn arrival(store: &dyn Store, id: &str, now: UnixTime) -> Arrival {
     let (_, mut arrivals) = accept(store, vec![event(id)], now).await;
     assert_eq!(arrivals.len(), 1, "{id}");
     arrivals.remove(0)
 }
 
-/// An attempt that started then and took a second.
+/// A record of an attempt that started at `started_at` and took a second.
 fn ended(
     webhook: &Webhook,
     delivery: DeliveryId,
@@ -204,7 +204,7 @@ async fn record(store: &dyn Store, ended: Vec<AttemptRecord>) {
     store.record(ended, Vec::new(), Vec::new()).await.unwrap();
 }
 
-/// An event that has ended so, at `now`, for the one webhook that subscribed to it.
+/// Accepts an event for one webhook, and records the attempt that ends it.
 async fn over(
     store: &dyn Store,
     webhook: &Webhook,
@@ -217,7 +217,7 @@ async fn over(
     arrival.ready.id
 }
 
-fn fared(webhook: &Webhook) -> WebhookUpdate {
+fn webhook_update(webhook: &Webhook) -> WebhookUpdate {
     WebhookUpdate {
         webhook: webhook.id,
         paused_total: webhook.paused_total,
@@ -230,7 +230,7 @@ fn fared(webhook: &Webhook) -> WebhookUpdate {
 }
 
 async fn pause(store: &dyn Store, webhook: &Webhook, at: UnixTime) {
-    let paused = WebhookUpdate { paused_at: Some(at), ..fared(webhook) };
+    let paused = WebhookUpdate { paused_at: Some(at), ..webhook_update(webhook) };
     store.record(Vec::new(), vec![paused], Vec::new()).await.unwrap();
 }
 
@@ -247,7 +247,7 @@ async fn delivery(store: &dyn Store, id: DeliveryId) -> Delivery {
     store.delivery(WS, id).await.unwrap().expect("it was stored").0
 }
 
-/// The webhooks that have work, and when the first of it is due: page by page, a few to each.
+/// The webhooks that have work, and when their first delivery is due; reads small pages.
 async fn queues(store: &dyn Store) -> Vec<(WebhookId, Option<UnixTime>)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -260,7 +260,7 @@ async fn queues(store: &dyn Store) -> Vec<(WebhookId, Option<UnixTime>)> {
     }
 }
 
-/// A step that drops what ended before these times, of what is dropped as delivered or given up.
+/// One sweep, with retentions that drop deliveries that ended before these times.
 async fn sweep(
     store: &dyn Store,
     delivered_before: UnixTime,
@@ -272,7 +272,7 @@ async fn sweep(
     store.sweep(delivered, failed, now, limit).await.unwrap()
 }
 
-/// The identifiers of the events on the first page that a filter gives.
+/// The identifiers of the events on the first page that matches a filter.
 async fn listed(store: &dyn Store, filter: Filter) -> Vec<String> {
     let page = store.deliveries(WS, &filter, None, 100).await.unwrap();
     page.items.iter().map(|one| one.event_id.to_string()).collect()

@@ -1,4 +1,4 @@
-//! What becomes of a delivery whose reused connection has died: it is sent once more, on a new one.
+//! A delivery whose reused connection was closed is sent again once, on a new connection.
 
 use crate::worker::tests::stories::{FAST, SLOW};
 use crate::worker::tests::*;
@@ -10,7 +10,7 @@ async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_
     stage.receiver.hangs_up.store(true, Ordering::SeqCst);
     stage.start().await;
     let ids = stage.events(4).await;
-    // Three are delivered with five starts; the sixth is swallowed, and a seventh has no place.
+    // Five starts deliver three; the sixth gets no response, and the rate limit refuses a seventh.
     stage.rate_limited(&webhook, &ids[3..]).await;
     assert_eq!(stage.receiver.events(), ["evt_1", "evt_2", "evt_2", "evt_3", "evt_3", "evt_4"]);
     until("all six starts are written", async || {
@@ -46,7 +46,7 @@ async fn a_second_dead_connection_is_the_receivers_failure() {
         })
         .await;
     }
-    // From now on it closes every connection without a word.
+    // From now on the receiver closes every connection without a response.
     stage.receiver.drops.store(true, Ordering::SeqCst);
     let last = stage.event().await;
     until("the second start is an attempt", async || {

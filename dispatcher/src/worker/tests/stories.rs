@@ -1,9 +1,9 @@
-//! The promises: nothing lost, nothing twice, the pace kept, whatever fails in between.
+//! Kills and failing writes lose no delivery, and cause no starts beyond the rate limit.
 
 use crate::mailbox::Mailbox;
 use crate::worker::tests::*;
 
-/// Six a minute, one at a time.
+/// A rate limit of six a minute, which allows one attempt in flight.
 pub(super) const SLOW: &str = r#"
 [egress]
 requests = 6
@@ -12,7 +12,7 @@ allow_networks = ["127.0.0.0/8"]
 ports = []
 "#;
 
-/// As many as come.
+/// A rate limit that no test reaches.
 pub(super) const FAST: &str = r#"
 [egress]
 requests = 4_000
@@ -34,7 +34,7 @@ async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
     until("writing fails", async || stage.failures() > 0).await;
     for _ in 0..5 {
         let before = stage.failures();
-        // Neither time nor a new look at the webhook frees what is not on disk.
+        // Neither time nor another read of the webhook releases a slot whose result is not stored.
         stage.state.mailbox.changed(webhook.id);
         stage.turn(MINUTE).await;
         until("it is tried again", async || {
@@ -64,7 +64,7 @@ async fn the_pace_is_kept_after_a_kill_and_a_stop() {
     stage.receiver.block();
     let waiting = stage.events(20).await;
     stage.received(3).await;
-    // Two are on disk, one was under way and leaves no trace.
+    // Two starts are on disk; the third is in flight, and leaves no record.
     until("two are written", async || stage.store.starts_since(START).await.unwrap().len() == 2)
         .await;
     stage.kill().await;
@@ -72,7 +72,7 @@ async fn the_pace_is_kept_after_a_kill_and_a_stop() {
     stage.start().await;
     stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6);
-    // This one ends in order, but what it has not seen still counts.
+    // This shutdown is clean, but the unrecorded starts before it still count.
     assert_eq!(stage.stop().await, Drained::Yes);
     stage.start().await;
     stage.rate_limited(&webhook, &waiting).await;
@@ -92,7 +92,7 @@ async fn the_pace_is_kept_after_repeated_kills() {
     let webhook = stage.webhook().await;
     stage.receiver.block();
     let waiting = stage.events(3).await;
-    // Each leaves one start that is not on disk.
+    // Each process leaves one start without a record.
     for kills in 1..=6 {
         stage.start().await;
         stage.received(kills).await;
@@ -113,7 +113,7 @@ async fn events_that_arrive_while_their_webhook_is_changed_are_delivered() {
     stage.start().await;
     const ROUNDS: u32 = 100;
     for round in 0..ROUNDS {
-        // They are one commit or two, in this order or the other; and are reported in any.
+        // Event and change are one commit or two, and are committed and reported in any order.
         let (store, worker) = (stage.store.clone(), stage.state.mailbox.clone());
         let (now, id) = (stage.clock.now().unix, webhook.id);
         let mut both = JoinSet::new();
@@ -133,7 +133,7 @@ async fn events_that_arrive_while_their_webhook_is_changed_are_delivered() {
     assert_eq!(different.len(), ROUNDS as usize);
 }
 
-/// A webhook that has failed for 40 minutes, of 60 after which it is paused.
+/// A webhook that has failed for 40 minutes; it is paused after 60.
 async fn failed_for_40_minutes() -> (Stage, Webhook) {
     let health = "[health]\nwarn_for = \"30m\"\npause_after = \"1h\"\n\
         [retry]\ndelays = [\"20m\", \"20m\", \"5h\"]\n\
@@ -184,7 +184,7 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
         stage.failures() > 0
     })
     .await;
-    // Its queue is forgotten: it has nothing to do.
+    // Its queue is idle, and is evicted.
     for _ in 0..5 {
         stage.turn(MINUTE).await;
     }
@@ -225,14 +225,14 @@ async fn an_attempt_across_a_clock_jump_is_not_counted_and_its_start_is_on_disk(
     stage.receiver.block();
     let id = stage.event().await;
     stage.received(1).await;
-    // To the timer of the attempt we have stood still for a minute.
+    // For the attempt's timer, the process was suspended for a minute.
     stage.clock.advance(MINUTE);
     let started = async || stage.store.starts_since(START).await.unwrap().len();
     until("its start is written", async || started().await == 1).await;
     assert_eq!(stage.state(id).await, (DeliveryState::Waiting, 0));
 }
 
-/// A webhook that was reactivated a moment ago, with so many deliveries waiting.
+/// A webhook that was just reactivated, with `waiting` deliveries.
 async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<DeliveryId>) {
     let made = stage.webhook().await;
     let ids = stage.events(waiting).await;
@@ -259,7 +259,7 @@ async fn one_probe_is_retried_until_it_succeeds_and_then_all_are_sent_in_order()
     stage.start().await;
     stage.received(1).await;
     until("it fails", async || stage.state(ids[0]).await.1 == 1).await;
-    // What arrives in the meantime waits as well; and a restart changes nothing.
+    // A delivery that arrives during probing waits as well, also after a restart.
     stage.event().await;
     stage.kill().await;
     stage.start().await;
@@ -305,10 +305,10 @@ async fn deliveries_beyond_the_mailboxs_memory_are_sent_too() {
     for room in [0, 2_000] {
         let mut stage = Stage::new(FAST).await;
         stage.webhook().await;
-        stage.start_over(Mailbox::with_room(room)).await;
+        stage.start_with(Mailbox::with_room(room)).await;
         let first = stage.events(40).await;
         stage.received(40).await;
-        // One that is known, and one that is not.
+        // The worker has the first webhook in memory, and has not read the second.
         stage.webhook().await;
         stage.events(40).await;
         until("all are delivered", async || {

@@ -1,11 +1,11 @@
-//! Reads along in a chunked body, for what Pingora does not refuse (RFC 9112, 7.1).
+//! Checks a chunked body as it arrives, for what Pingora does not refuse (RFC 9112, 7.1).
 //!
-//! Pingora takes a line without a digit for the last chunk, and any byte in an extension or a
-//! trailer. Where two parsers see two ends of a body, the rest is the next request to one of them.
+//! Pingora accepts a size line without a digit as the last chunk, and any byte in an extension or
+//! a trailer. Where two parsers see different ends of a body, one reads the rest as a request.
 //!
-//! Invariant: a body that is over stays so, and one that is broken too, with its connection.
+//! Invariant: a body that has ended stays so; after a malformed one the connection is not read.
 //!
-//! Not here: who is told of it (`proxy`), how long a body may take (`proxy`).
+//! Not here: how a malformed body is refused, and how long a body may take (both `proxy`).
 
 use std::io;
 use std::sync::PoisonError;
@@ -15,17 +15,17 @@ use pingora_core::protocols::http::v1::server::HttpSession;
 
 use crate::edge::connection::Connection;
 
-/// A chunk's size with its extensions, or one trailer: what Pingora takes of the former.
+/// The longest size line with extensions, or trailer line: Pingora's limit of the former.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Digits of a size: what Pingora takes, and a number has room for.
+/// Hexadecimal digits of a size: Pingora's limit, and as many as fit a `u64`.
 const DIGITS_MAX: usize = 16;
 
-/// How far a body has been read.
+/// The progress of a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     state: State,
-    /// The beginning of a line whose end has not come.
+    /// The start of a line whose end has not arrived.
     line: Vec<u8>,
 }
 
@@ -35,10 +35,10 @@ enum State {
     Data {
         left: u64,
     },
-    /// The line end behind the data.
+    /// The line end after the data.
     DataEnd,
     Trailer,
-    /// Nothing more belongs to it; so is what never was a chunked body.
+    /// The body has ended, or the request has no chunked body.
     #[default]
     Over,
     Broken,
@@ -53,7 +53,7 @@ impl Chunks {
         self.state == State::Broken
     }
 
-    /// Reads on.
+    /// Reads the next bytes.
     pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !matches!(self.state, State::Over | State::Broken) {
             if let State::Data { left } = &mut self.state {
@@ -79,7 +79,7 @@ impl Chunks {
     }
 }
 
-/// What follows a line, which ends with its line feed.
+/// The state after a line, which includes its line feed.
 fn after(state: State, line: &[u8]) -> State {
     let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
     let Some(line) = line.strip_suffix(b"\r\n").filter(|line| line.iter().all(is_text)) else {
@@ -98,7 +98,7 @@ fn after(state: State, line: &[u8]) -> State {
     }
 }
 
-/// The size that a line says, whose extensions mean nothing to us but must be some.
+/// The size in a line. Its extensions are ignored, but must be well-formed.
 fn size(line: &[u8]) -> Option<u64> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, extensions) = line.split_at_checked(digits)?;
@@ -123,21 +123,21 @@ fn are_extensions(mut rest: &[u8]) -> bool {
     true
 }
 
-/// What stands behind blanks.
+/// The text after leading blanks.
 fn blank(text: &[u8]) -> &[u8] {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let count = text.iter().take_while(|byte| is_blank(byte)).count();
     text.get(count..).unwrap_or_default()
 }
 
-/// What stands behind a token.
+/// The text after a leading token.
 fn token(text: &[u8]) -> Option<&[u8]> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let count = text.iter().take_while(|byte| is_part(byte)).count();
     text.get(count..).filter(|_| count > 0)
 }
 
-/// What stands behind a quoted string.
+/// The text after a leading quoted string.
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     let mut rest = text.strip_prefix(b"\"")?;
     loop {
@@ -155,7 +155,7 @@ fn is_field(line: &[u8]) -> bool {
 }
 
 impl Connection {
-    /// Begins to read along where a request has a chunked body, of which some came with the head.
+    /// Starts to check a chunked body, with the part of it that was read with the head.
     pub(super) fn watch_body(&self, session: &HttpSession) {
         if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
             return;
@@ -165,20 +165,20 @@ impl Connection {
         chunks.read(self.beyond_head(session));
     }
 
-    /// What was read with a head, and is behind it.
+    /// The bytes after a head that were read with it.
     pub(super) fn beyond_head(&self, session: &HttpSession) -> &[u8] {
         let head = session.get_headers_raw_bytes().len() as u64;
         let beyond = usize::try_from(self.head.bytes.saturating_sub(head)).unwrap_or(usize::MAX);
         self.early.get(self.early.len().saturating_sub(beyond)..).unwrap_or_default()
     }
 
-    /// Whether what came in the place of a chunked body is none.
+    /// Whether the chunked body is malformed.
     #[must_use]
     pub fn has_broken_body(&self) -> bool {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).are_broken()
     }
 
-    /// Behind a malformed body the start of the next request is unknown.
+    /// Fails after a malformed body: where the next request starts is unknown.
     pub(super) fn refuse_to_read_on(&mut self) -> io::Result<()> {
         if self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).are_broken() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunked body"));
@@ -191,7 +191,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// How a body ends that comes whole, and one that comes byte by byte.
+    /// The state after a body, which is the same if it arrives whole or byte by byte.
     fn read(body: &str) -> State {
         let [mut whole, mut bytes] = [(); 2].map(|()| Chunks::default());
         whole.begin();

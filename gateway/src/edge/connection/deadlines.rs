@@ -1,4 +1,4 @@
-//! How long a connection is waited for, and how much it may take.
+//! Times a connection: idle, reading a head, silent in a tunnel, not reading what we write.
 
 use std::future::Future;
 use std::io;
@@ -13,82 +13,82 @@ use crate::edge::connection::Connection;
 use crate::edge::connection::request_line::Phase;
 use crate::response::refusal::Refusal;
 
-/// What a connection may take.
+/// The limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// A whole request head.
+    /// Time for a whole request head.
     pub head_timeout: Duration,
     /// Bytes of a request head.
     pub head_bytes_max: u64,
-    /// Without a request.
+    /// Time without a request.
     pub idle_timeout: Duration,
-    /// Between two writes that the client takes anything of.
+    /// Time in which the client reads none of the pending bytes.
     pub write_timeout: Duration,
 }
 
-/// For how long nothing may pass, either way, where protocols are switched: Pingora times each
-/// way alone, and would end a tunnel in which one side only listens.
+/// Limits the time without a byte in either direction, where protocols are switched: Pingora times
+/// each direction alone, and would end a tunnel in which one side only listens.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    /// In microseconds; 0 is for ever.
+    /// In microseconds; 0 is no limit.
     max: AtomicU64,
-    /// When something passed last.
+    /// When the last byte passed.
     from: AtomicU64,
-    is_over: AtomicBool,
+    is_exceeded: AtomicBool,
 }
 
 impl Silence {
-    /// Bears `max` from `now` on.
-    pub(super) fn bear(&self, max: Duration, now: Tick) {
+    /// Allows silence of up to `max`, from `now` on.
+    pub(super) fn allow(&self, max: Duration, now: Tick) {
         self.from.store(now.0, Ordering::Relaxed);
         let max = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);
         self.max.store(max, Ordering::Relaxed);
-        self.is_over.store(false, Ordering::Relaxed);
+        self.is_exceeded.store(false, Ordering::Relaxed);
     }
 
-    /// Whether there is any to be timed.
+    /// Whether silence is limited.
     pub(super) fn is_timed(&self) -> bool {
         self.max.load(Ordering::Relaxed) > 0
     }
 
-    /// Something has passed.
-    pub(super) fn broken(&self, now: Tick) {
+    /// Restarts the time: bytes have passed.
+    pub(super) fn restart(&self, now: Tick) {
         self.from.store(now.0, Ordering::Relaxed);
     }
 
-    /// When it will have been too long.
+    /// When the silence exceeds its maximum.
     pub(super) fn ends(&self) -> Option<Tick> {
         let max = Duration::from_micros(self.max.load(Ordering::Relaxed));
         self.is_timed().then(|| Tick(self.from.load(Ordering::Relaxed)).plus(max))
     }
 
-    /// Takes note that it was too long.
-    pub(super) fn end(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+    /// Records that the maximum was exceeded.
+    pub(super) fn set_exceeded(&self) {
+        self.is_exceeded.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was too long.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    /// Whether the maximum was exceeded.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.is_exceeded.load(Ordering::Relaxed)
     }
 }
 
 impl Connection {
-    /// Takes note that something has passed.
+    /// Records that bytes have passed.
     pub(super) fn note_passage(&self) {
         if self.silence.is_timed() {
-            self.silence.broken(self.clock.now().tick);
+            self.silence.restart(self.clock.now().tick);
         }
     }
 
-    /// While there is nothing to read: whether the wait has been too long, and if not, an alarm.
+    /// For a read that would wait: ready once the phase's deadline has passed, else sets a timer.
     pub(super) fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Refusal>> {
         let now = self.clock.now().tick;
         let (deadline, refusal) = match self.phase() {
             Phase::Request => {
                 let Some(ends) = self.silence.ends() else { return Poll::Pending };
                 ready!(self.poll_alarm(cx, now, ends));
-                self.silence.end();
+                self.silence.set_exceeded();
                 return Poll::Ready(None);
             }
             Phase::Idle => {
@@ -106,35 +106,35 @@ impl Connection {
         self.poll_alarm(cx, now, deadline).map(|()| refusal)
     }
 
-    /// Whether `deadline` has come; if not, the task is woken when it has.
+    /// Ready once `deadline` has passed; until then a timer wakes the task.
     fn poll_alarm(&mut self, cx: &mut Context<'_>, now: Tick, deadline: Tick) -> Poll<()> {
         if now >= deadline {
             return Poll::Ready(());
         }
         let set = || (deadline, Box::pin(tokio::time::sleep(deadline.since(now))));
         let (fires_at, alarm) = self.alarm.get_or_insert_with(set);
-        // An alarm that goes off early is set anew; one that would go off late is moved.
+        // A timer that fires early is set again; one that would fire late is moved.
         while *fires_at > deadline || alarm.as_mut().poll(cx).is_ready() {
             (*fires_at, *alarm) = set();
         }
         Poll::Pending
     }
 
-    /// What came of a write: a client that has taken nothing for too long is given up. What TLS
-    /// accepts while its socket takes nothing has not been taken.
+    /// Checks the result of a write: fails once the client has read nothing for `write_timeout`.
+    /// Bytes that TLS buffers while its socket accepts none count as unread.
     pub(super) fn poll_progress<T>(
         &mut self,
         cx: &mut Context<'_>,
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         let is_ready = wrote.is_ready();
-        let has_left = is_ready && !self.socket.has_unsent();
+        let is_sent = is_ready && !self.socket.has_unsent();
         let taken_before = mem::replace(&mut self.taken, self.socket.taken());
-        if has_left || self.taken != taken_before {
+        if is_sent || self.taken != taken_before {
             self.stalled_from = None;
             self.note_passage();
         }
-        if has_left {
+        if is_sent {
             return wrote;
         }
         let now = self.clock.now().tick;

@@ -1,8 +1,8 @@
-//! Sends what is left to be sent, and takes leave.
+//! Writes pending bytes, and closes the connection.
 //!
-//! Invariant: every wait here ends when the client has taken nothing for `write_timeout`.
+//! Invariant: every wait here ends once the client has read nothing for `write_timeout`.
 //!
-//! Not here: how long a client may take (`deadlines`).
+//! Not here: timing the client (`deadlines`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
 use crate::edge::connection::Connection;
-use crate::edge::connection::response_head::last_words;
+use crate::edge::connection::response_head::closing_response;
 use crate::response::refusal::Refusal;
 
 impl Connection {
-    /// Writes what is held back, and our last words, as far as the socket takes them.
+    /// Writes all pending bytes, our own response included, as far as the socket accepts them.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.outgoing.append(&mut pending.answer);
-        if let Some(farewell) = &mut self.farewell {
-            self.outgoing.append(farewell);
+        if let Some(final_response) = &mut self.final_response {
+            self.outgoing.append(final_response);
         }
         while !self.outgoing.is_empty() {
             let wrote = Pin::new(&mut self.socket).poll_write(cx, &self.outgoing);
@@ -31,7 +31,7 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what is held back and then `bytes`, of which it says how many went.
+    /// Writes pending bytes and then `bytes`. Returns how many of `bytes` were written.
     pub(super) fn poll_pass(
         &mut self,
         cx: &mut Context<'_>,
@@ -51,8 +51,8 @@ impl Connection {
         self.poll_progress(cx, wrote)
     }
 
-    /// Sends what TLS has taken and the socket has not, as far as it takes it now: Pingora flushes
-    /// a body of known length only at its end, and may wait long for what comes before that.
+    /// Sends what TLS has buffered, as far as the socket accepts it now: Pingora flushes a body of
+    /// known length only at its end, and may wait long for the rest of it.
     pub(super) fn push(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if !self.socket.has_unsent() {
             return Ok(());
@@ -63,32 +63,32 @@ impl Connection {
         }
     }
 
-    /// Sends what is left, and says that nothing follows.
+    /// Closes our side, after TLS has sent what it has buffered.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
         self.poll_progress(cx, ended)
     }
 
-    /// Makes a refusal the last response, unless there is one already.
-    pub(super) fn part_with(&mut self, refusal: &Refusal) {
-        if self.farewell.is_none() {
+    /// Makes a refusal the last response, unless one is set already.
+    pub(super) fn set_final_response(&mut self, refusal: &Refusal) {
+        if self.final_response.is_none() {
             self.refusals.with_label_values(&[refusal.reason()]).inc();
-            self.farewell = Some(last_words(refusal));
+            self.final_response = Some(closing_response(refusal));
         }
     }
 
-    /// Answers in our own words, and ends the connection.
-    pub(super) fn part(
+    /// Sends pending bytes and `refusal`, then fails, on which Pingora drops the connection.
+    pub(super) fn poll_fail(
         &mut self,
         cx: &mut Context<'_>,
         refusal: Option<Refusal>,
     ) -> Poll<io::Result<()>> {
         if let Some(refusal) = refusal {
-            self.part_with(&refusal);
+            self.set_final_response(&refusal);
         }
         ready!(self.poll_send(cx))?;
         if self.socket.is_secure() {
-            // What TLS keeps would be lost, and an end without its word would be a cut.
+            // Otherwise buffered bytes are lost, and an end without close_notify is a truncation.
             ready!(self.poll_end(cx))?;
         }
         Poll::Ready(Err(io::Error::new(

@@ -1,10 +1,10 @@
-//! Follows the frames of a WebSocket in one direction (RFC 6455, 5.2), to know where none begins.
+//! Follows the frames of a WebSocket in one direction (RFC 6455, 5.2) to find where they end.
 //!
-//! Invariant: after bytes that are no frames nothing is a boundary any more.
+//! Invariant: after bytes that are not frames no boundary is reported.
 //!
-//! Not here: what is done at a boundary (`connection::tunnel`), what the frames say.
+//! Not here: what happens at a boundary (`connection::tunnel`), payloads.
 
-/// The longest head of a frame: two bytes, a length of eight, a mask of four.
+/// The longest frame header: two bytes, eight of length, four of mask.
 const HEAD_BYTES_MAX: usize = 14;
 
 const CLOSE: u8 = 8;
@@ -28,9 +28,9 @@ enum State {
         left: u64,
         closes: bool,
     },
-    /// A close frame has passed, behind which there is none.
+    /// A close frame has passed; no frame follows.
     Closed,
-    /// These are no frames.
+    /// Bytes that are not frames have passed.
     Lost,
 }
 
@@ -39,12 +39,12 @@ impl Frames {
         Self { masked, state: State::Between }
     }
 
-    /// Whether the next byte begins a frame.
+    /// Whether the next byte starts a frame.
     pub(super) fn is_between(&self) -> bool {
         self.state == State::Between
     }
 
-    /// A close frame of ours is the last.
+    /// Ends this direction with our close frame.
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
     }
@@ -57,8 +57,8 @@ impl Frames {
         }
     }
 
-    /// Follows `bytes` to the end of the first frame in them, and says how many these are; all of
-    /// them where none ends.
+    /// Follows `bytes` to the end of the first frame in them, and returns how many bytes that
+    /// took; all where no frame ends.
     pub(super) fn follow_frame(&mut self, bytes: &[u8]) -> usize {
         for (at, byte) in bytes.iter().enumerate() {
             self.state = match self.state {
@@ -106,7 +106,7 @@ impl Frames {
         if count < 2 + of_length + if self.masked { 4 } else { 0 } {
             return State::Head { bytes, count };
         }
-        // The topmost bit of a length is 0.
+        // The topmost bit of a length must be 0.
         if length >> 63 != 0 { State::Lost } else { payload(length, opcode == CLOSE) }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         for (masked, bytes) in [
             (false, frame(0x88, 2, false)),
             (true, frame(0x88, 0, true)),
-            // Masked by a server, not masked by a client, an unknown kind, a long or broken ping.
+            // Masked by a server, unmasked by a client, unknown opcode, long or fragmented ping.
             (false, frame(0x82, 1, true)),
             (true, frame(0x82, 1, false)),
             (false, frame(0x83, 1, false)),

@@ -1,11 +1,11 @@
 //! Closes a connection whose client is still sending, so that it can read the response.
 //!
-//! Bytes that are unread at the close make the kernel send a reset, at which clients give up
-//! before they look for an answer, or lose the one they had (RFC 9112, 9.6).
+//! If bytes are unread at the close, the kernel sends a reset, at which a client may stop before
+//! it reads the response, or lose one that has arrived (RFC 9112, 9.6).
 //!
-//! Invariant: this costs a connection for so long and so many bytes at most.
+//! Invariant: a close takes at most `LINGER_TIME_MAX`, and discards about `LINGER_BYTES_MAX`.
 //!
-//! Not here: when a body is left unread (`reply`).
+//! Not here: when a body is left unread (`proxy::respond`).
 
 use std::future::Future;
 use std::io;
@@ -20,44 +20,44 @@ use tokio::time::Sleep;
 
 use crate::edge::connection::Connection;
 
-/// A client that has not noticed by then that it was answered does not look while it sends.
+/// A client that has not read the response within this time does not read while it sends.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// More than the buffers between two ends hold: who sends more has not stopped.
+/// More than the buffers between client and gateway: a client that sends more has not stopped.
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
-/// What is read at a time, to be thrown away.
+/// Bytes to read at a time, and discard.
 const READ_BYTES: usize = 16 << 10;
 
-/// An HTTP/2 client that has read our goodbye sends no more than what was on its way: the word
-/// that it has room, and answers to PINGs. A round trip around the world is over by then.
-const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);
+/// After GOAWAY an HTTP/2 client sends only what was on its way: WINDOW_UPDATE, and replies to
+/// PING. A round trip around the world takes less than this.
+const GOAWAY_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A close that waits for the client to stop sending.
 #[derive(Debug)]
 pub(super) struct LingeringClose {
-    /// How long.
+    /// How long it may take, once our side is closed.
     time_max: Duration,
-    /// Until when; nothing before our side is closed.
+    /// When it ends; set once our side is closed.
     until: Option<Pin<Box<Sleep>>>,
     discarded: usize,
 }
 
 impl LingeringClose {
-    /// The close of a connection whose client knows that it ends.
+    /// The close of an HTTP/2 connection, whose client has received GOAWAY.
     pub(super) fn briefly() -> Self {
-        Self { time_max: GOODBYE_TIME_MAX, until: None, discarded: 0 }
+        Self { time_max: GOAWAY_TIME_MAX, until: None, discarded: 0 }
     }
 }
 
 impl Connection {
-    /// Says that a body was left unread, and that the connection closes.
+    /// Records that a body was left unread, so that the close lingers.
     pub fn leaves_body(&self) {
         self.pending().linger =
             Some(LingeringClose { time_max: LINGER_TIME_MAX, ..LingeringClose::briefly() });
     }
 
-    /// Closes our side, and reads away what is still coming where that is due.
+    /// Closes our side; if a lingering close is due, then discards what still arrives.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(mut linger) = self.lingering().take() else { return self.poll_end(cx) };
         let closed = self.poll_lingering_close(cx, &mut linger);

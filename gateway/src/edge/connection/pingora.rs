@@ -1,4 +1,4 @@
-//! What Pingora asks of a stream beside its bytes. A plain TCP connection has little to tell.
+//! The traits that Pingora requires of a stream, beside reading and writing.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::edge::connection::Connection;
 #[async_trait]
 impl Shutdown for Connection {
     async fn shutdown(&mut self) {
-        // The other end may be gone already, and then there is nothing left to close.
+        // Fails where the client has closed already, which leaves nothing to close.
         let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
     }
 }
@@ -32,8 +32,8 @@ impl Ssl for Connection {
         self.is_http2.then_some(ALPN::H2)
     }
 
-    /// HTTP/2's requests do not see the connection below them, and of its TLS only this: the
-    /// client's certificate travels where its digest would stand, as `Client-Cert` has it.
+    /// An HTTP/2 request has no access to its connection, only to this digest. It carries the
+    /// value of `Client-Cert` in place of the certificate's digest.
     fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
         let certificate = self.client_certificate.as_ref()?;
         let certificate = certificate.as_bytes().to_vec();

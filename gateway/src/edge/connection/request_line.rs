@@ -1,23 +1,23 @@
-//! Reads along in a request head, for what Pingora does not tell.
+//! Checks each request line as it arrives, for what Pingora does not report.
 //!
 //! Pingora escapes spaces and control bytes in a request line, and drops a fragment, before
-//! anybody sees the target. Here they are seen.
+//! `proxy` sees the target. Here they are detected.
 
 use weir_common::time::Tick;
 
-/// Where a connection is between two requests.
+/// The progress of a connection in its current request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No byte of the next request has come.
+    /// No byte of the next request has arrived.
     Idle,
-    /// Some have.
+    /// Part of a head has arrived.
     Head,
-    /// The head was read, and the request is Pingora's.
+    /// Pingora has read the head.
     Request,
 }
 
 impl Phase {
-    /// The phase that was stored as these bits.
+    /// The phase that is stored as `bits`.
     pub(super) fn of(bits: u8) -> Self {
         match bits {
             0 => Self::Idle,
@@ -27,19 +27,19 @@ impl Phase {
     }
 }
 
-/// What is known of a head that is being read.
+/// A head that is being read.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// How long it is so far.
+    /// Its length so far.
     pub(super) bytes: u64,
-    /// When it must be whole; set once there is something to wait for.
+    /// When it must be complete; set at the first wait for more of it.
     pub(super) deadline: Option<Tick>,
     spaces: u8,
     line_ended: bool,
 }
 
 impl Head {
-    /// Reads on in a request line; true where it has bytes that no request line has.
+    /// Reads the next bytes; true where the request line has invalid bytes or too many spaces.
     pub fn has_oddities(&mut self, bytes: &[u8]) -> bool {
         self.bytes += bytes.len() as u64;
         if self.line_ended {

@@ -1,4 +1,4 @@
-//! What is written beside the answer that Pingora writes, or in its place.
+//! Header lines that we add to Pingora's responses, and responses that replace them.
 
 use pingora_core::protocols::http::date::get_cached_date;
 
@@ -6,24 +6,24 @@ use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::tunnel::Tunnel;
 use crate::response::refusal::Refusal;
 
-/// What a request's answer is to say beside what Pingora writes, or instead.
+/// What is sent beside a response that Pingora writes, or instead of it.
 #[derive(Debug, Default)]
 pub(super) struct PendingResponse {
-    /// Whether the head of the answer has yet to be written.
+    /// Whether the response head has not been written yet.
     pub(super) awaits_head: bool,
     /// Header lines for that head, each with its line end.
     pub(super) lines: Vec<u8>,
-    /// A whole answer of our own.
+    /// A whole response of our own.
     pub(super) answer: Vec<u8>,
     /// How the connection closes where the client may still be sending unread bytes.
     pub(super) linger: Option<LingeringClose>,
-    /// What the connection has become, where that is a WebSocket.
+    /// The tunnel, after a switch to WebSocket.
     pub(super) tunnel: Option<Box<Tunnel>>,
 }
 
 impl PendingResponse {
-    /// Appends a head that Pingora writes to the outgoing bytes, with the lines pending for it.
-    /// False where the bytes are no head.
+    /// Appends a head that Pingora writes, with the lines pending for it, to the outgoing bytes.
+    /// False where `bytes` are not a head.
     pub(super) fn complete(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> bool {
         if !self.awaits_head {
             return false;
@@ -42,8 +42,8 @@ impl PendingResponse {
     }
 }
 
-/// A whole answer, as bytes, after which the connection closes.
-pub(super) fn last_words(refusal: &Refusal) -> Vec<u8> {
+/// The bytes of a refusal's response, after which the connection closes.
+pub(super) fn closing_response(refusal: &Refusal) -> Vec<u8> {
     let date = get_cached_date();
     refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true)
 }

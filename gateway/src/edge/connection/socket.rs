@@ -1,4 +1,4 @@
-//! What a connection's bytes go through: TCP alone, or TLS over it.
+//! A connection's socket: TCP alone, or TLS over it.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -25,13 +25,13 @@ pub enum Socket {
     Tls(Box<TlsStream<CountedSocket>>),
 }
 
-/// A socket that may speak HTTP: its handshakes are over.
+/// A socket whose handshakes are complete.
 pub struct Handshaken {
     /// The socket.
     pub socket: Socket,
-    /// Its client, which a PROXY header may have named.
+    /// The client's address: the socket's, or that in a PROXY header.
     pub peer: SocketAddr,
-    /// What counts it among others until it is dropped.
+    /// Counts the connection until dropped.
     pub permits: Box<dyn Any + Send + Sync>,
 }
 
@@ -51,8 +51,7 @@ impl Socket {
 }
 
 impl Socket {
-    /// The certificate that the client has shown, as `Client-Cert` has it: base64 between colons
-    /// (RFC 9440).
+    /// The client's certificate as the value of `Client-Cert`: base64 between colons (RFC 9440).
     pub(super) fn client_certificate(&self) -> Option<Arc<str>> {
         match self {
             Self::Plain(_) => None,
@@ -63,7 +62,7 @@ impl Socket {
         }
     }
 
-    /// Whether there is something that was written, and the socket has not taken yet.
+    /// Whether TLS has buffered bytes that the kernel has not accepted yet.
     pub(super) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -71,7 +70,7 @@ impl Socket {
         }
     }
 
-    /// Bytes that TLS has passed to the kernel; 0 without TLS, where a write says so itself.
+    /// Bytes that TLS has passed to the kernel; 0 without TLS, where each write returns its count.
     pub(super) fn taken(&self) -> u64 {
         match self {
             Self::Plain(_) => 0,

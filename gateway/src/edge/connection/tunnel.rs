@@ -1,14 +1,15 @@
-//! A WebSocket that is told, at the end of a stop, that we go: by a close frame with 1001 to each
+//! Closes a WebSocket at the end of a stop: sends a close frame with 1001 (going away) to each
 //! side (RFC 6455, 7.4.1).
 //!
 //! # Invariants
 //!
-//! 1. A close frame stands between two frames, never within one, and nothing follows it.
-//! 2. A side that has sent a close frame, or sends what is no frame, is not written to.
+//! 1. A close frame is sent between two frames, never within one, and nothing follows it.
+//! 2. Where a close frame or bytes that are not frames have passed in a direction, we send no
+//!    close frame in it.
 //!
 //! # Not here
 //!
-//! Where frames begin (`connection::frames`), when a stop ends (`app::serving`).
+//! Where frames start (`connection::frames`), when a stop ends (`app::serving`).
 
 use std::fmt;
 use std::future::Future;
@@ -28,23 +29,23 @@ use crate::edge::connection::Connection;
 use crate::edge::connection::frames::Frames;
 use crate::edge::drain::turned;
 
-/// 1001, going away, from a server.
+/// A server's close frame with 1001.
 const TO_CLIENT: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
 
-/// The same from a client, whose frames are masked: by zeros, for there is nothing to hide.
+/// A client's close frame with 1001. Clients mask their frames; a mask of zeros is valid.
 const TO_SERVER: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
 
-/// What is read at a time, to be thrown away.
+/// Bytes to read at a time, and discard.
 const READ_BYTES: usize = 4 << 10;
 
-/// A WebSocket, and what has passed through it.
+/// A WebSocket, and the state of its frames in each direction.
 pub(super) struct Tunnel {
     from_client: Frames,
     to_client: Frames,
-    /// Ready where we go.
+    /// Ready once tunnels have to close.
     going: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     leaving: bool,
-    /// Whether the one side, and the other, has a close frame of ours.
+    /// Whether our close frame is on its way to each side.
     closed_to_client: bool,
     closed_to_server: bool,
 }
@@ -61,7 +62,8 @@ impl Tunnel {
         }
     }
 
-    /// What of `bytes` goes to the client; none where nothing more does.
+    /// The part of `bytes` to send to the client now: while closing, up to the end of a frame;
+    /// after our close frame, nothing.
     pub(super) fn passing<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
         if self.closed_to_client {
             return &[];
@@ -73,7 +75,7 @@ impl Tunnel {
         bytes.get(..count).unwrap_or(bytes)
     }
 
-    /// Takes note of what went to the client.
+    /// Records bytes that were sent to the client.
     pub(super) fn passed(&mut self, bytes: &[u8]) {
         self.to_client.follow(bytes);
     }
@@ -86,7 +88,7 @@ impl fmt::Debug for Tunnel {
 }
 
 impl Connection {
-    /// Follows the frames of a tunnel from here on, where it is a WebSocket: `answer` switches.
+    /// Follows the frames of the tunnel from here on, if `answer` switches to WebSocket.
     pub fn follow_frames(&self, session: Option<&HttpSession>, answer: &ResponseHeader) {
         let protocol = answer.headers.get(header::UPGRADE).map(|protocol| protocol.as_bytes());
         if !protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket")) {
@@ -97,15 +99,15 @@ impl Connection {
         self.pending().tunnel = Some(Box::new(tunnel));
     }
 
-    /// The tunnel, once the answer that began it is written.
+    /// The tunnel, once the head of its 101 is written.
     pub(super) fn tunnel(&mut self) -> Option<&mut Tunnel> {
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
         pending.tunnel.as_deref_mut().filter(|_| !pending.awaits_head)
     }
 
-    /// Before something is read from the client: learns whether the tunnel closes, and sends a
-    /// close frame between two others. Ready where nothing else is read.
-    pub(super) fn poll_leave(
+    /// Before a read from the client: if tunnels have to close, sends close frames at frame
+    /// boundaries. Ready where `buf` has the one for the server, and nothing else is read.
+    pub(super) fn poll_closing(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
@@ -116,7 +118,7 @@ impl Connection {
             return Poll::Pending;
         }
         self.close_to_client();
-        // What the client does not take now goes before whatever is written next.
+        // What the socket does not accept now is sent before anything that is written next.
         let _ = self.poll_send(cx)?;
         let Some(tunnel) = self.tunnel() else { return Poll::Pending };
         if tunnel.from_client.is_between() && buf.remaining() >= TO_SERVER.len() {
@@ -128,7 +130,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Puts our close frame behind the last frame that went to the client.
+    /// Queues our close frame for the client, if the tunnel closes and a frame has just ended.
     pub(super) fn close_to_client(&mut self) {
         let Some(tunnel) = self.tunnel() else { return };
         if tunnel.leaving && tunnel.to_client.is_between() {
@@ -138,14 +140,14 @@ impl Connection {
         }
     }
 
-    /// Whether the server has our close frame, and nothing that the client sends goes to it.
-    pub(super) fn has_left(&mut self) -> bool {
+    /// Whether the server gets our close frame, so that what the client sends is discarded.
+    pub(super) fn server_has_close(&mut self) -> bool {
         self.tunnel().is_some_and(|tunnel| tunnel.closed_to_server)
     }
 
-    /// Reads away what the client still sends: bytes that are unread at the close would
-    /// make it lose our close frame. The server's end ends the tunnel.
-    pub(super) fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Discards what the client still sends: unread bytes at the close would make it lose our
+    /// close frame. The tunnel ends when the server closes it.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
             let mut rest = ReadBuf::uninit(&mut bytes);
@@ -156,7 +158,8 @@ impl Connection {
         }
     }
 
-    /// Takes note of what the client sent last, of which the server gets no more than it may.
+    /// Follows the frames in what was just read from the client. While the tunnel closes, truncates
+    /// `buf` at the first frame boundary, where our close frame goes.
     pub(super) fn pass_to_server(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         let Some(tunnel) = self.tunnel() else { return };
         let bytes = buf.filled().get(before..).unwrap_or_default();

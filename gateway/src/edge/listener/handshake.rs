@@ -1,13 +1,13 @@
-//! What comes before HTTP on a connection: a PROXY header, a TLS handshake.
+//! Reads what precedes HTTP on a connection: a PROXY header, a TLS handshake.
 //!
 //! # Invariants
 //!
-//! 1. A peer in `proxy_protocol_from` sends a PROXY header; from no other peer is one read.
-//! 2. The address in it is the connection's from then on, and takes a place as any other does.
+//! 1. A PROXY header is required from a peer in `proxy_protocol_from`, and read from no other.
+//! 2. The address in it becomes the connection's, and the connection counts at that address.
 //!
 //! # Not here
 //!
-//! How long it may take (`listener`), how a header reads (`proxy_protocol`), TLS (`tls`).
+//! Deadlines (`listener`), parsing of a header (`proxy_protocol`), TLS (`tls`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,34 +23,34 @@ use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader}
 use crate::settings::ServerSettings;
 use crate::tls;
 
-/// What a client's connection brings.
+/// What to read before HTTP, and where the connection counts.
 #[derive(Clone)]
 pub(super) struct HandshakeSettings {
-    /// Where it came in, if that is by TLS.
+    /// The address of the listener that accepted it, where that is TLS.
     pub(super) https: Option<SocketAddr>,
-    /// Whether it begins with a PROXY header.
+    /// Whether it starts with a PROXY header.
     pub(super) has_header: bool,
-    /// Where its address is counted.
+    /// Open connections of each address.
     pub(super) counts: Arc<ConnectionCounts>,
 }
 
 /// Why a connection ended before its first request.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// For a reason that is counted under this word.
+    /// The handshake failed; the word is the metric's label.
     Handshake(&'static str),
-    /// Its address has as many connections as it may.
+    /// Its address has the maximum of connections already.
     AddressLimit,
 }
 
 impl HandshakeSettings {
-    /// Whether there is anything to wait for.
+    /// Whether anything has to arrive before HTTP.
     pub(super) fn must_wait(&self) -> bool {
         self.has_header || self.https.is_some()
     }
 }
 
-/// Reads what comes before HTTP.
+/// Reads the PROXY header and completes the TLS handshake, where the connection has them.
 pub(super) async fn establish(
     settings: HandshakeSettings,
     mut socket: TcpStream,
@@ -70,13 +70,13 @@ pub(super) async fn establish(
         return Ok(Handshaken { socket: Socket::Plain(socket), peer, permits });
     };
     let config = shared.active.load().origin.tls.config(https).cloned();
-    // A listener's entries are there for as long as it is: only another process has others.
+    // Addresses of TLS listeners change only with a restart, so this one has a configuration.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let stream = tls::handshake(config, socket).await.map_err(Failed::Handshake)?;
     Ok(Handshaken { socket: Socket::Tls(Box::new(stream)), peer, permits })
 }
 
-/// A permit for an address, or none where it needs none.
+/// A permit for a connection of `address`; none for a trusted proxy, which has no limit.
 pub(super) fn permit_of(
     counts: &Arc<ConnectionCounts>,
     address: SocketAddr,
@@ -89,7 +89,7 @@ pub(super) fn permit_of(
     permit.map(Some).ok_or(Failed::AddressLimit)
 }
 
-/// Whether an address is of one of these networks.
+/// Whether one of `networks` contains `address`.
 pub(super) fn is_of(networks: &[ipnet::IpNet], address: SocketAddr) -> bool {
     let address = address.ip().to_canonical();
     networks.iter().any(|network| network.contains(&address))

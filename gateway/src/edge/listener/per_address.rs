@@ -1,13 +1,13 @@
-//! Counts the connections of each address, so that one cannot take every place there is.
+//! Counts the connections of each address, so that one address cannot use up all connections.
 //!
 //! # Invariants
 //!
-//! 1. An address has no more places than it may; an IPv6 /64 is one address.
-//! 2. Memory goes by the connections that are open: an address without any is not remembered.
+//! 1. No address exceeds its maximum of connections; an IPv6 /64 is one address.
+//! 2. Memory grows with open connections only: an address without any is removed.
 //!
 //! # Not here
 //!
-//! Whose address it is behind a proxy (`handshake`).
+//! The client's address behind a proxy (`handshake`).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::request::client_address::network_of;
 
-/// How many connections each address has.
+/// Open connections of each address.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts(Mutex<HashMap<IpAddr, u64>>);
 
-/// A place, given back when dropped.
+/// Counts one connection at its address until dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     counts: Arc<ConnectionCounts>,
@@ -27,7 +27,7 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionCounts {
-    /// A place for one more connection of `address`, where it has fewer than `most`.
+    /// A permit for one more connection of `address`, where it has fewer than `most`.
     pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<ConnectionPermit> {
         let owner = owner(address);
         let mut counts = self.counts();
@@ -56,7 +56,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Whom an address belongs to: an IPv6 client has its whole /64.
+/// The address that is counted: for IPv6 the /64, all of which one client has.
 fn owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => network_of(address).into(),

@@ -1,15 +1,15 @@
-//! Decides whether a token reaches the tenants that a request names, and which tenant it stands for
-//! where a request names none. (core)
+//! Decides whether a token reaches the tenants that a request names, and which tenants the token
+//! supplies if the request names none. (core)
 //!
 //! # Invariants
 //!
-//! 1. A token reaches a workspace that it names, and one that the directory gives to an
-//!    organisation that it names, unless it says which workspaces it is for.
-//! 2. A token that names no tenant reaches none: it is good for requests that name none, which
-//!    are charged to their address.
-//! 3. A claim that is present and has no identifier reaches no tenant, never all of them.
-//! 4. What a token cannot reach, whatever a directory says, is not looked up: a token of one
-//!    tenant is no way to try the names of others.
+//! 1. A token with a workspace claim reaches exactly the workspaces in it. One without reaches
+//!    the workspaces that the directory assigns to an organisation in its organisation claim.
+//! 2. A token that names no tenant reaches none: it is valid only for requests that name none,
+//!    which are charged to their address.
+//! 3. A claim that is present but has no identifier reaches no tenant, never all of them.
+//! 4. A tenant that a token cannot reach, whatever the directory's entries, is not looked up: a
+//!    token of one tenant cannot be used to probe the names of others.
 //!
 //! # Not here
 //!
@@ -23,14 +23,14 @@ use crate::rules::tenant::{Parents, TenantRefs};
 /// Which tenants a verified token is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// The workspaces it is for; any of its organisations where it does not say.
+    /// Its workspaces; without the claim, all workspaces of its organisations.
     pub workspaces: Option<Vec<Box<str>>>,
-    /// The organisations it is for, where it says.
+    /// Its organisations, if it has the claim.
     pub organisations: Option<Vec<Box<str>>>,
 }
 
 impl Claims {
-    /// Takes them from what a token says, each from the claim that is named.
+    /// Reads them from a token's claims by the names of the two claims.
     pub(super) fn of(
         claims: &weir_common::token::claims::Claims,
         workspace: &str,
@@ -53,8 +53,8 @@ impl Claims {
     }
 }
 
-/// The tenants that a request is for, by its target and its token; `workspaces` is the form of
-/// their identifiers.
+/// The tenants of a request, from its target and its token; `workspaces` is the form of workspace
+/// identifiers.
 #[must_use]
 pub fn claimed<'n>(
     names: TenantRefs<'n>,
@@ -72,7 +72,7 @@ pub fn claimed<'n>(
     }
 }
 
-/// Whether what a token reaches depends on which tenant belongs to which.
+/// Whether the decision about a token depends on which tenant belongs to which.
 #[must_use]
 pub fn needs_directory(names: &TenantRefs<'_>, claims: Option<&Claims>) -> bool {
     let by_organisation =
@@ -80,7 +80,7 @@ pub fn needs_directory(names: &TenantRefs<'_>, claims: Option<&Claims>) -> bool 
     claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
 }
 
-/// Whether a token does not reach what a target names, whichever tenant belongs to which.
+/// Whether a token cannot reach what a target names, whichever tenant belongs to which.
 #[must_use]
 pub fn is_foreign(names: &TenantRefs<'_>, claims: Option<&Claims>) -> bool {
     let Some(claims) = claims else { return false };
@@ -120,7 +120,7 @@ fn has(all: &[Box<str>], name: &str) -> bool {
     all.iter().any(|one| **one == *name)
 }
 
-/// The only one: of two, either may be meant.
+/// The only one; with two it is ambiguous which is meant.
 fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
     match all {
         Some([one]) => Some(one),
@@ -166,8 +166,8 @@ mod tests {
     }
 
     /// `names` are the workspace, the organisation and the instance of a target; `claims` those of
-    /// a token; `makes` the workspace and the claimed organisation, or nothing where it is refused.
-    /// "" is not there, "()" is there and empty.
+    /// a token; `makes` the workspace and the claimed organisation, `None` if it is refused.
+    /// "" is absent, "()" is present and empty.
     #[track_caller]
     fn check(names: [&str; 3], claims: [&str; 2], makes: Option<[&str; 2]>) {
         let [workspace, organisation, instance] = names.map(named);
@@ -184,7 +184,7 @@ mod tests {
         });
         assert_eq!(authorized, makes, "{names:?} {claims:?}");
         if is_foreign(&names, Some(&claims)) {
-            // So it is refused by whatever is known, and by nothing as well.
+            // Then it is refused with any directory entries, and with none.
             let unasked = TenantEntries::default();
             let authorized = authorize(Parents::Directory(&unasked), &names, Some(&claims));
             assert!(matches!(authorized, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
@@ -199,7 +199,7 @@ mod tests {
         check(["ws_new", "", ""], ["ws_new", "org_9"], Some(["ws_new", "org_9"]));
         check(["ws_a", "", ""], ["ws_b", ""], None);
         check(["ws_a", "", ""], ["()", ""], None);
-        // Beside a workspace an organisation widens nothing.
+        // With a workspace claim, an organisation claim adds no access.
         check(["ws_a", "", ""], ["ws_b", "org_1"], None);
         check(["ws_a", "", ""], ["()", "org_1"], None);
     }
@@ -245,7 +245,7 @@ mod tests {
         check(["", "", ""], ["", "org_1"], Some(["", "org_1"]));
         check(["", "", ""], ["ws_a ws_b", "org_1 org_2"], Some(["", ""]));
         check(["", "", ""], ["()", "()"], Some(["", ""]));
-        // Another prefix is no workspace's.
+        // No workspace has another prefix.
         check(["", "", ""], ["shop_a", "org_1"], Some(["", "org_1"]));
     }
 

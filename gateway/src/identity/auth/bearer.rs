@@ -1,20 +1,20 @@
-//! Reads the token that a request brings along (RFC 6750, 2.1). (core)
+//! Reads the bearer token of a request (RFC 6750, 2.1). (core)
 //!
-//! Tokens in a query or in a body are not read: they would stand in logs.
+//! Tokens in a query or a body are not read: a query would be written to logs.
 //!
 //! Not here: whether the token is valid (`verifier`).
 
 use http::{HeaderMap, header};
 use weir_common::token::TOKEN_BYTES_MAX;
 
-/// What stands in `Authorization`.
+/// The content of `Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer<'h> {
-    /// No token: nothing, or another scheme.
+    /// No token: no header, or another scheme.
     Missing,
-    /// More than one.
+    /// More than one header.
     Doubled,
-    /// What can be no token.
+    /// A header or token with invalid syntax.
     Malformed,
     /// A token.
     Token(&'h str),

@@ -10,7 +10,7 @@ use weir_common::time::{Clock, Tick};
 
 use crate::telemetry::metrics::Metrics;
 
-/// How an identity server is reached.
+/// A client for an identity server.
 #[derive(Clone)]
 pub(super) struct IdentityServer {
     pub(super) client: Client,

@@ -1,7 +1,7 @@
 //! Introspects tokens at the server that issued them (RFC 7662).
 //!
-//! Invariant: at most [`REQUESTS_MAX`] requests are in flight, and each ends, its waiting included,
-//! within `identity.timeout`.
+//! Invariant: at most [`REQUESTS_MAX`] requests are in flight, and each ends within
+//! `identity.timeout`, including its wait for a permit.
 //!
 //! Not here: single flight and the cache of responses (`verifier`).
 
@@ -26,27 +26,27 @@ use crate::identity::http_client;
 use crate::identity::log_limiter::LogLimiter;
 use crate::settings::identity::Introspection;
 
-/// Requests in flight: a server that takes 10 ms answers for 6,400 new tokens a second.
+/// Requests in flight: with 10 ms each, 6,400 new tokens a second.
 const REQUESTS_MAX: usize = 64;
 
-/// What `application/x-www-form-urlencoded` writes as it is, but for the space.
+/// Encodes as `application/x-www-form-urlencoded`, except that a space becomes `%20`, not `+`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
 
-/// How far the issuer's clock may be ahead of ours, as for keys: it says itself that a token is
-/// valid, and one that was issued a moment ago is the one that is used next.
+/// How far the issuer's clock may be ahead of ours. The issuer itself reports that the token is
+/// active, and a token is often used right after it was issued.
 const AHEAD_MAX: Duration = Duration::from_secs(30);
 
-/// Between two log lines on why introspection fails.
+/// Time between two log lines about failed introspections.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What introspects tokens.
+/// Sends tokens to the introspection endpoint.
 pub(super) struct IntrospectionClient {
     settings: Introspection,
     server: IdentityServer,
     authorization: Option<Secret<HeaderValue>>,
     in_flight: Semaphore,
     failure_log: LogLimiter<()>,
-    /// From a failure that is logged until introspection works again.
+    /// True from a logged failure until introspection succeeds again.
     failing: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ pub(super) enum IntrospectionError {
     Malformed,
 }
 
-/// What the server says of a token, and until when that holds.
+/// The claims that the server reports for a token and until when they are valid, or its flaw.
 pub(super) type Introspected = Result<(Claims, UnixTime), Flaw>;
 
 impl IntrospectionClient {
@@ -86,7 +86,7 @@ impl IntrospectionClient {
         }
     }
 
-    /// Introspects a token for a request that came at `now`.
+    /// Introspects a token for a request that arrived at `now`.
     pub(super) async fn introspect(
         &self,
         token: &str,
@@ -110,7 +110,7 @@ impl IntrospectionClient {
         Ok(self.check(claims, now))
     }
 
-    /// Whether the last introspection failed.
+    /// Whether a failure was logged and no introspection has succeeded since.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
@@ -157,7 +157,7 @@ impl IntrospectionClient {
         Ok((claims, expires.map_or(kept, |expires| expires.min(kept))))
     }
 
-    /// Logs when introspection fails, at most every [`LOG_EVERY`], and when it works again.
+    /// Logs when introspection fails, at most every [`LOG_EVERY`], and when it succeeds again.
     fn log(&self, failed: Option<&IntrospectionError>, now: Tick) {
         match failed {
             Some(why) if self.failure_log.due((), now).is_some() => {
@@ -173,7 +173,7 @@ impl IntrospectionClient {
     }
 }
 
-/// How a client says who it is (RFC 6749, 2.3.1): both parts in the form's encoding.
+/// Our credentials for HTTP Basic (RFC 6749, 2.3.1): both parts are form-encoded first.
 fn basic(id: &str, secret: &str) -> Secret<HeaderValue> {
     let pair = STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {pair}"))

@@ -1,10 +1,10 @@
-//! The keys that tokens are signed with: fetched in the background, kept while a fetch fails.
+//! The keys that verify tokens (JWKS): fetched in the background, kept while fetches fail.
 //!
 //! # Invariants
 //!
-//! 1. One fetch at a time, by one task ([`Jwks::keep_fresh`]): a request never fetches, it waits
-//!    for the task, and no longer than `identity.timeout`.
-//! 2. Keys are replaced only by keys: a response that cannot be used changes nothing.
+//! 1. One task ([`Jwks::keep_fresh`]) fetches, one fetch at a time. A request never fetches; it
+//!    waits for the task, for at most `identity.timeout`.
+//! 2. Keys are replaced only by keys: an invalid response changes nothing.
 //!
 //! Not here: when a fetch is due (`jwks_schedule`), what a key is (`weir_common::token`).
 
@@ -30,23 +30,23 @@ pub(super) struct Jwks {
     every: Duration,
     keys: ArcSwapOption<Keys>,
     schedule: Mutex<Schedule>,
-    /// Wakes the task where a request needs a key that is missing.
+    /// Wakes the task when a request needs a missing key.
     wanted: Notify,
-    /// The number of the last fetch that is over.
+    /// The number of the last fetch that has ended.
     ended: watch::Sender<u64>,
 }
 
-/// What was fetched.
+/// Keys that were fetched.
 #[derive(Debug)]
 pub(super) struct Keys {
     /// The keys.
     pub(super) set: KeySet,
-    /// Another number for other keys: what was verified by earlier ones is verified again.
+    /// Changes with the keys: tokens verified by earlier keys are verified again.
     pub(super) edition: u64,
 }
 
 impl Jwks {
-    /// Keys that are still to be fetched; until then `earlier` ones of the same server do.
+    /// Keys still to be fetched; until then those of `earlier` are used, if its URL is the same.
     pub(super) fn new(
         url: &str,
         server: IdentityServer,
@@ -66,30 +66,30 @@ impl Jwks {
         }
     }
 
-    /// The keys, where there are any.
+    /// The keys, once there are any.
     pub(super) fn keys(&self) -> Option<Arc<Keys>> {
         self.keys.load_full()
     }
 
-    /// Which keys these are.
+    /// The edition of the keys; 0 without keys.
     pub(super) fn edition(&self) -> u64 {
         self.keys.load().as_ref().map_or(0, |keys| keys.edition)
     }
 
-    /// Waits for keys that are newer than `had`; none where they cannot be had now.
+    /// Waits for keys newer than `had`; `None` if they cannot be fetched now.
     pub(super) async fn newer(&self, had: Option<&Keys>) -> Option<Arc<Keys>> {
         let mut ended = self.ended.subscribe();
-        // The first keys do, wherever they come from; newer ones are those of a fetch to come.
+        // Without keys, a fetch in progress is enough; newer keys need one that has not started.
         let over = *ended.borrow();
-        let (outlook, begun) = {
+        let (outlook, started) = {
             let mut schedule = lock(&self.schedule);
-            (schedule.want(), schedule.begun())
+            (schedule.want(), schedule.started())
         };
         self.wanted.notify_one();
         if outlook == Outlook::Failing {
             return None;
         }
-        let needed = if had.is_none() { over } else { begun } + 1;
+        let needed = if had.is_none() { over } else { started } + 1;
         let fetched = ended.wait_for(|ended| *ended >= needed);
         match tokio::time::timeout(self.server.timeout, fetched).await {
             Ok(Ok(_)) if !lock(&self.schedule).is_failing() => self.keys(),
@@ -97,7 +97,7 @@ impl Jwks {
         }
     }
 
-    /// Fetches the keys whenever that is due; never ends.
+    /// Fetches the keys whenever a fetch is due; never returns.
     pub(super) async fn keep_fresh(&self) {
         loop {
             let now = self.server.clock.now();
@@ -137,7 +137,7 @@ impl Jwks {
         self.ended.send_replace(nth);
     }
 
-    /// Requests the keys, and changes nothing.
+    /// Requests the keys without storing them.
     pub(super) async fn request(&self) -> Result<KeySet, String> {
         let request = self.server.client.get(&self.url).header("accept", "application/json");
         let response = http_client::send(request).await.map_err(|why| why.to_string())?;

@@ -1,10 +1,10 @@
-//! Decides when keys are fetched: at first, at intervals, and soon where one was missing. (core)
+//! Decides when keys are fetched: at start, at intervals, and soon after one is missing. (core)
 //!
 //! # Invariants
 //!
-//! 1. Whatever unknown clients send, two fetches begin [`AGAIN_AFTER`] apart at least.
-//! 2. While the server is down no request waits for it, and fetches become less and less frequent
-//!    until a request needs one.
+//! 1. Two fetches start at least [`AGAIN_AFTER`] apart, whatever unauthenticated clients send.
+//! 2. While fetches fail no request waits for one, and their interval doubles up to [`AGAIN_MAX`]
+//!    unless a request needs one.
 //!
 //! # Not here
 //!
@@ -14,49 +14,49 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-/// Between two fetches, however many requests want one. A token that is signed with a key of a
-/// moment ago is then verified within the shipped `timeout`, and a few KiB a second is no load for
-/// a server.
+/// Least time between two fetches, however many requests need one. Short enough that a token
+/// signed with a new key is verified within the shipped `timeout`; a few KiB a second are no load
+/// for a server.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Between two fetches that failed, at most, where no request needs one.
+/// Most time between two failed fetches.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of the fetches so far.
+/// The state of the fetches so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// When the last one began.
+    /// When the last one started.
     began: Option<Tick>,
-    /// How many have begun.
+    /// How many have started.
     count: u64,
     /// How many have failed in a row.
     failures: u32,
-    /// Whether a request needs one since then.
+    /// Whether a request has needed one since then.
     wanted: bool,
 }
 
 /// What a request that needs a missing key can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// Wait for the fetch that comes.
+    /// Wait for a fetch to end.
     Wait,
     /// Nothing: the last fetch failed.
     Failing,
 }
 
-/// What has changed with a fetch.
+/// What a fetch changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FetchChange {
-    /// It goes on as it did.
+    /// Nothing: it succeeded or failed like the one before.
     Same,
-    /// The first that failed.
+    /// It is the first to fail.
     Failed,
-    /// The first that did not.
+    /// It is the first to succeed after failures.
     Recovered,
 }
 
 impl Schedule {
-    /// When the next fetch is due, after successes every `every`.
+    /// When the next fetch is due: `every` after a success, sooner after a failure.
     pub(super) fn due(&self, every: Duration) -> Tick {
         let Some(began) = self.began else { return Tick(0) };
         let calm = match self.failures {
@@ -69,7 +69,7 @@ impl Schedule {
         began.plus(if self.wanted { calm.min(AGAIN_AFTER) } else { calm }.max(AGAIN_AFTER))
     }
 
-    /// A request needs a key that is missing.
+    /// Records that a request needs a missing key.
     pub(super) fn want(&mut self) -> Outlook {
         self.wanted = true;
         if self.failures == 0 { Outlook::Wait } else { Outlook::Failing }
@@ -80,13 +80,13 @@ impl Schedule {
         self.failures > 0
     }
 
-    /// How many fetches have begun.
-    pub(super) fn begun(&self) -> u64 {
+    /// How many fetches have started.
+    pub(super) fn started(&self) -> u64 {
         self.count
     }
 
-    /// A fetch begins, and this is its number. A request from now on may need what it does not
-    /// bring yet.
+    /// Records that a fetch starts, and returns its number. A request from now on may need a key
+    /// that this fetch does not return yet.
     pub(super) fn begin(&mut self, now: Tick) -> u64 {
         self.began = Some(now);
         self.wanted = false;
@@ -94,7 +94,7 @@ impl Schedule {
         self.count
     }
 
-    /// It is over.
+    /// Records that the fetch has ended.
     pub(super) fn end(&mut self, good: bool) -> FetchChange {
         let before = self.failures;
         self.failures = if good { 0 } else { before.saturating_add(1) };
@@ -112,7 +112,7 @@ mod tests {
 
     const EVERY: Duration = Duration::from_secs(600);
 
-    /// Seconds after the last fetch began at which the next is due.
+    /// Seconds from the start of the last fetch until the next is due.
     fn pause(schedule: &Schedule) -> u64 {
         schedule.due(EVERY).since(schedule.began.unwrap_or_default()).as_secs()
     }

@@ -1,10 +1,10 @@
-//! Verifies tokens as the settings have it, and caches valid ones by their SHA-256.
+//! Verifies tokens by JWKS or introspection, and caches valid ones by their SHA-256.
 //!
 //! # Invariants
 //!
-//! 1. No token is kept, only its hash, and never longer than it is valid.
-//! 2. Any number of requests with one token introspect it once.
-//! 3. What was verified by keys that are no longer the issuer's is verified again.
+//! 1. No token is stored, only its hash, and never for longer than the token is valid.
+//! 2. Any number of concurrent requests with one token introspect it once.
+//! 3. A token that was verified by keys that have since changed is verified again.
 //! 4. A failed introspection is not cached.
 //!
 //! Not here: what makes a token valid (`weir_common::token`), where keys come from (`jwks`).
@@ -31,21 +31,21 @@ use crate::identity::log_limiter::LogLimiter;
 use crate::settings::identity::{IdentitySettings, Verify};
 use crate::telemetry::metrics::Metrics;
 
-/// Invalid tokens that are cached. A client that sends more has soon used up its allowance.
+/// Invalid tokens that are cached. A client that sends more soon exceeds its limit.
 const INVALID_MAX: u64 = 10_000;
 
-/// No token is cached for longer than this: so long may clocks be wrong.
+/// No token is cached for longer than this, which bounds the effect of a wrong clock.
 const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// Between two log lines on tokens that are refused for one reason.
+/// Time between two log lines about tokens refused for one reason.
 const REFUSAL_LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// A token to probe a server with: none has issued it.
+/// A token that no server has issued, to probe a server with.
 const PROBE: &str = "weir-gateway.check";
 
 type Hash = [u8; 32];
 
-/// What verifies tokens.
+/// Verifies tokens.
 pub struct Verifier {
     source: VerifierSource,
     method: Method,
@@ -57,19 +57,19 @@ pub struct Verifier {
     refusal_log: LogLimiter<&'static str>,
 }
 
-/// What a verifier is made of: a reload with the same keeps it.
+/// What a verifier is built from: a reload with an equal source keeps the verifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifierSource {
-    /// `[identity]`, each active value.
+    /// The active values of `[identity]`.
     pub settings: Value,
-    /// The files that it names, as they were read.
+    /// The content of the files that it names.
     pub files: IdentityFiles,
 }
 
 /// The files that `[identity]` names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// The root of the server's certificate.
+    /// The root certificates for the server.
     pub ca: Option<String>,
     /// Our secret.
     pub client_secret: Option<Secret<String>>,
@@ -85,9 +85,9 @@ enum Method {
 struct ValidToken {
     claims: Arc<Claims>,
     expires: UnixTime,
-    /// How long that is from when it was verified.
+    /// Time from verification until it leaves the cache.
     lasts: Duration,
-    /// By which keys.
+    /// The edition of the keys that verified it; 0 for introspection.
     edition: u64,
 }
 
@@ -100,15 +100,16 @@ pub(super) enum Unverified {
     Unavailable,
 }
 
-/// A valid token, and whether the cache had it.
+/// A valid token, and whether it was cached.
 pub(super) struct Verified {
     pub(super) claims: Arc<Claims>,
     pub(super) cached: bool,
 }
 
 impl Verifier {
-    /// What verifies tokens by these settings; nothing where none are verified. `earlier` is kept
-    /// where it is made of the same, or else its keys are until others are fetched.
+    /// A verifier by these settings; `None` if tokens are not verified, or if the `ca` file cannot
+    /// be read. Returns `earlier` if its source is equal; otherwise uses its keys until the first
+    /// fetch.
     #[must_use]
     pub fn new(
         settings: &IdentitySettings,
@@ -123,8 +124,8 @@ impl Verifier {
         if let Some(same) = earlier.filter(|earlier| earlier.source == source) {
             return Some(same.clone());
         }
-        // The file has become unreadable since it was checked: no token is accepted, and no
-        // other root either.
+        // If the file has become unreadable since it was checked, no token is accepted, rather
+        // than trusting other roots.
         let client = http_client::client(settings.ca.as_deref(), settings.timeout).ok()?;
         let server = IdentityServer {
             client,
@@ -163,7 +164,7 @@ impl Verifier {
         }))
     }
 
-    /// The keys, where tokens are verified by them.
+    /// The keys, if tokens are verified by keys.
     pub(super) fn jwks(&self) -> Option<&Jwks> {
         match &self.method {
             Method::Jwt(jwks, _) => Some(jwks),
@@ -171,7 +172,7 @@ impl Verifier {
         }
     }
 
-    /// Logs why a token was refused: nothing of the token, and each reason now and then.
+    /// Logs why a token was refused, without the token; each reason every [`REFUSAL_LOG_EVERY`].
     pub(super) fn log_refusal(&self, flaw: Flaw, now: Tick) {
         if let Some(count) = self.refusal_log.due(flaw.word(), now) {
             let fields = [
@@ -183,7 +184,7 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token by what its server says now; an error says why that says nothing.
+    /// Verifies a token by querying its server now. `Err` explains why the server cannot be used.
     pub(super) async fn try_once(
         &self,
         token: &str,
@@ -203,7 +204,7 @@ impl Verifier {
         Ok(judged.map(claims))
     }
 
-    /// Requests once what every token needs; an error says what is wrong with the server.
+    /// Sends one probe to the identity server; an error explains why it cannot be used.
     pub async fn reach(&self, now: Moment) -> Result<(), String> {
         match &self.method {
             Method::Jwt(jwks, _) => jwks.request().await.map(drop),
@@ -214,7 +215,7 @@ impl Verifier {
         }
     }
 
-    /// What keeps tokens from being verified now.
+    /// Why tokens cannot be verified now, if so.
     #[must_use]
     pub fn trouble(&self) -> Option<&'static str> {
         match &self.method {
@@ -234,7 +235,7 @@ impl Verifier {
         self.valid.entry_count() + self.invalid.entry_count()
     }
 
-    /// Verifies a token. `may_query` says whether a server may be queried for it.
+    /// Verifies a token. `may_query` decides whether a server may be queried for it.
     pub(super) async fn verify(
         &self,
         token: &str,
@@ -263,7 +264,7 @@ impl Verifier {
                 }
                 let introspected = self.by_introspection(client, token, hash, now);
                 let shared = self.valid.try_get_with(hash, introspected);
-                // Waiting for another request's introspection takes no longer than an own one.
+                // The wait for another request's introspection has the deadline of its own.
                 let shared = tokio::time::timeout(self.timeout, shared).await;
                 shared.map_err(|_| Unverified::Unavailable)?.map_err(|why| *why)?
             }
@@ -302,7 +303,7 @@ impl Verifier {
         hash: Hash,
         now: Moment,
     ) -> Result<ValidToken, Unverified> {
-        // Another request may have introspected it since we looked.
+        // Another request may have introspected it since the check in `verify`.
         if let Some(flaw) = self.invalid.get(&hash).await {
             return Err(Unverified::Flawed(flaw));
         }

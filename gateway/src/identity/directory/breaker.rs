@@ -1,10 +1,10 @@
-//! A circuit breaker: after a few requests in a row without a response, one is sent at a time, and
-//! the others are spared the wait.
+//! A circuit breaker: after a few requests in a row without a response it sends only probes, so
+//! that other requests need not wait for a timeout.
 //!
 //! # Invariants
 //!
-//! 1. While open, at most one request is sent in each pause.
-//! 2. One response, whatever it says, closes it.
+//! 1. While open, at most one request is sent in each [`PAUSE`].
+//! 2. One response, whatever its content, closes it.
 //!
 //! # Not here
 //!
@@ -15,24 +15,24 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-/// A request or two are lost when a server is exchanged; three in a row are an outage.
+/// Replacing a server loses one or two requests; three in a row without a response are an outage.
 const FAILURES_MAX: u32 = 3;
 
-/// How long a server that did not answer is left alone: the end of an outage is noticed as soon,
-/// and one request in so long waits to find out.
+/// Time without requests after one had no response: short enough to notice soon that an outage has
+/// ended, and only one request in each such time waits for a probe.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Whether a server has answered lately.
+/// The state of a directory's circuit breaker.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// Requests in a row without a response.
     failures: AtomicU32,
-    /// No request is sent before this, while it is open.
+    /// While open, no request is sent before this time, in ticks.
     again_at: AtomicU64,
 }
 
 impl Breaker {
-    /// Whether a request may be sent at `now`. A caller that may sends one.
+    /// Whether a request may be sent at `now`. If true, the caller must send one.
     pub(super) fn may_send(&self, now: Tick) -> bool {
         if !self.is_open() {
             return true;
@@ -46,27 +46,27 @@ impl Breaker {
                 .is_ok()
     }
 
-    /// Whether no request is sent at `now`, by any caller.
+    /// Whether no caller may send a request at `now`.
     #[must_use]
-    pub(super) fn is_ejected(&self, now: Tick) -> bool {
+    pub(super) fn is_paused(&self, now: Tick) -> bool {
         self.is_open() && now.0 < self.again_at.load(Ordering::Relaxed)
     }
 
-    /// Whether so many requests had no response that most are not sent.
+    /// Whether it is open: [`FAILURES_MAX`] requests in a row had no response.
     #[must_use]
     pub(super) fn is_open(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
-    /// Notes a response; true where it is the first after an outage.
+    /// Records a response; true if it is the first after an outage.
     pub(super) fn answered(&self) -> bool {
         self.failures.swap(0, Ordering::Relaxed) >= FAILURES_MAX
     }
 
-    /// Notes that there was none by `now`; true where an outage begins with it.
+    /// Records a request that has failed at `now` without a response; true if an outage starts.
     pub(super) fn unanswered(&self, now: Tick) -> bool {
         self.again_at.fetch_max(now.plus(PAUSE).0, Ordering::Relaxed);
-        // It stops there: what counts is only whether there were enough.
+        // Counts no further: only whether the maximum is reached matters.
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures > FAILURES_MAX {
             self.failures.fetch_min(FAILURES_MAX, Ordering::Relaxed);
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn an_open_breaker_admits_one_probe_in_each_pause() {
         let breaker = open(Tick(0));
-        assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_ejected(Tick(SECOND - 1)));
-        assert!(!breaker.is_ejected(Tick(SECOND)));
+        assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_paused(Tick(SECOND - 1)));
+        assert!(!breaker.is_paused(Tick(SECOND)));
         assert!(breaker.may_send(Tick(SECOND)));
         assert!(!breaker.may_send(Tick(SECOND)), "one is asking already");
         assert!(!breaker.unanswered(Tick(SECOND)), "it is the same outage");

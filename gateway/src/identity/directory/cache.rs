@@ -1,13 +1,14 @@
-//! Caches what a directory answered, for as long as that is good.
+//! Caches a directory's responses for as long as they are valid.
 //!
 //! # Invariants
 //!
-//! 1. Both parts are bounded, and invented names are only in the second: they never evict an entry.
-//! 2. An entry is used as it is until `good_until`, and until `stale_until` only where the
+//! 1. Both parts, `known` and `absent`, are bounded. Invented names are only in `absent`, so they
+//!    never evict an entry.
+//! 2. An entry is used until `good_until`; after that, until `stale_until`, only while the
 //!    directory is unavailable.
 //!
-//! An entry has as many values as the settings have limits, so that entries are of a bounded size
-//! each and are counted rather than weighed.
+//! An entry has at most one set of values for each limit in the settings. Its size is bounded, so
+//! the cache limits the number of entries, not their bytes.
 //!
 //! # Not here
 //!
@@ -34,7 +35,7 @@ use crate::rules::tenant::Tenant;
 pub(super) struct EntryCache {
     known: Cache<Owner, Arc<Entry>>,
     absent: Cache<Owner, Absent>,
-    /// How often an entry was forgotten: what was requested before is not kept after.
+    /// How often a tenant was removed: a response requested before a removal is not cached.
     forgotten: AtomicU64,
 }
 
@@ -45,14 +46,14 @@ pub(super) struct Entry {
     raw: RawEntry,
     good_until: Tick,
     stale_until: Tick,
-    /// It is not fetched again before this.
+    /// It is not fetched again before this time, in ticks.
     again_at: AtomicU64,
-    made: ArcSwap<Made>,
+    compiled: ArcSwap<Compiled>,
 }
 
-/// What one configuration made of an entry.
+/// An entry as compiled by one configuration.
 #[derive(Debug)]
-struct Made {
+struct Compiled {
     version: u64,
     tenant: Result<Arc<Tenant>, String>,
 }
@@ -62,30 +63,30 @@ struct Made {
 pub(super) struct Absent {
     /// Until when it is not looked up again.
     pub(super) until: Tick,
-    /// Whether the directory said so, or was unavailable.
+    /// Whether the directory reported this; false if it was unavailable.
     pub(super) is_certain: bool,
 }
 
-/// What is cached of a tenant.
+/// The cached state of a tenant.
 #[derive(Debug)]
 pub(super) enum Cached {
-    /// Enough.
+    /// A fresh entry.
     Entry(Arc<Entry>),
-    /// That there is nothing.
+    /// It has no entry.
     Absent(Absent),
-    /// Nothing, or an entry that is good only while the directory is unavailable.
+    /// Nothing, or an entry for use only while the directory is unavailable.
     Stale(Option<Arc<Entry>>),
 }
 
 impl EntryCache {
-    /// A cache of so many tenants that exist, and of as many that do not.
+    /// A cache of at most `entries_max` tenants that exist, and as many that do not.
     #[must_use]
     pub(super) fn new(entries_max: usize) -> Self {
         let most = u64::try_from(entries_max).unwrap_or(u64::MAX);
         Self { known: Cache::new(most), absent: Cache::new(most), forgotten: AtomicU64::default() }
     }
 
-    /// What is cached of `owner` at `now`.
+    /// The cached state of `owner` at `now`.
     pub(super) async fn get(&self, owner: Owner, now: Tick) -> Cached {
         let entry = self.known.get(&owner).await;
         match entry {
@@ -98,12 +99,12 @@ impl EntryCache {
         }
     }
 
-    /// What has to be the same when a response comes as when it was requested.
+    /// Read before a request is sent, for [`Self::keep`] and [`Self::keep_absent`].
     pub(super) fn mark(&self) -> u64 {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Keeps an entry, unless one was forgotten since `mark`.
+    /// Caches an entry, unless a tenant was removed since `mark`.
     pub(super) async fn keep(&self, owner: Owner, entry: Arc<Entry>, mark: u64) {
         if self.mark() == mark {
             self.known.insert(owner, entry).await;
@@ -111,7 +112,7 @@ impl EntryCache {
         }
     }
 
-    /// Keeps that there is no entry, unless one was forgotten since `mark`.
+    /// Caches that there is no entry, unless a tenant was removed since `mark`.
     pub(super) async fn keep_absent(&self, owner: Owner, absent: Absent, mark: u64) {
         if self.mark() == mark {
             self.known.invalidate(&owner).await;
@@ -119,14 +120,14 @@ impl EntryCache {
         }
     }
 
-    /// Forgets all of a tenant, so that it is fetched at the next request.
+    /// Removes a tenant, so that the next request fetches it.
     pub(super) async fn forget(&self, owner: Owner) {
         self.forgotten.fetch_add(1, Ordering::AcqRel);
         self.known.invalidate(&owner).await;
         self.absent.invalidate(&owner).await;
     }
 
-    /// How many entries are cached of tenants that exist, and that do not.
+    /// How many tenants are cached: those that exist, and those that do not.
     pub(super) async fn fill(&self) -> [u64; 2] {
         self.known.run_pending_tasks().await;
         self.absent.run_pending_tasks().await;
@@ -135,8 +136,8 @@ impl EntryCache {
 }
 
 impl Entry {
-    /// An entry as of `requested`, good for `ttl` and of use for `stale_for` longer; or what is
-    /// wrong with it, under these rules.
+    /// An entry as of `requested`, fresh for `ttl` and stale for `stale_for` after that; or why it
+    /// is invalid by these rules.
     pub(super) fn new(
         (rules, version): (&Rules, u64),
         name: &str,
@@ -152,33 +153,33 @@ impl Entry {
             good_until,
             stale_until: good_until.plus(stale_for),
             again_at: AtomicU64::default(),
-            made: ArcSwap::from_pointee(Made { version, tenant: Ok(tenant) }),
+            compiled: ArcSwap::from_pointee(Compiled { version, tenant: Ok(tenant) }),
         })
     }
 
-    /// The tenant that it stands for: looked up anew where the rules are others than last time.
+    /// The tenant of this entry, compiled again if `version` has changed since the last call.
     pub(super) fn tenant(&self, rules: &Rules, version: u64) -> Result<Arc<Tenant>, String> {
-        let made = self.made.load();
-        if made.version == version {
-            return made.tenant.clone();
+        let compiled = self.compiled.load();
+        if compiled.version == version {
+            return compiled.tenant.clone();
         }
         let tenant = tenant(rules, &self.name, &self.raw).map(Arc::new);
-        self.made.store(Arc::new(Made { version, tenant: tenant.clone() }));
+        self.compiled.store(Arc::new(Compiled { version, tenant: tenant.clone() }));
         tenant
     }
 
-    /// Notes that the directory could not say more of it.
+    /// Records that a fetch of it failed: it is not fetched again for [`PAUSE`].
     pub(super) fn failed(&self, now: Tick) {
         self.again_at.store(now.plus(PAUSE).0, Ordering::Relaxed);
     }
 
-    /// Whether the directory could not say more of it just now.
+    /// Whether a fetch of it failed less than [`PAUSE`] ago.
     pub(super) fn has_just_failed(&self, now: Tick) -> bool {
         now.0 < self.again_at.load(Ordering::Relaxed)
     }
 }
 
-/// Makes a tenant of an entry, by the rules that make tenants of the file.
+/// Compiles an entry into a tenant by the rules for the directory file.
 fn tenant(rules: &Rules, name: &str, raw: &RawEntry) -> Result<Tenant, String> {
     let document = Document::new("", "");
     let entries = Entries {
@@ -253,7 +254,7 @@ mod tests {
             Ok::<_, String>(rules.plans[tenant.plan.unwrap()].name.clone())
         };
         assert_eq!(plan(SHIPPED, 1).as_deref(), Ok("pro"));
-        // Another plan comes before it, and its place is another.
+        // Another plan precedes it, so its index changes.
         let more = SHIPPED.replace("[plans.free]", "[plans.free]\n[plans.basic]");
         assert_eq!(plan(&more, 2).as_deref(), Ok("pro"));
         let fewer = SHIPPED.replace("[plans.pro]", "[plans.plus]");

@@ -1,4 +1,4 @@
-//! Builds the requests to a directory: where to, and with which token.
+//! Builds the requests to a directory: their URL and token.
 //!
 //! Not here: when they are sent, what a response means.
 
@@ -15,18 +15,18 @@ use crate::identity::directory::response::TenantKind;
 use crate::identity::http_client;
 use crate::settings::directory::HttpDirectory;
 
-/// What builds requests to a directory.
+/// Builds requests to a directory.
 #[derive(Clone, Debug)]
 pub struct DirectoryClient {
     client: Client,
     url: String,
     bearer: Option<HeaderValue>,
-    /// What it was made of: a token or a root that has changed makes another.
+    /// What it was built from, for comparison: a changed token or `ca` file makes it another.
     origin: (HttpDirectory, Option<Secret<String>>, Stamp),
 }
 
 impl DirectoryClient {
-    /// A client by these settings; or the key that is wrong, and why.
+    /// A client by these settings; or the invalid key, and why.
     pub fn new(settings: &HttpDirectory) -> Result<Self, (&'static str, String)> {
         let read = |file: &String| {
             let wrong = |why: String| ("token_file", format!("`{file}` has no token: {why}"));
@@ -51,7 +51,7 @@ impl DirectoryClient {
         &self.origin.0
     }
 
-    /// What the URL of every request begins with.
+    /// The prefix of every request's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url

@@ -1,4 +1,4 @@
-//! Words what is wrong with a directory and its entries for the log.
+//! Writes log lines about a directory and its entries.
 //!
 //! Not here: how often that is logged (`log_limiter`).
 
@@ -8,20 +8,20 @@ use weir_common::log::events;
 
 use crate::identity::directory::response::TenantKind;
 
-/// An entry cannot be used.
+/// Logs an invalid entry.
 pub(super) fn unusable(kind: TenantKind, name: &str, why: &str) {
     let entry = format!("{}/{name}", kind.plural());
     let fields = [("entry", json!(entry)), ("error", json!(why))];
     events::event(Level::Error, "directory entry invalid", &fields);
 }
 
-/// The directory does not answer.
+/// Logs the start of an outage.
 pub(super) fn outage(url: &str, why: &str) {
     let fields = [("url", json!(url)), ("error", json!(why))];
     events::event(Level::Error, "directory unavailable", &fields);
 }
 
-/// It answers again.
+/// Logs the end of an outage.
 pub(super) fn outage_over() {
     events::event(Level::Info, "directory available again", &[]);
 }

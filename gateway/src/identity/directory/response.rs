@@ -1,11 +1,11 @@
-//! Reads what a directory answers about one tenant.
+//! Parses a directory's response about one tenant.
 //!
-//! The entries are those of the directory file, as JSON. Unknown members are ignored, so
-//! that a directory can serve others too; a known one has its type, and `null` is the same as
-//! absent. A member that stands twice could be read in two ways, and is an error. Every error of
-//! a response is reported at once.
+//! An entry has the form of one in the directory file, as JSON. Unknown members are ignored, so
+//! that a directory can serve other clients too; a known member must have its type, and `null`
+//! means absent. A duplicate member is ambiguous, and an error. All errors of a response are
+//! reported together.
 //!
-//! Not here: whether its plan and its limits are those of the settings (`rules::check`).
+//! Not here: whether the settings have its plan and its limits (`rules::compile::tenants`).
 
 use serde_json::{Map, Value};
 use weir_common::config::document::{Document, Spanned};
@@ -16,10 +16,10 @@ use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::key::Scope;
 
-/// Of a response's errors, which may quote all of it, so much is logged.
+/// Longest logged text of a response's errors, which may quote the whole response.
 const FAULT_CHARS_MAX: usize = 300;
 
-/// The kind of a tenant: its requests and its responses differ by it.
+/// The kind of a tenant, which determines its URL and the members of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TenantKind {
     /// An organisation.
@@ -30,7 +30,7 @@ pub enum TenantKind {
     Instance,
 }
 
-/// An entry as it was answered, with nothing looked up in it: it outlives a reload.
+/// An entry as received, with no names looked up, so that it stays valid across a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RawEntry {
     /// An organisation's.
@@ -45,7 +45,7 @@ impl TenantKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Organisation, Self::Workspace, Self::Instance];
 
-    /// What it is called in a path.
+    /// Its name in a path.
     #[must_use]
     pub fn plural(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl TenantKind {
         }
     }
 
-    /// What its states are kept for.
+    /// The scope of its counters.
     #[must_use]
     pub fn scope(self) -> Scope {
         match self {
@@ -65,7 +65,7 @@ impl TenantKind {
         }
     }
 
-    /// An entry that says nothing of it but that it is there.
+    /// An entry without values: the tenant exists.
     #[must_use]
     pub fn bare(self) -> RawEntry {
         match self {
@@ -76,8 +76,8 @@ impl TenantKind {
     }
 }
 
-/// Reads an answer, or says everything that is wrong with it. `workspaces` is what identifiers of
-/// these look like.
+/// Parses a response, or returns all of its errors. `workspaces` is the form of workspace
+/// identifiers.
 pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEntry, String> {
     let members = json::object(body).map_err(|why| format!("the answer is {why}"))?;
     let document = Document::new("", "");
@@ -102,7 +102,7 @@ pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEnt
     faults(&document).map_or(Ok(raw), Err)
 }
 
-/// All that was found wrong, in one line of bounded length.
+/// All errors found, in one line of bounded length.
 #[must_use]
 pub fn faults(document: &Document) -> Option<String> {
     let diagnostics = document.diagnostics();
@@ -136,7 +136,7 @@ impl Members<'_> {
         }
     }
 
-    /// The identifier of another entry, which is looked up in turn.
+    /// The identifier of another tenant, whose entry is looked up next.
     fn name(&self, key: &str, form: &IdForm) -> Option<Spanned<String>> {
         let name = self.text(key)?;
         if !form.allows(&name.value) {

@@ -1,9 +1,9 @@
-//! Lets requests for the same key through a few at a time, or one.
+//! Limits how many requests for one key run at a time.
 //!
 //! # Invariants
 //!
 //! 1. At most `permits` permits of one key are out at a time.
-//! 2. A key takes memory only as long as a permit of it is out or waited for.
+//! 2. A key uses memory only while a permit of it is out or waited for.
 //!
 //! # Not here
 //!
@@ -22,7 +22,7 @@ pub(super) struct KeyedSemaphore<K> {
     by_key: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
-/// A permit, until it is dropped.
+/// A permit, returned when dropped.
 #[derive(Debug)]
 pub(super) struct KeyedPermit<'s, K: Copy + Eq + Hash> {
     of: &'s KeyedSemaphore<K>,
@@ -32,13 +32,13 @@ pub(super) struct KeyedPermit<'s, K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> KeyedSemaphore<K> {
-    /// So many permits for each key.
+    /// `permits` permits for each key.
     #[must_use]
     pub(super) fn new(permits: usize) -> Self {
         Self { permits, by_key: Mutex::default() }
     }
 
-    /// Waits for a permit. To drop the future is to leave the queue.
+    /// Waits for a permit. Dropping the future leaves the queue.
     pub(super) async fn acquire(&self, key: K) -> KeyedPermit<'_, K> {
         let new = || Arc::new(Semaphore::new(self.permits));
         let semaphore = self.lock().entry(key).or_insert_with(new).clone();
@@ -59,7 +59,7 @@ impl<K: Copy + Eq + Hash> Drop for KeyedPermit<'_, K> {
     fn drop(&mut self) {
         self.permit = None;
         let mut by_key = self.of.lock();
-        // The map's own and ours: every other permit and waiter has one too.
+        // Two references are the map's and this one: other permits and waiters have one each.
         if Arc::strong_count(&self.semaphore) == 2 {
             by_key.remove(&self.key);
         }

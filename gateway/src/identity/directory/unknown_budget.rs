@@ -1,8 +1,8 @@
-//! Bounds how many names that do not exist an address may have the directory look up.
+//! Limits how many lookups of names that do not exist an address can cause.
 //!
-//! Each unknown name costs the directory a request. A name that does not exist is charged to the
-//! address that sent it; one that exists costs nothing, so that an address with requests for many
-//! tenants is never refused for it.
+//! Each name that is not cached costs the directory a request. A name that does not exist is
+//! charged to the address that sent it; one that exists is not, so an address with requests for
+//! many tenants is never refused for them.
 
 use std::net::IpAddr;
 
@@ -14,24 +14,24 @@ use crate::limit::limiter::Limiter;
 use crate::limit::{LimitCheck, Quota};
 use crate::rules::tenant::Subject;
 
-/// Lookups of names that do not exist, per address, at once: a script with the wrong list finds
-/// out, and a search through all names does not get far.
+/// Lookups of names that do not exist, per address, in a burst: enough for a script with a wrong
+/// list to see its error, too few to enumerate names.
 const UNKNOWN_MAX: u32 = 60;
 
-/// The same, each second from then on.
+/// Lookups of names that do not exist, per address and second, after the burst.
 const UNKNOWN_PER_SECOND: u32 = 1;
 
-/// What the state is found by: no limit's name has a space in it.
+/// The name of the limit: no configured limit has a space in its name.
 const UNKNOWN_LIMIT: &str = "unknown names";
 
 const UNKNOWN_QUOTA: Quota =
     Quota::Bucket(token_bucket::BucketQuota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
 
-/// What one request may still have the directory look up.
+/// The remaining lookups that one request may cause.
 pub struct UnknownBudget<'s> {
-    /// The operator has none.
+    /// `None` for the operator, who is not limited.
     limit: Option<(&'s Limiter, LimitCheck)>,
-    /// When the request came.
+    /// When the request arrived.
     pub(super) now: Tick,
 }
 
@@ -51,13 +51,13 @@ impl<'s> UnknownBudget<'s> {
         Self { limit: Some((limiter, check)), now }
     }
 
-    /// The operator's: any name may be looked up.
+    /// A budget without a limit, for the operator.
     #[must_use]
     pub fn unlimited(now: Tick) -> Self {
         Self { limit: None, now }
     }
 
-    /// The address that is charged, where one is.
+    /// The key of the address that is charged, if one is.
     pub(super) fn key(&self) -> Option<Key> {
         self.limit.as_ref().map(|(_, check)| check.key)
     }
@@ -71,7 +71,7 @@ impl<'s> UnknownBudget<'s> {
     /// Charges the lookup of a name that does not exist.
     pub(super) fn charge(&self) {
         if let Some((limiter, check)) = &self.limit {
-            // Whether it fits was checked before; of a few at one time, the last may not.
+            // `allows` has checked that it fits; of concurrent lookups the last may not fit.
             let _ = limiter.check(&mut [*check], self.now);
         }
     }

@@ -1,14 +1,14 @@
-//! What an operator sees and changes of one key: what it has used, and a boost.
+//! Shows and changes one key of a limit: its usage, and a boost.
 //!
 //! # Invariants
 //!
-//! 1. What is shown and raised is what requests of the key meet; where that depends on the plan of
-//!    a request's workspace, each value is shown with its plan.
-//! 2. A boost never lowers what a request meets.
+//! 1. The values shown and raised are those that apply to requests of the key; where they depend on
+//!    the plan of a request's workspace, each value is shown with its plan.
+//! 2. A boost never lowers an allowance.
 //!
 //! # Not here
 //!
-//! Which values there are (`rules::by_name`), who a key is (`admin::tenants`).
+//! Which values there are (`rules::by_name`), which tenant a key is (`admin::tenants`).
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn usage(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        let met = self.met(limit, key).await?;
+        let resolved = self.resolve_key(limit, key).await?;
         let now = self.0.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
-        for (nth, (plan, check)) in met.checks.iter().enumerate() {
+        for (nth, (plan, check)) in resolved.checks.iter().enumerate() {
             let usage = self.0.limiter.store.usage(check, now.tick)?;
             let next = (usage.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
@@ -60,13 +60,13 @@ impl GatewayAdmin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boost = self.0.limiter.boosts.of(met.key, now.tick);
+        let boost = self.0.limiter.boosts.of(resolved.key, now.tick);
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
             "limit": limit,
             "key": key,
-            "known": met.known,
-            "kind": met.kind.word(),
+            "known": resolved.known,
+            "kind": resolved.kind.word(),
             "allowance": of("allowance"),
             "used": of("used"),
             "remaining": of("remaining"),
@@ -82,21 +82,21 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.0.limiter.store.reset(self.met(limit, key).await?.key)?;
+        self.0.limiter.store.reset(self.resolve_key(limit, key).await?.key)?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
 
     pub(super) async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
-        let met = self.met(limit, key).await?;
-        let own: Vec<Quota> = met.checks.iter().map(|(_, check)| check.lasting).collect();
+        let resolved = self.resolve_key(limit, key).await?;
+        let own: Vec<Quota> = resolved.checks.iter().map(|(_, check)| check.lasting).collect();
         let (raised, ttl) = match boosted(&own, body) {
             Ok(boost) => boost,
             Err(detail) => return Err(refusal(422, "boost", "Not a boost", detail)),
         };
         let now = self.0.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        match self.0.limiter.boosts.set(met.key, boost, now) {
+        match self.0.limiter.boosts.set(resolved.key, boost, now) {
             Ok(()) => {}
             Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
@@ -118,13 +118,13 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.0.limiter.boosts.clear(self.met(limit, key).await?.key)?;
+        self.0.limiter.boosts.clear(self.resolve_key(limit, key).await?.key)?;
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
 }
 
-/// A quota as operators read it.
+/// A quota as JSON for operators.
 fn allowance(quota: Quota) -> Value {
     match quota {
         Quota::Rolling(quota) => {
@@ -134,7 +134,8 @@ fn allowance(quota: Quota) -> Value {
     }
 }
 
-/// The numbers and the time that a boost's body asks for, where requests meet `own` without it.
+/// Reads the numbers and the duration of a boost from its body; `own` has the allowances without
+/// it.
 fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     let body: Value =
         serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;

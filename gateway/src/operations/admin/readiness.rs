@@ -1,12 +1,13 @@
-//! Says whether this process should get traffic, and what does not work meanwhile.
+//! Reports whether this process should receive traffic, and which dependencies fail.
 //!
-//! What does not work outside does not make the gateway unready (docs/decisions/readiness.md): it
-//! is told in the body.
+//! A failing dependency does not make the gateway unready (docs/decisions/readiness.md): the body
+//! of the response lists it.
 
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
 
-/// That this process should get traffic, with what fails meanwhile; or why it should not.
+/// The body when this process should receive traffic, with the dependencies that fail; or why it
+/// should not.
 pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
     if let Some(why) = shared.unready() {
         return Err(why);
@@ -16,7 +17,7 @@ pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// A sentence for each thing outside that requests need and that does not work.
+/// A sentence for each dependency that fails.
 fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
     let identity = active.verifier.as_ref().and_then(|verifier| verifier.trouble());
     let directory =

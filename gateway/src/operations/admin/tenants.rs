@@ -1,5 +1,5 @@
-//! What an operator asks about one tenant has to be asked of its directory, where that is not a
-//! file.
+//! Looks up the tenant of an operator's request: in the remote directory, where the directory is
+//! not a file.
 
 use log::Level;
 use serde_json::json;
@@ -16,21 +16,21 @@ use crate::limit::key::Key;
 use crate::operations::admin::GatewayAdmin;
 use crate::settings::LimitKey;
 
-/// What requests of one key meet now.
-pub(super) struct Met {
-    /// What its state is found by.
+/// A key of a limit, and the checks that apply to its requests now.
+pub(super) struct ResolvedKey {
+    /// The key of its state.
     pub(super) key: Key,
-    /// What the limit is kept for.
+    /// What the limit counts by.
     pub(super) kind: LimitKey,
     /// Whether the directory knows the key.
     pub(super) known: bool,
-    /// By the plan of a request's workspace, where that makes a difference; boosted already.
+    /// By the plan of a request's workspace, where the allowance depends on it; boosts are applied.
     pub(super) checks: Vec<(Option<String>, LimitCheck)>,
 }
 
 impl GatewayAdmin {
-    /// The checks of `key` by `limit` now; or why there are none.
-    pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
+    /// The checks that apply to `key` under `limit` now; or the response when there are none.
+    pub(super) async fn resolve_key(&self, limit: &str, key: &str) -> Result<ResolvedKey, Reply> {
         let unknown = || unknown_limit(limit, key);
         let active = self.0.active.load_full();
         let names = active.rules.named(limit, key).ok_or_else(unknown)?;
@@ -46,10 +46,10 @@ impl GatewayAdmin {
             (plan.map(str::to_owned), check)
         };
         let checks = found.checks.into_iter().map(boosted).collect();
-        Ok(Met { key: found.key, kind: found.kind, known: found.known, checks })
+        Ok(ResolvedKey { key: found.key, kind: found.kind, known: found.known, checks })
     }
 
-    /// Fetches one tenant's entry again, as `workspaces/ws_acme`.
+    /// Removes one tenant's entry from the cache of the remote directory, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
         let active = self.0.active.load_full();
         let Some(remote_directory) = &active.remote_directory else {

@@ -1,14 +1,14 @@
-//! Process 1 of a container, whose end is the end of all the others: it stays where another
-//! process has taken its place, and stands for that.
+//! Process 1 of a container: when it exits, the kernel kills all others. So after an upgrade it
+//! stays, and represents the process that serves.
 //!
 //! # Invariants
 //!
-//! 1. A signal that it is sent reaches the process that serves, however often that has changed.
-//! 2. It ends when that one has ended without a successor, and it reaps every child.
+//! 1. A signal to process 1 reaches the process that serves, after any number of upgrades.
+//! 2. It ends when that process has ended without a successor, and it reaps every child.
 //!
 //! # Not here
 //!
-//! Taking a place (`upgrade::predecessor`), what follows from how the other ended (`app`).
+//! Taking over (`upgrade::predecessor`), what follows from the exit code (`app`).
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use std::io;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// Process 1, and what it may be told.
+/// Process 1, and the signals that it forwards.
 pub struct First {
     children: unix::Signal,
     terminate: unix::Signal,
@@ -26,7 +26,7 @@ pub struct First {
 }
 
 impl First {
-    /// This process, where it is the first.
+    /// This process, if it is process 1.
     pub fn new() -> io::Result<Option<Self>> {
         if getpid() != Pid::INIT {
             return Ok(None);
@@ -40,16 +40,16 @@ impl First {
         }))
     }
 
-    /// Stays until the process that serves is gone and has no successor. Says how it ended: its
-    /// exit code, or 128 and the signal.
+    /// Waits until the process that serves has ended without a successor. Returns its exit code, or
+    /// 128 plus the signal that ended it.
     pub async fn stand_for(mut self, mut serving: Pid) -> i32 {
         loop {
             while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG) {
                 if child != serving {
                     continue;
                 }
-                match heir() {
-                    Some(heir) => serving = heir,
+                match find_successor() {
+                    Some(successor) => serving = successor,
                     None => {
                         let by_signal = status.terminating_signal().map_or(0, |nth| 128 + nth);
                         return status.exit_status().unwrap_or(by_signal);
@@ -63,15 +63,15 @@ impl First {
                 _ = self.hang_up.recv() => Signal::HUP,
                 _ = self.upgrade.recv() => Signal::USR2,
             };
-            // An error says that it has just ended, of which we hear next.
+            // An error means that it has just ended; SIGCHLD follows.
             let _ = kill_process(serving, signal);
         }
     }
 }
 
-/// The process of our program that has become our child: the system gives us those whose parent
-/// has ended, and the one whose place was taken has ended when its successor serves.
-fn heir() -> Option<Pid> {
+/// Finds the successor of a process that has ended: the child of process 1 with the same program
+/// name. The kernel makes orphans children of process 1.
+fn find_successor() -> Option<Pid> {
     let (own, _) = name_and_parent("self")?;
     let processes = fs::read_dir("/proc").ok()?;
     processes.flatten().find_map(|entry| {
@@ -82,7 +82,7 @@ fn heir() -> Option<Pid> {
     })
 }
 
-/// Of `/proc/…/stat`, whose second field is the name of the program and whose fourth the parent.
+/// Reads `/proc/…/stat`: the second field is the name of the program, the fourth its parent.
 fn name_and_parent(process: &str) -> Option<(String, String)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;

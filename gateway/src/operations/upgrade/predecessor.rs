@@ -1,15 +1,17 @@
-//! The process whose place we take, as we see it: its sockets, its counters, and then its
-//! questions.
+//! The new process's side of an upgrade: receives the predecessor's sockets and counters, and then
+//! decides its checks.
 //!
 //! # Invariants
 //!
-//! 1. We accept nothing before we have everything, and need nothing of it afterwards.
-//! 2. Its checks are decided as our own requests are, by its own allowances; where a limit's
-//!    window or algorithm is another now, by ours: its states must not be cut to an older shape.
+//! 1. This process accepts nothing before it has everything, and needs nothing from the predecessor
+//!    afterwards.
+//! 2. The predecessor's checks are decided like this process's own, with the predecessor's
+//!    allowances. Where a limit now has another window or algorithm, this process's allowance is
+//!    used: the state must not be converted back to the earlier one.
 //!
 //! # Not here
 //!
-//! How it looks from there (`upgrade::successor`), the frames (`upgrade::protocol`).
+//! The old process's side (`upgrade::successor`), the messages (`upgrade::protocol`).
 
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;
@@ -38,17 +40,17 @@ use crate::operations::upgrade::successor::of_machine;
 use crate::operations::upgrade::{READY_WAIT, UpgradeError, broken, sockets};
 use crate::rules::Rules;
 
-/// The process whose place we take.
+/// The process that this one replaces.
 pub struct Predecessor {
     pub(super) stream: StdStream,
-    /// What it offers.
+    /// Its offer.
     pub offer: Offer,
     /// Its listening sockets.
     pub sockets: Vec<(NamedSocket, TcpListener)>,
 }
 
 impl Predecessor {
-    /// Meets it at the other end of our standard input.
+    /// Connects to it over standard input, and receives its sockets.
     pub fn meet() -> Result<Self, UpgradeError> {
         let meeting = "standard input should lead to the process whose place is taken, as it does \
                        where that has started us";
@@ -76,7 +78,7 @@ impl Predecessor {
 
     /// Reports why this process cannot take over.
     pub fn fail(mut self, why: &str) {
-        // If it is gone too, no process needs this.
+        // An error means that it has ended too, and does not need this.
         let _ = protocol::write(&mut self.stream, Kind::Failed, why.as_bytes());
     }
 
@@ -97,7 +99,7 @@ impl Predecessor {
                 Kind::Moved => {
                     let rest: OtherStates = serde_json::from_slice(&body).map_err(|_| damaged())?;
                     self.restore_rest(shared, rest);
-                    // An error says that it has died, and then all of it is ours already.
+                    // An error means that it has ended; this process has everything already.
                     let _ = protocol::write(&mut self.stream, Kind::Received, &[]);
                     return Ok(count);
                 }
@@ -111,7 +113,7 @@ impl Predecessor {
         for (bits, [requests, rate, burst], until) in rest.boosts {
             let raised = Values { requests, rate, burst };
             let boost = Boost { raised, until: Tick(until) };
-            // There were no more than there may be.
+            // Cannot fail: the predecessor has no more boosts than are allowed.
             let _ =
                 shared.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
@@ -119,7 +121,7 @@ impl Predecessor {
         rest.memory.retain_in(&shared.limiter.store, &shared.active.load().rules, now);
     }
 
-    /// Decides its checks until it ends. Sends it an end when this process stops.
+    /// Decides its checks until it ends. Sends it [`Kind::End`] when this process stops.
     pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
         if let Err(error) = serve(self.stream, &shared, ending).await {
             let fields = [("error", json!(error.to_string()))];
@@ -183,7 +185,7 @@ async fn put_answer(
     Ok(())
 }
 
-/// Gives a question the shape of the limit as it is now.
+/// Replaces the allowance of a check if its limit now has another window or algorithm.
 fn adapt(check: &mut LimitCheck, rules: &Rules) {
     let Some(limit) = rules.limits.iter().find(|limit| limit.tag == check.limit) else { return };
     let same_shape = match (check.lasting, limit.quota) {

@@ -1,9 +1,9 @@
-//! What two processes say to each other, as bytes: a length, a kind, and what it says.
+//! The messages of an upgrade as bytes: a frame is a length, a kind and a body.
 //!
-//! Both are started from one path, but not at one time: [`PROTOCOL`] is asked for first. Ticks are
-//! the machine's, and mean the same to both.
+//! The two processes may be different versions of the program, so [`PROTOCOL`] is compared first.
+//! Ticks are those of the machine's monotonic clock, and mean the same to both.
 //!
-//! Not here: what is said when (`successor`, `predecessor`), states (`limit::snapshot`).
+//! Not here: the order of messages (`successor`, `predecessor`), states (`limit::snapshot`).
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -20,37 +20,37 @@ use crate::limit::limiter::RemoteVerdict;
 use crate::limit::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use crate::rules::retention::Retention;
 
-/// Another way of speaking gets another number.
+/// The version of the protocol.
 pub const PROTOCOL: u32 = 2;
 
-/// What a frame holds at most: ten thousand boosts take half of it.
+/// The largest body of a frame: ten thousand boosts take half of it.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
-/// What a frame is about.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The new process is there, and speaks this protocol.
+    /// The new process has started; the body is its [`PROTOCOL`].
     Hello = 1,
-    /// The listening sockets come with this.
+    /// Has the listening sockets as ancillary data.
     Sockets,
-    /// What they are, and what the new process needs to know before it is ready.
+    /// An [`Offer`]: which sockets these are, and the seed of the keys.
     Offer,
-    /// The new process could accept at once.
+    /// The new process is ready to accept.
     Ready,
-    /// It never will, and says why.
+    /// The new process cannot take over; the body has the reason.
     Failed,
     /// Some of the states.
     States,
-    /// All of them have been sent.
+    /// All states have been sent; the body is [`OtherStates`].
     Moved,
-    /// The new process has them, and accepts.
+    /// The new process has all states, and accepts.
     Received,
     /// The checks of a request in the old process.
     Check,
-    /// What it is to answer.
+    /// The verdict on a [`Kind::Check`].
     Answer,
-    /// The new process is being stopped, and so is the old one.
+    /// The new process is stopping, and requests the old one to stop.
     End,
 }
 
@@ -75,40 +75,40 @@ impl Kind {
     }
 }
 
-/// What the new process needs to know before it is ready.
+/// What the new process needs before it is ready.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// What keys are made with.
+    /// The seed of the keys of states.
     pub seed: [u8; 16],
-    /// The sockets, in the order in which they came.
+    /// The sockets, in the order in which they are sent.
     pub sockets: Vec<NamedSocket>,
 }
 
-/// One of the sockets.
+/// A listening socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSocket {
-    /// For what: `http`, `https`, `operations::admin`.
+    /// Its listener: `http`, `https` or `admin`.
     pub listener: String,
-    /// Where, as the settings have it.
+    /// Its address in the settings.
     pub address: std::net::SocketAddr,
 }
 
-/// What comes after the states.
+/// What is sent after the states.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OtherStates {
-    /// Before this tick no state may be dropped.
+    /// The tick before which no state may be dropped.
     pub keep_until: u64,
-    /// How long states were kept: the new rules may have to keep them longer.
+    /// How long states were kept: the new rules may need to keep them longer.
     pub memory: Retention,
-    /// Boosts: the bits of the key; requests, rate and burst as far as they are raised; the tick
-    /// of the end.
+    /// Boosts: the bits of the key; requests, rate and burst, those that are raised; the tick at
+    /// which the boost ends.
     pub boosts: Vec<([u8; 16], [Option<u32>; 3], u64)>,
 }
 
-/// A quota with its numbers bare.
+/// A quota as the numbers that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allowance {
-    /// Requests, and microseconds.
+    /// Requests, and the window in microseconds.
     Rolling(u32, u64),
     /// Rate and burst.
     Bucket(u32, u32),
@@ -171,19 +171,19 @@ fn body_length(length: [u8; 4]) -> io::Result<usize> {
     body.ok_or_else(|| damaged("a frame of no possible length"))
 }
 
-/// Messages as they come in, where others wait beside: nothing is lost when the wait is given up.
+/// Reads messages in a `select!`: cancelling a read loses nothing.
 pub struct Messages<R> {
     from: R,
     bytes: Vec<u8>,
 }
 
 impl<R: AsyncRead + Unpin> Messages<R> {
-    /// Messages that come from `from`.
+    /// Messages read from `from`.
     pub fn new(from: R) -> Self {
         Self { from, bytes: Vec::new() }
     }
 
-    /// The next frame that is there already.
+    /// The next frame, if it has been received already.
     pub fn ready(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
         let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
         let length = body_length(*length)?;
@@ -194,7 +194,7 @@ impl<R: AsyncRead + Unpin> Messages<R> {
         Ok(Some(frame))
     }
 
-    /// The next frame; none where the other end is gone.
+    /// The next frame; none where the other end has closed the connection.
     pub async fn next(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
         loop {
             if let Some(frame) = self.ready()? {
@@ -232,7 +232,7 @@ pub fn read_checks(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>>
     reader.end(checks)
 }
 
-/// Writes what a request is answered, by which allowances.
+/// Writes the verdict on a request, with the allowances that were checked.
 pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck]) {
     bytes.push(u8::from(verdict.is_admitted()));
     for (answer, check) in verdict.answers().zip(checks) {

@@ -1,13 +1,14 @@
-//! The listening sockets: bound by us, or taken over from the process before us.
+//! The listening sockets: bound by this process, or received from its predecessor.
 //!
 //! # Invariants
 //!
-//! 1. A socket that was taken over goes on listening: a connection that waits in it waits for us.
-//! 2. One that the settings no longer name is closed.
+//! 1. A received socket listens without interruption: connections in its queue are accepted by this
+//!    process.
+//! 2. A received socket that the settings no longer name is closed.
 //!
 //! # Not here
 //!
-//! Accepting on them (`listener`), sending them over (`upgrade::protocol`).
+//! Accepting on them (`edge::listener`), when they are sent (`upgrade::successor`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,10 +24,10 @@ use rustix::net::{
 use crate::operations::upgrade::protocol::{self, Kind, NamedSocket};
 use weir_common::http_server::listeners::{BindError, bind};
 
-/// The kernel passes 253 in one message; configurations have fewer than this.
+/// The most sockets in one message. Linux allows 253 (`SCM_MAX_FD`); configurations have fewer.
 pub const SOCKETS_MAX: usize = 128;
 
-/// Every listening socket of this process, and those that it was offered.
+/// The listening sockets of this process, and those that its predecessor offers.
 #[derive(Debug, Default)]
 pub struct Sockets {
     ours: Vec<(NamedSocket, TcpListener)>,
@@ -34,13 +35,13 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// With the sockets that an earlier process offers.
+    /// Starts with the sockets that the predecessor offers.
     #[must_use]
     pub fn of(offered: Vec<(NamedSocket, TcpListener)>) -> Self {
         Self { ours: Vec::new(), offered }
     }
 
-    /// The socket of an address: the one that was offered, or else a new one.
+    /// The socket of a listener: an offered one that matches, or else a new one.
     pub fn bind(&mut self, listener: &str, address: SocketAddr) -> Result<TcpListener, BindError> {
         let named = NamedSocket { listener: listener.to_owned(), address };
         let socket = match self.remove(&named) {
@@ -52,7 +53,8 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Takes what was offered for the same: a port has one use, port 0 one of each name.
+    /// Removes the offered socket of the same listener and address, or else of the same address: a
+    /// port may change its listener. With port 0 the listener must match.
     fn remove(&mut self, named: &NamedSocket) -> Option<TcpListener> {
         let same = |offered: &NamedSocket| offered == named;
         let there =
@@ -64,12 +66,12 @@ impl Sockets {
         Some(self.offered.remove(place).1)
     }
 
-    /// Closes what was offered and is not wanted.
+    /// Closes offered sockets that were not used.
     pub fn drop_rest(&mut self) {
         self.offered.clear();
     }
 
-    /// What our sockets are, and each of them once more.
+    /// The names of this process's sockets, and a duplicate of each.
     pub fn share(&self) -> io::Result<(Vec<NamedSocket>, Vec<OwnedFd>)> {
         let again = |(named, socket): &(NamedSocket, TcpListener)| {
             Ok((named.clone(), OwnedFd::from(socket.try_clone()?)))
@@ -78,7 +80,7 @@ impl Sockets {
     }
 }
 
-/// Sends a frame that sockets come with.
+/// Sends a frame with sockets as ancillary data.
 pub fn send(to: &UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
     let mut bytes = Vec::new();
     protocol::put(&mut bytes, Kind::Sockets, &[]);
@@ -88,7 +90,7 @@ pub fn send(to: &UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
     if !beside.push(SendAncillaryMessage::ScmRights(&sockets)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many sockets"));
     }
-    // Five bytes are sent whole or not at all.
+    // Five bytes are sent entirely or not at all.
     sendmsg(to, &[IoSlice::new(&bytes)], &mut beside, SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -118,7 +120,7 @@ mod tests {
         NamedSocket { listener: listener.to_owned(), address: address.parse().unwrap() }
     }
 
-    /// Sockets of an earlier process, and the ports they have.
+    /// Sockets of a predecessor, and their ports.
     fn offered(names: &[(&str, &str)]) -> (Sockets, Vec<u16>) {
         let bound = names.iter().map(|(listener, address)| {
             (named(listener, address), TcpListener::bind("127.0.0.1:0").unwrap())

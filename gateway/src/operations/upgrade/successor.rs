@@ -1,16 +1,16 @@
-//! The process that takes our place, as we see it: started, given everything, and then asked.
+//! The old process's side of an upgrade: starts the successor, sends it the sockets and the
+//! counters, and then forwards checks to it.
 //!
 //! # Invariants
 //!
-//! 1. What fails before it has everything leaves us as we were; and it is dead before our store is
-//!    opened again.
-//! 2. There are never more than [`PIPELINE_MAX`] questions under way: both directions fit into
-//!    what the kernel keeps for a socket, so that neither process waits for the other to read.
+//! 1. A failure before the successor has everything leaves this process as it was; the successor
+//!    is killed before the store is opened again.
+//! 2. At most [`PIPELINE_MAX`] checks are in flight: both directions fit into the kernel's socket
+//!    buffers, so that neither process blocks until the other reads.
 //!
 //! # Not here
 //!
-//! How it looks from there (`upgrade::predecessor`), the frames
-//! (`upgrade::protocol`).
+//! The new process's side (`upgrade::predecessor`), the messages (`upgrade::protocol`).
 
 use std::collections::VecDeque;
 use std::env;
@@ -41,39 +41,41 @@ use crate::operations::upgrade::{
 };
 use crate::rules::retention::Retention;
 
-/// Requests under way at one time, of half a kilobyte each and as much for its answer.
+/// Requests in flight at one time; the checks of one take half a kilobyte, the verdict as much.
 const PIPELINE_MAX: usize = 64;
 
-/// States are sent in pieces of about this size, so that the other end reads beside us.
+/// States are sent in pieces of about this size, so that the successor reads while this process
+/// writes.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// A process that we have started; killed, and waited for, on drop.
+/// A process that this one has started; killed and reaped on drop.
 struct Started(Option<Child>);
 
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // An error says that it has ended by itself.
+            // An error means that it has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A process that could take our place at once.
+/// A successor that is ready to take over.
 pub struct Candidate {
     started: Started,
     stream: StdStream,
 }
 
-/// The process that has taken our place.
+/// The process that has taken over.
 pub struct Successor {
     child: Child,
     stream: StdStream,
     checks_to_send: mpsc::Receiver<RemoteCheck>,
 }
 
-/// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
+/// Starts the program again and waits until it is ready. If this future is dropped, the process is
+/// killed.
 pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate, UpgradeError> {
     let (named, passed) = sockets.share().map_err(broken("sharing sockets"))?;
     if named.len() > SOCKETS_MAX {
@@ -85,13 +87,13 @@ pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate,
     let greeted = tokio::task::spawn_blocking(move || establish(ours, &offer, &passed));
     match tokio::time::timeout(READY_WAIT, greeted).await {
         Ok(Ok(stream)) => Ok(Candidate { started, stream: stream? }),
-        // A panic there is ours to mend.
+        // A panic in `establish` is a bug.
         Ok(Err(error)) => Err(broken("talking to the new process")(error.into())),
         Err(_) => Err(UpgradeError::Late),
     }
 }
 
-/// The path that we were started by may lead to another file by now, which is the point.
+/// Starts the program at the path in `argv[0]`, where another version may be installed.
 fn spawn(stdin: OwnedFd) -> Result<Child, UpgradeError> {
     let mut given = env::args_os();
     let program = given.next().unwrap_or_default();
@@ -119,7 +121,7 @@ fn establish(
     Ok(stream)
 }
 
-/// The next message of the new process, which must be `kind`.
+/// Reads the next message of the new process, which must be of `kind`.
 fn expect_message(
     stream: &mut StdStream,
     kind: Kind,
@@ -133,11 +135,11 @@ fn expect_message(
 }
 
 impl Candidate {
-    /// Moves the counters. Must not be cancelled half way: it has its own deadline.
+    /// Sends the counters. Must not be cancelled; it has its own deadline.
     pub async fn send_counters(self, shared: &Arc<Shared>) -> Result<Successor, UpgradeError> {
         let shared = shared.clone();
         let moved = tokio::task::spawn_blocking(move || self.send_blocking(&shared)).await;
-        // A panic there is ours to mend, and leaves nothing that could be opened again.
+        // A panic there is a bug, and drops the closed shards: they cannot be opened again.
         moved.map_err(|error| broken("moving the counters")(error.into()))?
     }
 
@@ -148,7 +150,7 @@ impl Candidate {
         let sent = send_states(&mut self.stream, shared, &mut closed_shards);
         let child = self.started.0.take();
         let (Ok(states), Some(child)) = (&sent, child) else {
-            // It must not have them when they are ours again.
+            // Kills the new process first: both must not have the counters.
             drop(self.started);
             for (nth, closed) in closed_shards.into_iter().enumerate() {
                 shared.limiter.store.reopen(nth, closed);
@@ -170,7 +172,7 @@ impl Candidate {
     }
 }
 
-/// Closes shard after shard and sends what was in them. Returns how many states there were.
+/// Closes one shard after another and sends its states. Returns how many there were.
 pub(super) fn send_states(
     stream: &mut StdStream,
     shared: &Shared,
@@ -203,7 +205,7 @@ pub(super) fn send_states(
         let Values { requests, rate, burst } = boost.raised;
         (key.bits().to_le_bytes(), [requests, rate, burst], boost.until.0)
     });
-    // A reload since we began to move has changed both, and no state after it is ours.
+    // Read last: a reload during the transfer changes both values.
     let memory = Retention::of(&shared.active.load().rules);
     let keep_until = shared.limiter.store.kept_until().0;
     let rest = OtherStates { keep_until, memory, boosts: boosts.collect() };
@@ -213,26 +215,27 @@ pub(super) fn send_states(
     expect_message(stream, Kind::Received, "that it has the counters").map(|_| count)
 }
 
-/// The moment of a tick for both processes: their ticks are the machine's, so that snapshots need
-/// no wall clock, which could be set in between.
+/// The moment of a tick for both processes: both read the machine's monotonic clock, so that the
+/// transfer needs no wall clock, which could be set meanwhile.
 pub(super) fn of_machine(tick: Tick) -> Moment {
     Moment { tick, unix: UnixTime(tick.0) }
 }
 
 impl Successor {
-    /// Its id.
+    /// Its process id.
     pub fn process(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Passes on a stop that came while the counters moved: it was meant for the one who serves.
+    /// Forwards a stop signal that arrived during the transfer: it was meant for the process that
+    /// serves.
     pub fn stop(&self) {
-        // An error says that it is gone already.
+        // An error means that it has already exited.
         let _ = kill_process(self.process(), Signal::TERM);
     }
 
-    /// Forwards checks until the other process ends. `hurry` turns true where it wants
-    /// us to end, or is gone.
+    /// Forwards checks until the other process ends. `hurry` becomes true when that process
+    /// requests this one to end, or has ended.
     pub async fn answer(self, shared: Arc<Shared>, hurry: watch::Sender<bool>) {
         let Self { stream, mut checks_to_send, .. } = self;
         if let Err(error) = forward(stream, &mut checks_to_send, &hurry).await {

@@ -1,14 +1,14 @@
-//! What every answer says for us: as lines of text, or as fields of a head.
+//! The gateway's own fields in every response: as header lines, or as fields of a head.
 //!
 //! # Invariants
 //!
-//! 1. Both say the same, in one order.
-//! 2. HPACK keeps no value that the next answer will not say again: h2 looks through all that it
-//!    has kept under a name, and what is said again would fall out of the table.
+//! 1. Both forms have the same fields in the same order.
+//! 2. A value that changes with each response is not put into the HPACK table: h2 searches all
+//!    values of a name there, and changing ones would evict those that repeat.
 //!
 //! # Not here
 //!
-//! What the numbers are (`report`), which of the two a client gets (`forwarding`).
+//! The values (`report`), which form a client gets (`forwarding`).
 
 use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
@@ -17,7 +17,7 @@ use pingora_http::ResponseHeader;
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::{ADDED, hex, value};
 
-/// The gateway's fields of every answer, as header lines with their line ends.
+/// The gateway's fields of every response, as header lines with their line ends.
 pub fn lines(context: &RequestContext) -> String {
     let mut text = String::with_capacity(256);
     each_field(context, |field, value| {
@@ -28,8 +28,8 @@ pub fn lines(context: &RequestContext) -> String {
     text
 }
 
-/// Adds the gateway's fields to a head that HTTP/2 carries, whose names have no case to be kept:
-/// Pingora's header type would parse each name and keep its case, its parts are a plain map.
+/// Adds the gateway's fields to an HTTP/2 head. Its names have no case, so that they go into the
+/// plain map: Pingora's header type would parse each name to keep its case.
 pub(super) fn add_fields(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     in_parts(head, |headers| {
         let mut added = Ok(());
@@ -44,7 +44,7 @@ pub(super) fn add_fields(head: &mut ResponseHeader, context: &RequestContext) ->
     })
 }
 
-/// Adds header lines, each with its line end, to such a head.
+/// Adds header lines, each with its line end, to an HTTP/2 head.
 pub fn add_text(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     in_parts(head, |headers| {
         for (name, text) in lines.lines().filter_map(|line| line.split_once(':')) {
@@ -56,7 +56,7 @@ pub fn add_text(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     })
 }
 
-/// Changes a head as the plain map that is in it. The case of its names is lost.
+/// Changes the plain map in a head. The case of its names is lost.
 fn in_parts(
     head: &mut ResponseHeader,
     change: impl FnOnce(&mut HeaderMap) -> Result<()>,
@@ -69,12 +69,12 @@ fn in_parts(
     changed
 }
 
-/// A field that we add to answers.
+/// A field that we add to responses.
 struct Field {
     name: HeaderName,
-    /// The beginning of its line.
+    /// The start of its line.
     line: &'static str,
-    /// Whether the next answer says something else.
+    /// Whether its value changes with each response, and so must not enter the HPACK table.
     varies: bool,
 }
 

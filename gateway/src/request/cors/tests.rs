@@ -1,4 +1,4 @@
-//! What browsers are told: of answers, of preflights, and of origins that are none.
+//! Tests of the CORS headers of responses and preflights, and of invalid origins.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
     map
 }
 
-/// What an answer of our own says to these origins.
+/// The CORS header lines of a response of the gateway to a request with these origins.
 fn answered(cors: &Cors, origins: &[&str]) -> String {
     let fields: Vec<_> = origins.iter().map(|origin| ("origin", *origin)).collect();
     cors.lines(&headers(&fields), &[])
 }
 
-/// What a preflight is answered, for a path that takes GET and PUT.
+/// The response to a preflight, for a path that accepts GET and PUT.
 fn preflight(cors: &Cors, fields: &[(&'static str, &str)]) -> Option<String> {
     let map = headers(fields);
     let requested = Preflight::read(&Method::OPTIONS, &map)?;

@@ -1,27 +1,26 @@
-//! Says which other paths a server could take a path for. (core)
+//! Finds the other paths that a server could read a path as. (core)
 //!
-//! A server may decode escapes, split at an escaped slash, drop segments of which nothing is
-//! left, put letters into one case, strip parameters, spaces and endings, and take what follows a
-//! `;`, `?` or `#`, escaped or not, for no part of the path. Such a reading matters where it makes
-//! a segment one of the routes' own words, or moves it: so of all readings only those are looked
-//! at.
+//! A server may decode escapes, split at an escaped slash, ignore case, strip parameters, spaces
+//! and file extensions, drop segments that are then empty, and end the path at a `;`, `?` or `#`,
+//! escaped or not. Such a reading matters only if it moves a segment or turns it into a word, which
+//! is a literal segment of a route: only these readings are checked.
 //!
 //! # Invariants
 //!
-//! 1. A path whose segments are like no word of a route is read in one way, without allocating,
-//!    unless it has escapes or letters beyond ASCII.
-//! 2. What has too many readings to look at each is said to have one that leads elsewhere.
+//! 1. [`Words::may_have_readings`] does not allocate for a path of ASCII without escapes whose
+//!    segments start with a letter or digit.
+//! 2. A path with a split that has more than [`READINGS_MAX`] readings is treated as ambiguous.
 //!
 //! # Not here
 //!
-//! Which readings matter (`route`, `rules`), what no route ever takes (`target`).
+//! Which readings are refused (`route`, `rules`), paths that no route accepts (`target`).
 
 use crate::request::route::{Pattern, Segment};
 
-/// Readings of one path that are looked at: each is a lookup.
+/// Most readings of one split of a path: each costs a lookup.
 const READINGS_MAX: usize = 64;
 
-/// The words of some routes, by their depth in the path.
+/// The literal segments of some routes, by their depth in the path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
     by_depth: Vec<Vec<Word>>,
@@ -30,7 +29,7 @@ pub(super) struct Words {
 #[derive(Clone, Debug)]
 struct Word {
     text: Box<str>,
-    /// Decoded, in one case, without what servers strip.
+    /// Decoded, full-width characters as ASCII, letters in one case.
     folded: Box<str>,
 }
 
@@ -51,9 +50,9 @@ impl Words {
         }
     }
 
-    /// Whether a path can have another reading. `literal` has a bit for each segment that is a
-    /// word of the route that was found.
-    pub(super) fn may_be_meant(&self, path: &str, literal: u64) -> bool {
+    /// Whether a path may have another reading. `literal` has a bit for each segment that is a
+    /// literal of the route that was found.
+    pub(super) fn may_have_readings(&self, path: &str, literal: u64) -> bool {
         if path.contains('%') && before_mark(path).is_some() {
             return true;
         }
@@ -65,7 +64,7 @@ impl Words {
         })
     }
 
-    /// Every other path that a server could take `path` for; nothing where there are too many.
+    /// Every path that a server could read `path` as; `None` if there are too many.
     pub(super) fn readings(&self, path: &str, literal: u64) -> Option<Vec<String>> {
         let mut ways = splits(path, literal);
         ways.extend(before_mark(path).into_iter().flat_map(|path| splits(path, 0)));
@@ -78,7 +77,7 @@ impl Words {
         Some(readings)
     }
 
-    /// Each path that is made of these segments, or of words that they are like.
+    /// Each path of these segments, with each segment as it is or replaced by a word it resembles.
     fn words_for(&self, segments: &[&str], literal: u64) -> Option<Vec<String>> {
         let mut paths = vec![String::new()];
         for (at, segment) in segments.iter().enumerate() {
@@ -96,7 +95,7 @@ impl Words {
     }
 }
 
-/// The ways to split a path into segments, each with its bits of literal ones.
+/// The ways to split a path into segments, each with the bits of its literal segments.
 fn splits(path: &str, literal: u64) -> Vec<(Vec<&str>, u64)> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -113,8 +112,8 @@ fn splits(path: &str, literal: u64) -> Vec<(Vec<&str>, u64)> {
     splits
 }
 
-/// What is left of a path whose parameters, query or fragment begin at the first `;`, `?` or `#`,
-/// escaped or not; nothing where it has none.
+/// The part of a path before the first `;`, `?` or `#`, escaped or not; `None` if it has none of
+/// them.
 fn before_mark(path: &str) -> Option<&str> {
     const MARKS: [&str; 8] = [";", "?", "#", "%3b", "%3B", "%3f", "%3F", "%23"];
     let at = MARKS.iter().filter_map(|mark| path.find(mark)).min()?;
@@ -126,7 +125,7 @@ fn is_set(bits: u64, at: usize) -> bool {
 }
 
 impl Word {
-    /// Whether a server could take `segment`, which is another text, for this word.
+    /// Whether a server could read `segment` as this word although the two differ.
     fn is_like(&self, segment: &str) -> bool {
         if *segment == *self.text {
             return false;
@@ -140,24 +139,24 @@ impl Word {
     }
 }
 
-/// Whether a text is its own decoded form, but for the case of its letters.
+/// Whether a segment has no escapes and is ASCII, so that decoding does not change it.
 fn is_plain(segment: &str) -> bool {
     segment.bytes().all(|byte| byte.is_ascii() && byte != b'%')
 }
 
-/// Whether behind `word` a text has only what some servers strip.
+/// Whether `text` is `word` with only spaces or a stripped suffix (extension, parameters) added.
 fn is_ending(word: &str, text: &str) -> bool {
     let Some(end) = text.trim_start_matches(is_space).strip_prefix(word) else { return false };
     let end = end.trim_start_matches(is_space);
     end.is_empty() || end.starts_with(['.', ';', '?', '#'])
 }
 
-/// A plus sign is a space to some.
+/// Whether some servers read it as a space: a plus sign is one to some.
 fn is_space(char: char) -> bool {
     char.is_whitespace() || char == '+'
 }
 
-/// Whether some servers see no segment here.
+/// Whether some servers read no segment here: only spaces and dots are left of it.
 fn is_blank(segment: &str) -> bool {
     if segment.starts_with(|first: char| first.is_ascii() && !".+%;".contains(first)) {
         return false;
@@ -167,9 +166,9 @@ fn is_blank(segment: &str) -> bool {
     name.chars().all(|char| is_space(char) || char == '.')
 }
 
-/// A segment in one case: what differs only by that, or by an escape, is the same.
+/// A segment decoded and in one case: segments that differ only in these have the same result.
 fn folded(segment: &str) -> String {
-    // Some letters have one case only, as the long s, which is an s in capitals.
+    // Both conversions: some letters have only one case, such as the long s, whose capital is S.
     let fold = |char: char| ascii(char).to_uppercase().flat_map(char::to_lowercase);
     decoded(segment).chars().flat_map(fold).collect()
 }
@@ -185,7 +184,7 @@ fn decoded(segment: &str) -> String {
     String::from_utf8_lossy(&crate::request::target::decoded(segment)).into_owned()
 }
 
-/// The segments that a server sees here which decodes before it splits.
+/// The segments that a server finds here if it decodes the path before it splits it.
 fn at_slashes(segment: &str) -> Vec<&str> {
     segment.split("%2F").flat_map(|part| part.split("%2f")).collect()
 }

@@ -1,23 +1,24 @@
 //! Finds the route of a method and a path. (core)
 //!
-//! Patterns are a tree of their segments. A path is followed segment by segment, literals first,
-//! then captures, then what a catch-all takes; a way that ends at no route of the method is left
-//! for the next one.
+//! Patterns form a tree of their segments. A lookup follows a path segment by segment and tries
+//! literals first, then captures, then a catch-all. It backtracks from a branch that has no route
+//! of the method.
 //!
 //! # Invariants
 //!
-//! 1. The route that is found is the most specific of those that have the path and the method,
-//!    whatever the order in which they were put in.
-//! 2. Of two routes that no order tells apart, inserting the second returns the first.
-//! 3. A route that names GET takes HEAD too, unless another one of its path names HEAD.
-//! 4. A lookup visits each node once at most, and allocates nothing.
+//! 1. A lookup finds the most specific of the routes that have the path and the method, in
+//!    whatever order they were inserted.
+//! 2. If two routes of one path name the same method, or both accept all methods, inserting the
+//!    second returns the first.
+//! 3. A route that names GET accepts HEAD too, unless another one of its path names HEAD.
+//! 4. A lookup visits each node at most once, and does not allocate.
 
 use http::Method;
 
 use crate::request::route::{Index, Pattern, Segment};
 
-/// So many literals are compared one by one in less time than they are searched.
-const FEW: usize = 8;
+/// Up to this many literals a linear search is faster than a binary search.
+const LINEAR_MAX: usize = 8;
 
 /// Routes by their paths.
 #[derive(Clone, Debug, Default)]
@@ -25,15 +26,15 @@ pub(super) struct Tree {
     root: Node,
 }
 
-/// What may follow one beginning of a path.
+/// A prefix of paths, and what may follow it.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// Sorted by length, then by bytes: most comparisons then look at lengths alone.
+    /// Sorted by length, then by bytes: most comparisons then need only the lengths.
     literals: Vec<(Box<[u8]>, Node)>,
     capture: Option<Box<Node>>,
     /// Routes whose path ends here.
     end: Leaf,
-    /// Routes that take whatever follows, and nothing as well.
+    /// Routes that end here with `{*rest}`: any further segments match, and none.
     rest: Leaf,
 }
 
@@ -45,8 +46,8 @@ struct Leaf {
 }
 
 impl Tree {
-    /// Puts in a route; no methods are all of them. Gives the routes that have this very path for
-    /// one of these methods already, and leaves them there.
+    /// Inserts a route; no methods means all methods. Returns the routes that have the same path
+    /// and one of these methods already; these stay.
     #[must_use = "of two routes for the same one would never be met"]
     pub(super) fn insert(
         &mut self,
@@ -70,7 +71,7 @@ impl Tree {
         self.root.find(method, segments(path))
     }
 
-    /// The methods that routes of a path name, HEAD with GET, and whether one of them takes all.
+    /// The methods that routes of a path name, HEAD with GET, and whether a route accepts all.
     pub(super) fn methods(&self, path: &str) -> (Vec<Method>, bool) {
         let (mut named, mut all) = (Vec::new(), false);
         self.root.visit(segments(path), &mut |leaf| {
@@ -86,8 +87,8 @@ impl Tree {
     }
 }
 
-/// The segments of a path, with their slashes between them; nothing for the root. A slash at the
-/// end begins no further one.
+/// The segments of a path with the slashes between them; `None` for the root. A slash at the end
+/// adds no segment.
 fn segments(path: &str) -> Option<&[u8]> {
     let path = path.as_bytes();
     let path = path.strip_prefix(b"/").unwrap_or(path);
@@ -106,7 +107,7 @@ impl Node {
     }
 
     fn literal(&self, text: &[u8]) -> Option<&Self> {
-        let found = if self.literals.len() <= FEW {
+        let found = if self.literals.len() <= LINEAR_MAX {
             self.literals.iter().find(|(own, _)| **own == *text)
         } else {
             self.place(text).ok().and_then(|at| self.literals.get(at))
@@ -129,7 +130,7 @@ impl Node {
         literal.or_else(capture).or_else(|| self.rest.route(method))
     }
 
-    /// Shows every leaf that has the path.
+    /// Calls `show` with every leaf that matches the path.
     fn visit(&self, path: Option<&[u8]>, show: &mut impl FnMut(&Leaf)) {
         show(&self.rest);
         let Some(path) = path else { return show(&self.end) };
@@ -151,7 +152,7 @@ impl Leaf {
             let named = self.named.iter().find(|(own, _)| own == method);
             named.map(|(_, route)| *route)
         };
-        // Frameworks answer HEAD by their handler of GET (RFC 9110, 9.3.2).
+        // Web frameworks serve HEAD by their GET handler (RFC 9110, 9.3.2).
         let as_get = || (*method == Method::HEAD).then(|| named(&Method::GET)).flatten();
         named(method).or_else(as_get).or(self.all)
     }
@@ -168,7 +169,7 @@ impl Leaf {
                 None => self.named.push((method.clone(), route)),
             }
         }
-        // A method that one route names twice is named once.
+        // A route that names a method twice does not conflict with itself.
         others.retain(|other| *other != route);
         others.dedup();
         others
@@ -183,13 +184,13 @@ mod tests {
     const METHODS: [Method; 5] =
         [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PATCH];
 
-    /// One route, as a file has it.
+    /// One route as in a configuration file.
     type Row = (String, Vec<Method>);
 
-    /// How specific a path is in each of its segments: the least is the most specific.
+    /// How specific each segment of a path is: a lower number is more specific.
     type Rank = Vec<u8>;
 
-    /// The rank of a pattern among those that have a path; nothing where it has not.
+    /// The rank of a pattern for a path; `None` if it does not match.
     fn rank(pattern: &str, path: &str) -> Option<Rank> {
         let parts = |text: &str| -> Vec<String> {
             text.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect()
@@ -211,7 +212,7 @@ mod tests {
         (pattern.len() == path.len()).then_some(rank)
     }
 
-    /// Tries every route, and takes the best.
+    /// Tries every route and returns the most specific.
     fn by_trying_every_route(rows: &[Row], method: &Method, path: &str) -> Option<Index> {
         let having = rows.iter().enumerate().filter_map(|(at, (pattern, methods))| {
             let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
@@ -222,7 +223,7 @@ mod tests {
         having.min().map(|(_, _, at)| at)
     }
 
-    /// Whether no order decides between two routes: one path but for names, and a common method.
+    /// Whether two routes conflict: the same path except for names, and a common method.
     fn is_undecided((path, methods): &Row, (other, others): &Row) -> bool {
         let shape = |path: &str| {
             let name = |part: &str| part.starts_with('{') && part != "{*rest}";

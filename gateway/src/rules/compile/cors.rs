@@ -1,4 +1,4 @@
-//! Makes planes and their CORS, and reports origins and headers that no browser sends.
+//! Compiles planes and their CORS settings, and reports origins and headers that no browser sends.
 
 use http::HeaderName;
 

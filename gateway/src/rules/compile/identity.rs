@@ -1,4 +1,4 @@
-//! Decides which routes need a token, and reports planes in `[identity]` that there are not.
+//! Decides which routes need a token, and reports errors in `identity.planes`.
 
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};

@@ -1,4 +1,5 @@
-//! Finds routes that no order decides between, and what one route says against itself.
+//! Finds routes that match the same request without an order between them, and contradictions
+//! within one route.
 
 use http::Method;
 
@@ -9,7 +10,7 @@ use crate::rules::compile::Checker;
 use crate::settings::RawRoute;
 
 impl Checker<'_> {
-    /// By plane.
+    /// Compiles the paths of each plane.
     pub(super) fn paths(&self, routes: &[Route]) -> Vec<Paths> {
         for (route, raw) in routes.iter().zip(&self.raw.routes) {
             self.exemption(route, raw);
@@ -43,11 +44,11 @@ impl Checker<'_> {
         paths
     }
 
-    /// Reports two routes of which no order says which is meant.
+    /// Reports two routes that match the same requests without an order between them.
     fn undecided(&self, routes: &[Route], later: Index, earlier: Index) {
         let raw = |at: Index| self.raw.routes.get(at).map_or(0, |route| route.at);
         let (Some(one), Some(other)) = (routes.get(later), routes.get(earlier)) else { return };
-        // A path with an error, which is reported already, is read as `/`.
+        // A path with an error was reported already; its pattern is that of `/`.
         let is_read = |(at, route): (Index, &Route)| {
             let raw = self.raw.routes.get(at).and_then(|raw| raw.path.as_ref());
             raw.is_some_and(|raw| raw.value == route.pattern.text)
@@ -68,8 +69,8 @@ impl Checker<'_> {
         self.document.fault(raw(later), text);
     }
 
-    /// Reports a route whose limits and whose exemption contradict each other, and a batch that
-    /// could be none.
+    /// Reports a route whose limits and exemption contradict each other, and a batch route whose
+    /// methods are not `POST` alone.
     fn exemption(&self, route: &Route, raw: &RawRoute) {
         let reads_only = !route.methods.is_empty()
             && route.methods.iter().all(|method| *method == Method::GET || *method == Method::HEAD);
@@ -111,8 +112,8 @@ impl Checker<'_> {
 }
 
 impl Route {
-    /// Whether its requests meet something that those of `other` do not: a limit, a bound on the
-    /// body, a token, or a tenant that the token has to reach.
+    /// Whether it has a restriction that `other` does not have: a limit, a bound on the body, a
+    /// required token, or a tenant that the token must reach.
     fn is_stricter_than(&self, other: &Self) -> bool {
         let counts_more = self.limits.iter().any(|limit| !other.limits.contains(limit));
         let bounds_more = self.batch.is_some_and(|own| {

@@ -1,7 +1,7 @@
-//! Finds what is wrong in the directory, and makes tenants of the rest.
+//! Reports errors in the directory, and compiles its entries into tenants.
 //!
-//! An entry is checked by the same lines whether it stands in the file or was answered over HTTP
-//! (`directory`); only what needs the whole file is asked of the file alone.
+//! The same code checks an entry of the file and one fetched over HTTP (`identity::directory`);
+//! only checks that need the whole file are made for the file alone.
 
 use weir_common::config::document::{Document, Spanned};
 use weir_common::directory;
@@ -13,15 +13,15 @@ use crate::rules::tenant::{Tenant, Tenants};
 use crate::rules::{Limit, Plan};
 use crate::settings::LimitKey;
 
-/// Makes tenants of entries. What is wrong with an entry stays in the document.
+/// Compiles entries into tenants. Errors in an entry are reported to the document.
 pub struct Entries<'c> {
-    /// Where the entries stand.
+    /// The document of the entries.
     pub document: &'c Document,
-    /// What they may have values of.
+    /// The limits that entries may override.
     pub limits: &'c [Limit],
-    /// What they may be on.
+    /// The plans that entries may name.
     pub plans: &'c [Plan],
-    /// What their states are found by.
+    /// The seed of their keys.
     pub seed: Seed,
 }
 
@@ -45,7 +45,7 @@ impl Entries<'_> {
         }
     }
 
-    /// An instance. Whether it may have values of its own, its workspace's plan says.
+    /// An instance. [`own_values_refused`] decides whether it may have values of its own.
     pub fn instance(&self, name: &str, entry: &directory::Instance) -> Tenant {
         Tenant {
             parent: entry.workspace.as_ref().map(|name| name.value.as_str().into()),
@@ -73,7 +73,8 @@ impl Entries<'_> {
     }
 }
 
-/// Why an instance may not have values of its own, where its workspace's plan does not allow it.
+/// The message when an instance may not have values of its own, because its workspace's plan does
+/// not allow it.
 pub fn own_values_refused(instance: &str, plan: Option<&Plan>) -> Option<String> {
     if plan.is_some_and(|plan| plan.per_instance_limits) {
         return None;
@@ -113,7 +114,7 @@ impl Checker<'_> {
         tenants
     }
 
-    /// Adds the domains that instances have of their own to the plane that names instances.
+    /// Adds the instances' own domains to the plane whose hosts name instances.
     pub(super) fn domains(&self, hosts: &mut Hosts) {
         let mut planes = (0..self.raw.planes.len()).filter(|plane| self.names_instance(*plane));
         let plane = planes.next().filter(|_| planes.next().is_none());

@@ -8,7 +8,7 @@ use weir_tests::wait;
 
 use super::{ADDRESS, Setup};
 
-/// Entries are old at once, and of use for long.
+/// Entries expire at once, and may be used stale for long.
 const OLD: &str = "ttl = \"1ms\"\nnegative_ttl = \"1ms\"\nstale_for = \"1h\"\ntimeout = \"10s\"";
 
 #[test]
@@ -95,7 +95,8 @@ fn a_directory_that_never_answers_delays_few_requests_and_gets_few() {
         slow += u32::from(before.elapsed() > Duration::from_millis(300));
     }
     let seconds = u32::try_from(started.elapsed().as_secs()).unwrap();
-    // Its workspace and its organisation, each once and then each second at most.
+    // The workspace and the organisation are fetched once each, and then at most once a second
+    // each.
     assert!((1..=2 + 2 * (seconds + 1)).contains(&slow), "{slow} of 200 waited in {seconds} s");
     let questions = setup.directory.fetched().len() - before;
     assert!(questions <= 4 + 2 * usize::try_from(seconds).unwrap(), "{questions}");

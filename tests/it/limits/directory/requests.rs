@@ -14,7 +14,7 @@ use weir_tests::world::World;
 use super::super::{at_once, count};
 use super::{ADDRESS, Setup};
 
-/// Entries stay valid for longer than a test, unless it sets another time.
+/// Entries stay valid for longer than a test, unless the test sets another time.
 const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
 
 #[test]
@@ -170,7 +170,7 @@ fn an_address_that_invents_names_has_a_bounded_number_fetched_and_delays_no_othe
     });
     let invented =
         setup.directory.fetched().iter().filter(|path| path.contains("invented")).count();
-    // 60 at once, one each second, and those in flight together with the last.
+    // 60 at once, one each second, and those in flight at the same time as the last.
     let most = 60 + 8 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
     assert!((60..=most).contains(&invented), "{invented} questions, of 60 to {most}");
     assert_eq!(setup.world.gateway.used("address", "198.51.100.7"), 60);
@@ -204,7 +204,8 @@ fn a_reload_keeps_the_cache_unless_the_directory_changes() {
     let setup = Setup::with(LONG);
     assert_eq!((setup.limit("ws_big"), setup.limit("ws_special")), (600, 7));
     let before = setup.directory.fetched().len();
-    // The plans and limits that an entry names have other places then, and so has the section.
+    // The new limit and plan come first, so those that a cached entry refers to change their
+    // indexes.
     let config = setup
         .world
         .config()

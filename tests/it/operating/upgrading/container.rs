@@ -1,4 +1,4 @@
-//! Process 1 of a container stays until the process that serves in its place ends.
+//! Process 1 of a container stays until the process that has taken over ends.
 
 use std::fs;
 use std::process::Command;
@@ -13,11 +13,11 @@ use weir_tests::wait;
 
 use super::TARGET;
 
-/// A gateway as process 1 of a namespace. The process ids in its log are valid only in there.
+/// A gateway as process 1 of a PID namespace. The process ids in its log are valid only inside.
 struct Container {
     process: Process,
     folder: Folder,
-    /// Process 1, as it is called out here.
+    /// The id of process 1 outside the namespace.
     first: u32,
 }
 
@@ -42,10 +42,10 @@ impl Container {
     }
 
     fn signal(&self, name: &str) {
-        assert!(process::signal(self.first, name), "process 1 is gone");
+        assert!(process::signal(self.first, name), "process 1 has ended");
     }
 
-    /// Waits until so many lines have this message.
+    /// Waits until at least `count` lines have this message.
     fn wait_for(&self, count: usize, message: &str) {
         let output = || {
             let lines = self.process.stderr().json();
@@ -68,7 +68,7 @@ fn process_1_upgrades_more_than_once_and_represents_the_serving_process() {
         container.signal("USR2");
         container.wait_for(nth + 1, "ready");
         container.wait_for(nth, "handed over");
-        assert_eq!(left(&container), 59 - nth as u64, "what was counted is not forgotten");
+        assert_eq!(left(&container), 59 - nth as u64, "the counters are kept");
     }
     // A reload reaches the serving process.
     let fewer = config.with("[limits.workspace]", "requests = 50");

@@ -50,7 +50,7 @@ fn an_address_in_use_leaves_the_old_process_serving() {
     world.get(TARGET).expect(200);
 }
 
-/// A gateway that was started by a path which leads elsewhere later.
+/// A gateway that was started through a symlink, which a test changes later.
 fn by_link(upstream: &Upstream) -> Gateway {
     let folder = Folder::new();
     let link = folder.path("weir");
@@ -73,7 +73,7 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
     let all = [
         ("exit 3", "waiting for the new process"),
         ("printf nonsense >&0; exit 0", ""),
-        // A good beginning, and then nothing: `Hello` as PROTOCOL has it.
+        // A valid `Hello`, and then the end.
         (r"printf '\005\000\000\000\001\002\000\000\000' >&0; exit 0", ""),
         (r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2", "our protocol"),
     ];
@@ -110,7 +110,7 @@ fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_pr
     gateway.client().get(TARGET).expect(200);
     let mut kept = gateway.client();
     kept.get(TARGET).expect(200);
-    // `Hello` and `Ready`, a look at what comes, and the end.
+    // Sends `Hello` and `Ready`, reads 300 bytes, and exits.
     let ready = r"printf '\005\000\000\000\001\002\000\000\000\001\000\000\000\004' >&0";
     put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; exit 0"));
     gateway.signal("USR2");
@@ -142,7 +142,7 @@ fn when_the_new_process_is_lost_the_old_one_admits_nothing_and_ends() {
     let new = world.gateway.upgrade();
     assert!(process::signal(new, "KILL"));
     world.gateway.log().wait("that it is lost", |line| line["message"] == "limit owner lost");
-    // Idle connections are closed then: no process can decide on their next request.
+    // Idle connections are closed: no process can decide on their next request.
     idle.expect_end();
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
 }
@@ -163,7 +163,8 @@ fn when_the_new_process_is_lost_requests_in_flight_finish_and_no_more_are_admitt
     half.send(&Request::get(TARGET).head_bytes()[..20]);
     let mut several = Http2::connect(&edge.address, &edge.authority);
     let first = several.request(&Request::get(TARGET));
-    // It is slow to hear that it should go, so that what it opens is served still.
+    // This client does not acknowledge PINGs, so the graceful shutdown leaves it open for new
+    // streams.
     several.polite = false;
     world.control.wait_for_requests(2);
     wait::until("the batch to be charged", || {
@@ -176,7 +177,7 @@ fn when_the_new_process_is_lost_requests_in_flight_finish_and_no_more_are_admitt
     let refused = several.call(&Request::get(TARGET)).expect_problem(503);
     assert_eq!(refused["type"], "urn:weir:problem:limits-unavailable");
     several.get("/assets/a").expect(200);
-    // What is no request yet ends as an idle connection does.
+    // An incomplete head is closed like an idle connection.
     half.expect_end();
     up.send("2, 3]");
     world.control.wait_for_requests(3);

@@ -30,7 +30,7 @@ fn systemd_is_notified_of_the_main_process_and_of_its_end() {
     assert_eq!(receive(), serves(new));
     assert_eq!(gateway.wait_for_exit(), Some(0));
     assert!(process::signal(new, "TERM"));
-    assert!(receive().starts_with("STOPPING=1\n"), "the old process said nothing when it ended");
+    assert!(receive().starts_with("STOPPING=1\n"), "the old process sent no STOPPING");
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn systemd_accepts_the_units_and_rates_them_as_sandboxed() {
         let folder = Folder::new();
         let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd");
         let text = std::fs::read_to_string(format!("{shipped}/{unit}")).unwrap();
-        // What is to be started is here under another path.
+        // The unit's executable has another path here.
         let name = unit.trim_end_matches(".service");
         let here = program(name).display().to_string();
         let text = text.replace(&format!("/usr/local/bin/{name}"), &here);
         let path = folder.write(unit, &text).display().to_string();
         let verified = analyze(&["verify", "--man=no", &path]).expect(0);
         assert_eq!(verified.output().trim(), "", "{unit}");
-        // From 0, wholly fenced, to 10 in tenths.
+        // The threshold is in tenths of the exposure level, from 0 (safest) to 10: at most 2.0.
         analyze(&["security", "--offline=yes", "--threshold=20", &path]).expect(0);
     }
 }

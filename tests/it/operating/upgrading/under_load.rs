@@ -16,10 +16,10 @@ use weir_tests::world::World;
 
 use super::TARGET;
 
-/// So many upgrades, one after another, while `load` runs.
+/// The number of upgrades, one after another, under load.
 const UPGRADES: usize = 10;
 
-/// So long is each of them loaded before the next.
+/// The time under load between two upgrades.
 const BETWEEN: Duration = Duration::from_millis(150);
 
 fn generous(config: Config) -> Config {
@@ -42,7 +42,7 @@ fn upgraded_under_wrk(world: &World, fields: &[&str]) -> String {
     // On a slow machine the limit is reached later.
     world.control.wait_for_requests(1_000);
     wait::pass(BETWEEN);
-    // It counts to the end where it is interrupted.
+    // When interrupted, wrk prints its counts.
     wrk.signal("INT");
     let Finished { stdout, .. } = process::finish(wrk);
     stdout
@@ -79,10 +79,10 @@ fn ten_upgrades_under_wrk_fail_no_connection_and_lose_no_count() {
     }
 }
 
-/// When each admitted request was sent, and when its answer was there: it was decided between.
+/// When each admitted request was sent, and when its response was read: it was admitted in between.
 type Admitted = Vec<(Instant, Instant)>;
 
-/// Sends requests at full speed until it is stopped.
+/// Sends requests at full speed until `stop` is set.
 fn hammer(address: &str, stop: &AtomicBool, admitted: &Mutex<Admitted>) {
     let mut client = Client::connect(address);
     while !stop.load(Ordering::Relaxed) {

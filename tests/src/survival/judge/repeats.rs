@@ -1,5 +1,5 @@
-//! What arrived, reported to the promises: when it started, how its endpoint ended it, and why the
-//! answer need not count.
+//! Reports the arrivals to the promises: when an attempt started, how its endpoint ended it, and
+//! why the dispatcher may not have received the response.
 
 use super::{Judge, SECOND};
 use crate::promises::{Attempt, Cause, End, Ending, Promise, When};
@@ -7,24 +7,25 @@ use crate::survival::cast::{DEADLINE, FIRST_DELAY};
 use crate::survival::events::Mark;
 use crate::survival::history::{Arrival, Redelivered, Span, State};
 
-/// Within so long an outcome is on disk once it is known, where the process stands still no moment
-/// and the disk has room: hundreds of times what it takes.
+/// A known result is on disk within this time, unless the process is suspended or the disk is full:
+/// hundreds of times the usual time.
 const RECORDED_WITHIN: u64 = SECOND;
 
-/// Kills explain much: it is told how many of what they explain came within these of the answer.
+/// Kills explain many duplicates: for these times after the response, those with a kill within it
+/// are counted.
 const SOON: [(u64, &str); 2] = [
     (SECOND / 10, "duplicates by a kill within 100 ms of the answer"),
     (SECOND, "duplicates by a kill within 1 s of the answer"),
 ];
 
-/// After the disk has room again: the worker's pause after a failure, and the same again.
+/// After the disk has space again: the worker's pause after a failed write (500 ms), and a margin.
 const RECORDED_AFTER_FULL: u64 = 2 * SECOND;
 
-/// A receiver may notice so much later what was sent, and the dispatcher what was answered.
+/// The longest delay from sending to receiving, in both directions.
 const LAG: u64 = SECOND / 4;
 
 impl Judge<'_> {
-    /// Whatever came, and came again.
+    /// Reports all arrivals, in the order of time for each event and endpoint.
     pub(super) fn arrivals(&mut self) {
         let state = self.state;
         for end in &state.ends {
@@ -38,7 +39,7 @@ impl Judge<'_> {
         for (pair, all) in pairs {
             arrivals += all.len() as u64;
             let judged = self.promises.arrives(&pair.0);
-            refused += u64::from(self.heed(judged).is_none());
+            refused += u64::from(self.record(judged).is_none());
             let mut all = all.clone();
             all.sort_by_key(|one| one.at);
             let asked = state.redelivered.get(pair).map(Vec::as_slice).unwrap_or_default();
@@ -52,7 +53,7 @@ impl Judge<'_> {
                 let judged = self.promises.started(*pair, Attempt { start, reused: one.reused });
                 let is_early = judged.as_ref().is_err_and(|it| it.promise == Promise::RetryDelay);
                 early += u64::from(is_early && self.clock_holds);
-                let cause = self.heed(judged).flatten();
+                let cause = self.record(judged).flatten();
                 if let Some(before) = before.filter(|before| before.is_taken()) {
                     *self.verdict.duplicates.entry(cause).or_default() += 1;
                     if cause == Some(Cause::Ended) {
@@ -66,14 +67,14 @@ impl Judge<'_> {
             }
             asked.for_each(|asked| self.redelivered(*pair, asked));
         }
-        self.tell("arrivals", arrivals);
-        self.tell("of events that were refused", refused);
-        self.tell("tried again after a failure", retries);
-        self.tell("of these too early", early);
+        self.count("arrivals", arrivals);
+        self.count("of events that were refused", refused);
+        self.count("tried again after a failure", retries);
+        self.count("of these too early", early);
         let asked = state.redelivered.values().flatten().filter(|asked| asked.taken).count();
-        self.tell("events sent again for their owners", asked as u64);
+        self.count("events sent again for their owners", asked as u64);
         for (count, (_, name)) in soon.into_iter().zip(SOON) {
-            self.tell(name, count);
+            self.count(name, count);
         }
     }
 
@@ -95,13 +96,13 @@ impl Judge<'_> {
             Some(_) => Ending::Failed { delay },
             None => Ending::Closed { delay },
         };
-        // What was answered in time is known by the deadline.
+        // The dispatcher knows the result at the deadline of the attempt at the latest.
         let known = one.answered.max(one.at + DEADLINE.as_micros() as u64);
         let recorded = self.recorded_by(known);
         End { ending, at: one.answered, cause: self.cause(pair, one), recorded }
     }
 
-    /// Why an answer need not count.
+    /// Why the dispatcher may not have received the response in time.
     fn cause(&self, pair: (Mark, usize), one: &Arrival) -> Option<Cause> {
         let deadline = DEADLINE.as_micros() as u64;
         let took = one.answered.saturating_sub(one.at);
@@ -122,7 +123,7 @@ impl Judge<'_> {
         timed_out.then_some(Cause::TimedOut)
     }
 
-    /// When an outcome that was known then is on disk, at the latest.
+    /// The latest time at which a result that is known at `known` is on disk.
     fn recorded_by(&self, known: u64) -> u64 {
         let mut by = known.saturating_add(RECORDED_WITHIN);
         let State { stops, fulls, .. } = self.state;

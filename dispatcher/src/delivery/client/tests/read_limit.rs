@@ -11,10 +11,10 @@ use super::*;
 use crate::delivery::connection::ANSWER_BYTES_MAX;
 use crate::delivery::pool::IDLE_MAX;
 
-/// The buffers of two sockets have some MiB.
+/// More than the buffers of two sockets hold, which is a few MiB.
 const ON_THE_WAY: usize = 16 << 20;
 
-/// What a receiver sends: a prefix, then the same part endlessly.
+/// What a receiver sends: a prefix, then the same part endlessly or not at all.
 #[derive(Clone)]
 struct Flood {
     before: String,
@@ -63,7 +63,7 @@ async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
     true
 }
 
-/// The outcome of an attempt at such a receiver, and the bytes it sent.
+/// The outcome of an attempt at such a receiver, and the number of bytes the receiver sent.
 async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
     let (sent, mut bytes) = mpsc::unbounded_channel();
     let flood = flood.clone();
@@ -104,7 +104,7 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A root, and a certificate for 127.0.0.1 that it signed, valid for a hundred years.
+/// A folder with a root certificate, and one for 127.0.0.1 signed by it, valid for a hundred years.
 pub(super) const FIXTURES: &str = "src/delivery/fixtures";
 
 async fn check(flood: Flood, expected: Outcome) {
@@ -168,7 +168,7 @@ async fn slow_interim_responses_end_at_the_deadline() {
     assert_eq!(response.outcome, Outcome::Failed(Failure::Timeout));
 }
 
-/// Answers the first request on a connection; closes it after the second, perhaps with `words`.
+/// Answers the first request on a connection, and the second one with `words`; then closes it.
 async fn hangs_up(tls: bool, words: &'static str) -> Receiver {
     Receiver::on("127.0.0.1", move |stream| async move {
         if tls {

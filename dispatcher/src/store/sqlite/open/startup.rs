@@ -1,4 +1,4 @@
-//! What a process begins with: what it finds of those before it, and notes for those after it.
+//! Reads the state that earlier processes stored, and records that a process runs.
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension};
@@ -13,17 +13,17 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::counters::Counters;
 use crate::store::sqlite::{id_sequence, rows, schema};
 
-/// Under this name: when processes were found not to have shut down cleanly, each in eight
-/// bytes, oldest first. One crash after another is more doubt than the last one alone.
+/// The name of a `meta` value: the times of starts after an unclean shutdown, eight bytes each,
+/// oldest first. After each of them unrecorded attempts may still count in a rate limit.
 const UNCLEAN_SHUTDOWNS: &str = "unclean_shutdowns";
 
-/// So many of them are kept; the pace of any endpoint is used up by fewer.
+/// Times that are kept, at most; fewer already use up the rate limit of any endpoint.
 const UNCLEAN_MAX: usize = 1_024;
 
-/// Under this name: the key of public identifiers.
+/// The name of a `meta` value: the key of public identifiers.
 const PUBLIC_ID_KEY: &str = "public_id_key";
 
-/// What a process finds of those before it.
+/// The state that a process starts with.
 pub(super) struct Began {
     pub(super) ids: PublicIds,
     pub(super) clean_shutdown: bool,
@@ -32,7 +32,7 @@ pub(super) struct Began {
     pub(super) steady: Steady,
 }
 
-/// Makes what a new database lacks, and notes that a process has it now.
+/// Creates the values that a new database lacks, and records that a process has it open.
 pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqlite::Result<Began> {
     let now = clock.now().unix;
     let change = conn.unchecked_transaction()?;
@@ -55,7 +55,7 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
         id_sequence::jump(&change, &mut counters, now, i64::from_le_bytes(random()?))?;
     }
     schema::set_meta(&change, owner::MARK, &random::<{ owner::MARK_BYTES }>()?)?;
-    // Before a new database there was no process that could have left anything unrecorded.
+    // A new database had no earlier process that could have left attempts unrecorded.
     let clean_shutdown =
         schema::meta(&change, schema::CLEAN_SHUTDOWN)?.is_none_or(|value| value == [1]);
     let mut unclean_shutdowns =
@@ -72,14 +72,14 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
     counters.write(&change)?;
     change.commit()?;
     if lost > 0 {
-        // They may have gone out, and none is sent twice.
+        // They may have been sent, and no mail is sent twice.
         events::event(Level::Warn, "mails lost", &[("count", lost.into())]);
     }
     Ok(Began { ids: PublicIds::new(key), clean_shutdown, unclean_shutdowns, counters, steady })
 }
 
-/// What steady time it was last, and what the wall clock showed then: as was noted, or else as the
-/// newest of what an earlier version stored.
+/// The last stored steady time, with the wall-clock time at that moment. A database of a version
+/// that stored none has the newest time of its rows instead.
 fn last_seen(
     conn: &Connection,
     counters: &Counters,
@@ -107,8 +107,8 @@ fn times(bytes: &[u8]) -> Vec<UnixTime> {
 
 fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {
     let mut bytes = [0; N];
-    let unlucky = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
-    getrandom::fill(&mut bytes).map_err(unlucky)?;
+    let failed = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    getrandom::fill(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 

@@ -1,4 +1,4 @@
-//! Runs reads: on threads of their own, or when a simulation decides.
+//! Runs reads: on own threads, on the runtime's, or when a simulation decides.
 //!
 //! Invariant: a read keeps its permit until it ends, whether or not its caller still waits.
 
@@ -13,19 +13,19 @@ use crate::blocking_pool::Threads;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::read_pool::executor::manual::ManualReads;
 
-/// What makes reads.
+/// Where reads run.
 #[derive(Debug)]
 pub(in crate::store::sqlite) enum ReadExecutor {
-    /// These threads.
+    /// On these threads.
     Own(Threads),
-    /// The runtime's: a clock that is turned stands still while those work, and no others.
+    /// On the runtime's blocking threads: tokio's paused clock stands still only while those work.
     Runtime,
-    /// `None`: a simulation decides.
+    /// On no thread: a simulation decides when.
     Manual(Arc<ManualReads>),
 }
 
 impl ReadExecutor {
-    /// Makes a read, which this permits.
+    /// Runs a read, and keeps its permit until it ends.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         permit: OwnedSemaphorePermit,
@@ -39,7 +39,7 @@ impl ReadExecutor {
     }
 }
 
-/// A caller may leave while its read runs: the read owns the permit.
+/// The read owns the permit, because its caller may stop waiting while it runs.
 fn with_permit<T>(permit: OwnedSemaphorePermit, read: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _permit = permit;

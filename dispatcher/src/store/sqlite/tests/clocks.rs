@@ -1,4 +1,4 @@
-//! A clock that is set, either way and at any time, drops nothing and forgets nothing.
+//! Setting the clock forward or back, at any time, drops no row.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::store::types::{Posted, Rotation};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// As shipped.
+/// The default configuration.
 const KEPT: Retention = Retention {
     delivered: Duration::from_secs(7 * 86_400),
     failed: Duration::from_secs(30 * 86_400),
 };
 
-/// How many rows each table has that is dropped from.
+/// The number of rows in each table from which rows are dropped.
 async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
     let count = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         let tables = ["deliveries", "events", "attempts", "jobs", "mails", "endpoints"];
@@ -47,7 +47,7 @@ async fn sweep(store: &SqliteStore, clock: &Clock) {
     while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
 }
 
-/// Something of everything that goes some day.
+/// Stores rows of each kind that retention drops.
 async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     let now = clock.now().unix;
     let event = |id: &str| NewEvent { digest: [7; 32], ..event(&format!("evt_{name}_{id}")) };
@@ -105,7 +105,7 @@ fn ended(
     }
 }
 
-/// Whether a webhook's events are known when they are sent again.
+/// For each event, whether it is recognised when it is sent again.
 async fn known(store: &SqliteStore, name: &str, clock: &Clock) -> Vec<bool> {
     let again = ["nobodys", "delivered", "failed"].map(|id| {
         let mut event = event(&format!("evt_{name}_{id}"));
@@ -130,7 +130,7 @@ async fn a_set_clock_drops_nothing(ahead: bool) {
     sweep(&store, &clock).await;
     let there = rows(&store).await;
     assert!(there.iter().all(|(_, count)| *count > 0), "{there:?}");
-    // It is set, and set right half a minute later.
+    // The clock is set wrong, and corrected half a minute later.
     set(&clock, ahead);
     sweep(&store, &clock).await;
     assert_eq!(rows(&store).await, there);
@@ -142,7 +142,7 @@ async fn a_set_clock_drops_nothing(ahead: bool) {
     for name in ["before", "meanwhile"] {
         assert_eq!(known(&store, name, &clock).await, [true; 3], "{name}");
     }
-    // What was stored under a wrong clock is kept as long as all else, and no longer.
+    // Rows that were stored while the clock was wrong have the same retention.
     clock.advance(6 * DAY);
     sweep(&store, &clock).await;
     assert_eq!(known(&store, "meanwhile", &clock).await, [true; 3]);
@@ -186,7 +186,7 @@ async fn a_start_with_a_clock_that_is_wrong_drops_nothing() {
         let store = opened(&folder, &clock);
         sweep(&store, &clock).await;
         assert_eq!(rows(&store).await, there);
-        // It is set right before the next start.
+        // The clock is corrected before the next start.
         drop(store);
         set(&clock, !ahead);
         let store = opened(&folder, &clock);
@@ -255,7 +255,7 @@ async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
     webhook(&store).await;
     assert!(accept(&store, "evt_somebodys").await.unwrap());
     assert_eq!(bodies().await, [0, 512]);
-    // It is known all the same, and another of its name is another.
+    // The event is still recognised, and a different one with its identifier is a conflict.
     assert!(!accept(&store, "evt_nobodys").await.unwrap());
     let other = NewEvent { digest: [8; 32], ..event("evt_nobodys") };
     assert!(matches!(store.accept(vec![other], NOW).await.unwrap(), Accepted::Conflict(_)));

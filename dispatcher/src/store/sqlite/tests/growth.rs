@@ -1,4 +1,4 @@
-//! No call does more the more there is, and a file stops growing where as much goes as comes.
+//! The cost of a call does not grow with the store; at constant load, the file stops growing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ async fn another(store: &SqliteStore, url: &str) -> WebhookId {
     }
 }
 
-/// Stores events, and gives what now waits.
+/// Stores events, and returns their deliveries.
 async fn arrive(
     store: &SqliteStore,
     names: impl Iterator<Item = String>,
@@ -61,7 +61,8 @@ async fn arrive(
     }
 }
 
-/// A store in which `thousands` wait, were tried and wait, were delivered, and were given up, each.
+/// Fills a store with `thousands` of deliveries each that are new, wait for a retry, were
+/// delivered, and failed permanently.
 async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
     webhook(store).await;
     another(store, "https://hooks.example.com/paused").await;
@@ -86,7 +87,7 @@ async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
     all
 }
 
-/// What each call costs in a store of that size, in steps of SQLite's machine.
+/// The cost of each call in a store of that size, in steps of SQLite's virtual machine.
 fn costs(thousands: u64) -> BTreeMap<&'static str, i64> {
     let watch = Watch::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -226,20 +227,20 @@ fn no_call_does_more_the_more_there_is() {
     }
 }
 
-/// What is kept, and for how long.
+/// A short retention.
 const KEPT: Retention = Retention {
     delivered: Duration::from_secs(2 * 86_400),
     failed: Duration::from_secs(3 * 86_400),
 };
 
-/// Lets days pass, each with as much traffic; gives the bytes on disk after each.
+/// Runs days with equal traffic; returns the bytes on disk after each.
 async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
     let hook = webhook(store).await;
     let mut sizes = Vec::new();
     for turn in 0..days * 4 {
         clock.advance(6 * HOUR);
         let now = clock.now().unix;
-        // Names in no order, as those of the world are.
+        // Names in no order, as many senders choose them.
         let name = |nth: u32| format!("evt_{:08x}", (turn * 100 + nth).wrapping_mul(0x9e37_79b1));
         let ids = arrive(store, (0..100).map(name), now).await;
         let after =
@@ -254,7 +255,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
         for mail in store.claim_mails(10, now).await.unwrap() {
             store.posted(mail.id, crate::store::types::Posted::Sent).await.unwrap();
         }
-        // An owner tries it out, each time with another URL.
+        // An owner tests with a new webhook, each time with another URL.
         let gone =
             another(store, &format!("https://hooks.example.com/{turn}?{}", "x".repeat(99))).await;
         store.ping(WS, gone, event(&format!("evt_ping_{turn}")), now).await.unwrap();
@@ -278,12 +279,12 @@ async fn days_of_traffic_use_no_more_space_than_what_is_kept() {
     let clock = Clock::manual(NOW);
     let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
     let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
-    // Otherwise the log of changes alone would be larger than all of this.
+    // Otherwise the WAL alone would be larger than everything else.
     pragma(&store, "wal_autocheckpoint", 64).await;
     let sizes = live(&store, &clock, 90).await;
     println!("bytes after each day: {sizes:?}");
     let most = |days: &[u64]| days.iter().copied().max().unwrap();
-    // After a month everything that is kept has begun to go.
+    // After a month, rows of every kind are being dropped.
     let (first, last) = (most(&sizes[..40]), most(&sizes[40..]));
     assert!(last <= first + first / 20, "{first} bytes, then {last}: {sizes:?}");
     for (table, most) in
@@ -320,7 +321,7 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     let moved = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
     store.change_webhook(WS, second, moved).await.unwrap();
     assert_eq!(endpoint(second).await, known);
-    // Named again it stays, however long ago it was left.
+    // An endpoint that is used again stays, however long ago it became unused.
     clock.advance(60 * 24 * HOUR);
     sweep().await;
     assert_eq!(endpoint(second).await, known);
@@ -341,8 +342,8 @@ async fn alternating_readers_do_not_let_the_wal_grow() {
     arrive(&store, (0..800).map(|nth| format!("evt_{nth}")), NOW).await;
     pragma(&store, "wal_autocheckpoint", 64).await;
     let set = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
-        // However busy the machine is, they end.
-        (session.wal.bytes_max, session.wal.patience) = (MOST, Duration::from_secs(20));
+        // Long enough for the readers to end on a busy machine.
+        (session.wal.bytes_max, session.wal.wait_max) = (MOST, Duration::from_secs(20));
         Ok(())
     };
     store.writer.run(set).await.unwrap();
@@ -362,6 +363,6 @@ async fn alternating_readers_do_not_let_the_wal_grow() {
         most = most.max(folder.path("data/dispatcher.db-wal").metadata().unwrap().len());
     }
     readers.shutdown().await;
-    // 27 MB were written to it.
+    // The calls write 27 MB to the WAL.
     assert!(most < 3 * MOST, "the log had {most} bytes");
 }

@@ -1,4 +1,4 @@
-//! Databases of earlier versions: they open, whole, wherever a migration was cut short.
+//! Databases of earlier versions open completely, wherever a migration was interrupted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ use crate::store::sqlite::tests::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The beginnings of the SHA-256 of each migration, as it was released.
+/// The first 16 hex digits of the SHA-256 of each released migration.
 const FINGERPRINTS: [&str; MIGRATIONS.len()] =
     ["e953bedd7b59d388", "b6e256f5dcd44723", "494e9f90931c6632", "db7269cc4e575795"];
 
@@ -99,7 +99,7 @@ fn earlier(version: i64) -> Folder {
     folder
 }
 
-/// What there is, by kind and name: the text without comments, spaces and quotes.
+/// The schema by kind and name: its SQL without comments, spaces and quotes.
 fn schema_of(conn: &Connection) -> Vec<[String; 4]> {
     let sql = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema ORDER BY 1, 2";
     let bare = |sql: String| {
@@ -118,7 +118,7 @@ fn fresh_schema() -> Vec<[String; 4]> {
     schema_of(&conn)
 }
 
-/// Holds a store to what [`earlier`] put there.
+/// Checks that a store has the rows that [`earlier`] wrote.
 async fn check_whole(store: &SqliteStore) {
     let webhook = store.webhook(WS, WebhookId(1)).await.unwrap().expect("it is there");
     let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
@@ -157,12 +157,12 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
         assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 1, 1], "version {version}");
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
-        // The job had looked at the third, and goes on behind it.
+        // The job had examined the third delivery, and continues after it.
         while store.step_job(1, NOW).await.unwrap().more {}
         let states = async |id| store.delivery(WS, DeliveryId(id)).await.unwrap().unwrap().0.state;
         assert_eq!(states(3).await, DeliveryState::FailedPermanent);
         assert_eq!(states(4).await, DeliveryState::Waiting);
-        // What had ended is kept for as long as it would have been, and then goes.
+        // Ended deliveries are kept until their retention ends, and then dropped.
         let sweep = async |kept: u32| {
             while store.sweep(DAY * kept, DAY * kept, NOW, 100).await.unwrap() {}
             store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items.len()

@@ -1,4 +1,4 @@
-//! What becomes of the files: opened once, by their own program, with their own key; and copied.
+//! Opening the files: one process at a time, only ours, only with the right key; and copies.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -84,7 +84,7 @@ async fn nothing_is_answered_as_stored_while_a_file_is_not_at_its_name() {
         fs::rename(&name, folder.path("aside")).unwrap();
         let message = accepted(false).await.unwrap();
         assert!(message.contains(&format!("{} was removed", name.display())), "{message}");
-        // Another file in its place is not it.
+        // Another file at the same path does not count.
         fs::write(&name, "").unwrap();
         accepted(false).await;
         fs::rename(folder.path("aside"), &name).unwrap();
@@ -108,7 +108,7 @@ async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
     let [database, log, shared] =
         ["", "-wal", "-shm"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
     let before = fs::read(&database).unwrap();
-    // An operator has put back a database, and left the log of another beside it.
+    // An operator restored a database, but left the WAL of another one beside it.
     fs::copy(others.path("data/dispatcher.db-wal"), &log).unwrap();
     let message = refusal(&folder);
     assert!(message.contains("is not of the database"), "{message}");
@@ -141,7 +141,7 @@ async fn a_file_that_is_open_is_not_opened_again_by_another_name() {
     let message = |name: &str| open_at(name).unwrap_err().to_string();
     fs::create_dir_all(folder.path("data")).unwrap();
     symlink(folder.path("data"), folder.path("elsewhere")).unwrap();
-    // The first to come makes the file, by whatever name.
+    // The first process creates the file, through whichever name.
     symlink(folder.path("data/dispatcher.db"), &link).unwrap();
     for first in ["link.db", "data/dispatcher.db", "elsewhere/dispatcher.db"] {
         let store = open_at(first).unwrap();
@@ -262,6 +262,6 @@ async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
         let mode = session.conn.pragma_query_value(None, "journal_mode", mode)?;
         Ok((mode, pragma("synchronous")?, pragma("page_size")?))
     };
-    // 2 is FULL: the log is on the disk before a commit says so.
+    // 2 is FULL: the WAL is synced before a commit returns.
     assert_eq!(store.writer.run(look).await.unwrap(), ("wal".to_owned(), 2, 4_096));
 }

@@ -1,4 +1,4 @@
-//! Looks: beside the writer, no more at a time than may.
+//! Reads do not wait for the writer, and their number at a time is bounded.
 
 use crate::store::sqlite::read_pool::WORKERS_MAX;
 use crate::store::sqlite::tests::*;

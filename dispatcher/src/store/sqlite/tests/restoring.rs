@@ -1,4 +1,4 @@
-//! Copies that are put back.
+//! Restoring the database from copies.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use crate::store::sqlite::tests::*;
 
 const OTHER_WS: &str = "ws_other";
 
-/// Identifiers of everything that is made for a workspace now.
+/// Creates objects in a workspace, and returns their identifiers.
 async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
     let ids = store.ids();
     let mut all = BTreeSet::new();
@@ -47,7 +47,7 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
     all
 }
 
-/// Puts a copy in the place of the database, as an operator does.
+/// Replaces the database by a copy, as an operator might.
 fn put_back(folder: &Folder, copy: &str) {
     for end in ["-wal", "-shm"] {
         let _ = fs::remove_file(folder.path(&format!("data/dispatcher.db{end}")));
@@ -67,7 +67,7 @@ async fn a_restored_backup_assigns_no_identifier_twice() {
     };
     check(made(&store, WS, 1).await);
     drop(store);
-    // The original goes on after a restart, and the copy is put back more than once.
+    // The original continues after a restart; the copy is restored more than once.
     check(made(&open(&folder).unwrap(), WS, 2).await);
     for round in 3..6 {
         put_back(&folder, "copy.db");
@@ -84,7 +84,7 @@ async fn a_wal_of_another_database_is_refused() {
         ["", "-wal", ".lock"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
     backup(&database, &folder.path("copy.db")).unwrap();
     accept(&store, "evt_2").await.unwrap();
-    // It is killed, and leaves its log.
+    // The process is killed, and leaves its WAL.
     let left = [&database, &log, &lock].map(|name| fs::read(name).unwrap());
     assert!(!left[1].is_empty());
     drop(store);
@@ -93,19 +93,19 @@ async fn a_wal_of_another_database_is_refused() {
             fs::write(name, bytes).unwrap();
         }
     };
-    // That of the database itself is its own.
+    // The WAL is accepted with its own database.
     put();
     let store = open(&folder).unwrap();
     assert!(!accept(&store, "evt_2").await.unwrap(), "what was answered as stored is there");
     drop(store);
-    // A copy that was made while it ran knows nothing of it.
+    // It is refused with a copy that was made while the process ran.
     put();
     fs::copy(folder.path("copy.db"), &database).unwrap();
     let message = refusal(&folder);
     assert!(message.contains("is not of the database") && message.contains("Move it"), "{message}");
     assert!(fs::read(&log).unwrap() == left[1], "it was left as it is");
     assert!(fs::read(&database).unwrap() == fs::read(folder.path("copy.db")).unwrap());
-    // Nor is a new database the one that it is of.
+    // It is also refused without a database.
     fs::remove_file(&database).unwrap();
     let message = refusal(&folder);
     assert!(message.contains("there is no database") && message.contains("-wal"), "{message}");
@@ -117,7 +117,7 @@ async fn a_wal_of_another_database_is_refused() {
     assert!(accept(&store, "evt_2").await.unwrap(), "it came after the copy");
 }
 
-/// Run by root, as `./test` may be, this is another user's database; else it is our own.
+/// If root runs the tests, the database belongs to another user; otherwise to us.
 #[tokio::test]
 async fn a_backup_that_is_restored_belongs_to_the_user_who_runs_the_program() {
     let owner = |path: &Path| {
@@ -157,7 +157,7 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     let message = again(true).unwrap_err().to_string();
     assert!(message.contains("in use by another process"), "{message}");
     drop(store);
-    // As after a kill.
+    // A WAL, as after a kill.
     let log = folder.path("data/dispatcher.db-wal");
     fs::write(&log, "left").unwrap();
     let message = again(false).unwrap_err().to_string();
@@ -176,7 +176,7 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     fs::remove_file(format!("{}-wal", aside.display())).unwrap();
     let kept = SqliteStore::open(&aside, &key, Clock::manual(NOW)).unwrap();
     assert!(!accept(&kept, "evt_2").await.unwrap(), "what was there is there");
-    // Where nothing is, nothing has to be said.
+    // Without an existing database, `replace` is not required.
     let other = Folder::new();
     fs::create_dir_all(other.path("new")).unwrap();
     fs::copy(&key, other.path("new/secrets.key")).unwrap();
@@ -185,8 +185,8 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     assert_eq!(there.metadata().unwrap().permissions().mode() & 0o077, 0);
 }
 
-/// A folder with `copy.db`, which knows of the first event, and a database that was killed, which
-/// knows of the second in its log alone.
+/// A folder with `copy.db`, which has the first event, and a database of a killed process, which
+/// has the second event only in its WAL.
 async fn killed() -> Folder {
     let (folder, store) = fresh();
     accept(&store, "evt_1").await.unwrap();
@@ -202,7 +202,7 @@ async fn killed() -> Folder {
     folder
 }
 
-/// What lies beside the key.
+/// The files beside the key, without `-shm`.
 fn names(folder: &Folder) -> BTreeSet<String> {
     let all = fs::read_dir(folder.path("data")).unwrap();
     let all = all.map(|one| one.unwrap().file_name().into_string().unwrap());

@@ -1,4 +1,4 @@
-//! SQLite's plans of our statements: none scans a whole table, nor is replanned.
+//! SQLite's plans of our statements: none scans a whole table, none is replanned.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::store::sqlite::pragmas::prepare;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::{Store, conformance, watched};
 
-/// What begins or ends a change, or sets a connection up: it names no table.
+/// Statements that control transactions or set up a connection: they name no table.
 const PLAIN: [&str; 6] = ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA"];
 
-/// Tables of one row, or of few.
+/// Tables with few rows.
 const SMALL: [&str; 2] = ["counters", "meta"];
 
-/// Partial indexes with exactly the wanted rows.
+/// Scans that are allowed: of partial indexes with exactly the wanted rows, and of no table.
 const NARROW: [&str; 6] = [
     "mails_due",
     "mails_taken",
@@ -25,7 +25,7 @@ const NARROW: [&str; 6] = [
     "SCAN CONSTANT ROW",
 ];
 
-/// Every statement that the store runs while it keeps its promises.
+/// Every statement that the store runs in the conformance tests.
 fn statements() -> Vec<String> {
     let watch = Watch::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -96,7 +96,7 @@ fn no_statement_is_replanned_for_another_value() {
                 query.raw_bind_parameter(nth, value).unwrap();
             }
             let mut rows = query.raw_query();
-            // What it is asked to write may be refused; it was planned all the same.
+            // The values may violate a constraint; the statement was planned anyway.
             while matches!(rows.next(), Ok(Some(_))) {}
         }
         assert_eq!(query.get_status(StatementStatus::RePrepare), 0, "{sql}");

@@ -1,6 +1,6 @@
-//! Looks on while SQLite works: which statements it runs, and how much it does for each.
+//! Records which statements SQLite runs, and what each costs.
 //!
-//! A store is opened with the hook of a [`Watch`]; what is opened without is not watched.
+//! Covers stores that are opened with the hook of a [`Watch`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -10,35 +10,35 @@ use rusqlite::{Connection, StatementStatus};
 
 use crate::store::sqlite::pragmas::ConnectionHook;
 
-/// What was seen.
+/// The recorded statements, by their SQL.
 #[derive(Clone, Default)]
 pub(super) struct Watch(Arc<Mutex<BTreeMap<String, Seen>>>);
 
-/// What a statement cost, over all its runs.
+/// The cost of a statement, over all its runs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Seen {
     pub(super) runs: u64,
-    /// Steps of SQLite's machine: to find a row by an index is one, however many there are.
+    /// Steps of SQLite's virtual machine: an index lookup is one, however many rows there are.
     pub(super) steps: i64,
-    /// Rows passed while a table was gone through from end to end.
+    /// Rows read in scans of whole tables.
     pub(super) scanned: i64,
 }
 
 impl Watch {
-    /// Watches each connection of a store that is opened with it.
+    /// Records the statements of each connection of a store that is opened with it.
     pub(super) fn hook(&self) -> ConnectionHook {
         let watch = self.clone();
         Arc::new(move |conn: &mut Connection| watch.look_on(conn))
     }
 
-    /// All that was seen since the last call.
+    /// The statements since the last call.
     pub(super) fn drain(&self) -> BTreeMap<String, Seen> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
     fn look_on(&self, conn: &mut Connection) -> rusqlite::Result<()> {
         let watch = self.clone();
-        // A statement that is kept for the next time goes on counting.
+        // The counters of a cached statement continue, so earlier values are subtracted.
         let mut before: HashMap<String, (i64, i64)> = HashMap::new();
         let count = move |event: TraceEvent<'_>| {
             let TraceEvent::Profile(query, _) = event else { return };

@@ -1,16 +1,16 @@
-//! Checkpoints the WAL into the database while the writer goes on.
+//! Checkpoints the WAL into the database while the writer continues.
 //!
-//! SQLite would do that within a commit: once in many commits every caller would wait for
-//! dozens of milliseconds more. Here another connection copies the pages, and the writer what has
-//! come meanwhile, which is little; then the log begins anew.
+//! SQLite would checkpoint within a commit, and delay all callers in its batch by dozens of
+//! milliseconds. Here another connection copies most pages. The writer then copies the few that
+//! were written meanwhile, and the WAL restarts.
 //!
 //! # Invariants
 //!
-//! 1. The WAL grows past twice the length at which a checkpoint begins only while it is read:
-//!    where the copying cannot keep up, the writer waits for it.
-//! 2. A checkpoint that fails loses nothing: what was not copied stays in the WAL.
+//! 1. The WAL grows past twice the length at which a checkpoint starts only while readers block
+//!    checkpoints: if copying cannot keep up, the writer waits for it.
+//! 2. A checkpoint that fails loses nothing: pages that were not copied stay in the WAL.
 //!
-//! Not here: when nothing is written (`writer`), a WAL that grows all the same (`limit`).
+//! Not here: the checkpoint of an idle writer (`writer`), a WAL that grows anyway (`limit`).
 
 use std::io;
 use std::path::Path;
@@ -25,26 +25,26 @@ use weir_common::log::events;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 
-/// So few pages the writer may copy itself: a few milliseconds.
+/// Pages that may be left for the writer to copy: a few milliseconds of work.
 const REST_PAGES: u64 = 256;
 
-/// The number of passes that leave fewer pages to the writer: each is shorter than the one before.
+/// Passes of the thread, at most: each copies the pages that were written during the one before.
 const PASSES_MAX: usize = 4;
 
-/// A checkpoint blocked by a reader is repeated so many pages later, then twice as many, up to a
-/// whole length: our reads last milliseconds, a backup minutes.
+/// A checkpoint that a reader blocks is retried this many pages later, then after twice as many,
+/// up to a whole length: our reads last milliseconds, a backup minutes.
 const AGAIN_PAGES: u64 = 256;
 
-/// The WAL's length, and how far a checkpoint is.
+/// The length of the WAL, and the state of its checkpoint.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
-    /// Pages in the log after the last commit.
+    /// Pages in the WAL after the last commit.
     pages: Arc<AtomicU64>,
-    /// Checkpoints are so many pages apart, where nothing reads the WAL.
+    /// Pages between checkpoints that no reader blocks.
     length: u64,
-    /// The next begins at this length.
+    /// The length, in pages, at which the next checkpoint starts.
     next: u64,
-    /// How many pages later it is tried again, if the WAL is read then.
+    /// Pages until the retry, if a reader blocks that checkpoint.
     again: u64,
     under_way: bool,
     requests: Option<SyncSender<()>>,
@@ -52,21 +52,21 @@ pub(crate) struct Checkpointer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a commit leaves to do.
+/// What to do after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
-    /// Have the pages copied.
+    /// Let the thread copy the pages.
     Begin,
-    /// Look whether they are, and copy the rest.
+    /// If the thread is done, copy the rest.
     Finish,
-    /// The same, after waiting for it.
+    /// Wait for the thread, then copy the rest.
     WaitAndFinish,
 }
 
 fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
     match under_way {
-        // Copying has had as long as the WAL needs to grow by as much.
+        // The WAL grew by a whole length since the start: the thread cannot keep up.
         true if pages >= next + length => Due::WaitAndFinish,
         true => Due::Finish,
         false if pages >= next => Due::Begin,
@@ -75,7 +75,7 @@ fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
 }
 
 impl Checkpointer {
-    /// Of the database at `path`, which `writer` writes; begins where the log has so many pages.
+    /// For the database at `path`, which `writer` writes; checkpoints at `length` pages.
     pub(crate) fn beside(path: &Path, writer: &mut Connection, length: u32) -> io::Result<Self> {
         let pages = Arc::new(AtomicU64::new(0));
         let (requests, inbox) = sync_channel(1);
@@ -112,10 +112,10 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until nothing is being copied.
+    /// Waits until the thread copies nothing.
     pub(crate) fn wait(&mut self) {
         if std::mem::take(&mut self.under_way) {
-            // An error means that it has ended.
+            // An error means that the thread has ended.
             let _ = self.done.recv();
         }
     }
@@ -124,9 +124,9 @@ impl Checkpointer {
         self.under_way = false;
         let pages = self.pages.load(Ordering::Relaxed);
         (self.next, self.again) = match copy(writer) {
-            // The next change begins the log anew.
+            // All is copied: the next write restarts the WAL.
             Some(0) => (self.length, AGAIN_PAGES),
-            // It is read: it goes on.
+            // A reader blocks the rest: the WAL continues to grow.
             Some(_) => (pages + self.again, (self.again * 2).min(self.length)),
             None => (pages + self.length, AGAIN_PAGES),
         };
@@ -135,7 +135,7 @@ impl Checkpointer {
 
 impl Drop for Checkpointer {
     fn drop(&mut self) {
-        // Without a caller the thread ends; its connection is closed before the writer's.
+        // Ends the thread, so that its connection closes before the writer's.
         self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -147,7 +147,7 @@ fn run(path: &Path, inbox: &Receiver<()>, finished: &SyncSender<()>) {
     let mut conn = None;
     while inbox.recv().is_ok() {
         if conn.is_none() {
-            conn = open(path).map_err(|error| complain(&error)).ok();
+            conn = open(path).map_err(|error| log_failure(&error)).ok();
         }
         if let Some(conn) = &conn {
             let passes = std::iter::repeat_with(|| copy(conn)).take(PASSES_MAX);
@@ -162,23 +162,23 @@ fn run(path: &Path, inbox: &Receiver<()>, finished: &SyncSender<()>) {
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     let conn = Connection::open(path)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // What is copied is on disk before the log begins anew.
+    // Copied pages are on disk before the WAL restarts.
     conn.pragma_update(None, "synchronous", "FULL")?;
     Ok(conn)
 }
 
-/// Copies what is in the WAL, as far as it is not read; gives how many pages are left, or `None`
-/// where it cannot.
+/// Copies the pages in the WAL, as far as readers allow; returns how many are left, or `None` on an
+/// error.
 fn copy(conn: &Connection) -> Option<u64> {
     let sql = "PRAGMA wal_checkpoint(PASSIVE)";
     let copied = conn.query_row(sql, [], |row| {
         let [log, copied]: [i64; 2] = [row.get(1)?, row.get(2)?];
         Ok(u64::try_from(log - copied).unwrap_or_default())
     });
-    copied.map_err(|error| complain(&error)).ok()
+    copied.map_err(|error| log_failure(&error)).ok()
 }
 
-fn complain(error: &rusqlite::Error) {
+fn log_failure(error: &rusqlite::Error) {
     let cause = error.to_string();
     events::event(Level::Warn, "checkpoint failed", &[("cause", cause.into())]);
 }
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(due(pages, 10, 10, under_way), expected, "{pages}, {under_way}");
         }
-        // A log that is read goes on from where it was.
+        // After a checkpoint that a reader blocked, the next one starts at a greater length.
         assert_eq!(due(29, 30, 10, false), Due::Nothing);
         assert_eq!(due(30, 30, 10, true), Due::Finish);
     }
@@ -216,14 +216,14 @@ mod tests {
         (conn, checkpoint)
     }
 
-    /// Reads what is there now, until it is dropped.
+    /// Has a read transaction open until it is dropped.
     fn reader(folder: &Folder) -> Connection {
         let reader = Connection::open(folder.path("a.db")).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
         reader
     }
 
-    /// Writes so many commits of ten pages or some more.
+    /// Writes commits of ten pages or a few more.
     fn write(conn: &Connection, checkpoint: &mut Checkpointer, commits: usize) {
         for _ in 0..commits {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();

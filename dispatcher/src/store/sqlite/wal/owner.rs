@@ -16,16 +16,16 @@ use rusqlite::{Connection, OpenFlags};
 use crate::store::sqlite::key_file::{folder_of, sync_folder, with_ending};
 use crate::store::sqlite::schema;
 
-/// Under this name: what the last start has marked the database with.
+/// The name of a `meta` value: the mark that the last start wrote.
 pub(crate) const MARK: &str = "log_mark";
 
 /// Bytes of a mark.
 pub(crate) const MARK_BYTES: usize = 16;
 
-/// In the place of a mark: the database was closed, and has no log.
+/// Written instead of a mark: the database was closed, and has no WAL.
 const CLOSED: &[u8] = b"closed";
 
-/// The log of a database.
+/// The path of a database's WAL.
 pub(crate) fn log_of(path: &Path) -> PathBuf {
     with_ending(path, "-wal")
 }
@@ -41,8 +41,8 @@ pub(crate) fn has_log(path: &Path) -> bool {
     fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0)
 }
 
-/// Whether the log beside a database is certain to be another's; `lock` is its lock file, which
-/// is ours.
+/// Whether the WAL beside a database certainly belongs to another one; `lock` is the database's
+/// lock file, which we have locked.
 pub(crate) fn is_foreign(path: &Path, lock: &mut File) -> io::Result<bool> {
     if !has_log(path) {
         return Ok(false);
@@ -50,7 +50,7 @@ pub(crate) fn is_foreign(path: &Path, lock: &mut File) -> io::Result<bool> {
     let mut noted = Vec::new();
     lock.seek(SeekFrom::Start(0))?;
     (&*lock).take(MARK_BYTES as u64 + 1).read_to_end(&mut noted)?;
-    // For an unreadable database SQLite reports a better error.
+    // For an unreadable database, SQLite reports a better error later.
     let Ok(mark) = mark_of(path) else { return Ok(false) };
     let closed = noted == CLOSED;
     Ok(closed || (noted.len() == MARK_BYTES && mark != Some(noted)))
@@ -68,17 +68,17 @@ fn mark_of(path: &Path) -> rusqlite::Result<Option<Vec<u8>>> {
     schema::meta(&Connection::open_with_flags(uri, flags)?, MARK)
 }
 
-/// Removes the mark, so that any WAL counts as the database's own.
+/// Removes the mark from the lock file, so that any WAL counts as the database's own.
 pub(crate) fn forget(lock: &mut File) -> io::Result<()> {
     write(lock, &[])
 }
 
-/// Notes that the database has no log any more, where that is so. No process has it open.
+/// Records that the database has no WAL, if that is so. No process has it open.
 pub(crate) fn closed(path: &Path, lock: &mut File) -> io::Result<()> {
     if log_of(path).exists() {
         return Ok(());
     }
-    // Not before the log is gone for good.
+    // First, the removal of the WAL must be on disk.
     sync_folder(folder_of(path))?;
     write(lock, CLOSED)
 }
@@ -90,9 +90,9 @@ fn write(lock: &mut File, note: &[u8]) -> io::Result<()> {
     lock.sync_all()
 }
 
-/// Notes the mark that the database now has in its own file, once the log is checkpointed.
+/// Writes the database's mark into the lock file, after a checkpoint of the WAL.
 pub(crate) fn note(conn: &Connection, lock: &mut File) -> io::Result<()> {
-    // While another process reads the log, the mark is not in the file yet, and is not noted.
+    // While another process reads the WAL, the mark may not be in the database file yet.
     let busy = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
     let Ok(0) = busy else { return Ok(()) };
     let Ok(Some(mark)) = schema::meta(conn, MARK) else { return Ok(()) };

@@ -1,9 +1,9 @@
-//! Lets readers in, and keeps them out for the moment in which the WAL begins anew.
+//! A gate that makes our readers wait for the moment in which the WAL restarts.
 //!
-//! SQLite begins it anew only when nothing reads from it. Without a gate, readers that take turns
-//! so that there is always one would let it grow for ever.
+//! SQLite restarts the WAL only when nothing reads from it. Without a gate, reads that overlap
+//! without a gap would let it grow without limit.
 //!
-//! Not here: readers of other processes, a backup for one, which nothing keeps out.
+//! Not here: readers of other processes, such as a backup, which do not pass this gate.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,26 +21,27 @@ struct State {
     shut: bool,
 }
 
-/// A reader that is inside, until it is dropped.
-pub(crate) struct Inside<'a>(&'a ReaderGate);
+/// A reader inside the gate, until it is dropped.
+pub(crate) struct ReaderGuard<'a>(&'a ReaderGate);
 
 impl ReaderGate {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes in, as soon as it is open.
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    /// Enters, once the gate is open.
+    pub(crate) fn enter(&self) -> ReaderGuard<'_> {
         let waited = self.changed.wait_while(self.state(), |state| state.shut);
         waited.unwrap_or_else(PoisonError::into_inner).inside += 1;
-        Inside(self)
+        ReaderGuard(self)
     }
 
-    /// Does something while no reader is inside; `None` where one stayed for too long.
-    pub(crate) fn while_empty<T>(&self, patience: Duration, work: impl FnOnce() -> T) -> Option<T> {
+    /// Shuts the gate and runs `work` while no reader is inside; `None` if one stays longer than
+    /// `wait_max`.
+    pub(crate) fn while_empty<T>(&self, wait_max: Duration, work: impl FnOnce() -> T) -> Option<T> {
         let mut state = self.state();
         state.shut = true;
-        let waited = self.changed.wait_timeout_while(state, patience, |state| state.inside > 0);
+        let waited = self.changed.wait_timeout_while(state, wait_max, |state| state.inside > 0);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         drop(state);
         let done = (!timeout.timed_out()).then(work);
@@ -50,7 +51,7 @@ impl ReaderGate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for ReaderGuard<'_> {
     fn drop(&mut self) {
         self.0.state().inside -= 1;
         self.0.changed.notify_all();

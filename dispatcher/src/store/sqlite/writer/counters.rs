@@ -1,6 +1,6 @@
-//! How much there is: kept, so that no statement counts.
+//! Stored totals, so that no statement counts rows.
 //!
-//! Invariant: what is on disk is written in the transaction that changes what it counts.
+//! Invariant: a total is written in the same transaction as the rows that it counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,10 +9,10 @@ use weir_common::time::UnixTime;
 
 use crate::store::sqlite::rows;
 
-/// How much there is.
+/// Totals, the last assigned numbers, and steady time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::sqlite) struct Counters {
-    /// Deliveries that wait.
+    /// Waiting deliveries.
     pub(in crate::store::sqlite) waiting: u64,
     /// Webhooks that are not deleted.
     pub(in crate::store::sqlite) webhooks: u64,
@@ -20,7 +20,7 @@ pub(in crate::store::sqlite) struct Counters {
     pub(in crate::store::sqlite) deliveries_made: i64,
     /// The number of the newest webhook.
     pub(in crate::store::sqlite) webhooks_made: i64,
-    /// Steady time, and what the wall clock showed then.
+    /// Steady time, and the wall-clock time at that moment.
     pub(in crate::store::sqlite) steady: (UnixTime, UnixTime),
 }
 
@@ -40,7 +40,7 @@ impl Counters {
     }
 }
 
-/// What the writer shows to others after each commit.
+/// The totals that the writer publishes after each commit, for other threads.
 #[derive(Debug, Default)]
 pub(in crate::store::sqlite) struct Shown {
     pub(in crate::store::sqlite) waiting: AtomicU64,
@@ -51,13 +51,13 @@ pub(in crate::store::sqlite) struct Shown {
 }
 
 impl Shown {
-    /// This is on disk.
+    /// Publishes counters that are on disk.
     pub(super) fn show(&self, counters: &Counters) {
         self.waiting.store(counters.waiting, Ordering::Relaxed);
         self.webhooks.store(counters.webhooks, Ordering::Relaxed);
     }
 
-    /// The same, after one more commit.
+    /// Publishes counters after another commit.
     pub(super) fn committed(&self, counters: &Counters) {
         self.show(counters);
         self.commits.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,6 @@
-//! The writer without its thread, for simulations, which decide when it runs, and read the
-//! database.
+//! The writer without its thread, for simulations, which decide when it runs and read its database.
 //!
-//! It runs the thread's own code, batch by batch.
+//! It runs the same code as the thread, batch by batch.
 
 use std::fs::File;
 
@@ -10,10 +9,10 @@ use rusqlite::Connection;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::writer::{Thread, Writer};
 
-/// What the thread would run.
+/// The writer, which runs when it is stepped.
 pub struct ManualWriter {
     thread: Option<Thread>,
-    /// Held until the connection is closed.
+    /// Locked until the connection is closed.
     _lock: File,
 }
 
@@ -29,7 +28,7 @@ impl ManualWriter {
         true
     }
 
-    /// The connection that writes; none once the store was closed.
+    /// The connection that writes; `None` once the store was closed.
     #[must_use]
     pub fn connection(&self) -> Option<&Connection> {
         self.thread.as_ref().map(|thread| &thread.session.conn)
@@ -37,7 +36,7 @@ impl ManualWriter {
 }
 
 impl Writer {
-    /// One that works when it is stepped.
+    /// A handle, and a writer that runs when it is stepped.
     pub(in crate::store::sqlite) fn manual(
         session: WriteSession,
         lock: File,

@@ -1,12 +1,12 @@
 //! The order of work at the writer: small calls and large ones.
 //!
-//! A call with a thousand events lasts dozens of milliseconds, the record of an attempt a fraction
-//! of one. With a single queue, a client that posts a million events would delay all others.
+//! A call with a thousand events runs for dozens of milliseconds, the record of an attempt for a
+//! fraction of one. With one queue, a client that posts a million events would delay all others.
 //!
 //! # Invariants
 //!
-//! 1. Small work waits for at most one large call, however many came before.
-//! 2. Large work waits for at most one batch of small work, beside earlier large calls.
+//! 1. Small work waits for at most one large call, however many were queued before.
+//! 2. The next large call waits for at most one batch of small work.
 //! 3. Work of one size is first in, first out.
 //!
 //! Not here: the size of a batch (`writer`).
@@ -18,26 +18,26 @@ use std::collections::VecDeque;
 pub(in crate::store::sqlite) enum Size {
     /// A millisecond or less: many share a commit.
     Small,
-    /// More: it has a commit to itself.
+    /// More: it has its own commit.
     Large,
 }
 
-/// What waits.
+/// Waiting work.
 #[derive(Debug)]
-pub(super) struct Line<T> {
+pub(super) struct TaskQueue<T> {
     small: VecDeque<T>,
     large: VecDeque<T>,
-    /// Whether small work has had its turn.
+    /// Whether small work had the last turn.
     large_is_next: bool,
 }
 
-impl<T> Line<T> {
-    /// Nothing waits.
+impl<T> TaskQueue<T> {
+    /// An empty queue.
     pub(super) fn new() -> Self {
         Self { small: VecDeque::new(), large: VecDeque::new(), large_is_next: false }
     }
 
-    /// Lines up.
+    /// Adds work at the end.
     pub(super) fn push(&mut self, work: T, size: Size) {
         match size {
             Size::Small => self.small.push_back(work),
@@ -45,7 +45,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// What a batch begins with, and how large that is.
+    /// Removes the work that the next batch starts with, and returns its size with it.
     pub(super) fn first(&mut self) -> Option<(T, Size)> {
         let large_is_next = std::mem::take(&mut self.large_is_next) || self.small.is_empty();
         if let Some(work) = self.large.pop_front_if(|_| large_is_next) {
@@ -55,7 +55,7 @@ impl<T> Line<T> {
         self.small.pop_front().map(|work| (work, Size::Small))
     }
 
-    /// What may share a batch with small work.
+    /// Removes the next small work, which may share a batch with other small work.
     pub(super) fn small(&mut self) -> Option<T> {
         self.small.pop_front()
     }
@@ -65,14 +65,14 @@ impl<T> Line<T> {
 mod tests {
     use super::*;
 
-    /// The batches that come of what waits, each of two at most.
+    /// The batches, of at most two calls each, in which this work runs.
     fn batches(small: &[&'static str], large: &[&'static str]) -> Vec<Vec<&'static str>> {
-        let mut line = Line::new();
-        small.iter().for_each(|work| line.push(*work, Size::Small));
-        large.iter().for_each(|work| line.push(*work, Size::Large));
+        let mut queue = TaskQueue::new();
+        small.iter().for_each(|work| queue.push(*work, Size::Small));
+        large.iter().for_each(|work| queue.push(*work, Size::Large));
         let mut batches = Vec::new();
-        while let Some((first, size)) = line.first() {
-            let second = if size == Size::Small { line.small() } else { None };
+        while let Some((first, size)) = queue.first() {
+            let second = if size == Size::Small { queue.small() } else { None };
             batches.push([first].into_iter().chain(second).collect());
         }
         batches
@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn small_work_waits_for_one_large_task_at_most() {
-        let mut line = Line::new();
-        ["A", "B", "C"].into_iter().for_each(|work| line.push(work, Size::Large));
-        assert_eq!(line.first(), Some(("A", Size::Large)));
-        line.push("a", Size::Small);
-        assert_eq!(line.first(), Some(("a", Size::Small)));
+        let mut queue = TaskQueue::new();
+        ["A", "B", "C"].into_iter().for_each(|work| queue.push(work, Size::Large));
+        assert_eq!(queue.first(), Some(("A", Size::Large)));
+        queue.push("a", Size::Small);
+        assert_eq!(queue.first(), Some(("a", Size::Small)));
     }
 }

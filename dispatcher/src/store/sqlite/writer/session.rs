@@ -1,4 +1,4 @@
-//! What is at hand for work on the writer's thread.
+//! The state of the writer's thread, which each task may use.
 
 use rusqlite::Connection;
 use weir_common::time::Clock;
@@ -9,7 +9,7 @@ use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::writer::counters::Counters;
 
-/// What is at hand for work on the writer's thread.
+/// The state of the writer's thread.
 pub(in crate::store::sqlite) struct WriteSession {
     pub(in crate::store::sqlite) conn: Connection,
     pub(in crate::store::sqlite) sealer: Sealer,
@@ -18,8 +18,8 @@ pub(in crate::store::sqlite) struct WriteSession {
     pub(in crate::store::sqlite) steady: Steady,
     /// The workspace whose job ran the last step.
     pub(in crate::store::sqlite) job_turn: i64,
-    /// Keeps the WAL from growing while it is read.
+    /// Limits the size of the WAL.
     pub(in crate::store::sqlite) wal: WalLimit,
-    /// Where the files are.
+    /// The identity of the database's files.
     pub(in crate::store::sqlite) files: FileIdentity,
 }

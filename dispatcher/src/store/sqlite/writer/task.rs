@@ -1,6 +1,6 @@
 //! A piece of work for the writer, and the caller that waits for its result.
 //!
-//! Not here: when it is done, and with what else (`writer`).
+//! Not here: when it runs, and in which batch (`writer`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,16 +11,16 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::writer::closed;
 use crate::store::sqlite::writer::session::WriteSession;
 
-/// Work, and its caller.
+/// A piece of work, with the caller that waits for it.
 pub(super) trait Task: Send {
-    /// Does it, within the batch's transaction.
+    /// Runs it within the batch's transaction.
     fn work(&mut self, session: &mut WriteSession) -> Result<(), Fault>;
 
-    /// Returns the result to the caller.
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
+    /// Returns the result to the caller, or the error if the work was not committed.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
 
-/// Work that gives something.
+/// Work with a result.
 pub(super) struct Submitted<T, W> {
     work: Option<W>,
     result: Option<T>,
@@ -39,15 +39,15 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
         let Self { result, answer, .. } = *self;
-        // The caller may have gone; what was done stays done.
-        let _ = answer.send(kept.and_then(|()| result.ok_or_else(closed)));
+        // The caller may no longer wait; the work is committed all the same.
+        let _ = answer.send(committed.and_then(|()| result.ok_or_else(closed)));
     }
 }
 
 impl<T, W> Submitted<T, W> {
-    /// Work to be done, and where its end is waited for.
+    /// The task, and a receiver of its result.
     pub(super) fn new(work: W) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (answer, answered) = oneshot::channel();
         (Self { work: Some(work), result: None, answer }, answered)
@@ -56,7 +56,7 @@ impl<T, W> Submitted<T, W> {
 
 /// Runs work; a panic, which is a bug, fails that work only.
 pub(super) fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
-    // What it leaves half done within the transaction is undone by the caller.
+    // The caller rolls back what a panic leaves half done.
     let done = catch_unwind(AssertUnwindSafe(work));
     done.unwrap_or_else(|_| Err(Fault::Damaged("a task of the store broke".into())))
 }

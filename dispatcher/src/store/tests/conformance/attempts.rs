@@ -1,4 +1,4 @@
-//! What is promised to the worker.
+//! Promises to the worker.
 
 use crate::domain::id::EndpointId;
 use crate::domain::webhook::Probe;
@@ -93,8 +93,8 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(s
     let made = webhook(store, "one").await;
     assert_eq!(made.last_outcome, None);
     let last_outcome = Some(Outcome::Failed(Failure::Tls));
-    let fared = WebhookUpdate { last_outcome: last_outcome.clone(), ..fared(&made) };
-    store.record(vec![], vec![fared], vec![]).await.unwrap();
+    let update = WebhookUpdate { last_outcome: last_outcome.clone(), ..webhook_update(&made) };
+    store.record(vec![], vec![update], vec![]).await.unwrap();
     let read = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!(read.last_outcome, last_outcome);
 }
@@ -110,10 +110,11 @@ pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
         ended(&kept, DeliveryId(4_711), t(3), NextState::Delivered),
         ended(&kept, id, t(3), NextState::Delivered),
     ];
-    let fares = vec![fared(&gone), WebhookUpdate { look_at: Some(t(9)), ..fared(&kept) }];
-    store.record(batch, fares, vec![]).await.unwrap();
+    let updates =
+        vec![webhook_update(&gone), WebhookUpdate { look_at: Some(t(9)), ..webhook_update(&kept) }];
+    store.record(batch, updates, vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
-    // That they started is known all the same: it counts in the pace of their endpoints.
+    // Their starts are recorded anyway: they count in the rate limit of their endpoints.
     let mut started = store.starts_since(t(0)).await.unwrap();
     started.sort();
     assert_eq!(started, [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))]);
@@ -125,7 +126,7 @@ pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
     pause(store, &made, t(10)).await;
     pause(store, &made, t(20)).await;
     let probe = Some(Probe::This(DeliveryId(3)));
-    let later = WebhookUpdate { probing: probe, ..fared(&made) };
+    let later = WebhookUpdate { probing: probe, ..webhook_update(&made) };
     store.record(vec![], vec![later], vec![]).await.unwrap();
     let after = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
@@ -135,7 +136,7 @@ pub(super) async fn health_from_before_a_reactivation_is_skipped(store: &dyn Sto
     let made = webhook(store, "one").await;
     pause(store, &made, t(10)).await;
     store.reactivate(WS, made.id, t(40)).await.unwrap();
-    // An attempt that was under way all the while ends now, and knows of the pause alone.
+    // An attempt that started before the reactivation ends now, with the state of that time.
     pause(store, &made, t(10)).await;
     let after = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!((after.paused_at, after.probing), (None, Some(Probe::Any)));
@@ -146,7 +147,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let looked_at = webhook(store, "looked-at").await;
     let reordered = webhook(store, "reordered").await;
     assert_eq!(queues(store).await, []);
-    let look = WebhookUpdate { look_at: Some(t(50)), ..fared(&looked_at) };
+    let look = WebhookUpdate { look_at: Some(t(50)), ..webhook_update(&looked_at) };
     store.record(vec![], vec![look], vec![]).await.unwrap();
     pause(store, &reordered, t(1)).await;
     store.reactivate(WS, reordered.id, t(2)).await.unwrap();
@@ -167,7 +168,7 @@ pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
     let again = NextState::Again { due: t(500), step: 1 };
     let other_endpoint = EndpointId(one.endpoint.0 + 1);
-    // Attempts are recorded as they end: a slow one comes after those that began later.
+    // Attempts are recorded in the order of their ends: a slow one after some that started later.
     let slow = {
         let mut slow = ended(&one, id, t(105), again);
         slow.attempt.took = secs(10);
@@ -204,11 +205,11 @@ pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Stor
     for one in &ready {
         assert_eq!((one.due, one.step, one.since), (one.created_at, 0, None));
     }
-    // The time that a delivery is given goes on from its first attempt.
+    // The deadline still counts from the first attempt.
     assert_eq!(ready[0].first_attempt_at, Some(t(10)));
     assert_eq!(ready[0].attempts, 1);
     assert!(store.reorder(WebhookId(4_711), 2).await.unwrap());
-    // Once more than was asked for sets nothing back that has failed since.
+    // A repeated call does not reset a delivery that failed since.
     record(store, vec![ended(&made, ids[0], t(40), due(1))]).await;
     assert!(store.reorder(made.id, 2).await.unwrap());
     assert_eq!(store.fetch_one(ids[0]).await.unwrap().unwrap().due, t(899));

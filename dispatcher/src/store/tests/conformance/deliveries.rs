@@ -1,4 +1,4 @@
-//! What is promised to those who look at deliveries, and redeliver them.
+//! Promises about lists of deliveries, and redeliveries.
 
 use crate::domain::delivery::Cursor;
 use crate::store::tests::conformance::*;
@@ -204,13 +204,13 @@ pub(super) async fn a_job_skips_deliveries_that_arrived_after_it(store: &dyn Sto
     assert_eq!(delivery(store, after).await.state, FAILED);
 }
 
-/// So many new users of a workspace, in one call.
+/// Accepts `count` events of a workspace in one call.
 async fn arrive(store: &dyn Store, workspace: &str, name: &str, count: u64, now: UnixTime) {
     let one = |nth| NewEvent { workspace: workspace.into(), ..event(&format!("evt_{name}_{nth}")) };
     accept(store, (0..count).map(one).collect(), now).await;
 }
 
-/// How many are on each page, up to so many pages.
+/// The number of items on each page, for at most `most` pages.
 async fn pages(store: &dyn Store, filter: &Filter, limit: usize, most: usize) -> Vec<usize> {
     let (mut counts, mut after) = (Vec::new(), None);
     while counts.len() < most {
@@ -260,7 +260,7 @@ pub(super) async fn a_list_is_ordered_by_when_events_were_accepted(store: &dyn S
     for name in ["one", "two", "three"] {
         webhook(store, name).await;
     }
-    // The clock was set back in between; and a call has one time.
+    // The clock is set back between calls; all events of a call have the same time.
     for (name, now) in [("a", 50), ("b", 20), ("c", 20), ("d", 60), ("e", 40)] {
         arrive(store, WS, name, 4, t(now)).await;
     }
@@ -275,7 +275,7 @@ pub(super) async fn a_list_is_ordered_by_when_events_were_accepted(store: &dyn S
     }
     assert_eq!(seen.len(), 5 * 4 * 3);
     assert!(seen.is_sorted_by(|one, next| one > next), "{seen:?}");
-    // Where an earlier version gave out the last one's number, it goes on there.
+    // A cursor of an earlier version, which has only a number, continues at the same position.
     let earlier = Cursor { created_at: None, id: seen[30].1 };
     let page = store.deliveries(WS, &Filter::default(), Some(earlier), 7).await.unwrap();
     let page: Vec<_> = page.items.iter().map(|one| (one.created_at, one.id)).collect();

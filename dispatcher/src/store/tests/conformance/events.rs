@@ -1,4 +1,4 @@
-//! What is promised of events that come in.
+//! Promises about accepted events.
 
 use crate::store::tests::conformance::*;
 
@@ -78,7 +78,7 @@ pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn S
     arrival(store, "evt_1", t(1)).await;
     let (new, arrivals) = accept(store, vec![other("evt_1")], t(2)).await;
     assert_eq!((new, arrivals[0].webhook), (vec![true], two.id));
-    // Within one batch as well, and each is known to its own.
+    // Also within one batch: each workspace recognises only its own.
     let batch = vec![event("evt_2"), other("evt_2"), other("evt_1"), event("evt_2")];
     let (new, arrivals) = accept(store, batch, t(3)).await;
     assert_eq!(new, [true, true, false, false]);
@@ -93,10 +93,10 @@ pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn S
 
 pub(super) async fn an_event_without_subscribers_is_deduplicated_too(store: &dyn Store) {
     assert_eq!(accept(store, vec![event("evt_1")], t(1)).await, (vec![true], vec![]));
-    // A later webhook gets no earlier event.
+    // A webhook gets no event from before its registration.
     webhook(store, "late").await;
     assert_eq!(accept(store, vec![event("evt_1")], t(2)).await, (vec![false], vec![]));
-    // It is known for as long as a delivered one would be.
+    // The event is recognised for as long as a delivered one would be.
     while sweep(store, t(1), t(1), 10).await {}
     assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
     while sweep(store, t(2), t(1), 10).await {}

@@ -1,4 +1,4 @@
-//! What is promised of mails, of what is swept away, and of the end.
+//! Promises about mails, retention, figures and closing.
 
 use crate::store::StoreError;
 use crate::store::tests::conformance::*;
@@ -17,7 +17,7 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     assert_eq!(rest.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["three"]);
     store.posted(first[0].id, Posted::Sent).await.unwrap();
     store.posted(first[1].id, Posted::Abandoned).await.unwrap();
-    // A key is known for a month, whatever became of its mail.
+    // Keys are kept for a month, whether the mail was sent or abandoned.
     store.record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")]).await.unwrap();
     assert_eq!(store.claim_mails(9, t(9)).await.unwrap(), []);
     assert_eq!(store.mail_due().await.unwrap(), None);
@@ -34,7 +34,7 @@ pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(sto
     assert_eq!(again[0].mail, mail("one"));
 }
 
-/// Sweeps until there is no more.
+/// Sweeps until nothing is left to drop.
 async fn sweep(store: &dyn Store, delivered_before: UnixTime, failed_before: UnixTime) {
     for _ in 0..100 {
         if !crate::store::tests::conformance::sweep(store, delivered_before, failed_before, 2).await
@@ -51,7 +51,7 @@ pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn St
     over(store, &made, "evt_new", t(20), NextState::Delivered).await;
     over(store, &made, "evt_bad_old", t(10), NextState::FailedPermanent).await;
     over(store, &made, "evt_bad_new", t(20), NextState::FailedPermanent).await;
-    // They ended a second after they were begun.
+    // They ended a second after they started.
     sweep(store, t(11), t(11)).await;
     assert_eq!(listed(store, Filter::default()).await.len(), 4);
     sweep(store, t(12), t(11)).await;
@@ -107,11 +107,11 @@ pub(super) async fn a_deleted_webhooks_waiting_deliveries_are_deleted_at_once(st
     store.delete_webhook(WS, gone.id).await.unwrap();
     let kept = webhook(store, "kept").await;
     arrival(store, "evt_kept", t(2)).await;
-    // Nothing of it ended long ago enough.
+    // No delivery ended long enough ago to be dropped.
     sweep(store, t(0), t(0)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 1);
     assert_eq!(store.fetch(kept.id, &[], 10).await.unwrap().ready.len(), 1);
-    // What has ended is hidden, and known for as long as any other.
+    // Ended deliveries are hidden, and their events recognised until their retention ends.
     assert_eq!(listed(store, Filter::default()).await, ["evt_kept"]);
     let again = ["evt_0", "evt_over", "evt_kept"].map(event).to_vec();
     assert_eq!(accept(store, again, t(3)).await.0, [true, false, false]);
@@ -126,7 +126,7 @@ pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(sto
     let again = NextState::Again { due: t(9), step: 1 };
     record(store, vec![ended(&gone, id, t(2), again)]).await;
     store.delete_webhook(WS, gone.id).await.unwrap();
-    // Its delivery waits no more, and another webhook may lead to the same endpoint.
+    // The delivery is dropped, but the start still counts: another webhook may use the endpoint.
     sweep(store, t(2), t(2)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 0);
     assert_eq!(store.starts_since(t(0)).await.unwrap(), [(gone.endpoint, t(2))]);
@@ -178,7 +178,7 @@ pub(super) async fn figures_report_how_much_there_is(store: &dyn Store) {
     arrival(store, "evt_2", t(1)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 2);
     record(store, vec![ended(&made, id, t(2), NextState::Delivered)]).await;
-    // What has ended ends once.
+    // A delivery ends only once.
     record(store, vec![ended(&made, id, t(3), NextState::Delivered)]).await;
     let after = store.figures().await.unwrap();
     assert_eq!(after.waiting, 1);

@@ -1,4 +1,4 @@
-//! What is promised of webhooks.
+//! Promises about webhooks.
 
 use weir_common::secret::Secret;
 use weir_common::time::Tick;
@@ -72,7 +72,7 @@ pub(super) async fn webhooks_of_one_url_share_an_endpoint(store: &dyn Store) {
     let elsewhere = webhook(store, "elsewhere").await;
     assert_eq!(one.endpoint, other.endpoint);
     assert_ne!(one.endpoint, elsewhere.endpoint);
-    // The pace of an endpoint outlives those who registered it.
+    // The endpoint, and with it its rate limit, outlives its webhooks.
     store.delete_webhook(WS, one.id).await.unwrap();
     store.delete_webhook(OTHER_WS, other.id).await.unwrap();
     while sweep(store, t(3_600), t(3_600), 100).await {}
@@ -102,7 +102,7 @@ async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) ->
 
 pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn Store) {
     let made = webhook(store, "a").await;
-    // The store's clock stands still.
+    // The clock of the store does not advance.
     let now = store.steady(Tick(0));
     let signing = async |after: u64| {
         let secrets = store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
@@ -139,7 +139,7 @@ pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn St
     let refused = rotate(store, made.id, "whsec_one_too_many", 100).await;
     assert!(matches!(refused, Rotated::TooMany { free_in } if free_in == secs(100)), "{refused:?}");
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), before);
-    // One whose overlap is over makes room.
+    // Secrets whose overlap has ended do not count.
     let other = webhook(store, "b").await;
     for nth in 0..3 * SECRETS_BEFORE_MAX {
         let rotated = rotate(store, other.id, &format!("whsec_{nth}"), 0).await;
@@ -188,7 +188,7 @@ pub(super) async fn a_reactivation_counts_for_something_however_the_clock_was_se
     pause(store, &made, t(100)).await;
     let after = store.reactivate(WS, made.id, t(10)).await.unwrap().unwrap();
     assert_ne!(after.paused_total, made.paused_total);
-    // What was known before it, and is written after it, pauses nothing.
+    // An update from before the reactivation that is written after it does not pause again.
     pause(store, &made, t(100)).await;
     assert_eq!(store.webhook(WS, made.id).await.unwrap().unwrap().paused_at, None);
 }

@@ -1,17 +1,17 @@
-//! Tests of what other spellings of a path lead to.
+//! Tests of the routes that other spellings of a path lead to.
 //!
-//! What `route` says is held against servers that do each thing that servers do, in one order
-//! after another, and then look their route up.
+//! Compares the results of `route` with simulated servers: each applies some of the [`STEPS`] that
+//! real servers apply to a path, and then looks up its route.
 
 use std::collections::BTreeSet;
 
 use crate::request::route::tests::Dice;
 use crate::request::route::*;
 
-/// Path, what it asks, and the spellings that it takes: s, e and / for slash, escapes, and both.
+/// Path, limits, and accepted spellings: s for a slash at the end, e for escapes, / for `%2F`.
 type Row = (&'static str, &'static [Index], &'static str);
 
-/// What each route asks is the list; a tenant in the path is asked for too.
+/// The numbers are each route's limits; a tenant in a path is a check too.
 const CONTROL: &[Row] = &[
     ("/healthz", &[], ""),
     ("/v1/workspaces/{workspace}/tenants:batch", &[9], ""),
@@ -56,7 +56,7 @@ fn paths(rows: &[Row]) -> Paths {
     paths
 }
 
-/// The path of the route that a path leads to, or why it is refused.
+/// The pattern of the route that a path leads to, or why it is refused.
 fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malformed> {
     let target = target::read(path.as_bytes(), Some(b"h.test"))?;
     match paths.find(&Method::GET, &target)? {
@@ -121,7 +121,7 @@ fn a_spelling_that_decodes_to_another_route_is_refused_on_every_route() {
         "/%76%31/workspaces/ws_a/users",
         "/static%2F..%2Fv1",
         "/healthz%2F",
-        // Another tenant, once the slash is one.
+        // Another tenant, once the escaped slash is decoded.
         "/of/me%2Fws_b/ws_a/x",
         "/of/%2F/ws_b/ws_a/x",
         // Decoded twice.
@@ -184,7 +184,7 @@ fn what_only_resembles_a_stricter_route_is_refused() {
     }
 }
 
-/// One thing that servers do with a path.
+/// One change that servers make to a path.
 type Step = fn(&str) -> String;
 
 fn each(path: &str, change: impl Fn(&str) -> String) -> String {
@@ -195,20 +195,20 @@ fn decode(path: &str) -> String {
     String::from_utf8_lossy(&target::decoded(path)).into_owned()
 }
 
-/// An ending begins behind a name: `.x` is one, and so is `..x`.
+/// Removes a file extension, which starts after a name: `.x` and `..x` are names.
 fn without_ending(part: &str) -> String {
     let name = part.trim_start_matches('.');
     let dots = &part[..part.len() - name.len()];
     format!("{dots}{}", name.split('.').next().unwrap_or_default())
 }
 
-/// Everything that servers do, in the order in which most do it.
+/// The changes that servers make, in the order that most use.
 const STEPS: [Step; 8] = [
     |path| each(path, |part| part.split(';').next().unwrap_or_default().to_owned()),
     decode,
-    // Once more, as behind a proxy that decodes.
+    // Again, as behind a proxy that decodes.
     decode,
-    // What was escaped and now looks like parameters, a query or a fragment.
+    // Drops what was escaped and now looks like parameters, a query or a fragment.
     |path| path.split([';', '?', '#']).next().unwrap_or_default().to_owned(),
     |path| each(path, |part| part.trim_matches([' ', '+']).to_owned()),
     |path| each(path, without_ending),
@@ -227,7 +227,7 @@ const STEPS: [Step; 8] = [
     },
 ];
 
-/// What the servers make of a path that do some of the steps.
+/// The readings of a path by servers that apply any subset of the steps.
 fn read_by_servers(path: &str) -> BTreeSet<String> {
     STEPS.iter().fold(BTreeSet::from([path.to_owned()]), |mut readings, step| {
         let further: Vec<String> = readings.iter().map(|path| step(path)).collect();
@@ -237,7 +237,7 @@ fn read_by_servers(path: &str) -> BTreeSet<String> {
 }
 
 impl Dice {
-    /// A path that is near to those of the routes.
+    /// A random path that resembles those of the routes.
     fn path(&mut self) -> String {
         const PARTS: [&str; 17] = [
             "v1",
@@ -319,7 +319,7 @@ impl Dice {
 #[test]
 fn no_server_reads_a_stricter_route_or_another_tenant_in_what_is_admitted() {
     let paths = paths(CONTROL);
-    // In another case it is another tenant, which this one's token does not reach.
+    // Case is ignored: in another case it is another tenant, which the token does not reach.
     fn own(name: Option<&str>) -> Option<String> {
         name.map(str::to_lowercase)
     }
@@ -332,7 +332,7 @@ fn no_server_reads_a_stricter_route_or_another_tenant_in_what_is_admitted() {
             refused += 1;
             continue;
         };
-        // A tenant's name is an identifier, as `rules` has it.
+        // `rules` refuses a tenant's name that is not an identifier.
         let is_name = |name: &Option<&str>| name.is_none_or(weir_common::identifier::is_identifier);
         if !paths.routes[route].pattern.names(&path).iter().all(is_name) {
             refused += 1;
@@ -341,7 +341,7 @@ fn no_server_reads_a_stricter_route_or_another_tenant_in_what_is_admitted() {
         let is_odd = target.spellings != Spellings::NONE || target::has_parameters(&path);
         odd += usize::from(is_odd);
         for reading in read_by_servers(&path) {
-            // By what servers of this table do: they look up what they have made of it.
+            // A server looks up its reading in the same table.
             let Some(other) = paths.tree.find(&Method::GET, &reading) else { continue };
             let story = format!("seed {seed}: {path} leads to {}, {reading}", CONTROL[route].0);
             if is_odd {

@@ -1,7 +1,7 @@
-//! Reads without threads, for simulations, which decide when each runs and when its caller gets the
-//! result.
+//! Reads without threads, for simulations, which decide when reads run and when callers get the
+//! results.
 //!
-//! Writes may happen in between, as with a read on a thread of its own.
+//! Writes may happen between a read and the return of its result, as with a read on a thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::store::sqlite::error::Fault;
 
-/// Reads that callers wait for.
+/// Waiting reads.
 #[derive(Debug, Default)]
 pub struct ManualReads {
     begin: Notify,
@@ -20,8 +20,8 @@ pub struct ManualReads {
 }
 
 impl ManualReads {
-    /// Reads when [`ManualReads::begin`] is called, and gives the result, and the permit back, when
-    /// [`ManualReads::deliver`] is.
+    /// Runs `read` when [`ManualReads::begin`] is called; returns its result, and the permit, when
+    /// [`ManualReads::deliver`] is called.
     pub(super) async fn run<T>(
         &self,
         _permit: OwnedSemaphorePermit,
@@ -45,17 +45,17 @@ impl ManualReads {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Begins the reads that have not begun.
+    /// Runs the reads that have not run.
     pub fn begin(&self) {
         self.begin.notify_waiters();
     }
 
-    /// Gives callers the results of reads that have been made.
+    /// Returns the results of reads that have run to their callers.
     pub fn deliver(&self) {
         self.deliver.notify_waiters();
     }
 
-    /// Whether reads that begin from now on fail.
+    /// Sets whether reads that start from now on fail.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::Relaxed);
     }
