@@ -83,8 +83,8 @@ struct PendingFetch {
     known_to: Option<Key>,
     /// Deliveries whose attempt ended since: the result may contain their earlier state.
     ended: Vec<DeliveryId>,
-    /// Whether deliveries were evicted since.
-    evicted: bool,
+    /// The first delivery that was evicted since: the result may lack it.
+    evicted: Option<Key>,
 }
 
 #[derive(Debug)]
@@ -319,11 +319,13 @@ impl Backlog {
             many > limit.count || (many > 1 && queue.cached_bytes > limit.bytes)
         };
         while too_many(self) {
-            let last = self.cached.pop_last();
-            self.cached_bytes -= last.map_or(0, |cached| cached.ready.body.len());
+            let Some(last) = self.cached.pop_last() else { return };
+            self.cached_bytes -= last.ready.body.len();
             self.complete = false;
             if let Some(fetching) = &mut self.fetching {
-                fetching.evicted = true;
+                let key = Some(last.key());
+                fetching.evicted = key.min(fetching.evicted.or(key));
+                fetching.known_to = fetching.known_to.min(key);
             }
         }
     }
@@ -341,10 +343,11 @@ impl Backlog {
                 self.cache(ready, now);
             }
         }
-        self.complete = !fetched.more && !fetching.evicted;
-        if let Some(last) = last.filter(|_| fetched.more) {
+        self.complete = !fetched.more && fetching.evicted.is_none();
+        let read_to = last.filter(|_| fetched.more);
+        if let Some(known_to) = read_to.into_iter().chain(fetching.evicted).min() {
             // Unread deliveries may precede those that arrived meanwhile.
-            let beyond = self.cached.after(last);
+            let beyond = self.cached.after(known_to);
             self.cached_bytes -= beyond.iter().map(|cached| cached.ready.body.len()).sum::<usize>();
         }
         self.evict(limit);

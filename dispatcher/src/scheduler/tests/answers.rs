@@ -111,6 +111,25 @@ fn a_delivery_that_arrives_during_a_read_waits_for_older_ones() {
     assert_eq!(started(&mut endpoints, 0), [1, 2]);
 }
 
+/// The result of the read lacks a delivery that arrived since and was evicted.
+#[test]
+fn a_delivery_that_was_evicted_during_a_read_is_overtaken_by_none() {
+    let mut endpoints = unread();
+    let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
+        panic!("not asked")
+    };
+    let large = |id| QueuedDelivery { body: vec![b'x'; 200 << 10].into(), ..ready(id, 0) };
+    endpoints.arrives(WebhookId(1), large(1), at(0));
+    // Both do not fit: this one is evicted, and there is room for the next.
+    endpoints.arrives(WebhookId(1), large(2), at(0));
+    endpoints.arrives(WebhookId(1), ready(3, 0), at(0));
+    let fetched = Fetched { ready: Vec::new(), more: false };
+    endpoints.fetched(WebhookId(1), round, fetched, at(0));
+    assert!(matches!(endpoints.next(at(0)), Pick::Start(..)));
+    answer(&mut endpoints, 0, &[large(2), ready(3, 0)], false);
+    assert_eq!(started(&mut endpoints, 0), [2, 3]);
+}
+
 #[test]
 fn deliveries_in_flight_are_not_read_again() {
     let mut endpoints = unread();
