@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. With a token, nothing but the two probes is answered without it; without one, nothing is
-//!    answered that a page in a browser could have sent.
-//! 2. No body is read of a request that is refused so.
+//! 1. If a token is configured, only the two probes are answered without it. If none is, no request
+//!    is answered that a page in a browser could have sent.
+//! 2. The body of a request that is refused for these reasons is not read.
 //!
 //! # Not here
 //!
-//! The routes that one program alone has, and what its answers say ([`Program`]).
+//! Routes that only one program has, and the content of responses ([`Program`]).
 
 mod browser;
 
@@ -28,13 +28,13 @@ use crate::secret::{Secret, same};
 /// The largest body that an operator sends is a boost: a few numbers.
 const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// What a program shows its operator, and does for one.
+/// What a program provides on its admin listener.
 #[async_trait]
 pub trait Program: Send + Sync + 'static {
-    /// The bearer token that its operator must know, where there is one.
+    /// The bearer token that operators must send, if one is configured.
     fn token(&self) -> Option<Secret<String>>;
 
-    /// That it should get traffic, and what does not work meanwhile; or why it should not.
+    /// `Ok` if the program should get traffic, with what does not work at present; else why not.
     async fn readiness(&self) -> Result<String, String>;
 
     /// Its metrics, in Prometheus' text format.
@@ -46,13 +46,13 @@ pub trait Program: Send + Sync + 'static {
     /// Reads the configuration again.
     async fn reload(&self) -> Reload;
 
-    /// The answer to a request for anything else, if there is such a route.
+    /// The response to any other request, if the program has such a route.
     async fn route(&self, _call: &Call) -> Option<Reply> {
         None
     }
 }
 
-/// Answers operators of a program.
+/// Handles the requests of a program's operators.
 pub struct Admin<P>(pub P);
 
 #[async_trait]
@@ -96,8 +96,8 @@ impl<P: Program> Handler for Admin<P> {
     }
 }
 
-/// Whether a request has the token. One with several tokens has none: a proxy may have checked any
-/// of them.
+/// Whether a request has the token. Several `Authorization` fields are refused: a proxy in front
+/// may have checked any of them.
 fn knows(token: &Secret<String>, headers: &HeaderMap) -> bool {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(given), None) = (all.next(), all.next()) else { return false };
@@ -108,13 +108,13 @@ fn knows(token: &Secret<String>, headers: &HeaderMap) -> bool {
     })
 }
 
-/// JSON, for an operator to read.
+/// JSON, indented for an operator to read.
 #[must_use]
 pub fn shown(value: &Value) -> Reply {
     Reply::new(200, "application/json", format!("{value:#}\n"))
 }
 
-/// The answer where there is no such route.
+/// There is no such route.
 #[must_use]
 pub fn not_found() -> Reply {
     let detail = "The documentation lists what the admin listener answers.";

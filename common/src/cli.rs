@@ -1,4 +1,4 @@
-//! What the command lines of both programs share: where the configuration is, what is printed, exit
+//! What the command lines of both programs share: the source of the configuration, output, exit
 //! codes.
 //!
 //! Not here: the commands.
@@ -33,7 +33,7 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The file that is named, the built-in one, or else the one at the `usual` place.
+    /// The file that was named, the built-in example, or else the file at `usual`.
     #[must_use]
     pub fn file(&self, usual: &'static str) -> ConfigFile {
         if self.demo {
@@ -44,29 +44,29 @@ impl ConfigArgs {
     }
 }
 
-/// Prints a result, and gives the exit code of success.
+/// Prints a result, and returns the exit code of success.
 #[must_use]
 pub fn print(text: &str) -> u8 {
-    // A reader that has gone away has read enough.
+    // If standard output is closed, its reader has read enough.
     let _ = writeln!(io::stdout(), "{text}");
     0
 }
 
-/// Prints why a command failed, and gives its exit code back.
+/// Prints why a command failed, and returns `code`.
 #[must_use]
 pub fn fail(code: u8, text: &str) -> u8 {
-    // One write, so that two processes of one terminal keep to lines of their own.
+    // One write, so that lines of two processes on one terminal do not mix.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
     code
 }
 
-/// Prints what is wrong with a configuration, and gives the exit code.
+/// Prints the errors of a configuration, and returns the exit code.
 #[must_use]
 pub fn refuse(diagnostics: &[Diagnostic]) -> u8 {
     fail(EXIT_USAGE, &lines(diagnostics))
 }
 
-/// Prints what came of a command, if anything, and gives the exit code.
+/// Prints the result of a command, if it has one, and returns the exit code.
 #[must_use]
 pub fn report(result: Result<String, String>) -> u8 {
     match result {
@@ -89,7 +89,7 @@ pub fn completions<C: CommandFactory>(shell: Shell) -> u8 {
 ///
 /// # Errors
 ///
-/// Where the system does not let us have one.
+/// If it cannot be created.
 pub fn runtime() -> Result<Runtime, String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(|why| format!("cannot start: {why}"))
@@ -99,7 +99,7 @@ pub fn runtime() -> Result<Runtime, String> {
 ///
 /// # Errors
 ///
-/// Where it cannot be read.
+/// If it cannot be read, or its first line is empty.
 pub fn secret(file: &Path) -> Result<Secret<String>, String> {
     files::first_line(file).map_err(|why| format!("cannot read {}: {why}", file.display()))
 }

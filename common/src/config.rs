@@ -1,5 +1,5 @@
-//! Settings files: read whole, every error with its place, and their schema; read again when they
-//! change.
+//! Settings files: their values, every error with its place, their schema; reloads when a file
+//! changes.
 
 pub mod document;
 pub mod file;

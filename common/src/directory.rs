@@ -1,7 +1,7 @@
-//! Reads the directory: which organisation a workspace belongs to, on which plan, whose mail.
+//! Reads the directory: each workspace's organisation, plan and owners, and its instances.
 //!
-//! Raw values and their places: what a plan or a limit is called is known to the gateway, which
-//! checks the names. Checked here: identifiers, and that one entry's reference to another holds.
+//! Returns raw values and their places: only the gateway knows the names of plans and limits, and
+//! checks them. Checked here: identifiers, and that references lead to an entry.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::config::document::table::Table;
 use crate::config::document::{Document, Spanned, suggestion};
 use crate::identifier::IdForm;
 
-/// A suggestion compares a name with every known one: enough for a reader.
+/// The most errors with a suggestion: each compares a name with every known one.
 const SUGGESTIONS_MAX: usize = 100;
 
-/// Everyone the operator knows, by identifier.
+/// All entries of the directory, by identifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     /// Organisations, which hold workspaces.
@@ -26,7 +26,7 @@ pub struct Directory {
 /// An organisation's entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Organisation {
-    /// Its plan; where not given, the plan of the workspace a request is for.
+    /// Its plan; without one, the plan of the workspace that a request is for.
     pub plan: Option<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
     pub limits: Vec<(Spanned<String>, Values)>,
@@ -56,7 +56,7 @@ pub struct Instance {
     pub limits: Vec<(Spanned<String>, Values)>,
 }
 
-/// What a plan or a tenant says of a limit. Which of them fit is the algorithm's affair.
+/// The values that a plan or a tenant sets for a limit. The limit's algorithm decides which apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     /// Requests per window, of a rolling window.
@@ -68,14 +68,14 @@ pub struct Values {
 }
 
 impl Directory {
-    /// Reads `document`, which then holds the errors. `workspaces` is what their identifiers
-    /// look like.
+    /// Reads `document`, and records errors in it. `workspaces` is the form of workspaces'
+    /// identifiers.
     #[must_use]
     pub fn read(document: &Document, workspaces: &IdForm) -> Self {
         Self::read_with_schema(document, workspaces).0
     }
 
-    /// Reads `document`, and gives the JSON Schema of a directory beside what it holds.
+    /// As [`Directory::read`]; also returns the JSON Schema of a directory.
     #[must_use]
     pub fn read_with_schema(document: &Document, workspaces: &IdForm) -> (Self, serde_json::Value) {
         let reading = document.read(|root| read(root, workspaces));
@@ -102,8 +102,8 @@ impl Directory {
     }
 }
 
-/// Reports a reference to an entry that is not there. What may have been meant is looked for as
-/// long as the errors are few enough to be shown.
+/// Reports a reference to a missing entry, with a suggestion for the first [`SUGGESTIONS_MAX`]
+/// errors.
 fn refers_to<T>(
     document: &Document,
     reference: Option<&Spanned<String>>,
@@ -172,7 +172,7 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
     }
 }
 
-/// Reports a name that is no identifier of its kind.
+/// Reports a name that is not an identifier of its kind.
 fn check_name(name: &Spanned<String>, table: &Table<'_>, form: &IdForm, remedy: &str) {
     if !form.allows(&name.value) {
         table.fault_at(
@@ -182,7 +182,7 @@ fn check_name(name: &Spanned<String>, table: &Table<'_>, form: &IdForm, remedy: 
     }
 }
 
-/// Whether `text` is something, an `@`, something: what an address is, its host decides.
+/// Whether `text` has something before and after an `@`: only its mail server can check more.
 #[must_use]
 pub fn is_mail_address(text: &str) -> bool {
     text.rsplit_once('@').is_some_and(|(local, host)| !local.is_empty() && !host.is_empty())
@@ -198,7 +198,7 @@ pub fn is_host(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-/// The values that a plan or a tenant gives limits: `limits.workspace = { requests = 600 }`.
+/// The values that a plan or a tenant sets for limits: `limits.workspace = { requests = 600 }`.
 pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(Spanned<String>, Values)> {
     table.tables("limits", "Own values of limits, by the limit's name.", |_, values| {
         let mut number = |key, most: u32, doc| {

@@ -1,14 +1,14 @@
-//! Serves HTTP/1.1: one listener, one handler, everything bounded.
+//! Serves HTTP/1.1 on one listener with one handler; connections, bytes and waits are bounded.
 //!
 //! # Invariants
 //!
-//! 1. A request that a handler has begun is carried to its end, though its client be gone: what it
-//!    has changed by then has its consequences all the same.
-//! 2. A handler that panics costs its own connection and nothing else.
-//! 3. When it is to close, it answers what it has, closes the rest, and returns.
-//! 4. No body is read before the handler has seen its head and let it in.
+//! 1. A handler that has started runs to its end even if its client disconnects: stopping it could
+//!    leave a change half done.
+//! 2. A handler that panics fails its own request with a 500, and no other.
+//! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
+//! 4. No body is read before the handler has accepted the request's head.
 //!
-//! Not here: what is answered (the handlers of each program, `admin`).
+//! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
 pub mod body;
 pub mod listeners;
@@ -43,27 +43,27 @@ use crate::http_server::reply::Reply;
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
 use crate::log::events;
 
-/// A request head, where no setting says otherwise. The gateway takes as much.
+/// The largest request head in bytes by default, in both programs.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-/// After a failed accept (no file descriptors, mostly): long enough for some to come free.
+/// The pause after a failed accept, mostly for lack of file descriptors: some are free again then.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a refused body is read on: closing at once would destroy our answer on its way to a
-/// client that is still sending.
+/// How long a lingering close reads and discards a refused body. Closing at once would send a TCP
+/// reset to a client that still sends, and the reset can destroy our response on its way.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The smallest buffer that hyper takes; smaller heads are counted once they are read.
+/// The smallest buffer that hyper accepts; a lower limit on heads is checked after parsing.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
 
-/// A request, read whole.
+/// A request with its whole body.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Its method; `GET` for `HEAD`.
     pub method: Method,
     /// Its path, as it was sent.
     pub path: String,
-    /// What stood behind the `?`.
+    /// Everything after the `?`.
     pub query: Option<String>,
     /// Its header fields.
     pub headers: HeaderMap,
@@ -74,15 +74,15 @@ pub struct Call {
 /// Answers the requests of a listener.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. The client is the only one that waits for it.
+    /// Answers one request, in a task of its own: no other request waits for it.
     async fn handle(&self, call: Call) -> Reply;
 
-    /// The answer where a head is enough to refuse a request: its body is not read then.
+    /// The refusal of a request by its head alone, if it is refused; its body is then not read.
     fn refuses(&self, _head: &Head) -> Option<Reply> {
         None
     }
 
-    /// The largest body of a request to `path`; more is 413.
+    /// The largest body of a request to `path`, in bytes; a larger one is refused with 413.
     fn body_bytes_max(&self, path: &str) -> usize;
 }
 
@@ -92,44 +92,44 @@ pub enum Listening {
     /// It accepts and serves them.
     #[default]
     Open,
-    /// It accepts none: new ones wait in the socket.
+    /// It accepts none: new ones wait in the kernel's queue.
     Paused,
-    /// Its socket is closed; each connection ends with its next answer.
+    /// Its socket is closed; each connection is closed after its next response.
     Draining,
-    /// Idle connections end at once.
+    /// Idle connections are closed at once, too.
     Closing,
 }
 
-/// What a listener allows.
+/// Limits of a listener.
 #[derive(Clone)]
 pub struct Bounds {
-    /// What one connection may take, read when it is accepted: a reload may change it.
+    /// Limits of one connection, read when it is accepted because a reload may change them.
     pub connection: Arc<dyn Fn() -> ConnectionBounds + Send + Sync>,
-    /// Connections that may be open.
+    /// A permit for each connection that may be open.
     pub connections: Arc<Semaphore>,
-    /// Bytes of bodies that may be held at one time.
+    /// Bytes of request bodies in memory at one time.
     pub bodies_bytes_max: usize,
 }
 
-/// What one connection may take.
+/// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionBounds {
-    /// Bytes of a request head; more is 431.
+    /// Bytes of a request head; a larger one is refused with 431.
     pub head_bytes_max: usize,
-    /// For a whole request head.
+    /// The time for a whole request head.
     pub head_timeout: Duration,
-    /// Without a request.
+    /// The time that a connection may be idle between requests.
     pub idle_timeout: Duration,
-    /// For a whole request body; and for the client to take its answer.
+    /// The time for a whole request body; and for the client to read its response.
     pub body_timeout: Duration,
 }
 
-/// Requests that are being answered: they are finished, though their clients have gone.
+/// Requests in progress: each is finished even if its client has disconnected.
 #[derive(Default)]
 struct RequestTasks(Mutex<JoinSet<()>>);
 
 impl RequestTasks {
-    /// Has a request answered; nothing comes where that ended in a panic.
+    /// Handles a request in a task. The channel closes without a reply if the handler panics.
     fn spawn(
         &self,
         handler: Arc<dyn Handler>,
@@ -144,7 +144,7 @@ impl RequestTasks {
         tasks.spawn(async move {
             let reply = handler.handle(call).await;
             drop(permit);
-            // Its client may have gone in the meantime.
+            // Its client may have disconnected in the meantime.
             let _ = answer.send(reply);
         });
         answered
@@ -158,15 +158,16 @@ impl RequestTasks {
     }
 }
 
-/// What the connections of a listener have in common.
+/// State that the connections of a listener share.
 struct Server {
     handler: Arc<dyn Handler>,
     requests: RequestTasks,
-    /// Bytes of bodies that may still be held.
+    /// A permit for each byte of bodies that may still be read.
     bodies: Arc<Semaphore>,
 }
 
-/// Serves until told to close, then finishes the requests it has. A sender that is gone closes.
+/// Serves until `listening` is `Draining` or `Closing`, then finishes the requests in progress.
+/// A dropped sender means `Closing`.
 pub async fn serve(
     listener: TcpListener,
     handler: Arc<dyn Handler>,
@@ -189,7 +190,7 @@ pub async fn serve(
             Some(ended) = open.join_next() => report(ended),
             accepted = listener.accept(), if now == Listening::Open => match accepted {
                 Ok((stream, _)) => {
-                    // Over the bound the stream is dropped: closed before a byte is read.
+                    // Over the limit the stream is dropped: closed before a byte is read.
                     if let Ok(permit) = Arc::clone(&bounds.connections).try_acquire_owned() {
                         let task = ConnectionTask {
                             server: Arc::clone(&server),
@@ -216,7 +217,7 @@ pub async fn serve(
 }
 
 async fn closing(listening: &mut watch::Receiver<Listening>) {
-    // An error says that the sender is gone, which closes.
+    // An error means that the sender was dropped, which closes too.
     let _ = listening.wait_for(|now| *now == Listening::Closing).await;
 }
 
@@ -227,7 +228,7 @@ fn report(ended: Result<(), JoinError>) {
     }
 }
 
-/// What the requests of one connection have in common.
+/// State that the requests of one connection share.
 struct ConnectionTask {
     server: Arc<Server>,
     bounds: ConnectionBounds,
@@ -237,7 +238,7 @@ struct ConnectionTask {
 }
 
 async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphorePermit) {
-    // Answers are small and waited for. A socket that refuses is slower, not wrong.
+    // Responses are small and clients wait for them; without TCP_NODELAY they are only slower.
     let _ = stream.set_nodelay(true);
     let ConnectionBounds { head_bytes_max, head_timeout, idle_timeout, body_timeout } = task.bounds;
     let timeouts = Timeouts { head: head_timeout, idle: idle_timeout, answer: body_timeout };
@@ -253,7 +254,7 @@ async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphor
         })
     });
     let mut connection = http1::Builder::new()
-        // The stream has timers of its own, which tell an idle connection from a slow head.
+        // `TimedStream` has the timers: it distinguishes an idle connection from a slow head.
         .header_read_timeout(None)
         .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
         .half_close(true)
@@ -266,7 +267,7 @@ async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphor
             poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    // What goes wrong with a connection its client sees; there is nothing to be done here.
+    // A failed connection needs no action here: its client sees the failure.
     if ended.is_ok() {
         let stream = connection.into_parts().io.into_inner().into_stream();
         close(stream, task.refused.load(Ordering::Relaxed)).await;
@@ -274,13 +275,13 @@ async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphor
     drop(permit);
 }
 
-/// Closes a connection; where a body was refused unread, a lingering close reads on for a while.
+/// Closes a connection; with a lingering close if a body was refused unread.
 async fn close(mut stream: TcpStream, refused: bool) {
     let closed = stream.shutdown().await;
     if refused && closed.is_ok() {
         let mut ignored = vec![0; 64 * 1024];
         let reading = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
-        // A client that still sends after that has had its answer or never reads it.
+        // A client that still sends after `LINGER` has read its response by now, or never will.
         let _ = tokio::time::timeout(LINGER, reading).await;
     }
 }
@@ -319,7 +320,7 @@ impl ConnectionTask {
         reply.into_response(is_head)
     }
 
-    /// The body of a request whose head is good.
+    /// Checks a request's head, then reads its body.
     async fn read(&self, head: &Head, body: Incoming) -> Result<ReadBody, Reply> {
         let head_bytes_max = self.bounds.head_bytes_max;
         if head_bytes(head) > head_bytes_max {
@@ -337,7 +338,7 @@ impl ConnectionTask {
     }
 }
 
-/// Whether a body comes compressed: none is decompressed here.
+/// Whether a body is compressed: none is decompressed here.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(CONTENT_ENCODING).iter().flat_map(|value| {
         let text = value.as_bytes();
@@ -346,8 +347,8 @@ fn is_encoded(headers: &HeaderMap) -> bool {
     codings.into_iter().any(|one| !one.is_empty() && !one.eq_ignore_ascii_case(b"identity"))
 }
 
-/// What a head takes on its way, but for spaces that say nothing. The connection's own bound is on
-/// what it has read and not understood yet: more may come in one piece.
+/// The size of a head on the wire, without optional whitespace. hyper's own limit counts bytes that
+/// it has not parsed yet, so a larger head may pass it if it arrives in one read.
 fn head_bytes(head: &Head) -> usize {
     let first = head.method.as_str().len() + head.uri.to_string().len() + "  HTTP/1.1\r\n".len();
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -365,10 +366,10 @@ mod tests {
 
     use super::*;
 
-    /// Far longer than anything here takes, far shorter than anybody waits.
+    /// Far longer than any step here takes, short enough to wait for a failing test.
     const SOON: Duration = Duration::from_secs(20);
 
-    /// More than sockets hold for those who do not read.
+    /// More than socket buffers hold for a client that does not read.
     const LARGE_BYTES: usize = 32 << 20;
 
     #[derive(Default)]
@@ -451,7 +452,7 @@ mod tests {
             TcpStream::connect(self.address).await.expect("it listens")
         }
 
-        /// What comes back until the connection closes.
+        /// The response, read until the connection closes.
         async fn exchange(&self, request: &str) -> String {
             let mut stream = self.connect().await;
             stream.write_all(request.as_bytes()).await.expect("it reads");
@@ -530,7 +531,7 @@ mod tests {
         let request = format!("POST /a HTTP/1.1\r\n{expect}");
         stream.write_all(request.as_bytes()).await.expect("it reads");
         assert_eq!(first_of(&mut stream).await, "http/1.1 100 continue\r\n\r\n");
-        // Where there is no body, there is no reason to part.
+        // Without a body there is no reason to close the connection.
         let mut stream = server.connect().await;
         stream.write_all(b"GET /closed HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
         let response = first_of(&mut stream).await;
@@ -621,7 +622,7 @@ mod tests {
         let server = server(1).await;
         let mut idle = server.connect().await;
         idle.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
-        // Its answer has begun, so the place is taken.
+        // Its response has started, so it has the only permit.
         idle.readable().await.expect("it answers");
         let place = tokio::time::timeout(SOON, server.connections.acquire()).await;
         assert!(place.is_ok(), "its place is taken for ever");
@@ -639,7 +640,7 @@ mod tests {
             response.starts_with("http/1.1 431 ") || response.starts_with("http/1.1 414 "),
             "{response}"
         );
-        // Just above the bound, and just below it.
+        // One byte above the limit, and exactly at it.
         let head = |count: usize| format!("GET /a HTTP/1.1\r\nx: {}\r\n{CLOSE}", "a".repeat(count));
         let around = head(0).len();
         let response = server.exchange(&head(HEAD_BYTES_MAX + 1 - around)).await;
@@ -665,7 +666,7 @@ mod tests {
         server.echo.begun.notified().await;
         stream.set_zero_linger().expect("a socket");
         drop(stream);
-        // Another connection's answer: the server has noticed the end of ours by then.
+        // Once another connection has its response, the server has noticed that ours has ended.
         let _ = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
         server.echo.released.notify_one();
         let ended = tokio::time::timeout(SOON, server.echo.ended.notified()).await;
@@ -710,7 +711,7 @@ mod tests {
         idle.write_all(request).await.expect("it reads");
         assert!(!first_of(&mut idle).await.contains("connection:"));
         server.listening.send(Listening::Draining).expect("it serves");
-        // Its socket is closed once it drains.
+        // The listener's socket is closed once it drains.
         while TcpStream::connect(server.address).await.is_ok() {}
         idle.write_all(request).await.expect("it reads");
         assert!(rest_of(idle).await.contains("\r\nconnection: close\r\n"));

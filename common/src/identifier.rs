@@ -1,8 +1,8 @@
-//! Says what may name a workspace, a tenant, an organisation or an instance.
+//! Defines the identifiers of workspaces, tenants, organisations and instances.
 //!
-//! One spelling, no escapes: what is compared, hashed, logged and shown is always the same text.
-//! Of workspaces and tenants it begins with a prefix, which a platform may set: both programs and
-//! both files go by the same [`IdForm`].
+//! One spelling, no escapes: the same text is compared, hashed, logged and shown. Identifiers of
+//! workspaces and tenants start with a prefix, which the settings can change: both programs check
+//! it with [`IdForm`].
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::config::document::table::Table;
 /// The longest identifier; a DNS label, which an instance's name has to fit, allows 63.
 pub const LENGTH_MAX: usize = 64;
 
-/// What a workspace's identifier begins with by default (CONTRACT 2.2).
+/// The default prefix of a workspace's identifier.
 pub const WORKSPACE_PREFIX: &str = "ws_";
 
-/// What a tenant's identifier begins with by default (CONTRACT 2.2).
+/// The default prefix of a tenant's identifier.
 pub const TENANT_PREFIX: &str = "tn_";
 
 /// Whether `text` is an identifier: `[A-Za-z0-9_-]{1,64}`.
@@ -24,27 +24,27 @@ pub fn is_identifier(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// What identifiers of one kind look like: any, or those with a prefix and something behind it.
+/// The form of one kind of identifier: any, or with a prefix and at least one character after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdForm {
     prefix: Box<str>,
 }
 
 impl IdForm {
-    /// Identifiers with this prefix, which may be empty; nothing where none could have it.
+    /// Identifiers with this prefix, which may be empty; `None` if no identifier can have it.
     #[must_use]
     pub fn new(prefix: &str) -> Option<Self> {
         let is_valid = prefix.is_empty() || is_identifier(prefix) && prefix.len() < LENGTH_MAX;
         is_valid.then(|| Self { prefix: prefix.into() })
     }
 
-    /// Those of workspaces, by default.
+    /// The default form for workspaces.
     #[must_use]
     pub fn workspace() -> Self {
         Self { prefix: WORKSPACE_PREFIX.into() }
     }
 
-    /// Those of tenants, by default.
+    /// The default form for tenants.
     #[must_use]
     pub fn tenant() -> Self {
         Self { prefix: TENANT_PREFIX.into() }
@@ -65,7 +65,7 @@ impl IdForm {
         })
     }
 
-    /// Whether `text` is such an identifier.
+    /// Whether `text` is an identifier of this form.
     #[must_use]
     pub fn allows(&self, text: &str) -> bool {
         let rest = text.strip_prefix(&*self.prefix);
@@ -73,7 +73,7 @@ impl IdForm {
     }
 }
 
-/// What one looks like, as `must be {form}` tells it.
+/// The form in words, for messages: `must be {form}`.
 impl fmt::Display for IdForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.prefix.is_empty() {

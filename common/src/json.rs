@@ -1,7 +1,7 @@
-//! Reads JSON that two readers could not read differently: no member stands twice.
+//! Reads JSON objects, and refuses duplicate members.
 //!
-//! What the first of two says and what the second says are two answers, and which
-//! of them counts differs from library to library.
+//! Some libraries use the first of two members with one name, others the last: two programs could
+//! read different values from one text.
 //!
 //! Not here: what the members mean (`token`, and other callers).
 
@@ -10,18 +10,18 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// What bytes are that are no object; after `it is`.
+/// Why bytes are not accepted as an object; messages put it after `it is`.
 #[derive(Debug, thiserror::Error)]
 pub enum NoObject {
-    /// It is no JSON, or a member of any object in it stands twice.
+    /// It is not JSON, or an object in it has a duplicate member.
     #[error("not JSON with one meaning: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// It is other JSON.
+    /// It is JSON, but not an object.
     #[error("not an object")]
     Other,
 }
 
-/// The object that `bytes` are.
+/// Parses `bytes` as an object.
 pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, NoObject> {
     match serde_json::from_slice(bytes)? {
         Once(Value::Object(object)) => Ok(object),
@@ -29,7 +29,7 @@ pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, NoObject> {
     }
 }
 
-/// A value in which no member stands twice.
+/// A value without duplicate members.
 struct Once(Value);
 
 impl<'de> Deserialize<'de> for Once {

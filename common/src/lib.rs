@@ -5,7 +5,7 @@
 // The one place that reads a clock.
 pub mod time;
 
-// What fits an allowance: rolling windows, token buckets.
+// Rate limits: rolling windows, token buckets.
 pub mod limit;
 
 // Values with a fixed shape.
@@ -13,10 +13,10 @@ pub mod json;
 pub mod problem;
 pub mod secret;
 
-// A program's own log, and lines of JSON that others read.
+// A program's own log, and lines of JSON for other programs.
 pub mod log;
 
-// What a program counts.
+// Metrics.
 pub mod metrics;
 
 // Settings files: every value, and every error with its place; reloads.
@@ -25,10 +25,10 @@ pub mod config;
 // Identifiers of tenants.
 pub mod identifier;
 
-// Who belongs to whom.
+// Organisation, plan and owners of each workspace.
 pub mod directory;
 
-// HTTP/1.1 listeners, bounded.
+// HTTP/1.1 listeners with limits on connections, bytes and time.
 pub mod http_server;
 
 // The admin listener: health, metrics, the configuration, reloads.
@@ -37,9 +37,9 @@ pub mod admin;
 // The command line: flags, printing, exit codes.
 pub mod cli;
 
-// What a process has from its system: signals, file descriptors.
+// The operating system: signals, the limit of file descriptors.
 pub mod rlimit;
 pub mod signals;
 
-// Whether a signed token holds.
+// Verifies signed tokens.
 pub mod token;

@@ -1,4 +1,4 @@
-//! What fits an allowance: rolling windows, token buckets, and what they answer.
+//! Rate limits: rolling windows, token buckets, and their decisions.
 
 pub mod decision;
 pub mod rolling;

@@ -1,4 +1,4 @@
-//! What a program writes down: its own log and lines of JSON.
+//! A program's own log, and lines of JSON for other programs.
 
 pub mod events;
 pub mod json_lines;

@@ -1,8 +1,8 @@
-//! Declares a program's metrics in one list, and writes them as Prometheus reads them.
+//! Declares a program's metrics in one list, and writes them in Prometheus' text format.
 //!
-//! [`metrics!`](crate::metrics!) makes a struct `Metrics` of a list: help, field, type, name,
-//! labels. `scripts/printed` reads the same list for the documentation, so each entry keeps to the
-//! form `field: Type = "name", "label";` on one line, below its help.
+//! [`metrics!`](crate::metrics!) makes a struct `Metrics` from a list: help, field, type, name,
+//! labels. `scripts/printed` reads the same list for the documentation, so each entry has the form
+//! `field: Type = "name", "label";` on one line, below its help.
 //!
 //! Not here: which metrics there are.
 
@@ -11,11 +11,11 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-/// From a request that a cache answers to one that a person gives up on, in seconds.
+/// In seconds: from a response that a cache has to one that its client no longer waits for.
 const DURATION_BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// Makes `Metrics` of a prefix and a list of metrics.
+/// Makes `Metrics` from a prefix and a list of metrics.
 #[macro_export]
 macro_rules! metrics {
     (prefix: $prefix:literal;
@@ -32,7 +32,7 @@ macro_rules! metrics {
             ///
             /// # Panics
             ///
-            /// Where the list above names two metrics alike, which its test would find.
+            /// If two metrics of the list have one name; a test of the list would find that.
             #[must_use]
             pub fn new() -> Self {
                 let registry = prometheus::Registry::new();
@@ -77,9 +77,9 @@ pub fn text(registry: &Registry) -> Vec<u8> {
     text
 }
 
-/// How each type of metric is made.
+/// Constructs each type of metric.
 pub trait Metric: prometheus::core::Collector + Clone {
-    /// One at zero.
+    /// A metric at zero.
     fn made(name: &str, help: &str, labels: &[&str]) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! The body of an answer that says no: `application/problem+json` (RFC 9457).
+//! The body of a response that refuses a request: `application/problem+json` (RFC 9457).
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// The media type of [`Problem::body`].
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// Where the problem types are explained; a fragment names each.
+/// The prefix of a problem's type; its kind follows.
 const TYPES: &str = "urn:weir:problem:";
 
 /// What went wrong with one request, for the client that sent it.
@@ -14,13 +14,13 @@ const TYPES: &str = "urn:weir:problem:";
 pub struct Problem {
     /// The HTTP status.
     pub status: u16,
-    /// The last part of the type URI, in kebab-case: what a program compares.
+    /// The last part of the type URI, in kebab-case: programs compare it.
     pub kind: &'static str,
     /// A short summary that is the same for every problem of this kind.
     pub title: &'static str,
-    /// What is special about this one, and what to do about it.
+    /// The details of this one, and what to do about it.
     pub detail: String,
-    /// Further members, for programs.
+    /// Extension members, for programs.
     pub members: Vec<(&'static str, Value)>,
 }
 
@@ -28,7 +28,7 @@ impl Problem {
     /// The JSON text.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        // Writing to memory fails only for what is no JSON, and this is.
+        // Writing to memory fails only for a value that is not JSON, and this one is.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }

@@ -4,17 +4,17 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 
-/// A value that shows itself as `***` and is read only where [`Secret::expose`] is written.
+/// A value that prints as `***` and is read only through [`Secret::expose`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Takes the value in.
+    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value itself. Every use of this is a place to look at twice.
+    /// The value itself. Review every use of this.
     pub fn expose(&self) -> &T {
         &self.0
     }
@@ -32,7 +32,7 @@ impl<T> fmt::Display for Secret<T> {
     }
 }
 
-/// Compares in a time that depends on the length alone.
+/// Compares in a time that depends only on the length.
 #[must_use]
 pub fn same(left: &[u8], right: &[u8]) -> bool {
     left.ct_eq(right).into()

@@ -7,13 +7,13 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-/// The signals that we take, from the start on: by default each of them would kill.
+/// Handlers of the signals that we use, installed at the start: by default each would kill.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    /// A file may grow no further (`ulimit -f`): the write fails as well, and that is dealt with.
+    /// A file has reached its size limit (`ulimit -f`). Ignored: the failed write is handled.
     _too_large: Signal,
 }
 
@@ -21,11 +21,11 @@ pub struct Signals {
 const TOO_LARGE: i32 = 25;
 
 impl Signals {
-    /// Takes them, within a tokio runtime.
+    /// Installs the handlers. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// Where the system does not let us.
+    /// If the system refuses one.
     pub fn install() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -35,8 +35,8 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal to stop; `reload` is begun on one to reload, and goes on beside: a file
-    /// may be slow to read, and a stop must not wait for it.
+    /// Waits for SIGTERM or SIGINT. On each SIGHUP, `reload` starts in a task: a file may be slow
+    /// to read, and a stop must not wait for it.
     pub async fn until_stop<R>(mut self, reload: impl Fn() -> R)
     where
         R: Future<Output = ()> + Send + 'static,

@@ -1,7 +1,7 @@
 //! Reads the clock: the only file that does.
 //!
-//! A [`Moment`] holds both clocks of one instant: the monotonic one, by which limits are kept,
-//! and the wall clock, which is only ever shown. A test advances [`Clock::manual`].
+//! A [`Moment`] has both clocks of one instant: the monotonic one, for limits and deadlines, and
+//! the wall clock, for dates that are shown, stored or received. A test advances [`Clock::manual`].
 //!
 //! Not here: waiting. The caller that waits owns its timer.
 
@@ -11,16 +11,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the monotonic clock stands when the machine starts, so that "a month ago" can be written.
+/// Added to the monotonic clock, so that "a month ago" is not negative soon after a boot.
 const ORIGIN: Duration = Duration::from_secs(10_000_000);
 
-/// Microseconds on the machine's monotonic clock, which all its processes share until it is
-/// started anew. Never runs backwards, never set.
+/// Microseconds on the machine's monotonic clock, which all its processes share until a reboot.
+/// Never runs backwards, and cannot be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// The tick `by` later; stays at the end of time rather than wrap.
+    /// The tick `by` later; saturates.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
         Self(self.0.saturating_add(micros(by)))
@@ -33,7 +33,7 @@ impl Tick {
     }
 }
 
-/// Microseconds since 1970-01-01T00:00:00Z, as the wall clock has it: may jump either way.
+/// Microseconds since 1970-01-01T00:00:00Z by the wall clock, which may jump either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixTime(pub u64);
 
@@ -66,21 +66,21 @@ impl UnixTime {
 /// Both clocks, read at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// What limits and deadlines are kept by.
+    /// For limits and deadlines.
     pub tick: Tick,
-    /// What people and clients are shown.
+    /// For dates: shown, stored, or compared with those of others.
     pub unix: UnixTime,
 }
 
 impl Moment {
-    /// The tick of a wall-clock time, as seen from this moment. What lies ahead of the clock,
-    /// which may have been set back, counts as now.
+    /// The tick of an earlier wall-clock time, as seen from this moment. A later one, which a clock
+    /// that was set back leaves, counts as now.
     #[must_use]
     pub fn tick_of(&self, unix: UnixTime) -> Tick {
         Tick(self.tick.0.saturating_sub(self.unix.0.saturating_sub(unix.0)))
     }
 
-    /// The tick of a wall-clock time on either side of this moment.
+    /// The tick of a wall-clock time before or after this moment.
     #[must_use]
     pub fn tick_at(&self, unix: UnixTime) -> Tick {
         if unix > self.unix { self.tick.plus(unix.since(self.unix)) } else { self.tick_of(unix) }
@@ -107,7 +107,7 @@ enum Source {
     Manual(Arc<Manual>),
 }
 
-/// Both clocks of a manual one, in microseconds.
+/// The two clocks of a manual clock, in microseconds.
 #[derive(Debug)]
 struct Manual {
     tick: AtomicU64,
@@ -128,7 +128,7 @@ impl Clock {
         Self(Source::Manual(Arc::new(Manual { tick, unix })))
     }
 
-    /// Turns a manual clock. A real one goes by itself and stays as it is.
+    /// Advances a manual clock; does nothing to the system's.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(manual) = &self.0 {
             manual.tick.fetch_add(micros(by), Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Clock {
         }
     }
 
-    /// Sets the wall clock of a manual one, and leaves the other as it is.
+    /// Sets the wall clock of a manual clock, and not its monotonic clock.
     pub fn set(&self, unix: UnixTime) {
         if let Source::Manual(manual) = &self.0 {
             manual.unix.store(unix.0, Ordering::Relaxed);
@@ -162,12 +162,12 @@ impl Clock {
     }
 }
 
-/// How long the machine has been up. Every kernel that we run on has this clock.
+/// The time since the machine started. Every supported kernel has this clock.
 fn monotonic() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
-/// Whole microseconds of `duration`; half a million years at most.
+/// Whole microseconds of `duration`; saturates after half a million years.
 #[must_use]
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

@@ -1,17 +1,16 @@
-//! Says whether a signed token holds, and what it claims (RFC 7519, as RFC 9068 and RFC 8725 narrow
-//! it).
+//! Verifies signed tokens, and reads their claims (RFC 7519, as narrowed by RFC 9068 and RFC 8725).
 //!
 //! # Invariants
 //!
-//! 1. A signature is checked by the algorithm of the key, never by what the token asks for: a
+//! 1. A signature is checked with the key's algorithm, never with the one that the token names: a
 //!    token that names another is refused.
-//! 2. No claim is looked at before the signature holds.
-//! 3. What has two readings has none: padding, unknown critical headers, a member that stands
-//!    twice.
+//! 2. No claim is read before the signature is verified.
+//! 3. What can be read in two ways is refused: padding, unknown critical headers, duplicate
+//!    members.
 //!
 //! # Not here
 //!
-//! Where tokens and keys come from, for how long a verdict is kept, whom a claim lets in.
+//! Where tokens and keys come from, how long a result is cached, what a claim permits.
 
 pub mod claims;
 mod jws;
@@ -24,10 +23,10 @@ use crate::token::claims::Claims;
 use crate::token::jws::Jws;
 use crate::token::keys::KeySet;
 
-/// A longer token fits into no header of usual servers, and costs more to read than to send.
+/// The longest token: a longer one exceeds the header limits of common servers.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// How a token may be signed. None of them has a secret that we would have to share.
+/// Signature algorithms. All use public keys: the verifier needs no secret of the issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256, by keys of 2048 to 8192 bits (RFC 7518).
@@ -39,7 +38,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The algorithm of this name, where it is one that we take.
+    /// The algorithm of this name, if it is accepted.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -51,53 +50,53 @@ impl Algorithm {
     }
 }
 
-/// What is asked of a token beside its signature.
+/// What a token must meet, beside its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// What `iss` must be, byte for byte.
     pub issuer: String,
     /// One of these must be in `aud`.
     pub audience: Vec<String>,
-    /// How it may be signed.
+    /// The accepted algorithms.
     pub algorithms: Vec<Algorithm>,
     /// How far the issuer's clock and ours may differ.
     pub leeway: Duration,
 }
 
-/// A token that holds.
+/// A valid token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified {
-    /// What it says.
+    /// Its claims.
     pub claims: Claims,
-    /// When it ceases to hold, with the leeway.
+    /// When it expires, with the leeway.
     pub expires: UnixTime,
 }
 
-/// Why a token does not hold.
+/// Why a token is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// It is no token, or has two readings, or is longer than any.
+    /// It cannot be parsed, can be read in two ways, or is too long.
     Malformed,
-    /// It is signed in a way that is not taken, or not that of the key it names.
+    /// Its algorithm is not accepted, or is not that of the key that it names.
     Algorithm,
-    /// No key that we have made it; one that we do not have yet may have.
+    /// None of our keys made the signature; a newer key may have.
     UnknownKey,
-    /// The key it names did not sign it.
+    /// The key that it names did not sign it.
     Signature,
     /// Its issuer is another one.
     Issuer,
     /// It is meant for another audience.
     Audience,
-    /// It is over, or does not say when it will be.
+    /// It has expired, or has no `exp`.
     Expired,
-    /// It does not hold yet.
+    /// It is not valid yet.
     Early,
-    /// Its issuer says that it is inactive.
+    /// Its issuer reports it as inactive (introspection).
     Inactive,
 }
 
 impl Flaw {
-    /// The word that metrics know it by.
+    /// Its name in metrics.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -129,7 +128,7 @@ impl Flaw {
         }
     }
 
-    /// The reason, for the client: those that RFC 6750 names, and no more.
+    /// The reason, for the client: only those that RFC 6750 names.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -141,11 +140,11 @@ impl Flaw {
     }
 }
 
-/// Verifies a token in compact form by the keys of its issuer.
+/// Verifies a token in compact form with the keys of its issuer.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong with it.
+/// The first flaw found.
 pub fn verify(token: &str, keys: &KeySet, terms: &Terms, now: UnixTime) -> Result<Verified, Flaw> {
     let jws = Jws::read(token)?;
     if !terms.algorithms.contains(&jws.algorithm) {

@@ -1,9 +1,9 @@
-//! The promises, each judged by what receivers, customers and the disk have seen.
+//! Checks each promise by what receivers, customers and the disk have seen.
 //!
-//! `gate` judges each start, `turns` which of several starts, `replies` each answer of the store,
-//! `ledger` what is on disk, `upkeep` what jobs and sweeps leave there, `pages` what customers read
-//! of it, `mails` what the mail server sees, `secrets` the log, `judge` each
-//! moment at which all is idle.
+//! `gate` checks each start, `turns` the order of starts, `replies` each reply of the store,
+//! `ledger` what is on disk, `upkeep` what jobs and sweeps leave there, `pages` the lists that
+//! customers read, `mails` what the mail server sees, `secrets` the log, `judge` each moment at
+//! which everything is idle.
 
 mod gate;
 mod judge;

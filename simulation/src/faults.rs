@@ -1,4 +1,4 @@
-//! The disk, which fails now and then.
+//! A disk that fails at times.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use crate::process::Process;
 
-/// What keeps the disk from taking anything.
+/// The state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     Well,
@@ -14,13 +14,13 @@ pub(crate) enum Disk {
     Broken,
     /// There is no room for more.
     Full,
-    /// Another process has the file: nothing that is asked of the writer can be done, nor can the
-    /// worker read.
+    /// Another process has locked the file: neither the writer's work nor the worker's reads can
+    /// be done.
     Locked,
 }
 
 impl Disk {
-    /// The disk of a process fails so, or recovers. Gives what holds the lock, where it is locked.
+    /// Sets the state of a process's disk. Returns what holds the lock, for `Locked`.
     pub(crate) fn set(self, process: &Process) -> Option<Connection> {
         let conn = process.conn();
         conn.busy_timeout(Duration::from_secs(u64::from(self != Self::Locked))).unwrap();

@@ -1,10 +1,9 @@
-//! The dispatcher's own work in seeded runs, years of virtual time in seconds, judged by a model.
+//! Runs the dispatcher in seeded runs, years of virtual time in seconds, and checks it by a model.
 //!
-//! What runs is what ships: the worker's turns, the scheduler, health, records, the SQLite store
-//! with its statements and batches, the deadline of an attempt. What is left out is what has no
-//! decision in it: sockets, the store's threads, the loop that waits. The clock is turned,
-//! receivers are made up, and everything happens on one thread, so that a seed tells a whole story
-//! and tells it again.
+//! The code that ships runs: the worker's turns, the scheduler, health, records, the SQLite store
+//! with its statements and batches, the deadline of an attempt. Left out is code without decisions:
+//! sockets, the store's threads, the loop that waits. The clock is advanced manually, receivers are
+//! simulated, and everything runs on one thread, so that a seed reproduces a whole run.
 //!
 //! Areas stand in layers, the lowest first: each imports only from those above it in this list.
 
@@ -15,37 +14,37 @@
     reason = "a run that breaks a promise says which and stops"
 )]
 
-// Spans of time.
+// Named spans of time.
 mod spans;
 
-// What customers, backends and upkeep ask for, and what they are answered.
+// Calls of customers, backends and maintenance, and their replies.
 mod orders;
 
-// What was promised, and what receivers, owners and backends know.
+// The model: what was promised, and what receivers, owners and backends saw.
 mod model;
 
-// Receivers and the network before them.
+// Simulated receivers, and the network.
 mod receivers;
 
-// The server of mails.
+// A simulated mail server.
 mod mail_server;
 
-// The process that is looked at.
+// The process under test.
 mod process;
 
 // A disk that fails.
 mod faults;
 
-// The promises, one by one.
+// The checks of each promise.
 mod checks;
 
-// Lets time pass.
+// Advances time.
 mod world;
 
-// What happens, by chance and in stories.
+// Random events, and planned sequences.
 mod scenarios;
 
-// One run after another.
+// Executes runs.
 mod runs;
 
 pub use crate::runs::{Figures, again, many};

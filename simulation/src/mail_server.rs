@@ -1,4 +1,4 @@
-//! The mail server: it takes mails, defers them, or wants none of them.
+//! A simulated mail server, which accepts mails, defers them, or rejects them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use weir_tests::rng::SeededRng;
 
 use crate::model::{SECRETS, violated};
 
-/// A mail that reached the server, and what that said.
+/// A mail that reached the server, and the server's response.
 #[derive(Clone, Debug)]
 pub(crate) struct Handed {
     pub(crate) key: String,
@@ -21,10 +21,10 @@ pub(crate) struct Handed {
     pub(crate) at: UnixTime,
 }
 
-/// What has reached the server and was not looked at yet.
+/// Mails that have reached the server and are not checked yet.
 pub(crate) type Letters = Arc<Mutex<Vec<Handed>>>;
 
-/// Sends what is due, as `outbox` does: to a server that, without luck, takes everything.
+/// Sends due mails, as `outbox` does; without `luck`, the server accepts everything.
 pub(crate) async fn post(
     state: &State,
     luck: Option<u64>,
@@ -38,7 +38,7 @@ pub(crate) async fn post(
                 violated("secret in mail", format!("`{secret}` stands in {}", mail.key));
             }
         }
-        // The key would tell of keys that no seed decides.
+        // Not by the mail's key, which depends on random keys that no seed decides.
         let nth = luck.unwrap_or(0).wrapping_add(posted.fetch_add(1, Ordering::Relaxed));
         let posting = match SeededRng::new(nth).below(100) {
             _ if luck.is_none() => SendResult::Sent,

@@ -1,13 +1,13 @@
-//! Lives through seeded runs for a while, and says what came of it.
+//! Executes seeded runs for some time, and prints the result.
 //!
 //! ```text
-//! WEIR_SECONDS=300 weir-simulation     new seeds, for so long (15)
-//! WEIR_BASE=1 weir-simulation          these and those after them
-//! WEIR_SEED=17 weir-simulation         one again, with its last steps
-//! WEIR_TRACE=1 WEIR_SEED=17 …          with all of its steps
+//! WEIR_SECONDS=300 weir-simulation     new seeds, for so many seconds (15)
+//! WEIR_BASE=1 weir-simulation          this seed and those after it
+//! WEIR_SEED=17 weir-simulation         one run again; prints its last steps if it fails
+//! WEIR_TRACE=1 WEIR_SEED=17 …          the same; prints all of its steps
 //! ```
 //!
-//! Exit code 1: a promise is broken; the last line says how to see that again.
+//! Exit code 1: a promise is broken; the last line shows how to repeat the run.
 
 use std::env::var_os;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use weir_common::time::Clock;
 use weir_simulation::{again, many};
 
-/// Runs are made for so long, unless `WEIR_SECONDS` says otherwise.
+/// The default of `WEIR_SECONDS`.
 const SECONDS: u64 = 15;
 
 fn number(name: &str) -> Option<u64> {

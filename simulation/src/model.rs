@@ -1,8 +1,8 @@
-//! What was promised, kept without trust in anything that the dispatcher says.
+//! The model: what was promised, recorded without trust in anything that the dispatcher reports.
 //!
-//! Webhooks are as customers were told that they are, deliveries as backends were told, attempts
-//! as receivers saw them. What the dispatcher has written down is compared with that (`ledger`),
-//! and each start is judged as it happens (`gate`).
+//! Webhooks are as the replies to customers describe them, deliveries as those to backends do,
+//! attempts as receivers saw them. What is on disk is compared with that (`ledger`), and each start
+//! is checked as it happens (`gate`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::model::turns::Turns;
 use crate::model::upkeep::Upkeep;
 use crate::orders::Order;
 
-/// Ends the world: a promise is broken.
+/// Ends the run: a promise is broken.
 #[track_caller]
 pub(crate) fn violated(promise: &str, story: impl AsRef<str>) -> ! {
     panic!("[{promise}] {}", story.as_ref())
@@ -41,40 +41,40 @@ pub(crate) struct Hook {
     pub(crate) url: usize,
     pub(crate) events: EventSet,
     pub(crate) secret: String,
-    /// Changed since the worker could last be sure to know: what it was before is right as well.
+    /// Changed, and the worker may not know yet: what it was before is valid as well.
     pub(crate) earlier: Option<Earlier>,
     pub(crate) previous: Vec<(String, Tick, UnixTime)>,
     pub(crate) deleted: bool,
     pub(crate) paused_at: Option<UnixTime>,
     pub(crate) paused_total: Duration,
     pub(crate) reordering: bool,
-    /// Under way when that began: what they wait for may be set back as well.
+    /// In flight when reordering began: their due times may be set back as well.
     pub(crate) set_back: Vec<DeliveryId>,
-    /// Reactivated, and not answered since.
+    /// Reactivated, and no probe has been delivered since.
     pub(crate) probes: bool,
     pub(crate) probe: Option<DeliveryId>,
     /// Whether an attempt of the probe is on disk; otherwise the next process chooses one anew.
     pub(crate) probe_is_recorded: bool,
-    /// After a probe: the last delivery that began, of those that had waited.
+    /// After a probe: the last delivery that started, of those that had waited.
     pub(crate) drained_to: Option<(UnixTime, DeliveryId)>,
     pub(crate) drains_since: Option<UnixTime>,
     pub(crate) record: Record,
 }
 
-/// What was also true of a webhook a moment ago, once or more often.
+/// Values that a webhook had before its latest changes.
 #[derive(Clone, Default)]
 pub(crate) struct Earlier {
     pub(crate) urls: Vec<usize>,
     pub(crate) secrets: Vec<String>,
 }
 
-/// An attempt, as its receiver knows it.
+/// An attempt, as its receiver saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) started: Moment,
     pub(crate) url: usize,
     pub(crate) ended: Option<Landed>,
-    /// What follows cannot be foretold: something changed while it was under way.
+    /// What follows cannot be predicted: something changed while it was in flight.
     pub(crate) loose: bool,
 }
 
@@ -95,17 +95,17 @@ pub(crate) struct Delivery {
     pub(crate) kind: EventType,
     pub(crate) body: Bytes,
     pub(crate) created_at: UnixTime,
-    /// When it was last written as it stands: the worker hears of it within that moment.
+    /// When its present state was written: the worker learns of it within that moment.
     pub(crate) came: Tick,
     /// `None` once it was rightly dropped.
     pub(crate) state: Option<DeliveryState>,
     pub(crate) ended_at: UnixTime,
     pub(crate) due: UnixTime,
-    /// When that is, as the clock stood when it was last known to be read.
+    /// The tick of `due`, by the clock when it was last known to be read.
     pub(crate) due_tick: Tick,
-    /// The first that it may start: with any clock since then it may have been read once more.
+    /// The earliest start: it may have been read again with any clock since then.
     pub(crate) soonest: Tick,
-    /// For a fault of ours it may wait for so long.
+    /// After a fault of ours it may wait until then.
     pub(crate) put_off: Tick,
     pub(crate) step: usize,
     pub(crate) first: Option<UnixTime>,
@@ -114,14 +114,14 @@ pub(crate) struct Delivery {
     pub(crate) paused_before: Duration,
     pub(crate) attempts: u32,
     pub(crate) flight: Option<Flight>,
-    /// It was tried since the reactivation that was then.
+    /// It was tried since the reactivation at this time.
     pub(crate) drained: Option<UnixTime>,
-    /// It began anew by its owner's wish: it has left the order of creation.
+    /// Its owner redelivered it: it is no longer in the order of creation.
     pub(crate) redelivered: bool,
 }
 
 impl Delivery {
-    /// It is due then, as is known now.
+    /// Sets when it is due, as known now.
     pub(crate) fn waits_until(&mut self, due: UnixTime, now: Moment) {
         (self.due, self.came) = (due, now.tick);
         self.due_tick = now.tick_at(due);
@@ -137,60 +137,60 @@ pub(crate) mod slots;
 pub(crate) mod turns;
 pub(crate) mod upkeep;
 
-/// Parts of secrets, of bodies and of paths: what no log and no mail may name.
-/// Each has a sign that no identifier has: those look random, and hold any other word one day.
+/// Parts of secrets, bodies and paths, which no log and no mail may contain. Each has a character
+/// that no identifier has: identifiers look random, and may contain any other word one day.
 pub(crate) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
 
-/// How much of its steps a run keeps, or prints.
+/// Which of its steps a run keeps or prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
     Nothing,
-    /// The last of them, to be printed where a promise is broken.
+    /// Keeps the last ones, and prints them if a promise is broken.
     Last,
-    /// The same, and each is printed as it happens.
+    /// The same, and prints each as it happens.
     Each,
 }
 
 pub(crate) struct Model {
     pub(crate) urls: Vec<String>,
     pub(crate) settings: Settings,
-    /// What deliveries may take in memory.
+    /// The bytes that deliveries may use in memory.
     pub(crate) memory: usize,
-    /// What was active until a moment ago, and what has been decided may go by.
+    /// The settings before a reload, which the latest decisions may be based on.
     pub(crate) before: Option<Settings>,
-    /// When another pace became active: how much a crash hid under the one before is not known.
+    /// When another pace became active: how many starts a crash hid under the earlier is not known.
     pub(crate) repaced_at: Tick,
     pub(crate) hooks: BTreeMap<WebhookId, Hook>,
     pub(crate) deliveries: BTreeMap<DeliveryId, Delivery>,
     pub(crate) names: BTreeMap<(Arc<str>, WebhookId), DeliveryId>,
-    /// Deliveries that are not over.
+    /// Deliveries that have not ended.
     pub(crate) open: BTreeSet<(WebhookId, DeliveryId)>,
-    /// Attempts whose place is taken, and at which URL.
+    /// Attempts that have a slot, and their URL.
     pub(crate) under_way: BTreeMap<DeliveryId, usize>,
     /// Events that are known to be on disk.
     pub(crate) on_disk: BTreeSet<Arc<str>>,
     pub(crate) orders: BTreeMap<u64, Order>,
-    /// What an outsider can judge of each event and webhook.
+    /// The promises about each event and webhook that an outsider can check.
     pub(crate) promises: Promises<Arc<str>, WebhookId>,
     pub(crate) bodies: Same<Arc<str>, Bytes>,
     /// Starts at each URL, as its receiver saw them.
     pub(crate) starts: Vec<Pace>,
     pub(crate) places: Vec<InFlightSlots>,
-    /// When processes were found to have been killed: within a window of each, a place for every
-    /// attempt that may have been under way is taken, of which there were so many.
+    /// When processes were found to have been killed, and how many attempts may have been in flight
+    /// then: each of these counts as a start for one window.
     pub(crate) doubts: Vec<(Tick, usize)>,
-    /// Until then it may take starts that lie ahead of a clock that was set for those of now.
+    /// Until then the worker may take starts that lie ahead of a clock set back for starts of now.
     pub(crate) slow_until: Tick,
-    /// Webhooks whose owners have just been told of a pause.
+    /// Webhooks that were just paused.
     pub(crate) just_paused: Vec<WebhookId>,
     pub(crate) outbox: Outbox,
     pub(crate) upkeep: Upkeep,
     pub(crate) turns: Turns,
-    /// The wall clock was set: what is promised of it is less.
+    /// The wall clock was set: fewer promises apply.
     pub(crate) clock_set: bool,
-    /// When it was, the last time.
+    /// When it was last set.
     pub(crate) set_at: Tick,
-    /// Since when, and until when, the process stood still the last time.
+    /// From when until when the process last stood still.
     pub(crate) stood: Option<(UnixTime, UnixTime)>,
     pub(crate) counts: Counts,
     pub(crate) notes: Option<VecDeque<String>>,
@@ -232,7 +232,7 @@ impl Model {
         }
     }
 
-    /// Notes something for a reader who replays a seed.
+    /// Records a step, for a reader who replays a seed.
     pub(crate) fn note(&mut self, now: Moment, what: impl FnOnce() -> String) {
         let Some(notes) = &mut self.notes else { return };
         let line = format!("{} {}", now.unix.rfc3339(), what());
@@ -249,18 +249,18 @@ impl Model {
         (self.settings.egress.in_flight_per_endpoint() / 4).max(1)
     }
 
-    /// Attempts whose place is taken, at a URL or at all of them.
+    /// Attempts that have a slot, at a URL or at all of them.
     pub(crate) fn in_flight(&self, url: Option<usize>) -> usize {
         self.under_way.values().filter(|at| url.is_none_or(|url| **at == url)).count()
     }
 
-    /// Webhooks that an event is for.
+    /// Webhooks that receive an event of this kind.
     pub(crate) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
         let of = |hook: &&Hook| !hook.deleted && *hook.ws == *ws && hook.events.has(kind);
         self.hooks.values().filter(of).map(|hook| hook.id).collect()
     }
 
-    /// Other settings are active.
+    /// Records that other settings are active.
     pub(crate) fn reloaded(&mut self, settings: Settings, now: Moment) {
         self.counts.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
@@ -268,28 +268,28 @@ impl Model {
         self.promises.give_up_after = micros(self.settings.retry.give_up_after);
         let most = self.settings.egress.in_flight_per_endpoint();
         for places in &mut self.places {
-            // What ends in this moment may be heard of before or after.
+            // The worker may learn of an end in this moment before or after the reload.
             (places.room, places.most) = (places.room.min(most), places.most.min(most));
         }
         for id in self.under_way.keys() {
-            // What has ended may be decided by either.
+            // The end may be decided by either settings.
             if let Some(flight) = &mut self.deliveries.get_mut(id).unwrap().flight {
                 flight.loose |= flight.ended.is_some();
             }
         }
     }
 
-    /// The bytes of all bodies under way.
+    /// The bytes of all bodies in flight.
     pub(crate) fn bytes_in_flight(&self) -> usize {
         self.under_way.keys().map(|id| self.deliveries[id].body.len()).sum()
     }
 
-    /// The settings by which something may just have been decided.
+    /// The settings that the latest decisions may be based on.
     pub(crate) fn decided_by(&self) -> impl Iterator<Item = &Settings> {
         std::iter::once(&self.settings).chain(&self.before)
     }
 
-    /// A process that was killed, or has ended: what was under way is lost.
+    /// Forgets attempts in flight: the process was killed, or has ended.
     pub(crate) fn forget_flights(&mut self) {
         self.under_way.clear();
         for (_, id) in &self.open {
@@ -306,7 +306,7 @@ impl Model {
         gone.into_iter().for_each(|id| self.drop_gone(id));
     }
 
-    /// A process has read everything anew.
+    /// Records that a new process has read everything.
     pub(crate) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
@@ -319,8 +319,8 @@ impl Model {
         }
     }
 
-    /// The wall clock was set. The worker keeps the ticks of what it holds, and may read any of it
-    /// from disk again at any time: a webhook that is changed is read anew.
+    /// Records that the wall clock was set. The worker keeps the ticks of what it has in memory,
+    /// and may read any of it from disk again at any time: a webhook that changes is read anew.
     pub(crate) fn clock_was_set(&mut self, now: Moment) {
         (self.clock_set, self.set_at) = (true, now.tick);
         for (_, id) in &self.open {
@@ -330,7 +330,7 @@ impl Model {
         }
     }
 
-    /// The worker has had the time to learn of every change.
+    /// Forgets earlier values: the worker has had the time to learn of every change.
     pub(crate) fn settle_changes(&mut self) {
         let mut gone = BTreeSet::new();
         for hook in self.hooks.values_mut().filter(|hook| hook.earlier.is_some()) {
@@ -345,7 +345,7 @@ impl Model {
         }
     }
 
-    /// Lets a delivery of a deleted webhook go, unless an attempt is under way.
+    /// Drops a delivery of a deleted webhook, unless an attempt is in flight.
     pub(crate) fn drop_gone(&mut self, id: DeliveryId) {
         let delivery = self.deliveries.get_mut(&id).unwrap();
         if delivery.flight.as_ref().is_none_or(|flight| flight.ended.is_some()) {
@@ -355,7 +355,7 @@ impl Model {
         }
     }
 
-    /// A delivery begins anew: its owner asked for it.
+    /// Records that a delivery starts anew, as its owner requested.
     pub(crate) fn begins_anew(&mut self, id: DeliveryId, now: Moment, due: UnixTime) {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return };
         self.open.insert((delivery.hook, id));
@@ -370,7 +370,7 @@ impl Model {
         }
     }
 
-    /// A webhook's pause is over.
+    /// Records that a webhook was reactivated.
     pub(crate) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
         self.counts.reactivations += 1;
         let hook = self.hooks.get_mut(&id).unwrap();
@@ -383,7 +383,7 @@ impl Model {
             self.promises.needs_no_delay(delivery.pair());
             if let Some(flight) = &mut delivery.flight {
                 flight.loose = true;
-                // It was tried since, and waits for its own time.
+                // It counts as tried since, and is due at its own time.
                 delivery.drained = Some(now.unix);
                 let hook = self.hooks.get_mut(&id).unwrap();
                 hook.record.vague = true;

@@ -1,4 +1,4 @@
-//! What customers, backends and upkeep ask of the dispatcher.
+//! The calls of customers, backends and maintenance to the dispatcher, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::StoreError;
 use weir_dispatcher::store::types::{Accepted, Created, JobCreated, NewEvent, Rotated};
 
-/// Two workspaces, of which webhooks share URLs.
+/// Two workspaces whose webhooks share URLs.
 pub(crate) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
 
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(crate) enum Order {
         event: NewEvent,
     },
     Sweep,
-    /// By a server that has its whims, or none.
+    /// Sends due mails, to a server that fails by this seed, or accepts everything.
     Post(Option<u64>),
 }
 
@@ -75,17 +75,17 @@ pub(crate) enum Reply {
     Done(Result<(), StoreError>),
 }
 
-/// What the worker is to hear of it.
+/// What the caller then notifies the worker of.
 pub(crate) enum Word {
     Nothing,
     Arrived(Vec<Arrival>),
     Changed(WebhookId),
 }
 
-/// For how long a secret signs after another has taken its place.
+/// How long a secret still signs after it was replaced.
 pub(crate) const OVERLAP: Duration = Duration::from_secs(86_400);
 
-/// What the store answered to an order, and the time at which that was asked.
+/// The store's reply to an order, and when the order was sent.
 pub(crate) struct Answer {
     pub(crate) number: u64,
     pub(crate) asked: Moment,
@@ -105,7 +105,7 @@ impl Order {
         }
     }
 
-    /// It in few words.
+    /// A short text for notes.
     pub(crate) fn short(&self) -> String {
         match self {
             Self::Accept(events) => format!("{} events", events.len()),

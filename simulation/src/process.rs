@@ -1,7 +1,7 @@
-//! The process that is looked at: its real worker over its real store, turned step by step.
+//! The process under test: the real worker on the real store, run step by step.
 //!
-//! A crash is to drop all of it at any step. What was committed is in the file, all else is
-//! gone.
+//! A crash drops all of it at any step: what was committed is in the file, everything else is
+//! lost.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,24 +59,24 @@ pub(crate) struct Machine {
     pub(crate) calls: Calls,
     pub(crate) letters: Letters,
     pub(crate) settings: Settings,
-    /// How much of its deliveries a process may hold, and how much of what it has not heard yet.
+    /// The bytes that a process may use for deliveries, and for commands not yet handled.
     pub(crate) memory: [usize; 2],
     client: Arc<DeliveryClient>,
     rules: Arc<Rules>,
     metrics: Arc<Metrics>,
 }
 
-/// A process, and what it is doing.
+/// A running process.
 pub(crate) struct Process {
-    // Dropped in this order: what has the store goes first.
+    // Dropped in this order: fields that use the store come first.
     worker: Option<Worker>,
     orders: JoinSet<()>,
     answers: Arc<Mutex<Vec<Answer>>>,
-    /// Orders that are on their way to the store, or from there to the worker.
+    /// Orders on their way to the store, or from there to the worker.
     lingering: Arc<AtomicUsize>,
-    /// What its tasks came back with, and the worker was not told yet.
+    /// Results of its tasks that the worker has not received yet.
     late: Vec<Completion>,
-    /// Whether tasks end in any order, and are heard of in any other.
+    /// Whether the worker gets the results of tasks in random order.
     pub(crate) jumbled: bool,
     pub(crate) state: Arc<State>,
     letters: Letters,
@@ -84,7 +84,7 @@ pub(crate) struct Process {
     pub(crate) store: Arc<SqliteStore>,
     writer: ManualWriter,
     reads: Arc<ManualReads>,
-    /// When the worker wants to be turned next.
+    /// When the worker's next turn is due.
     pub(crate) wake: Option<Tick>,
     pub(crate) over: Option<Drained>,
     pub(crate) log: Arc<LineLog>,
@@ -101,7 +101,7 @@ impl Machine {
         Self { folder, clock, calls, letters, settings, memory, client, rules, metrics }
     }
 
-    /// Other settings, for the process that runs, if one does, and for those to come.
+    /// Changes the settings of the running process, if there is one, and of later ones.
     pub(crate) fn set(&mut self, config: &str, process: Option<&Process>) {
         self.settings = read(config);
         self.client = client(&self.settings, &self.rules, &self.clock, &self.calls);
@@ -125,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Opens the store and reads from it what there is to do, as `app` does.
+    /// Opens the store and reads the pending work from it, as `app` does.
     pub(crate) async fn start(&self) -> Process {
         let (path, key) = (self.folder.join("d.db"), self.folder.join("key"));
         let (store, mut writer, reads) =
@@ -152,7 +152,7 @@ impl Machine {
         let resources = Resources { memory, ..state.resources(Some(log.clone())) };
         preparing.spawn(Worker::prepare(resources, inbox, stopping));
         let worker = loop {
-            breathe().await;
+            run_tasks().await;
             if let Some(prepared) = preparing.try_join_next() {
                 break prepared.unwrap().unwrap();
             }
@@ -200,7 +200,7 @@ fn client(
     Arc::new(DeliveryClient::over(network, deadline, rules.clone(), clock.clone()))
 }
 
-/// Takes its time.
+/// Waits for so many steps of the executor.
 async fn linger(steps: u64, lingering: &AtomicUsize) {
     lingering.fetch_add(1, Ordering::Relaxed);
     for _ in 0..steps {
@@ -209,16 +209,16 @@ async fn linger(steps: u64, lingering: &AtomicUsize) {
     lingering.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Lets tasks go on for as far as they get.
-pub(crate) async fn breathe() {
+/// Lets tasks run as far as they get.
+pub(crate) async fn run_tasks() {
     for _ in 0..3 {
         tokio::task::yield_now().await;
     }
 }
 
 impl Process {
-    /// Has something asked of the store, as the API and ingest do. On its way there, and from
-    /// there to the worker, it takes so many steps of its own.
+    /// Sends an order to the store, as the API and ingest do, after `there` steps. The worker is
+    /// notified `back` steps after the reply.
     pub(crate) fn order(&mut self, number: u64, order: Order, [there, back]: [u64; 2]) {
         let (state, letters) = (self.state.clone(), self.letters.clone());
         let counter = Counter { state, letters, stopping: self.stop.subscribe() };
@@ -229,11 +229,11 @@ impl Process {
             let (reply, word) = perform(&counter, order, asked.unix).await;
             answers.lock().unwrap().push(Answer { number, asked, reply });
             linger(back, &lingering).await;
-            word.tell(&counter.state);
+            word.notify(&counter.state);
         });
     }
 
-    /// What has come of the orders since.
+    /// The replies to orders since the last call.
     pub(crate) fn replies(&mut self) -> Vec<Answer> {
         while let Some(ended) = self.orders.try_join_next() {
             if let Err(error) = ended {
@@ -243,7 +243,7 @@ impl Process {
         std::mem::take(&mut *self.answers.lock().unwrap())
     }
 
-    /// One turn of the worker's loop; says whether anything was done.
+    /// One turn of the worker's loop; returns whether anything was done.
     pub(crate) fn turn(&mut self, rng: &mut SeededRng) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let (heard, tasks) = (worker.queued_commands(), worker.tasks());
@@ -266,13 +266,13 @@ impl Process {
         lingering || late || heard > 0 || left < tasks || worker.tasks() > left
     }
 
-    /// Lets the store do what it was asked, in one commit.
+    /// Executes the store's queued work in one commit; returns whether there was any.
     pub(crate) fn write(&mut self) -> bool {
         self.writer.step()
     }
 
-    /// Lets the store look at what the worker asks for, and tell of what it saw a step ago or
-    /// earlier, unless that takes longer; says whether anybody may be told of anything.
+    /// Delivers the results of earlier reads of the worker if `tells`, and starts the reads that
+    /// wait; returns whether a result may have been delivered.
     pub(crate) fn read(&mut self, rng: &mut SeededRng, tells: bool) -> bool {
         let any = self.reads.any();
         if any && tells && (!self.jumbled || rng.chance(50)) {
@@ -284,7 +284,7 @@ impl Process {
         any && tells
     }
 
-    /// Whether all that is looked at cannot be read.
+    /// Sets whether every read fails.
     pub(crate) fn set_unreadable(&self, unreadable: bool) {
         self.reads.set_failing(unreadable);
     }
@@ -293,22 +293,22 @@ impl Process {
         self.writer.connection().unwrap()
     }
 
-    /// Whether a caller waits for the store, or for a while until it is asked again.
+    /// Whether the worker waits for the store, or to try it again.
     pub(crate) fn waits_for_store(&self) -> bool {
         self.worker.as_ref().is_some_and(Worker::waits_for_store)
     }
 
-    /// Places held in memory: attempts under way, endpoints, deliveries held.
+    /// What the worker has in memory: attempts in flight, endpoints, deliveries.
     pub(crate) fn held(&self) -> InMemory {
         self.worker.as_ref().map(Worker::in_memory).unwrap_or_default()
     }
 
-    /// Asks the worker to see out what is under way.
+    /// Tells the worker to stop once the attempts in flight have ended.
     pub(crate) fn stop(&mut self) {
         self.stop.send(true).unwrap();
     }
 
-    /// Ends in order: as `app` does once the worker has ended.
+    /// Shuts down, as `app` does once the worker has ended.
     pub(crate) async fn close(mut self) {
         self.orders.shutdown().await;
         if self.over == Some(Drained::Yes) {
@@ -316,7 +316,7 @@ impl Process {
             let mut closing = JoinSet::new();
             closing.spawn(async move { store.close().await });
             loop {
-                breathe().await;
+                run_tasks().await;
                 if let Some(closed) = closing.try_join_next() {
                     closed.unwrap().unwrap();
                     break;
@@ -327,17 +327,17 @@ impl Process {
         self.kill().await;
     }
 
-    /// Ends as a process does that is killed.
+    /// Ends as a killed process does.
     pub(crate) async fn kill(self) {
         drop(self);
-        // What was aborted is dropped when it is next polled.
-        breathe().await;
-        breathe().await;
+        // An aborted task is dropped when it is next polled.
+        run_tasks().await;
+        run_tasks().await;
     }
 }
 
-/// Tells a worker what has come, in any order, and some of it later: its tasks end on many
-/// threads, and any of them may be first.
+/// Gives a worker its commands and results in random order, and some results later: its tasks end
+/// on many threads, in any order.
 fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, rng: &mut SeededRng) {
     late.extend(std::iter::from_fn(|| worker.next_completion()));
     let mut news = worker.queued_commands();
@@ -345,7 +345,7 @@ fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, rng: &mut SeededRng) 
     while news > 0 || !tasks.is_empty() {
         if rng.below((news + tasks.len()) as u64) < news as u64 {
             news -= 1;
-            // Who tells it is a way on which nothing overtakes.
+            // Commands come through one queue, and stay in their order.
             worker.next_command().into_iter().for_each(|command| worker.handle_command(command));
             continue;
         }

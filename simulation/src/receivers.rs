@@ -1,6 +1,6 @@
-//! Receivers: what stands behind each URL, how it behaves today, and what it answers.
+//! Simulated receivers: one for each URL, with a behaviour that changes, and its responses.
 //!
-//! A receiver knows nothing of the dispatcher but what reaches it.
+//! A receiver knows only the requests that reach it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,10 +20,10 @@ pub(crate) struct Call {
     pub(crate) answer: oneshot::Sender<Result<Answer, Outcome>>,
 }
 
-/// What has reached the network and was not looked at yet.
+/// Attempts that have reached the network and are not processed yet.
 pub(crate) type Calls = Arc<Mutex<Vec<Call>>>;
 
-/// Hands every attempt over, and answers when that is said.
+/// Queues every attempt, and returns its answer once the world sends one.
 pub(crate) struct Network(pub(crate) Calls);
 
 #[async_trait]
@@ -45,22 +45,22 @@ pub(crate) enum Mood {
     Well,
     /// Answers shortly before, at, or after the deadline.
     Late,
-    /// Answers well, long after the deadline.
+    /// Answers 200, up to three deadlines after the deadline.
     Tardy,
     Slow,
     Refusing,
     Silent,
     Erring,
-    /// Answers 429 or 503 and says for how long.
+    /// Answers 429 or 503, with `Retry-After`.
     Limiting,
     Redirecting,
-    /// Any of the others, anew each time.
+    /// Behaves as any of these, chosen anew for each attempt.
     Flapping,
-    /// Well, but now and then we have no sockets for it.
+    /// Answers 2xx, but some attempts find no free socket.
     Scarce,
-    /// Nothing answers for its name.
+    /// DNS does not answer for its name.
     Nameless,
-    /// Well, but now and then the connection that was kept for it has died.
+    /// Answers 2xx, but some attempts find that the kept connection is closed.
     Parting,
 }
 
@@ -88,14 +88,14 @@ pub(crate) const MOODS: [Mood; 17] = [
 pub(crate) struct Receiver {
     pub(crate) url: String,
     pub(crate) mood: Mood,
-    /// Events that it can never take.
+    /// Whether it rejects some events each time.
     pub(crate) poisons: bool,
 }
 
-/// What a receiver does with an attempt.
+/// A receiver's reaction to an attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaction {
-    /// How long after its start; never, where it is longer than the deadline.
+    /// How long after its start; beyond the deadline, the attempt times out first.
     pub(crate) after: Duration,
     pub(crate) outcome: Outcome,
     pub(crate) retry_after: Option<u64>,
@@ -112,7 +112,7 @@ impl Reaction {
 }
 
 impl Receiver {
-    /// What it does with this attempt.
+    /// Its reaction to this attempt.
     pub(crate) fn react(
         &self,
         request: &AttemptRequest,

@@ -1,4 +1,4 @@
-//! Seeded runs: one after another on a few threads, or one again.
+//! Seeded runs: one after another on a few threads, or a single one again.
 
 use std::any::Any;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::world::{START, World};
 /// Runs at a time: as many as the smallest machine has cores.
 const THREADS: usize = 2;
 
-/// What came of runs.
+/// The totals of runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     runs: u64,
@@ -35,15 +35,15 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Lives through one run again; prints its last steps where it breaks a promise, and all of them
-/// as they happen where `each` says so. Gives the promise that is broken.
+/// Executes one run again; prints its last steps if it breaks a promise, or with `each` all of
+/// them as they happen. The error is the broken promise.
 pub fn again(seed: u64, each: bool) -> Result<Figures, String> {
     let trace = if each { Trace::Each } else { Trace::Last };
     catch_unwind(AssertUnwindSafe(|| live(seed, trace, &|| false))).map_err(|why| said(&*why))
 }
 
-/// Lives through runs from this seed on, for so long. Gives the promise that is broken, the seed,
-/// and how to see it again.
+/// Executes runs from the seed `base` on, for `within`. The error is the broken promise, the seed,
+/// and how to repeat the run.
 pub fn many(base: u64, within: Duration) -> Result<Figures, String> {
     let clock = Clock::system();
     let until = clock.now().tick.plus(within);
@@ -82,7 +82,7 @@ fn said(why: &(dyn Any + Send)) -> String {
     text.or(why.downcast_ref::<&str>().copied()).unwrap_or("it broke").to_owned()
 }
 
-/// A folder in memory where there is one: nothing here is kept.
+/// A temporary folder, in memory if there is such a file system.
 struct Place(PathBuf);
 
 impl Place {
@@ -102,7 +102,7 @@ impl Drop for Place {
     }
 }
 
-/// One run from its beginning to its end, or until time is over.
+/// One run, to its end or until `over`.
 fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
@@ -121,7 +121,7 @@ fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
                 if over() {
                     return;
                 }
-                life.befall(&mut world).await;
+                life.run_due(&mut world).await;
                 world.settle().await;
                 world.go_on(life.next(&world).min(end)).await;
             }

@@ -1,6 +1,6 @@
-//! What happens in a run: events, moods, owners' wishes, crashes, full disks, clocks that are set.
+//! What happens in a run: events, moods, owners' calls, crashes, full disks, clocks that are set.
 //!
-//! Each has a timer of its own; how often they ring is a matter of the pace of a world.
+//! Each has a timer of its own; how often it fires depends on the run's tempo.
 
 mod acts;
 mod stories;
@@ -22,10 +22,10 @@ use crate::scenarios::acts::Act;
 use crate::spans::{DAY, HOUR, MINUTE, SECOND};
 use crate::world::World;
 
-/// With so much that waits, no more comes: a world is to end some day.
+/// With this many open deliveries no burst sends more, so that a run ends.
 const OPEN_MAX: [usize; 3] = [100, 250, 400];
 
-/// How fast a world lives.
+/// How long a run is, and how often things happen in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tempo {
     pub(crate) horizon: Duration,
@@ -82,7 +82,7 @@ impl Tempo {
     }
 }
 
-/// The timers of a world, and what rings next.
+/// The timers of a run, and its planned acts.
 pub(crate) struct Life {
     tempo: Tempo,
     events: Tick,
@@ -90,7 +90,7 @@ pub(crate) struct Life {
     owners: Tick,
     troubles: Tick,
     plots: Tick,
-    /// What is going to happen, in order.
+    /// The planned acts, in order.
     pub(crate) plans: BTreeMap<(Tick, u64), Act>,
     pub(crate) planned: u64,
     /// When the next process starts, or the disk recovers.
@@ -133,8 +133,8 @@ impl Life {
         }
     }
 
-    /// Does what is due now.
-    pub(crate) async fn befall(&mut self, world: &mut World) {
+    /// Does everything that is due now.
+    pub(crate) async fn run_due(&mut self, world: &mut World) {
         let now = world.now().tick;
         let tempo = self.tempo;
         let again = |world: &mut World, [from, to]: [Duration; 2]| {
@@ -178,7 +178,7 @@ impl Life {
         self.act(world);
     }
 
-    /// So many events, a few at a time.
+    /// Sends so many events, a few at a time.
     pub(crate) fn burst(&mut self, world: &mut World, ws: usize, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -213,7 +213,7 @@ impl Life {
         NewEvent { id: id.into(), workspace: ws.into(), kind, body, digest }
     }
 
-    /// A batch of events, sometimes with some that were sent before.
+    /// Sends a batch of events, sometimes with some that were sent before.
     fn events(&mut self, world: &mut World) {
         let (number, count) = (world.rng.below(2) as usize, 1 + world.rng.below(3));
         let ws = WORKSPACES[number];
@@ -222,7 +222,7 @@ impl Life {
             let again = world.model.deliveries.values().next_back();
             let again = again.filter(|one| {
                 let there = world.model.hooks[&one.hook].ws.as_ref() == ws;
-                // What was dropped is known no more.
+                // A dropped event is not known any more.
                 let young = world.now().unix.since(one.created_at) < DAY && !world.model.clock_set;
                 there && young && one.kind != EventType::Ping && one.state.is_some()
             });
@@ -237,7 +237,7 @@ impl Life {
         world.order(Order::Accept(batch));
     }
 
-    /// An owner wishes for something.
+    /// Sends a random call of an owner.
     fn owner(&mut self, world: &mut World) {
         let alive: Vec<_> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let busy = |hook: &Hook| world.model.orders.values().any(|order| order.names(hook.id));
@@ -259,7 +259,7 @@ impl Life {
             (_, 27..=31) => Order::RedeliverFailed { ws: ws.into() },
             (Some(hook), _) if busy(hook) => Order::Post(Some(rng.next())),
             (Some(hook), 32..=46) => {
-                // One of a webhook that is gone must be refused.
+                // A delivery of a deleted webhook must be refused.
                 let gone = rng.chance(20);
                 let over = |one: &&Delivery| {
                     let of = &world.model.hooks[&one.hook];
@@ -275,7 +275,7 @@ impl Life {
             }
             (Some(hook), roll) => {
                 let (id, ws, shut) = (hook.id, hook.ws.clone(), hook.paused_at.is_some());
-                // After a reactivation a test may go first where nothing else waits.
+                // After a reactivation a ping may go first if nothing else waits.
                 let shut = shut || (hook.probes && world.model.waiting(id).next().is_some());
                 match roll {
                     _ if hook.paused_at.is_some() && roll < 90 => {
@@ -299,7 +299,7 @@ impl Life {
         world.order(order);
     }
 
-    /// Something goes wrong.
+    /// Causes a random fault.
     fn trouble(&mut self, world: &mut World) {
         let now = world.now();
         let down = match world.rng.below(4) {
@@ -317,7 +317,7 @@ impl Life {
             world.model.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
             world.set_clock(UnixTime(set));
         }
-        // Something is to be asked for when it happens.
+        // A call should be in progress when it happens.
         self.owner(world);
         match world.rng.below(100) {
             0..=44 => world.crash_in = Some(world.rng.below(12) as u32),
@@ -328,7 +328,7 @@ impl Life {
             roll @ 60..=76 => {
                 let alive = world.model.hooks.values().filter(|hook| !hook.deleted);
                 let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
-                // What its owner has just deleted must not be forgotten where it counts.
+                // Starts at a webhook that was just deleted must still count.
                 if let Some(hook) = first.filter(|_| roll < 67) {
                     let order = Order::Delete { ws: hook.ws.clone(), hook: hook.id };
                     world.order(order);
@@ -346,7 +346,7 @@ impl Life {
         self.events(world);
     }
 
-    /// Everything recovers and stays so: everything must come to its end.
+    /// Lets everything recover and stay so: every delivery must end.
     pub(crate) async fn end_well(&mut self, world: &mut World, over: &dyn Fn() -> bool) {
         for receiver in &mut world.receivers {
             (receiver.mood, receiver.poisons) = (Mood::Well, false);
@@ -380,14 +380,14 @@ impl Life {
     }
 }
 
-/// The contract's settings, or nearly: what a pace, a cap or a patience of another size shows.
+/// The contract's settings, or similar ones: another pace, cap, deadline or `pause_after`.
 pub(crate) fn config(rng: &mut SeededRng) -> String {
     let requests: u32 = *rng.pick(&[100, 100, 20, 20, 6]).unwrap();
     let total = *rng.pick(&[4_096, 40, 20]).unwrap();
     let pause_after = rng.pick(&["24h", "24h", "3h", "20m"]).unwrap();
     let deadline = *rng.pick(&[10, 10, 4, 15]).unwrap();
     let mode = rng.pick(&["delay", "delay", "delay", "offset"]).unwrap();
-    // One endpoint that does not answer may not hold them all.
+    // One unresponsive endpoint must not be able to use all of them.
     let total = total.max((requests * deadline).div_ceil(60) + 3);
     format!(
         "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\

@@ -1,4 +1,4 @@
-//! Spans of time by their names.
+//! Named spans of time.
 
 use std::time::Duration;
 

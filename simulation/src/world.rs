@@ -1,7 +1,7 @@
-//! The world: its clock, its receivers, a process that comes and goes, and what befalls them.
+//! The simulated world: its clock, its receivers, a process that starts and ends, and faults.
 //!
-//! Time goes from one moment at which something happens to the next. At each, everything is let
-//! become idle, step by step, and a crash may come between any two steps.
+//! Time advances from one event to the next. At each, everything runs step by step until it is
+//! idle, and a crash may come between any two steps.
 
 mod wire;
 
@@ -21,14 +21,14 @@ use crate::checks::secrets::logged_nothing_secret;
 use crate::faults::Disk;
 use crate::model::{Model, Trace, violated};
 use crate::orders::Order;
-use crate::process::{Machine, Process, breathe};
+use crate::process::{Machine, Process, run_tasks};
 use crate::receivers::{Mood, Receiver};
 use crate::world::wire::Wire;
 
-/// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
+/// In the middle of a minute, at a whole millisecond, the resolution of tokio's timers.
 pub(crate) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 
-/// More steps than this within one moment, and it never becomes idle.
+/// The most steps at one instant: after more, it counts as never becoming idle.
 const STEPS_MAX: u32 = 50_000;
 
 pub(crate) struct World {
@@ -42,23 +42,23 @@ pub(crate) struct World {
     pub(crate) stopping: bool,
     /// After so many steps the process is killed.
     pub(crate) crash_in: Option<u32>,
-    /// After so many steps, but no fewer than one, the process stands still for so long.
+    /// After so many steps, but no fewer than one, the process stands still for this long.
     pub(crate) stands_in: Option<(u32, Duration)>,
     pub(crate) processes: u64,
     pub(crate) wire: Wire,
     numbers: u64,
-    /// Whether the store takes its time now and then, and until when it does.
+    /// Whether the store is slow at times, and until when it now is.
     is_slow: bool,
     slow_until: Tick,
-    /// Until then each commit takes its time.
+    /// Until then each commit is slow.
     pub(crate) sluggish_until: Tick,
-    /// Until then each look takes its time, whatever is written meanwhile.
+    /// Until then each read is slow, and writes are not.
     pub(crate) leisurely_until: Tick,
     /// No caller gets the result of a read before then.
     tells_at: Tick,
-    /// Whether tasks are heard of in any order.
+    /// Whether the worker gets the results of tasks in random order.
     jumbled: bool,
-    /// Whether some bodies are so large that the store does not show many at a time.
+    /// Whether some bodies are so large that the store returns few at a time.
     large: bool,
 }
 
@@ -105,12 +105,12 @@ impl World {
         self.machine.clock.now()
     }
 
-    /// Whether mails wait to be sent, as far as anybody can say now.
+    /// Whether mails wait to be sent; true without a process, when it is not known.
     pub(crate) fn mails_wait(&self) -> bool {
         self.process.as_ref().is_none_or(|process| self.model.mails_wait(process.conn()))
     }
 
-    /// Starts a process over what the last one left.
+    /// Starts a process on the files that the last one left.
     pub(crate) async fn start(&mut self) {
         self.processes += 1;
         self.lock = None;
@@ -120,7 +120,7 @@ impl World {
         self.model.note(now, || "starts".to_owned());
         let store = process.store.clone();
         self.model.reconcile(process.conn(), &*store, now);
-        // Who reads everything knows everything.
+        // A process that starts reads everything, and so knows every change.
         self.model.settle_changes();
         self.model.observe(process.conn(), Read::so_far(process.conn()), now);
         self.model.audit(process.conn(), now);
@@ -132,22 +132,22 @@ impl World {
         let doubts = &mut self.model.doubts;
         doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));
         doubts.retain(|(at, _)| now.tick.since(*at) < window);
-        // Each is reckoned with by what the process that begins now goes by.
+        // Each counts for as many attempts as the settings of the new process allow.
         doubts.iter_mut().for_each(|(_, count)| *count = places);
         if self.model.clock_set {
             self.model.slow_until = now.tick.plus(window);
         }
         if self.model.clock_set && now.tick.since(self.model.set_at) < 2 * window {
-            // Starts are on disk by the time of day: a clock that was set tells them wrongly.
+            // Starts are on disk in wall-clock time, which is wrong after the clock was set.
             self.model.starts.iter_mut().for_each(Pace::forget);
         }
         self.process = Some(process);
-        // No process reads its store within no time at all.
+        // Reading the store takes some time.
         self.pass(Duration::from_millis(1)).await;
         (self.stopping, self.disk) = (false, Disk::Well);
     }
 
-    /// Ends the process without a word.
+    /// Kills the process.
     pub(crate) async fn crash(&mut self) {
         self.crash_in = None;
         let Some(process) = self.process.take() else { return };
@@ -157,7 +157,7 @@ impl World {
         self.model.counts.crashes += 1;
         self.model.promises.process_ended(When::exactly(now.tick.0));
         process.kill().await;
-        // What had been handed to the network may or may not have gone out.
+        // Attempts that had reached the network may or may not have been sent.
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
         drop(calls);
         self.model.forget_flights();
@@ -166,7 +166,7 @@ impl World {
     pub(crate) fn order(&mut self, order: Order) {
         let Some(process) = &mut self.process else { return };
         let creates = |order: &Order| matches!(order, Order::Create { .. });
-        // Of two without an answer it would not be known which is which.
+        // Two creations without a reply could not be told apart.
         let two = creates(&order) && self.model.orders.values().any(creates);
         if self.stopping || two {
             return;
@@ -179,23 +179,23 @@ impl World {
         self.model.orders.insert(self.numbers, order);
     }
 
-    /// How much longer than it need be a body is.
+    /// The extra bytes of a body.
     pub(crate) fn padding(&mut self) -> usize {
         if self.large && self.rng.chance(50) { self.rng.below(100_000) as usize } else { 0 }
     }
 
-    /// Other settings become active.
+    /// Activates other settings.
     pub(crate) fn reload(&mut self, config: &str) {
         self.machine.set(config, self.process.as_ref());
         self.model.reloaded(self.machine.settings.clone(), self.now());
     }
 
-    /// The disk fails, or recovers.
+    /// Lets the disk fail, or recover.
     pub(crate) fn set_disk(&mut self, disk: Disk) {
         let now = self.now();
         self.model.note(now, || format!("the disk is {disk:?}"));
         let Some(process) = &self.process else { return };
-        // The lock of the one before is released first.
+        // The lock of the earlier state is released first.
         self.lock = None;
         self.lock = disk.set(process);
         self.disk = disk;
@@ -207,12 +207,12 @@ impl World {
         self.model.clock_was_set(self.now());
     }
 
-    /// The store takes its time from now on.
+    /// Slows the store down from now on.
     pub(crate) fn slow(&mut self, by: Duration) {
         self.slow_until = self.slow_until.max(self.now().tick.plus(by));
     }
 
-    /// Goes on until all is idle, or the process is killed on the way.
+    /// Runs until everything is idle, or the process is killed on the way.
     pub(crate) async fn settle(&mut self) {
         self.end_attempts();
         if self.is_slow && self.now().tick >= self.slow_until && self.rng.chance(5) {
@@ -262,7 +262,7 @@ impl World {
         None
     }
 
-    /// The process is stopped, and goes on: time passes, and it knows nothing of it.
+    /// Stops the process and continues it: time passes, and the process does not notice.
     async fn stand_still(&mut self, by: Duration) {
         let now = self.now();
         self.model.note(now, || format!("stands still for {by:?}"));
@@ -271,11 +271,11 @@ impl World {
         self.model.stood_still(now, self.now());
     }
 
-    /// One step: tasks go on, the worker takes a turn, or the store commits. Says whether
+    /// One step: tasks run, the worker takes a turn, or the store reads or commits. Returns whether
     /// anything was done.
     async fn step(&mut self) -> bool {
         self.model.counts.steps += 1;
-        breathe().await;
+        run_tasks().await;
         let now = self.now();
         let mut busy = self.take_calls(now);
         let process = self.process.as_mut().unwrap();
@@ -285,7 +285,7 @@ impl World {
             self.model.answered(answer, &*process.store, now);
         }
         busy |= process.turn(&mut self.rng);
-        breathe().await;
+        run_tasks().await;
         busy |= self.take_calls(now);
         let process = self.process.as_mut().unwrap();
         if process.over.is_some() || self.crash_in == Some(0) {
@@ -308,14 +308,14 @@ impl World {
                 self.slow_until = now.tick.plus(by);
             }
             if self.crash_in == Some(1) {
-                // Written, and no caller hears of it.
+                // Committed, but no caller gets its reply.
                 self.crash_in = Some(0);
                 let (conn, store) = (process.conn(), &*process.store);
                 self.model.reconcile(conn, store, now);
                 self.model.observe(conn, before, now);
                 return true;
             }
-            breathe().await;
+            run_tasks().await;
             let process = self.process.as_mut().unwrap();
             for answer in process.replies() {
                 self.model.answered(answer, &*process.store, now);
@@ -325,7 +325,7 @@ impl World {
         busy
     }
 
-    /// All is idle: is all as it must be?
+    /// Checks the state at a moment at which everything is idle.
     async fn idle(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
@@ -333,9 +333,9 @@ impl World {
         self.model.small(endpoints, cached);
         let slow = now.tick < self.slow_until;
         if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
-            self.model.turns.hold();
+            self.model.turns.reset();
         } else {
-            if self.model.upkeep.looks() {
+            if self.model.upkeep.take_swept() {
                 self.model.kept(process.conn());
             }
             self.model.at_rest(now);
@@ -367,7 +367,7 @@ impl World {
         self.stopping = true;
     }
 
-    /// Goes on to the next moment at which something happens, but no further than `until`.
+    /// Advances to the next event, at most to `until`.
     pub(crate) async fn go_on(&mut self, until: Tick) {
         let now = self.now();
         let mut next = until;
@@ -388,9 +388,9 @@ impl World {
 
     async fn pass(&mut self, by: Duration) {
         self.machine.clock.advance(by);
-        // What has come is there before the timers that would have waited for it.
+        // Answers arrive before the timers of those that wait for them.
         self.end_attempts();
         tokio::time::advance(by).await;
-        breathe().await;
+        run_tasks().await;
     }
 }

@@ -1,14 +1,13 @@
-//! Keeps pages in a browser away from an operator's listener.
+//! Refuses requests that a page in a browser sends to an operator's listener.
 //!
-//! Any site may have its name lead to 127.0.0.1 (DNS rebinding), and its page then reads what
-//! listens there as its own; but its browser names that site in `Host`. A page may also send a
-//! write anywhere and not look at the answer; its browser then says from where, in `Origin`.
+//! Any site can let its name resolve to 127.0.0.1 (DNS rebinding), and its page can then read from
+//! a listener there; but the browser sends the site's name in `Host`. A page can also send a write
+//! to any address without reading the response (CSRF); the browser then sends the page's `Origin`.
 //!
 //! Invariants:
 //!
-//! 1. Where no token is asked for, only a request to a loopback name or address is answered,
-//!    reads included.
-//! 2. No write is done for a page, with a token or without.
+//! 1. Without a token, only a request to a loopback name or address is answered, reads included.
+//! 2. A write that a page sends is refused, with a token or without.
 //!
 //! Not here: the token (`secret::same`), which addresses need one (the settings).
 
@@ -19,8 +18,8 @@ use http::header::{HOST, ORIGIN};
 
 use crate::problem::Problem;
 
-/// The answer to a request that a page may have sent. `reads` is where it changes nothing,
-/// `needs_token` where the listener asks for one.
+/// The refusal of a request that a page may have sent. `reads`: the request changes nothing;
+/// `needs_token`: the listener requires a token.
 #[must_use]
 pub(super) fn refusal(headers: &HeaderMap, reads: bool, needs_token: bool) -> Option<Problem> {
     let refused = |kind, title, detail: &str| {

@@ -1,16 +1,16 @@
 //! Reads a settings file: every value in it, and every error in it at once.
 //!
-//! A program asks a [`Table`] for what it knows, key by key. What was asked becomes the JSON
-//! Schema of the file; what stands in the file and was not asked for becomes a [`Diagnostic`] with
-//! line, column and a suggestion. Reading goes on after an error with the default in its place.
+//! A program reads each key that it knows from a [`Table`]. The keys that it reads become the JSON
+//! Schema of the file; a key in the file that it does not read becomes a [`Diagnostic`] with line,
+//! column and a suggestion. After an error, reading continues with the default.
 //!
 //! # Invariants
 //!
-//! 1. No key is ignored: each is asked for, or reported.
-//! 2. The schema and the reading cannot disagree: one call makes both.
-//! 3. An error is one line, whatever stands in the file.
+//! 1. No key is ignored: each is read, or reported.
+//! 2. The schema matches what is read: one call makes both.
+//! 3. An error is one line, whatever the file contains.
 //!
-//! Not here: what the values mean together, which the caller reports with [`Document::fault`].
+//! Not here: errors between values, which the caller reports with [`Document::fault`].
 
 mod schema;
 pub mod table;
@@ -26,13 +26,13 @@ use toml::de::{DeTable, DeValue};
 use crate::config::document::schema::Shape;
 use crate::config::document::table::Table;
 
-/// More than this are counted, not listed.
+/// The most errors that are listed; more are only counted.
 pub const MISTAKES_MAX: usize = 1_000;
 
-/// One thing wrong with a settings file, where it is and what to do about it.
+/// One error in a settings file: where it is, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The file, as it was named to us.
+    /// The file's name, as the operator gave it.
     pub file: String,
     /// From 1.
     pub line: usize,
@@ -48,13 +48,13 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every error, a line each.
+/// All errors, one per line.
 #[must_use]
 pub fn lines(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// A value and where it stands, as a byte offset into its document.
+/// A value and its place, a byte offset into its document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spanned<T> {
     /// The value.
@@ -72,7 +72,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document with a file's text; `name` is what errors call it.
+    /// A document with a file's text; `name` is its name in errors.
     #[must_use]
     pub fn new(name: &str, text: &str) -> Self {
         let (name, text) = (name.to_owned(), text.to_owned());
@@ -96,7 +96,7 @@ impl Document {
         Parsed { made, schema, effective }
     }
 
-    /// Notes an error at a byte offset. What it quotes of the file cannot make two lines of it.
+    /// Records an error at a byte offset. Control characters in what it quotes are escaped.
     pub fn fault(&self, at: usize, message: impl Into<String>) {
         let mut message = message.into();
         if message.contains(char::is_control) {
@@ -105,7 +105,7 @@ impl Document {
         self.faults.borrow_mut().push((at, message));
     }
 
-    /// Notes an error in the value of the key at `path`.
+    /// Records an error in the value of the key at `path`.
     pub fn fault_in(&self, path: &str, message: impl Into<String>) {
         self.fault(self.value_place(path), message);
     }
@@ -116,9 +116,9 @@ impl Document {
         self.places(path).0
     }
 
-    /// Where the value at `path` starts, as `upstreams.control.servers[0]`: dots lead into tables,
-    /// a number in brackets into a list. A path that the file does not have to its end has the
-    /// place of the nearest table around it.
+    /// Where the value at `path` starts, such as `upstreams.control.servers[0]`: dots lead into
+    /// tables, a number in brackets into a list. If the file has only the start of the path, the
+    /// place of the last part that it has.
     #[must_use]
     pub fn value_place(&self, path: &str) -> usize {
         self.places(path).1
@@ -156,7 +156,7 @@ impl Document {
         places
     }
 
-    /// Every error so far, in the order of the file; of very many, the first.
+    /// Every error so far, in the order of the file: at most [`MISTAKES_MAX`], and how many more.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut faults = self.faults.borrow().clone();
@@ -171,7 +171,7 @@ impl Document {
         faults.into_iter().map(|(at, message)| self.diagnostic(&lines, at, message)).collect()
     }
 
-    /// The line of a byte offset, from 1: for an error that two places make together.
+    /// The line of a byte offset, from 1: for an error that names a second place.
     #[must_use]
     pub fn line(&self, at: usize) -> usize {
         1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count()
@@ -183,7 +183,7 @@ impl Document {
         self.faults.borrow().len()
     }
 
-    /// An error, with its place found among the starts of all lines but the first.
+    /// An error with its line and column; `lines` has the starts of all lines but the first.
     fn diagnostic(&self, lines: &[usize], at: usize, message: String) -> Diagnostic {
         let before = lines.partition_point(|start| *start <= at);
         let start = before.checked_sub(1).and_then(|line| lines.get(line)).copied().unwrap_or(0);
@@ -196,23 +196,23 @@ impl Document {
     }
 }
 
-/// A character as an error shows it: in an escape, where a terminal would obey it.
+/// A character as an error shows it: a control character is escaped, as terminals act on it.
 fn printed(char: char) -> String {
     if char.is_control() { char.escape_default().collect() } else { char.into() }
 }
 
-/// What came of reading a document.
+/// The result of reading a document.
 #[derive(Clone, Debug)]
 pub struct Parsed<T> {
-    /// What the reader made of it.
+    /// What the caller's `read` returned.
     pub made: T,
-    /// The JSON Schema of what it asked for.
+    /// The JSON Schema of the keys that were read.
     pub schema: Value,
-    /// The value of each key it asked for, as given or by default.
+    /// The value of each key that was read, as given or by default.
     pub effective: Value,
 }
 
-/// "did you mean `window`?", where one of the known words is close enough to be meant.
+/// "did you mean `window`?", if one of the known words is similar enough.
 #[must_use]
 pub fn suggestion(word: &str, known: &[&str]) -> Option<String> {
     let close = known.iter().map(|known| (strsim::damerau_levenshtein(word, known), *known));
@@ -242,14 +242,14 @@ pub fn shown(span: Duration) -> String {
     format!("{}{unit}", millis / size)
 }
 
-/// Any timeout or interval: from the shortest that a clock can measure to a day.
+/// The range of any timeout or interval: from 1 ms, the resolution of timers, to a day.
 pub const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 /// The units of a length of time, as messages name them.
 pub const SPAN_UNITS: &str = "ms, s, m, h or d";
 
-/// The length of time that a settings file's text stands for, in [`SPAN_UNITS`]. `humantime` takes
-/// more of them, and `M` is its month.
+/// Parses a length of time in [`SPAN_UNITS`]. `humantime` accepts more units, among them `M` for
+/// a month.
 #[must_use]
 pub fn span_of(text: &str) -> Option<Duration> {
     let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(limit["additionalProperties"], false);
     }
 
-    /// Reads what only lists, shares and secrets have.
+    /// Reads lists, a share and a secret.
     fn read_more(table: &mut Table<'_>) -> (Vec<u64>, Vec<Duration>, f64) {
         let numbers = table.numbers("ports", 1..=65_535, "Which.");
         let spans = table.spans("delays", WINDOWS, "When.");

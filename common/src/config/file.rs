@@ -1,12 +1,12 @@
-//! The file that a program's settings are in, or what is built into the program instead.
+//! The source of a program's settings: a file, or the example that is built into the program.
 //!
 //! # Invariants
 //!
-//! 1. A file is read, or the problem is reported: what is built in replaces no file, and serves
-//!    those who ask for it.
-//! 2. Where the settings are built in, so are the files that they name, as far as there are none.
+//! 1. A file that cannot be read is reported: the built-in example never replaces it, and is used
+//!    only if the operator selects it.
+//! 2. With built-in settings, files that they name are built in, too, where they cannot be read.
 //!
-//! Not here: what stands in it (`document`).
+//! Not here: what the file contains (`document`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::config::document::{Diagnostic, Document, Spanned};
 use crate::config::files::{self, unreadable, whole};
 
-/// Where the settings are: a file, or within the program.
+/// The source of the settings: a file, or the built-in example.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     path: Option<PathBuf>,
@@ -23,26 +23,26 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// The file that was named, or else the one at the usual place.
+    /// The file `named`, or else the one at `usual`.
     #[must_use]
     pub fn new(named: Option<PathBuf>, usual: &'static str) -> Self {
         let is_named = named.is_some();
         Self { path: Some(named.unwrap_or_else(|| PathBuf::from(usual))), is_named, usual }
     }
 
-    /// What is built in.
+    /// The built-in example, named for the file at `usual`.
     #[must_use]
     pub fn built_in(usual: &'static str) -> Self {
         Self { path: None, is_named: false, usual }
     }
 
-    /// Where it is, if it is a file.
+    /// The path, if it is a file.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.path {
@@ -54,11 +54,11 @@ impl ConfigFile {
         }
     }
 
-    /// The settings' text.
+    /// The text of the settings.
     ///
     /// # Errors
     ///
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn read(&self, built_in: &str) -> Result<String, Diagnostic> {
         match &self.path {
             Some(path) => files::read(path).map_err(|why| self.unreadable(&why)),
@@ -78,8 +78,8 @@ impl ConfigFile {
         diagnostic
     }
 
-    /// The text of a file that the settings name under `key`; one that cannot be read is an error
-    /// in `document`, and empty.
+    /// The text of a file that the settings name under `key`; if it cannot be read, `built_in` for
+    /// built-in settings, else an empty text and an error in `document`.
     #[must_use]
     pub fn beside(
         &self,

@@ -1,6 +1,6 @@
-//! Reads the files an operator names, and says what is wrong with them.
+//! Reads the files that an operator names, and reports why one cannot be used.
 //!
-//! Not here: what stands in them (`document`).
+//! Not here: what they contain (`document`).
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use rustix::fs::{Access, access};
 use crate::config::document::{Diagnostic, Document};
 use crate::secret::Secret;
 
-/// A settings file is no larger: a million workspaces take half of it.
+/// The largest settings file: a directory of a million workspaces takes half of it.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Reads a regular file. Anything else could keep us waiting for ever.
+/// Reads a regular file. Reading any other kind, such as a pipe, could block forever.
 ///
 /// # Errors
 ///
-/// Where it cannot be read, is no regular file, or is larger than any settings file.
+/// If it cannot be read, is not a regular file, or is too large.
 pub fn read(path: &Path) -> io::Result<String> {
     let file = fs::metadata(path)?;
     if !file.is_file() || file.len() > FILE_BYTES_MAX {
@@ -28,11 +28,11 @@ pub fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// The secret that stands in a file's first line.
+/// The secret in a file's first line.
 ///
 /// # Errors
 ///
-/// Where it cannot be read, or its first line is empty.
+/// If it cannot be read, or its first line is empty.
 pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
     let text = read(path)?;
     match text.lines().next().map(str::trim) {
@@ -41,15 +41,15 @@ pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
     }
 }
 
-/// The secret in the first line of the file at `path`, which the setting `key` names; a file that
-/// has none is reported there.
+/// The secret in the first line of the file at `path`, which the setting `key` names; if there is
+/// none, an error at that key.
 #[must_use]
 pub fn secret(path: &str, key: &str, document: &Document) -> Option<Secret<String>> {
     let unreadable = |why| document.fault_in(key, format!("cannot read `{path}`: {why}"));
     first_line(Path::new(path)).map_err(unreadable).ok()
 }
 
-/// The bearer token in the first line of the file at `path`, as [`secret`].
+/// The bearer token in the first line of the file at `path`, as [`secret`]; in visible ASCII.
 #[must_use]
 pub fn bearer_token(path: &str, key: &str, document: &Document) -> Option<Secret<String>> {
     let token = secret(path, key, document)?;
@@ -62,26 +62,26 @@ pub fn bearer_token(path: &str, key: &str, document: &Document) -> Option<Secret
     None
 }
 
-/// Where a file is that was named from the directory we run in.
+/// The absolute path of a file that is named relative to the working directory.
 #[must_use]
 pub fn whole(path: &str) -> String {
     std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
 }
 
-/// A settings file that cannot be read, as an error in it.
+/// The error for a settings file that cannot be read.
 #[must_use]
 pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
     Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
 
-/// Whether a file could be made at `path`, in a folder that is there or could be made itself.
+/// Checks that a file can be created at `path`, with the folders that are missing.
 ///
 /// # Errors
 ///
-/// Where it could not, and why.
+/// If it cannot, with the reason.
 pub fn may_make(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
-    // What is not there yet would be made; what is there must be a folder that we may write to.
+    // Missing folders would be created; the nearest that exists must be a writable folder.
     let folder = path.ancestors().skip(1).find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     if !folder.is_dir() {
         let why = format!("{} is no folder", folder.display());

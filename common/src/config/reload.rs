@@ -1,13 +1,13 @@
-//! Reads a configuration again, takes it up whole or not at all, and reports the outcome.
+//! Runs reloads, each of which replaces the whole configuration or nothing, and reports outcomes.
 //!
 //! # Invariants
 //!
 //! 1. Reloads run one after another: the configuration of an earlier one never replaces a later's.
-//! 2. What a reload cannot change is refused with its place, not ignored.
+//! 2. A changed key that a reload cannot apply is refused with its place, not ignored.
 //!
 //! # Not here
 //!
-//! When a reload begins (`watch`, `signals`, `admin`), what a configuration is made of (the
+//! What triggers a reload (`watch`, `signals`, `admin`), what a configuration consists of (the
 //! programs).
 
 use log::Level;
@@ -19,21 +19,21 @@ use crate::config::document::{Diagnostic, Document};
 use crate::log::events;
 use crate::time::UnixTime;
 
-/// What a reload came to.
+/// The outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// The new configuration is active.
     Applied,
-    /// It is the active one already.
+    /// The new configuration equals the active one.
     Unchanged,
-    /// It has these errors; the earlier one stays active.
+    /// The new configuration has these errors; the earlier one stays active.
     Refused(Vec<Diagnostic>),
-    /// It panicked; the earlier one stays active.
+    /// The reload panicked; the earlier configuration stays active.
     Failed,
 }
 
 impl Reload {
-    /// What metrics and answers call it.
+    /// Its name in metrics and responses.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// Counts outcomes, and shows whether the last one was good and when one was applied.
+    /// Counts outcomes, and shows whether the last reload succeeded and when one was applied.
     #[must_use]
     pub fn new(outcomes: &IntCounterVec, was_successful: &IntGauge, applied_at: &Gauge) -> Self {
         Self {
@@ -66,8 +66,8 @@ impl Reloads {
         }
     }
 
-    /// Runs a reload after those before it. One that gives nothing has panicked, and leaves the
-    /// earlier configuration active.
+    /// Runs a reload after those before it. `None` means that it panicked, and left the earlier
+    /// configuration active.
     pub async fn run(&self, reload: impl Future<Output = Option<Reload>>) -> Reload {
         let _running = self.running.lock().await;
         let outcome = reload.await.unwrap_or(Reload::Failed);
@@ -90,7 +90,7 @@ impl Reloads {
         outcome
     }
 
-    /// Shows that a configuration has been active since `now`.
+    /// Shows in the metrics that a configuration is active since `now`.
     pub fn applied(&self, now: UnixTime) {
         self.was_successful.set(1);
         self.applied_at.set((now.0 / 1_000_000) as f64);
@@ -98,8 +98,8 @@ impl Reloads {
 }
 
 /// Those of `keys` whose values differ between two configurations, each given as
-/// [`Parsed::effective`](crate::config::document::Parsed). A key leads into each entry of an array;
-/// the order of entries, and how often one value stands there, makes no difference.
+/// [`Parsed::effective`](crate::config::document::Parsed). A key leads into each table of an array;
+/// the order of these tables, and how often one value is in them, make no difference.
 #[must_use]
 pub fn changed(keys: &[&'static str], old: &Value, new: &Value) -> Vec<&'static str> {
     let differs = |key: &&&'static str| values(old, key) != values(new, key);
@@ -117,7 +117,7 @@ fn values(settings: &Value, key: &str) -> Vec<String> {
     all
 }
 
-/// That a reload cannot take up changes of these keys, each at its place; `how` says what can.
+/// The errors for changed keys that a reload cannot apply, each at its place; `how` names what can.
 #[must_use]
 pub fn restart_needed(document: &Document, keys: &[&str], how: &str) -> Vec<Diagnostic> {
     for key in keys {

@@ -1,8 +1,8 @@
 //! The keys of `[server]` that both programs have: their names, ranges, common defaults and checks.
 //!
-//! A program reads each of them in its place among keys of its own, and documents what it bounds.
+//! Each program reads them among keys of its own, and documents what each key bounds.
 //!
-//! Not here: keys that one program has alone (the settings of either).
+//! Not here: keys that only one program has (its settings).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -50,27 +50,27 @@ pub fn threads(table: &mut Table<'_>) -> usize {
     usize::try_from(threads).unwrap_or(usize::MAX)
 }
 
-/// Connections at one time.
+/// The most connections at one time.
 pub fn connections_max(table: &mut Table<'_>, default: u64, doc: &str) -> u64 {
     table.number_or("connections_max", 1..=10_000_000, default, doc)
 }
 
-/// For a whole request head.
+/// The time for a whole request head.
 pub fn head_timeout(table: &mut Table<'_>, doc: &str) -> Duration {
     table.span_or("head_timeout", WAIT, Duration::from_secs(10), doc)
 }
 
-/// For a request body, or a piece of it.
+/// The time for a request body, or a piece of it.
 pub fn body_timeout(table: &mut Table<'_>, doc: &str) -> Duration {
     table.span_or("body_timeout", WAIT, Duration::from_secs(30), doc)
 }
 
-/// For a connection without a request.
+/// The time that a connection may be without a request.
 pub fn idle_timeout(table: &mut Table<'_>, default: Duration, doc: &str) -> Duration {
     table.span_or("idle_timeout", WAIT, default, doc)
 }
 
-/// How long a stop waits for what is in flight.
+/// How long a stop waits for requests in flight.
 pub fn shutdown_grace(table: &mut Table<'_>, doc: &str) -> Duration {
     table.span_or("shutdown_grace", WAIT, Duration::from_secs(30), doc)
 }

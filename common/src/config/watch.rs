@@ -1,6 +1,6 @@
-//! Notices that files have changed, by looking at them.
+//! Detects changed files by polling their metadata.
 //!
-//! Not here: how a configuration is taken up (`reload`).
+//! Not here: how a configuration is reloaded (`reload`).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,44 +9,44 @@ use std::time::Duration;
 
 use crate::config::reload::Reload;
 
-/// How often files are looked at: a change is noticed well within five seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often files are polled: a change is detected well within five seconds.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// A change that was not taken up is tried again after so many looks: perhaps only a file could not
-/// be opened, or a name not be resolved.
-const RETRY_AFTER_LOOKS: u32 = 60;
+/// A change that was refused is tried again after so many polls: the cause may be temporary, such
+/// as a file that could not be opened or a name that did not resolve.
+const RETRY_AFTER_POLLS: u32 = 60;
 
-/// What tells one state of a file from another; `None` where it cannot be looked at.
+/// Distinguishes states of a file; `None` if its metadata cannot be read.
 pub type Stamp = Option<(u64, u64, [i64; 4])>;
 
-/// The state a file is in.
+/// The present state of a file.
 #[must_use]
 pub fn stamp(path: &Path) -> Stamp {
-    // A change of its mode alone changes `ctime`.
+    // `ctime` changes with the mode, too: the file may have become readable.
     let times =
         |file: &fs::Metadata| [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
     fs::metadata(path).ok().map(|file| (file.ino(), file.len(), times(&file)))
 }
 
-/// Runs `changed` whenever files are found in another state than `stamps` found them in before,
-/// over and over. Where it does not take up what it finds, it runs again after a minute.
+/// Runs `changed` whenever `stamps` differ from those at its last run, without end. If it refuses
+/// or fails, it runs again after a minute.
 pub async fn watch<F: Future<Output = Reload>>(
     stamps: impl Fn() -> Vec<Stamp>,
     changed: impl Fn() -> F,
 ) {
     let mut active = stamps();
     let mut seen = active.clone();
-    // Until the next try, where the last one was not taken up.
-    let mut looks = None;
+    // Polls until the next try, if the last one was refused or failed.
+    let mut polls = None;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
         let now = stamps();
-        // A file that is still being written looks different each time: it is left to settle.
-        looks = looks.map(|looks: u32| looks.saturating_sub(1));
-        if now == seen && (now != active || looks == Some(0)) {
+        // A file that is still being written differs at each poll: wait until two polls agree.
+        polls = polls.map(|polls: u32| polls.saturating_sub(1));
+        if now == seen && (now != active || polls == Some(0)) {
             let taken_up = matches!(changed().await, Reload::Applied | Reload::Unchanged);
-            looks = (!taken_up).then_some(RETRY_AFTER_LOOKS);
-            // As they were before: what has changed meanwhile was perhaps not read.
+            polls = (!taken_up).then_some(RETRY_AFTER_POLLS);
+            // The stamps from before the reload, which may not have read what changed during it.
             active.clone_from(&now);
         }
         seen = now;
@@ -62,13 +62,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_was_not_taken_up_is_tried_again_after_a_minute() {
-        let (state, looks, reloads) = (Cell::new(0), Cell::new(0), RefCell::new(Vec::new()));
+        let (state, polls, reloads) = (Cell::new(0), Cell::new(0), RefCell::new(Vec::new()));
         let stamps = || {
-            looks.set(looks.get() + 1);
+            polls.set(polls.get() + 1);
             vec![Some((state.get(), 0, [0; 4]))]
         };
         let changed = || async {
-            reloads.borrow_mut().push(looks.get());
+            reloads.borrow_mut().push(polls.get());
             if reloads.borrow().len() < 3 { Reload::Refused(Vec::new()) } else { Reload::Unchanged }
         };
         let change = async {

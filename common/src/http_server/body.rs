@@ -1,9 +1,9 @@
-//! Reads bodies: each within its time and size, all of a listener within one bound of bytes.
+//! Reads request bodies: each within a time and a size, all of a listener within one byte budget.
 //!
 //! # Invariants
 //!
-//! 1. A byte is counted before it is kept, and given back when its request has been answered.
-//! 2. What is kept is what was counted: pieces are joined as they come, however small they are.
+//! 1. A byte is counted before it is kept, and returned to the budget once its request is handled.
+//! 2. A body uses the memory that is counted for it: small pieces are joined as they arrive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http_server::problems;
 use crate::http_server::reply::Reply;
 
-/// Bytes of bodies that a listener holds over all its connections; one more is 503.
+/// Bytes of request bodies in memory over all connections of a listener; one more is a 503.
 pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What comes in small pieces is kept in blocks of so many bytes.
+/// Small pieces of a body are joined into blocks of at most this size.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// A body, and its part of the bound until it is dropped.
+/// A body, and its share of the budget until it is dropped.
 pub(super) struct ReadBody {
     /// The body.
     pub(super) bytes: Bytes,
-    /// Given back when dropped; none for a body without bytes.
+    /// Returned to the budget when dropped; `None` for a body without bytes.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body of at most `most` bytes, as long as `bodies` has permits for its bytes.
+/// Reads a body of at most `most` bytes, and acquires a permit of `bodies` for each byte.
 pub(super) async fn read(
     body: Incoming,
     most: usize,
@@ -55,7 +55,7 @@ async fn gather(
     let mut permit: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| problems::body_broken())?;
-        // Trailers say nothing to us.
+        // Trailers are ignored.
         let Ok(piece) = frame.into_data() else { continue };
         count += piece.len();
         if count > most {
@@ -72,8 +72,8 @@ async fn gather(
     Ok(ReadBody { bytes: blocks.joined(), permit })
 }
 
-/// What came of a body: in blocks, none of which is moved to make room for the next, and none of
-/// which is for a few bytes alone, as a sender might like.
+/// The bytes of a body so far, in blocks: a new block moves no earlier one, and a client that sends
+/// a few bytes at a time does not cause a block for each.
 #[derive(Default)]
 struct Blocks(Vec<Vec<u8>>);
 
@@ -87,7 +87,7 @@ impl Blocks {
         }
     }
 
-    /// All in one: twice in memory for the moment that it takes.
+    /// All blocks as one. Several blocks are in memory twice while they are joined.
     fn joined(mut self) -> Bytes {
         match self.0.pop() {
             Some(only) if self.0.is_empty() => only.into(),

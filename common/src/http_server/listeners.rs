@@ -1,4 +1,4 @@
-//! Binds listeners, serves each in a task, and tells all of them together what to do with
+//! Binds listeners, serves each in a task, and sets for all of them at once what they do with
 //! connections.
 //!
 //! Not here: what a listener serves (`http_server`).
@@ -18,17 +18,17 @@ use tokio::task::JoinSet;
 use crate::http_server::{Bounds, Handler, Listening, serve};
 use crate::log::events;
 
-/// Connections that the kernel keeps for us until they are accepted: those beyond try again only a
-/// second later. The system allows fewer where `net.core.somaxconn` is lower.
+/// Connections that the kernel queues until they are accepted: beyond it a client's SYN is dropped
+/// and repeated only a second later. A lower `net.core.somaxconn` reduces it.
 const BACKLOG: i32 = 4_096;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}; `ss -ltnp` shows which process has it")]
 pub struct BindError {
-    /// Which.
+    /// The address.
     pub address: SocketAddr,
-    /// Why not.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -36,11 +36,11 @@ pub struct BindError {
 ///
 /// # Errors
 ///
-/// Where it is taken, or not ours.
+/// If the address is in use, or not one of this machine.
 pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
     let bound = || -> io::Result<StdListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // Addresses that a stopped process has just left are free again.
+        // An address that a stopped process has just used (TIME_WAIT) can be bound again.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
@@ -56,7 +56,7 @@ pub fn announce(name: &str, address: SocketAddr) {
     events::event(Level::Info, "listening", &fields);
 }
 
-/// Listeners that are told together.
+/// Listeners that are set to one [`Listening`] together.
 #[derive(Debug, Default)]
 pub struct Listeners {
     tasks: JoinSet<()>,
@@ -64,11 +64,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Serves one more, within a tokio runtime.
+    /// Serves one more listener. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// Where the runtime cannot have the socket.
+    /// If the runtime cannot register the socket.
     pub fn add(
         &mut self,
         name: &str,
@@ -82,15 +82,15 @@ impl Listeners {
         Ok(())
     }
 
-    /// Says what they do with connections from now on.
+    /// Sets what all listeners do with connections from now on.
     pub fn set(&self, listening: Listening) {
         self.listening.send_replace(listening);
     }
 
-    /// Waits for their last connection, no longer than `grace`.
+    /// Waits until the last connection has ended, at most for `grace`.
     pub async fn ended(&mut self, grace: Duration) {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        // What remains after that is cut off.
+        // Connections that remain are aborted when the listeners are dropped.
         let _ = tokio::time::timeout(grace, ended).await;
     }
 }
@@ -109,7 +109,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut burst = Vec::new();
         for nth in 0..300 {
-            // A system that has no room says nothing, and is asked again after a second.
+            // With a full queue the kernel drops the SYN, and the client repeats it after a second.
             let connected = timeout(Duration::from_millis(900), TcpStream::connect(address)).await;
             burst.push(connected.unwrap_or_else(|_| panic!("number {nth} waits")).unwrap());
         }

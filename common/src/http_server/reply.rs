@@ -1,6 +1,6 @@
-//! An answer: its status, its header fields and its body.
+//! A response: its status, its header fields and its body.
 //!
-//! Not here: which answer refuses what (`problems`).
+//! Not here: refusals (`problems`).
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -10,45 +10,45 @@ use serde_json::Value;
 
 use crate::problem::{self, Problem};
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// Its status.
     pub status: u16,
-    /// Its header fields; `Content-Type` among them, where there is a body.
+    /// Its header fields, with `Content-Type` if there is a body.
     pub headers: Vec<(&'static str, String)>,
     /// Its body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// A body of this media type.
+    /// A response with a body of this media type.
     #[must_use]
     pub fn new(status: u16, media_type: &str, body: impl Into<Bytes>) -> Self {
         let headers = vec![("content-type", media_type.to_owned())];
         Self { status, headers, body: body.into() }
     }
 
-    /// JSON, with this status.
+    /// A response with a JSON body.
     #[must_use]
     pub fn json(status: u16, value: &Value) -> Self {
         Self::new(status, "application/json", value.to_string())
     }
 
-    /// A problem, with its status.
+    /// A response with a problem's status and body.
     #[must_use]
     pub fn problem(problem: &Problem) -> Self {
         Self::new(problem.status, problem::MEDIA_TYPE, problem.body())
     }
 
-    /// The same with one more header field.
+    /// Adds a header field.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// The answer as it is sent: with what every answer carries, and to HEAD without its body.
+    /// The response as sent: with the fields that every response has, and without a body to a HEAD.
     pub(super) fn into_response(self, is_head: bool) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(Bytes::new()));
         *response.status_mut() =
@@ -57,7 +57,7 @@ impl Reply {
         headers.insert("cache-control", HeaderValue::from_static("no-store"));
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         for (name, value) in self.headers {
-            // What no header can hold is left out rather than sent as something else.
+            // A name or value that is invalid in a header is left out, not changed.
             if let (Ok(name), Ok(value)) =
                 (HeaderName::try_from(name), HeaderValue::try_from(value))
             {

@@ -1,12 +1,12 @@
-//! A stream whose peer has to take what is written to it, and to send its requests in time.
+//! A stream that fails if its peer reads responses, or sends request heads, too slowly.
 //!
 //! # Invariants
 //!
-//! 1. From when the peer first takes no more until it has taken all, a given time passes at most:
-//!    then writing fails. Taking a little now and then prolongs nothing.
-//! 2. Between an answer and the first byte of the next request `idle` passes at most, and from
-//!    there, or from the start of the connection, `head` until the request's head is whole: then
-//!    reading fails. Sending a little now and then prolongs nothing.
+//! 1. From the first write that blocks until everything is flushed, at most `answer` passes; then
+//!    writing fails. A peer that reads a few bytes now and then does not extend the time.
+//! 2. Between a response and the first byte of the next request, at most `idle` passes; from that
+//!    byte, or from the start of the connection, at most `head` until the request's head is
+//!    complete; then reading fails. Sending a few bytes now and then does not extend the time.
 //!
 //! Not here: how long a body may take (`body`).
 
@@ -20,36 +20,36 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long a peer may let us wait.
+/// How long to wait for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
-    /// For the rest of a request's head.
+    /// For a whole request head, from its first byte.
     pub(super) head: Duration,
-    /// For a request.
+    /// For the first byte of the next request.
     pub(super) idle: Duration,
-    /// To take what is written.
+    /// For the peer to read what is written.
     pub(super) answer: Duration,
 }
 
-/// How far the requests of a connection have come: odd while one is answered.
+/// Counts heads read and responses ready on a connection: odd while a request is handled.
 #[derive(Debug, Default)]
 pub(super) struct RequestPhase(AtomicUsize);
 
 impl RequestPhase {
-    /// A head has come whole, or its answer is there.
+    /// A request head is complete, or its response is ready.
     pub(super) fn next(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A stream, and how long its peer may let us wait.
+/// A stream with timeouts for its peer.
 pub(super) struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
-    /// Runs while something is written that the peer has not taken whole.
+    /// Runs from the first write that blocks until everything is flushed.
     waiting: Option<Pin<Box<Sleep>>>,
     phase: Arc<RequestPhase>,
-    /// Which phase the peer is waited for in, whether its request has begun, and for how long yet.
+    /// The phase at the last read, whether its request's first byte has arrived, and the timer.
     seen: usize,
     begun: bool,
     reading: Option<Pin<Box<Sleep>>>,
@@ -65,7 +65,7 @@ impl<S: Unpin> TimedStream<S> {
         self.stream
     }
 
-    /// What came of a write, or that there were enough of them.
+    /// The result of a write, or an error once the peer has had its time to read.
     fn bounded<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -79,7 +79,7 @@ impl<S: Unpin> TimedStream<S> {
         if over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { written }
     }
 
-    /// What came of reading a request's head, or that there was time enough for it.
+    /// The result of a read, or an error once the peer has had its time to send a head.
     fn in_time(
         &mut self,
         cx: &mut Context<'_>,
@@ -139,7 +139,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         self.stream.is_write_vectored()
     }
 
-    /// Asked for once everything has been written: the next wait is another one.
+    /// hyper flushes once everything is written: the next write that blocks starts a new timer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.waiting = None;
@@ -167,7 +167,7 @@ mod tests {
         (TimedStream::new(stream, timeouts, phase.clone()), phase)
     }
 
-    /// Whether reading fails after this time, and not before.
+    /// Checks that reading fails after this time, and not before.
     async fn fails_after(stream: &mut TimedStream<tokio::io::DuplexStream>, time: Duration) {
         let a_moment = Duration::from_millis(2);
         let early = tokio::time::timeout(time - a_moment, stream.read_u8()).await;

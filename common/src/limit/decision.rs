@@ -1,11 +1,11 @@
-//! What a limit answers, whichever algorithm it uses.
+//! A limit's decision, whichever algorithm it uses.
 //!
 //! An algorithm *decides* without changing its state; only an admission is then *charged*, and
 //! only once every other limit of the request has admitted it too.
 
 use crate::time::Tick;
 
-/// One limit's answer to one request.
+/// One limit's decision on one request.
 #[must_use = "an unused decision lets the request through"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -16,11 +16,11 @@ pub enum Decision {
         /// The first tick at which the same request would fit, if nothing else is charged.
         retry_at: Tick,
     },
-    /// It costs more than the quota can ever hold; waiting will not help.
+    /// It costs more than the whole quota; waiting will not help.
     TooLarge,
 }
 
-/// Where one key stands with one limit.
+/// One key's usage of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The allowance: requests per window, or the burst of a bucket.

@@ -1,37 +1,38 @@
-//! Decides whether a request keeps within "N per window", for every stretch of that length.
+//! Decides whether a request fits "N per window", counted over every interval of that length.
 //!
-//! The state is a log of the admissions of the last window, oldest first, in a ring of stamps of
-//! four bytes (eight for long windows). The log does not depend on N: a quota that is lowered and
-//! raised again has forgotten nothing.
+//! The state is a log of the admissions of the last window, oldest first, in a ring of 4-byte
+//! timestamps (8-byte for long windows). The log does not depend on N: lowering a quota and raising
+//! it again loses no admission.
 //!
 //! # Invariants
 //!
-//! 1. No more than N are admitted in any stretch of the window, and a client that keeps within N
-//!    is never refused.
+//! 1. At most N requests are admitted in any interval of the window's length, and a client that
+//!    keeps within N is never refused.
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
-//! 4. A decision takes constant time; a charge does too, spread over the charges before it.
-//! 5. A log has the newest [`REQUESTS_MAX`] admissions at most: no quota looks further back.
+//! 4. A decision takes constant time, a charge amortised constant time.
+//! 5. A log has at most the newest [`REQUESTS_MAX`] admissions: no quota looks further back.
 //!
 //! # Not here
 //!
-//! Where states are kept and locked (the gateway's `limit::memory`), the headers of a response.
+//! Storage and locks of states (the gateway's `limit::memory`), the headers of a response.
 
 use std::time::Duration;
 
 use crate::limit::decision::{Decision, Usage};
 use crate::time::{Tick, micros};
 
-/// More requests per window than this would make the log itself the cost; use a bucket.
+/// The most requests per window: a longer log would cost too much; use a token bucket.
 pub const REQUESTS_MAX: u32 = 4_096;
 
-/// A month: a longer window outlives the process that keeps it.
+/// A month: few processes run for longer than that.
 pub const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
-/// Up to this window a stamp is 32 bits of microseconds: ages stay below twice the window.
+/// Up to this window a timestamp is 32 bits of microseconds (71 minutes): ages stay below twice the
+/// window.
 const NARROW_WINDOW_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// The first ring of a state. Most keys of a busy edge are seen a few times and never again.
+/// Capacity of a key's first ring. A busy gateway sees most keys only a few times.
 const RING_MIN: usize = 4;
 
 /// At most `requests` in any stretch of `window`.
@@ -43,24 +44,24 @@ pub struct Quota {
     pub window: Duration,
 }
 
-/// What one key was admitted in the last window: 32 bytes, and the ring.
+/// The admissions of one key in the last window: 32 bytes, and the ring.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// The newest admission.
     newest: Tick,
-    /// The low 32 bits of each admission's tick, and its high 32 bits behind them where `wide`.
+    /// The low 32 bits of each admission's tick, followed by the high 32 bits if `wide`.
     ring: Box<[u32]>,
-    /// Which slot holds the oldest stamp; the others follow it, wrapping at the end.
+    /// The slot of the oldest timestamp; the others follow it, wrapping at the end.
     oldest: u16,
     len: u16,
-    /// Whether a stamp takes two places, as a window too long for 32 bits asks for.
+    /// Whether a timestamp takes two entries, because the window is too long for 32 bits.
     wide: bool,
 }
 
 impl Log {
     /// Decides whether `cost` more fit at `now`. Changes nothing.
     ///
-    /// A `now` before the newest admission is taken as that admission's time.
+    /// A `now` before the newest admission counts as that admission's time.
     pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
         if cost > quota.requests {
             return Decision::TooLarge;
@@ -96,7 +97,7 @@ impl Log {
         }
     }
 
-    /// Where the key stands at `now`.
+    /// The key's usage at `now`.
     #[must_use]
     pub fn usage(&self, quota: Quota, now: Tick) -> Usage {
         let now = now.max(self.newest);
@@ -108,13 +109,13 @@ impl Log {
         }
     }
 
-    /// Whether the log is one of a window too long for narrow stamps.
+    /// Whether the log has 64-bit timestamps, for a window too long for 32 bits.
     #[must_use]
     pub fn is_wide(&self) -> bool {
         self.wide
     }
 
-    /// The log of these admissions, oldest first.
+    /// A log of these admissions, oldest first.
     #[must_use]
     pub fn of(wide: bool, times: impl IntoIterator<Item = Tick>) -> Self {
         let mut log = Self { wide, ..Self::default() };
@@ -125,20 +126,20 @@ impl Log {
         log
     }
 
-    /// When each admission was, oldest first, as far back as the window may reach.
+    /// The ticks of the admissions in the log, oldest first.
     pub fn times(&self) -> impl Iterator<Item = Tick> {
         let time = |nth| Tick(self.newest.0.saturating_sub(self.age(nth, self.newest)));
         (0..u32::from(self.len)).map(time)
     }
 
-    /// When this state can no longer be told from a fresh one.
+    /// When every admission has left the window: the state then equals a fresh one.
     #[must_use]
     pub fn full_at(&self, quota: Quota) -> Tick {
         if self.len == 0 { Tick(0) } else { self.newest.plus(quota.window) }
     }
 
-    /// Makes the stamps as wide as the window asks for. Must precede a decision under a quota
-    /// whose window has changed; neither frees nor uses allowance.
+    /// Makes the timestamps as wide as the window needs. Must precede a decision under a quota
+    /// whose window has changed; does not change the usage.
     pub fn fit(&mut self, quota: Quota, now: Tick) {
         let wide = quota.window > NARROW_WINDOW_MAX;
         if wide == self.wide {
@@ -153,14 +154,14 @@ impl Log {
     }
 
     // From here on windows and ages are in microseconds: this is the gateway's hottest path, and
-    // a Duration costs a division each time it is made of them.
+    // converting them to a Duration costs a division each time.
 
     /// Whether every admission has left the window.
     fn lapsed(&self, window: u64, now: Tick) -> bool {
         self.len == 0 || now.0.saturating_sub(self.newest.0) >= window
     }
 
-    /// How many of the oldest have left the window.
+    /// How many of the oldest admissions have left the window.
     fn expired(&self, window: u64, now: Tick) -> u32 {
         if self.lapsed(window, now) {
             return u32::from(self.len);
@@ -173,7 +174,7 @@ impl Log {
         low
     }
 
-    /// Drops what has left the window.
+    /// Drops the admissions that have left the window.
     fn forget(&mut self, window: u64, now: Tick) {
         if self.lapsed(window, now) {
             (self.oldest, self.len) = (0, 0);
@@ -202,12 +203,12 @@ impl Log {
         }
     }
 
-    /// How many stamps fit into the ring as it is.
+    /// How many timestamps fit into the ring at its present size.
     fn capacity(&self) -> usize {
         self.ring.len() >> u32::from(self.wide)
     }
 
-    /// Where in the ring the nth oldest stamp is, or is to be.
+    /// The index in the ring of the nth oldest timestamp, or of the next one to be added.
     fn place(&self, nth: usize) -> usize {
         let slot = usize::from(self.oldest) + nth;
         let wrapped = if slot >= self.capacity() { slot - self.capacity() } else { slot };
@@ -231,7 +232,7 @@ impl Log {
         self.len += 1;
     }
 
-    /// Makes room for half as many again, or for all that may be, with the oldest in front.
+    /// Grows the ring by half, at most to [`REQUESTS_MAX`], with the oldest timestamp in front.
     fn grow(&mut self) {
         let width = 1 << u32::from(self.wide);
         let capacity = self.capacity() + self.capacity() / 2;
@@ -260,7 +261,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// The dumbest correct version: every time ever admitted, counted anew for each question.
+    /// The simplest correct version: every time ever admitted, counted anew for each decision.
     #[derive(Default)]
     struct Model(VecDeque<u64>);
 
@@ -275,7 +276,7 @@ mod tests {
         }
     }
 
-    /// One step of a random story: wait, ask for `cost`, under one of several quotas.
+    /// One step of a random sequence: wait, then request `cost` under one of several quotas.
     #[derive(Clone, Debug)]
     struct Step {
         wait: u64,

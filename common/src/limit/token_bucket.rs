@@ -1,27 +1,27 @@
 //! Decides whether a request fits a token bucket: `rate` per second, `burst` at once.
 //!
-//! A bucket remembers what was spent and when that was true. Spending flows back at the rate;
-//! everything is counted in millionths of a token and in microseconds, so that no rate is rounded.
+//! A bucket stores what was spent at one instant, and refills at the rate. It counts millionths of
+//! a token and microseconds, so that no rate is rounded.
 //!
 //! # Invariants
 //!
-//! 1. In any stretch of `d` seconds no more than `burst + rate × d` are admitted, and a client
-//!    that keeps within that is never refused.
+//! 1. In any `d` seconds at most `burst + rate × d` tokens are admitted, and a client that keeps
+//!    within that is never refused.
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
-//! 4. A burst that is lowered and raised again has forgotten nothing.
+//! 4. Lowering the burst and raising it again loses no spending.
 //!
 //! # Not here
 //!
-//! Where buckets are kept and locked (the gateway's `limit::memory`), the headers of a response.
+//! Storage and locks of buckets (the gateway's `limit::memory`), the headers of a response.
 
 use crate::limit::decision::{Decision, Usage};
 use crate::time::Tick;
 
-/// The highest rate and burst: beyond it a limit is no limit.
+/// The highest rate and burst: a higher one would limit nothing.
 pub const TOKENS_MAX: u32 = 1_000_000;
 
-/// Millionths of a token in a token; with it, `rate` per second is `rate` units per microsecond.
+/// Units (millionths) of a token: `rate` tokens per second are `rate` units per microsecond.
 const UNITS: u64 = 1_000_000;
 
 /// `burst` tokens at most, `rate` new ones a second.
@@ -36,15 +36,15 @@ pub struct BucketQuota {
 /// What one key has spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Millionths of a token that had been spent and had not flowed back at `at`.
+    /// Units spent and not yet refilled at `at`.
     spent: u64,
     at: Tick,
 }
 
 impl Bucket {
-    /// Decides whether `cost` tokens are there at `now`. Changes nothing.
+    /// Decides whether `cost` tokens are available at `now`. Changes nothing.
     ///
-    /// A `now` before the last charge is taken as that charge's time.
+    /// A `now` before the last charge counts as that charge's time.
     pub fn decide(&self, quota: BucketQuota, cost: u32, now: Tick) -> Decision {
         if cost > quota.burst {
             return Decision::TooLarge;
@@ -55,7 +55,7 @@ impl Bucket {
         if over == 0 {
             return Decision::Admit;
         }
-        Decision::Refuse { retry_at: flown(now, over, quota) }
+        Decision::Refuse { retry_at: refilled_at(now, over, quota) }
     }
 
     /// Records an admission of `cost` that [`Bucket::decide`] allowed at the same `now`.
@@ -66,7 +66,7 @@ impl Bucket {
         self.usage(quota, now)
     }
 
-    /// Where the key stands at `now`.
+    /// The key's usage at `now`.
     #[must_use]
     pub fn usage(&self, quota: BucketQuota, now: Tick) -> Usage {
         let now = now.max(self.at);
@@ -75,24 +75,24 @@ impl Bucket {
         Usage {
             limit: quota.burst,
             remaining: u32::try_from(left).unwrap_or(quota.burst),
-            full_at: flown(now, spent, quota),
+            full_at: refilled_at(now, spent, quota),
         }
     }
 
-    /// When this state can no longer be told from a fresh one, whatever rate its key may get
-    /// meanwhile: at the slowest there is, a token a second.
+    /// When this state equals a fresh one at any rate that its key may get until then: computed for
+    /// the lowest rate, one token a second.
     #[must_use]
     pub fn forgotten_at(&self) -> Tick {
-        flown(self.at, self.spent, BucketQuota { rate: 1, burst: 1 })
+        refilled_at(self.at, self.spent, BucketQuota { rate: 1, burst: 1 })
     }
 
-    /// A bucket from which `spent` millionths of a token were missing at `at`.
+    /// A bucket with `spent` millionths of a token spent and not yet refilled at `at`.
     #[must_use]
     pub fn of(spent: u64, at: Tick) -> Self {
         Self { spent, at }
     }
 
-    /// How many millionths of a token were missing, and when.
+    /// The millionths of a token spent and not yet refilled, and at which tick.
     #[must_use]
     pub fn spent(&self) -> (u64, Tick) {
         (self.spent, self.at)
@@ -104,8 +104,8 @@ impl Bucket {
     }
 }
 
-/// When `units` that are missing at `from` have flowed back, rounded up to a whole tick.
-fn flown(from: Tick, units: u64, quota: BucketQuota) -> Tick {
+/// When `units` that are spent at `from` are refilled, rounded up to a whole tick.
+fn refilled_at(from: Tick, units: u64, quota: BucketQuota) -> Tick {
     Tick(from.0.saturating_add(units.div_ceil(u64::from(quota.rate.max(1)))))
 }
 
@@ -115,10 +115,9 @@ mod tests {
 
     use super::*;
 
-    /// The dumbest correct version: tokens as a fraction with the rate as its denominator, and
-    /// one tick of the clock at a time is never skipped in thought, only in arithmetic.
+    /// The simplest correct version: the available tokens, in millionths, since the last admission.
     struct Model {
-        /// Tokens in millionths, as a wide integer that nothing can overflow.
+        /// Available at `at`, in an integer wide enough never to overflow.
         tokens: u128,
         at: u64,
     }

@@ -1,7 +1,7 @@
 //! Writes the program's own log: one JSON object a line, on standard error.
 //!
-//! Libraries speak through the `log` crate; the program itself says [`event`]s, whose fields are
-//! named. Not here: the access log, which has its own file and its own shape.
+//! Libraries log through the `log` crate; the program itself calls [`event`], with named fields.
+//! Not here: lines of JSON on standard output, such as the access log (`json_lines`).
 
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
@@ -13,20 +13,20 @@ use crate::log::outlet::Outlet;
 use crate::log::visible;
 use crate::time::Clock;
 
-/// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
-/// for each handshake of a client that sends an address as a server name.
+/// Libraries that are not logged: Pingora logs whole heads, tokens included, and rustls a line for
+/// each handshake whose client sends an address as the server name.
 const SILENT: [&str; 2] = ["pingora", "rustls"];
 
 static LOG: OnceLock<JsonLines> = OnceLock::new();
 
-/// Installs the log for the whole process. A second call changes the level alone.
+/// Installs the log for the whole process. A second call only changes the level.
 pub fn install(clock: Clock, level: LevelFilter) {
-    // An error means that the libraries speak to this log already.
+    // An error means that a logger is installed already.
     let _ = log::set_logger(LOG.get_or_init(|| JsonLines::begin(clock)));
     log::set_max_level(level);
 }
 
-/// Says that something happened, with named fields.
+/// Logs an event, with named fields.
 pub fn event(level: Level, message: &str, fields: &[(&str, Value)]) {
     if let Some(log) = LOG.get().filter(|_| level <= log::max_level()) {
         log.write(&log.line(level, message, fields));
@@ -36,7 +36,7 @@ pub fn event(level: Level, message: &str, fields: &[(&str, Value)]) {
 #[derive(Debug)]
 struct JsonLines {
     clock: Clock,
-    /// Where there is a thread that writes.
+    /// `None` if the writing thread could not be started.
     outlet: Option<Arc<Outlet>>,
 }
 
@@ -52,7 +52,7 @@ impl JsonLines {
                 writer.write_some(&mut io::stderr(), &dropped);
             }
         });
-        // Without one, the caller writes.
+        // Without a thread, the caller writes.
         Self { clock, outlet: thread.is_ok().then_some(outlet) }
     }
 
@@ -79,7 +79,7 @@ impl JsonLines {
 
 impl Log for JsonLines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What matters of these we say ourselves.
+        // The program logs what matters of these itself.
         let is_silent = SILENT.iter().any(|library| metadata.target().starts_with(library));
         !is_silent && metadata.level() <= log::max_level()
     }

@@ -1,9 +1,9 @@
-//! Lines of JSON for those who watch: written member by member, and out by a thread of its own.
+//! Lines of JSON for monitoring: built member by member, and written by a separate thread.
 //!
-//! A line is added to a buffer. No caller waits for a reader that does not read: what does not fit
-//! is dropped and counted.
+//! A line is added to a buffer. No caller waits for the program that reads the lines: those that do
+//! not fit are dropped and counted.
 //!
-//! Not here: what stands in a line, and what must not.
+//! Not here: which members a line has, and which it must not have.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -15,19 +15,19 @@ use prometheus::IntCounter;
 
 use crate::log::visible;
 
-/// What waits to be written, at most: a second of a busy edge's lines.
+/// Bytes that may wait to be written: a second of a busy gateway's lines.
 const BUFFER_MAX: usize = 16 << 20;
 
-/// The longest that a line waits for others to be written with it.
+/// The longest that a line waits to be written together with later ones.
 const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
-/// What a pipe takes in one piece, however many write to it (`PIPE_BUF` of Linux).
+/// Bytes that a pipe keeps together, however many processes write to it (`PIPE_BUF` on Linux).
 const PIECE_MAX: usize = 4_096;
 
-/// Lines on their way out, shared by those who add them and the one who writes them.
+/// Lines to be written, shared by the threads that add them and the one that writes them.
 #[derive(Debug)]
 pub struct LineLog {
-    /// Lines that found no room, for they are not read.
+    /// Lines dropped because the buffer was full.
     dropped: IntCounter,
     buffer: Mutex<Buffer>,
     wake: Condvar,
@@ -38,19 +38,19 @@ struct Buffer {
     bytes: Vec<u8>,
     closed: bool,
     written: bool,
-    /// Whether another process writes to the same place.
+    /// Whether another process writes to the same output.
     shared: bool,
 }
 
 impl LineLog {
-    /// One that counts what it drops.
+    /// A log that counts the lines it drops.
     #[must_use]
     pub fn new(dropped: &IntCounter) -> Arc<Self> {
         let (buffer, wake) = (Mutex::default(), Condvar::new());
         Arc::new(Self { dropped: dropped.clone(), buffer, wake })
     }
 
-    /// Adds a line, with its end.
+    /// Adds a line that ends in a newline.
     pub fn add(&self, line: &[u8]) {
         let mut buffer = self.lock();
         if buffer.bytes.len() + line.len() > BUFFER_MAX {
@@ -63,12 +63,12 @@ impl LineLog {
         }
     }
 
-    /// Starts a thread of this name that writes lines to standard output. It is not joined: where
-    /// that is not read it waits for ever, and the program does not.
+    /// Starts a thread of this name that writes lines to standard output. It is not joined: if
+    /// standard output is not read the thread blocks forever, and the program must still end.
     ///
     /// # Errors
     ///
-    /// Where the system has no thread for us.
+    /// If the thread cannot be started.
     pub fn write_to_stdout(self: &Arc<Self>, thread: &str) -> io::Result<()> {
         let lines = Arc::clone(self);
         let thread = thread::Builder::new().name(thread.to_owned());
@@ -83,7 +83,7 @@ impl LineLog {
                 buffer = self.wake.wait(buffer).unwrap_or_else(PoisonError::into_inner);
             }
             if !buffer.closed {
-                // Let a few lines gather; the wait ends early when the log is closed.
+                // Wait for more lines; closing the log ends the wait.
                 let gathering = self.wake.wait_timeout(buffer, FLUSH_EVERY);
                 buffer = gathering.unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -103,18 +103,18 @@ impl LineLog {
         }
     }
 
-    /// Says whether another process writes to the same place: then lines go out in pieces that
-    /// a pipe takes whole, so that none begins in the middle of another's.
+    /// Sets whether another process writes to the same output: then lines are written in pieces
+    /// that a pipe keeps together, so that no line starts in the middle of another process's.
     pub fn share(&self, shared: bool) {
         self.lock().shared = shared;
     }
 
-    /// Lets [`LineLog::write_out`] end, and waits until everything is written, or for `grace`.
+    /// Ends [`LineLog::write_out`], and waits at most `grace` until everything is written.
     pub fn close(&self, grace: Duration) {
         self.lock().closed = true;
         self.wake.notify_all();
         let waiting = |buffer: &mut Buffer| !buffer.written;
-        // Whether time was up or all was written, there is nothing more to do.
+        // Written or timed out, nothing remains to be done.
         drop(self.wake.wait_timeout_while(self.lock(), grace, waiting));
     }
 
@@ -123,7 +123,7 @@ impl LineLog {
     }
 }
 
-/// Whole lines, as many as fit into `size` bytes at a time; a longer one goes alone.
+/// Pieces of whole lines, each of at most `size` bytes; a longer line is a piece of its own.
 fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -137,7 +137,7 @@ fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A JSON object that is written member by member: a line is made for every request, and a tree
-/// of values would cost more than all else that is done for it (docs/performance.md).
+/// of values would cost more than all other work on it (docs/performance.md).
 #[derive(Debug)]
 pub struct Line {
     bytes: Vec<u8>,
@@ -152,7 +152,7 @@ impl Line {
         Self { bytes }
     }
 
-    /// Begins a member. Names are ours, and need no escapes.
+    /// Writes a member's name. Names are constants and need no escapes.
     fn name(&mut self, name: &str) {
         if !self.bytes.ends_with(b"{") {
             self.bytes.push(b',');
@@ -162,7 +162,7 @@ impl Line {
         self.bytes.extend_from_slice(b"\":");
     }
 
-    /// A member that is text from anywhere.
+    /// A text member; the text may have any characters.
     pub fn text(&mut self, name: &str, text: &str) {
         self.name(name);
         let plain = |byte: u8| matches!(byte, b' '..0x7f) && byte != b'"' && byte != b'\\';
@@ -175,14 +175,14 @@ impl Line {
         }
     }
 
-    /// A member that is text from anywhere, where there is one.
+    /// A text member, if there is a text.
     pub fn some(&mut self, name: &str, text: Option<&str>) {
         if let Some(text) = text {
             self.text(name, text);
         }
     }
 
-    /// A member that shows itself without anything to escape.
+    /// A member whose `Display` output needs no escapes.
     pub fn shown(&mut self, name: &str, shown: impl Display) {
         self.name(name);
         // Writing to memory cannot fail.
@@ -194,14 +194,14 @@ impl Line {
         self.raw(name, itoa::Buffer::new().format(number));
     }
 
-    /// A member with three decimals.
+    /// A number with three decimals.
     pub fn thousandths(&mut self, name: &str, thousandths: u64) {
         self.number(name, thousandths / 1_000);
         // Writing to memory cannot fail.
         let _ = write!(self.bytes, ".{:03}", thousandths % 1_000);
     }
 
-    /// A member that is JSON already.
+    /// A member whose value is JSON already.
     pub fn raw(&mut self, name: &str, json: &str) {
         self.name(name);
         self.bytes.extend_from_slice(json.as_bytes());
@@ -224,7 +224,7 @@ impl Line {
         self.bytes.push(b']');
     }
 
-    /// The line, with its end.
+    /// The whole line, with its newline.
     #[must_use]
     pub fn end(mut self) -> Vec<u8> {
         self.bytes.extend_from_slice(b"}\n");

@@ -1,24 +1,24 @@
-//! Hands lines of the program's own log to a thread that writes them.
+//! Passes lines of the program's own log to a thread that writes them.
 //!
 //! # Invariants
 //!
-//! 1. While a reader takes lines, a line is out before its caller goes on: the last one, too.
-//! 2. Without a reader one caller waits for [`PATIENCE`] and later ones do not wait at all: a pipe
-//!    that is full would hold up whatever the program is at, a stop among it.
-//! 3. Each line is written by itself: a pipe takes it whole.
-//! 4. What waits takes bounded memory. How many lines found no room is said once there is some.
+//! 1. While standard error is read, a line is written before its caller continues, also the last.
+//! 2. If it is not read, one caller waits for [`CALLER_WAIT`] and later ones do not wait: a full
+//!    pipe must not block the program, nor its stop.
+//! 3. Each line is one write, which a pipe keeps together.
+//! 4. Waiting lines take bounded memory. The number of dropped ones is logged once there is room.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a caller waits for a line to be out: a reader that is alive is done long before.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a caller waits for its line to be written: an active reader needs far less.
+const CALLER_WAIT: Duration = Duration::from_millis(100);
 
-/// What waits to be written, at most, in bytes: some thousands of lines.
+/// Bytes that may wait to be written: some thousands of lines.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Lines on their way out.
+/// Lines that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
     state: Mutex<State>,
@@ -28,12 +28,12 @@ pub(crate) struct Outlet {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// How many lines were pushed, and how many of them are out.
+    /// How many lines were pushed, and how many of them are written.
     pushed: u64,
     out: u64,
-    /// Whether a caller waited in vain, and nothing has gone out since.
+    /// Whether a caller timed out, and nothing has been written since.
     stuck: bool,
-    /// Lines that found no room.
+    /// Lines dropped for lack of room.
     dropped: u64,
 }
 
@@ -42,7 +42,7 @@ impl Outlet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a line written, with its end.
+    /// Queues a line that ends in a newline, and waits until it is written (invariants 1 and 2).
     pub(crate) fn write_line(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.waiting.len() + line.len() > WAITING_MAX {
@@ -55,7 +55,7 @@ impl Outlet {
             return;
         }
         let waits = |state: &mut State| state.out < own && !state.stuck;
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
+        let waited = self.changed.wait_timeout_while(state, CALLER_WAIT, waits);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             state.stuck = true;
@@ -63,15 +63,15 @@ impl Outlet {
         }
     }
 
-    /// Writes one piece of what waits, once something does; `dropped` makes the line that
-    /// reports those without room.
+    /// Waits until lines are queued, then writes them; `dropped` makes the line that reports the
+    /// number of dropped ones.
     pub(crate) fn write_some(&self, to: &mut impl Write, dropped: impl FnOnce(u64) -> Vec<u8>) {
         let some = self.changed.wait_while(self.lock(), |state| state.waiting.is_empty());
         let mut state = some.unwrap_or_else(PoisonError::into_inner);
         let (bytes, pushed) = (std::mem::take(&mut state.waiting), state.pushed);
         drop(state);
-        // One at a time: what others write to the same pipe meanwhile, a program that takes our
-        // place for one, comes between lines and not into them.
+        // One at a time: lines that another process, such as a successor, writes to the same pipe
+        // then come between our lines and not into them.
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             // Standard error is closed: there is nowhere to report that.
             let _ = to.write_all(line);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(String::from_utf8(out.into_inner().unwrap()).unwrap(), all);
     }
 
-    /// Keeps what it is told to write apart.
+    /// Keeps each write apart.
     #[derive(Default)]
     struct Pieces(Vec<String>);
 
@@ -151,7 +151,7 @@ mod tests {
     fn no_caller_waits_for_a_blocked_reader_and_dropped_lines_are_reported() {
         let outlet = Outlet::default();
         let line = [b"a".repeat(1_023), b"\n".to_vec()].concat();
-        // Each of them waiting would take seven minutes.
+        // If each of them waited, this would take seven minutes.
         for _ in 0..4_096 {
             outlet.write_line(&line);
         }

@@ -1,10 +1,10 @@
-//! Writes JSON in which no character acts on the terminal or the program that shows it.
+//! Writes JSON without characters that a terminal, or a program that shows a log, would act on.
 //!
-//! JSON escapes U+0000 to U+001F alone. A log line shows what clients send: C1 controls steer
-//! terminals as ESC does, U+2028 ends a line for some readers, and directional characters show
-//! text in another order than it has.
+//! JSON requires escapes for U+0000 to U+001F only. A log line contains what clients send: C1
+//! control characters act on terminals as ESC does, U+2028 ends a line for some readers, and
+//! directional characters change the order in which text is shown.
 //!
-//! Invariant: what is written is the same JSON value, and has no character of [`is_unsafe`].
+//! Invariant: the output is the same JSON value, and has no character of [`is_unsafe`].
 //!
 //! Not here: which members a line has (`json_lines`, `events`).
 
@@ -16,7 +16,7 @@ use serde_json::ser::Formatter;
 
 /// Appends `value` as JSON.
 pub fn write<T: Serialize + ?Sized>(to: &mut Vec<u8>, value: &T) {
-    // Writing to memory fails only for what is no JSON, and all that is logged is.
+    // Writing to memory fails only for a value that is not JSON, and none is logged.
     let _ = value.serialize(&mut Serializer::with_formatter(to, Visible));
 }
 

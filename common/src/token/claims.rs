@@ -1,6 +1,6 @@
-//! The claims of a token, about itself and its bearer (RFC 7519; RFC 7662 says it alike).
+//! The claims of a token (RFC 7519), which token introspection returns in the same form (RFC 7662).
 //!
-//! Not here: which of them a token must have (`token`), whom they let in (the gateway).
+//! Not here: which of them a token must have (`token`), what they permit (the gateway).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::json;
 use crate::time::{UnixTime, micros};
 use crate::token::Flaw;
 
-/// Names that one claim may hold: a token of 8 KiB has room for more only where they are short.
+/// The most names read from one claim: a token of 8 KiB has room for more only if they are short.
 pub const NAMES_MAX: usize = 256;
 
 /// A token's claims.
@@ -19,39 +19,39 @@ pub const NAMES_MAX: usize = 256;
 pub struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// Reads them; nothing where they are no object, or say something twice.
+    /// Parses claims; `None` if they are not an object, or have a duplicate member.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         json::object(bytes).ok().map(Self)
     }
 
-    /// Whether a claim is there and `true`.
+    /// Whether a claim is present and `true`.
     #[must_use]
     pub fn is_true(&self, claim: &str) -> bool {
         self.0.get(claim) == Some(&Value::Bool(true))
     }
 
-    /// Whether a claim is there and says yes or no.
+    /// Whether a claim is present and `true` or `false`.
     #[must_use]
     pub fn has_flag(&self, claim: &str) -> bool {
         self.0.get(claim).is_some_and(Value::is_boolean)
     }
 
-    /// Checks who issued it.
+    /// Checks the issuer.
     ///
     /// # Errors
     ///
-    /// Another issuer, or none is named.
+    /// If `iss` is another issuer, or missing.
     pub fn check_issuer(&self, issuer: &str) -> Result<(), Flaw> {
         let found = self.0.get("iss").and_then(Value::as_str);
         if found == Some(issuer) { Ok(()) } else { Err(Flaw::Issuer) }
     }
 
-    /// Checks whom it is meant for: one of `audience`.
+    /// Checks that the token is meant for one of `audience`.
     ///
     /// # Errors
     ///
-    /// Where it is meant for others only, or does not say.
+    /// If `aud` has none of them, is missing, or is malformed.
     pub fn check_audience(&self, audience: &[String]) -> Result<(), Flaw> {
         let is_meant =
             |name: &Value| name.as_str().is_some_and(|name| audience.iter().any(|a| a == name));
@@ -63,34 +63,34 @@ impl Claims {
         if meant { Ok(()) } else { Err(Flaw::Audience) }
     }
 
-    /// Checks that it holds now, and says until when, leeway included; nothing where it does not
-    /// say.
+    /// Checks that the token is valid now, and returns when it expires, leeway included; `None`
+    /// without `exp`.
     ///
     /// # Errors
     ///
-    /// Where it does not hold, or one of its times is none.
+    /// If it is not valid, or one of its times is malformed.
     pub fn check_time(&self, now: UnixTime, leeway: Duration) -> Result<Option<UnixTime>, Flaw> {
         let expires = self.check_end(now, leeway)?;
         self.check_start(now, leeway)?;
         Ok(expires)
     }
 
-    /// Checks that it is not over, and says when it will be, leeway included; nothing where it
-    /// does not say.
+    /// Checks that the token has not expired, and returns when it does, leeway included; `None`
+    /// without `exp`.
     ///
     /// # Errors
     ///
-    /// Where it is over, or its end is no time.
+    /// If it has expired, or `exp` is malformed.
     pub fn check_end(&self, now: UnixTime, leeway: Duration) -> Result<Option<UnixTime>, Flaw> {
         let expires = self.date("exp", false)?.map(|expires| expires.plus(leeway));
         if expires.is_some_and(|expires| now >= expires) { Err(Flaw::Expired) } else { Ok(expires) }
     }
 
-    /// Checks that it has begun to hold, by a clock that may be behind by `leeway`.
+    /// Checks `nbf` and `iat` by a clock that may be behind by `leeway`.
     ///
     /// # Errors
     ///
-    /// Where it has not, or one of its times is none.
+    /// If one of them is later, or malformed.
     pub fn check_start(&self, now: UnixTime, leeway: Duration) -> Result<(), Flaw> {
         let latest = now.plus(leeway);
         for claim in ["nbf", "iat"] {
@@ -101,22 +101,22 @@ impl Claims {
         Ok(())
     }
 
-    /// A NumericDate: seconds since 1970, with a fraction that is rounded against the token.
+    /// A NumericDate: seconds since 1970; a fraction is rounded against the token.
     fn date(&self, claim: &str, up: bool) -> Result<Option<UnixTime>, Flaw> {
         let Some(value) = self.0.get(claim) else { return Ok(None) };
         if let Some(seconds) = value.as_u64() {
             return Ok(Some(UnixTime(micros(Duration::from_secs(seconds)))));
         }
         let exact = value.as_f64().ok_or(Flaw::Malformed)? * 1e6;
-        // What does not fit is the end of time, and what lies before 1970 its beginning.
+        // The cast saturates: a date beyond the range is its end, one before 1970 its start.
         Ok(Some(UnixTime(if up { exact.ceil() } else { exact.floor() } as u64)))
     }
 
-    /// The identifiers that a claim holds: one, or a list of them. Nothing where the claim is not
-    /// there; an empty list where it is, and holds none, as `null`, `""` and `[]` do.
+    /// The identifiers in a claim: one, or a list of them. `None` if the claim is missing; an empty
+    /// list if it is present without an identifier, as `null`, `""` and `[]` are.
     ///
-    /// `path` is the whole name of a claim, or else leads into objects by its dots. Where it ends
-    /// early in something that is no object, the claim is there and holds none.
+    /// `path` is the whole name of a claim, or else leads into objects by its dots. If it ends
+    /// early, at something that is not an object, the claim is present without an identifier.
     #[must_use]
     pub fn names(&self, path: &str) -> Option<Vec<Box<str>>> {
         let name = |value: &Value| value.as_str().filter(|name| is_identifier(name)).map(Box::from);
@@ -146,7 +146,7 @@ impl Claims {
 mod tests {
     use super::*;
 
-    /// What the claim at `path` holds; "nothing" where it is not there.
+    /// Compares the names in the claim at `path`; "nothing" if it is missing.
     #[track_caller]
     fn check(claims: &str, path: &str, expected: &str) {
         let claims = Claims::read(claims.as_bytes()).unwrap();

@@ -1,6 +1,6 @@
-//! Takes a signed token in compact form apart (RFC 7515).
+//! Parses a signed token in compact form (RFC 7515).
 //!
-//! Not here: whether the signature holds (`keys`), what the payload says (`claims`).
+//! Not here: the check of the signature (`keys`), the claims in the payload (`claims`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,25 +9,25 @@ use serde_json::Value;
 use crate::json;
 use crate::token::{Algorithm, Flaw, TOKEN_BYTES_MAX};
 
-/// What `typ` may be where it is there: a token of another type is meant for something else.
+/// The accepted values of `typ`, if there is one: other types of token have other purposes.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
 
-/// A token's parts. Nothing in it is to be believed before the signature holds.
+/// A token's parts, untrusted until the signature is verified.
 pub(super) struct Jws<'t> {
-    /// How it says that it is signed.
+    /// The algorithm that its header names.
     pub(super) algorithm: Algorithm,
-    /// Which key it says that it is signed with.
+    /// The key that its header names.
     pub(super) key_id: Option<String>,
-    /// What is signed.
+    /// The signed bytes.
     pub(super) signed: &'t [u8],
-    /// What it says.
+    /// Its payload, decoded.
     pub(super) payload: Vec<u8>,
-    /// Its signature.
+    /// Its signature, decoded.
     pub(super) signature: Vec<u8>,
 }
 
 impl<'t> Jws<'t> {
-    /// Takes a token apart.
+    /// Parses a token.
     pub(super) fn read(token: &'t str) -> Result<Self, Flaw> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Flaw::Malformed);
@@ -54,7 +54,7 @@ impl<'t> Jws<'t> {
     }
 }
 
-/// What base64url without padding stands for, where it is the only spelling of it.
+/// Decodes base64url without padding; refuses any spelling but the canonical one.
 fn decoded(part: &str) -> Result<Vec<u8>, Flaw> {
     URL_SAFE_NO_PAD.decode(part).map_err(|_| Flaw::Malformed)
 }

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. A key says by what it is how it is used; neither a token nor the key's own `alg` can make it
-//!    something else.
-//! 2. What a token costs does not grow with the number of keys.
+//! 1. A key's type alone decides its algorithm; neither a token nor the key's own `alg` can change
+//!    it.
+//! 2. The signatures checked for one token do not grow with the number of keys.
 //!
-//! A key that is not for us (another type or use, too small, with a secret in it) is passed over,
-//! as RFC 7517 wants it; a set that cannot be read is an error.
+//! A key that cannot be used here (another type or use, too small, with a secret in it) is ignored,
+//! as RFC 7517 recommends; a set that cannot be read is an error.
 //!
 //! # Not here
 //!
@@ -25,13 +25,13 @@ use crate::json;
 use crate::token::jws::Jws;
 use crate::token::{Algorithm, Flaw};
 
-/// Who rotates keys has two or three.
+/// The most keys in a set: issuers that rotate keys have two or three.
 pub const KEYS_MAX: usize = 100;
 
-/// Keys that are tried for one token: two of one name while keys change, and some to spare.
+/// The most keys tried for one token: two with one `kid` during a rotation, and some to spare.
 const TRIES_MAX: usize = 4;
 
-/// The bits of a key that RS256 is safe with, and that costs no more to verify than we can give.
+/// The size of RSA keys in bits: smaller ones are not safe, larger ones cost too much to verify.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 /// RSA exponents are 3, 17 or 65537; larger ones only cost time.
@@ -67,13 +67,13 @@ enum Public {
 /// Why a set of keys cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// It is not what RFC 7517 says.
+    /// It is not a JWK set (RFC 7517).
     #[error("the answer is no JSON object with a list of `keys`, or a member in it stands twice")]
     Malformed,
-    /// It has more keys than anybody signs with.
+    /// It has more than [`KEYS_MAX`] keys.
     #[error("more than {KEYS_MAX} keys")]
     TooMany,
-    /// None of its keys is one that tokens are verified with.
+    /// None of its keys can verify a token.
     #[error("no key in it is for RS256 (2048 to 8192 bits), ES256 or EdDSA (Ed25519)")]
     Empty,
 }
@@ -83,7 +83,7 @@ impl KeySet {
     ///
     /// # Errors
     ///
-    /// Where there is no key in it that tokens could be verified with.
+    /// If it is malformed or too large, or has no key that can verify a token.
     pub fn read(bytes: &[u8]) -> Result<Self, Unusable> {
         let set = json::object(bytes).map_err(|_| Unusable::Malformed)?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or(Unusable::Malformed)?;
@@ -114,7 +114,7 @@ impl KeySet {
         if tried.any(|key| key.public.made(jws)) {
             return Ok(());
         }
-        // Without a name it may be a key that is newer than what we have.
+        // With no `kid`, or an unknown one, a newer key than ours may have signed it.
         if jws.key_id.is_none() || !self.keys.iter().any(|key| named(&key)) {
             return Err(Flaw::UnknownKey);
         }
@@ -149,7 +149,7 @@ impl Public {
     }
 }
 
-/// A key of the set, where it is one for us.
+/// A key of the set, if it can be used here.
 fn key(key: &Map<String, Value>) -> Option<Key> {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let is = |name: &str, value: &str| !key.contains_key(name) || text(name) == Some(value);
@@ -184,7 +184,7 @@ fn key(key: &Map<String, Value>) -> Option<Key> {
 }
 
 fn rsa(n: &[u8], e: &[u8]) -> Option<Public> {
-    // Some issuers write a sign octet, which RFC 7518 does not have.
+    // Some issuers write a leading zero byte, which RFC 7518 does not allow.
     let bare = |bytes: &[u8]| -> Vec<u8> {
         bytes.iter().skip_while(|byte| **byte == 0).copied().collect()
     };

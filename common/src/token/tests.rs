@@ -1,5 +1,5 @@
-//! Holds tokens against the published vectors (`vectors.json`) and against the known attacks
-//! (RFC 8725), signed with the vectors' own keys.
+//! Verifies tokens of the published vectors (`vectors.json`), and of the known attacks (RFC 8725)
+//! signed with the vectors' own keys.
 
 mod published;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::token::*;
 
-/// When every test takes place, in Unix seconds.
+/// The time of every test, in Unix seconds.
 const NOW: u64 = 1_800_000_000;
 
 fn vectors() -> Value {
@@ -46,7 +46,7 @@ fn set(keys: &[Value]) -> KeySet {
     KeySet::read(json!({ "keys": keys }).to_string().as_bytes()).unwrap()
 }
 
-/// The keys of all vectors, named for them.
+/// The keys of all vectors, each with its vector's name as `kid`.
 fn keys() -> KeySet {
     set(&["rs256", "es256", "eddsa"].map(|name| public(name, json!({ "kid": name }))))
 }
@@ -89,7 +89,7 @@ fn token(vector: &str, header: &str, payload: &str) -> String {
     format!("{signed}.{signature}")
 }
 
-/// A token that holds but for what is changed in its header and its claims; null takes away.
+/// A valid token but for changes to its header and its claims; null removes a member.
 fn changed(header: Value, claims: Value) -> String {
     let apply = |mut to: Value, changes: Value| {
         let members = to.as_object_mut().unwrap();
@@ -180,7 +180,7 @@ fn an_algorithm_is_the_keys_and_never_the_tokens() {
     for alg in [json!(1), json!(["EdDSA"]), json!({}), Value::Null] {
         check(&changed(json!({ "alg": alg }), json!({})), Some(Flaw::Malformed));
     }
-    // The name of a key, and the algorithm of another.
+    // The `kid` of one key, and the algorithm of another.
     for alg in ["RS256", "ES256"] {
         check(&changed(json!({ "alg": alg }), json!({})), Some(Flaw::Algorithm));
     }
@@ -281,7 +281,7 @@ fn what_has_two_readings_has_none() {
 
 #[test]
 fn bits_that_base64_leaves_over_are_nought() {
-    // 64 bytes leave four bits over in the last character, and one spelling only is taken.
+    // 64 bytes leave four bits over in the last character, which must be zero.
     let whole = changed(json!({}), json!({}));
     let last = whole.chars().last().unwrap();
     let alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

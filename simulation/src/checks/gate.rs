@@ -1,4 +1,4 @@
-//! Judges each attempt as its receiver sees it start, and foretells what must follow from its end.
+//! Checks each attempt as its receiver sees it start, and predicts what must follow from its end.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::model::slots::InFlightSlots;
 use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
 
 impl Model {
-    /// An attempt has reached the network. Says which it is.
+    /// Checks an attempt that has reached the network, and returns its delivery.
     pub(crate) fn started(
         &mut self,
         request: &AttemptRequest,
@@ -57,7 +57,7 @@ impl Model {
         id
     }
 
-    /// Which delivery this is: its event's name and its signature say so.
+    /// Finds an attempt's delivery by its event's identifier and its signature.
     fn whose(&self, request: &AttemptRequest, url: usize, now: Moment) -> DeliveryId {
         let text = |name: &str| {
             request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -89,7 +89,7 @@ impl Model {
         violated("kept", format!("`{name}` at url {url} is no event of any webhook there"))
     }
 
-    /// Never more than so many starts within any window.
+    /// Checks that no window has more starts than the pace allows.
     fn paced(&mut self, url: usize, heard: bool, now: Tick) {
         let window = self.settings.egress.window;
         let most = self.decided_by().map(|settings| settings.egress.requests).max().unwrap();
@@ -101,7 +101,7 @@ impl Model {
         self.judge(judged);
     }
 
-    /// What an outsider can say of a start: which it is, and that it may come now.
+    /// Checks what an outsider can check of a start: its body, and that it may come now.
     fn promised(&mut self, id: DeliveryId, request: &AttemptRequest, heard: bool, now: Tick) {
         let delivery = &self.deliveries[&id];
         let pair = delivery.pair();
@@ -116,8 +116,8 @@ impl Model {
         }
     }
 
-    /// How an attempt ended, as its endpoint knows it. After a failure the next one waits for a
-    /// delay, but for one that may be decided otherwise: `loose`.
+    /// Reports how an attempt ended, as its endpoint saw it. After a failure the next one waits for
+    /// a delay, unless it may be decided otherwise (`loose`).
     fn promises_end(&mut self, id: DeliveryId, outcome: &Outcome, loose: bool, at: Tick) {
         let first_delay = |settings: &Settings| match settings.retry.mode {
             Mode::Delay if !loose => micros(settings.retry.delays[0]),
@@ -127,7 +127,7 @@ impl Model {
         let (ending, cause) = match outcome {
             Outcome::Delivered { .. } => (Ending::Taken, None),
             Outcome::Internal(Fault::Resources | Fault::Resolver) => return,
-            // It is sent again at once, on any connection where it is read from disk for that.
+            // It is sent again at once; on any connection, if it is read from disk for that.
             Outcome::Internal(Fault::StaleConnection) => (Ending::Closed { delay: 0 }, None),
             Outcome::Internal(_) => (Ending::Failed { delay }, Some(Cause::Frozen)),
             Outcome::Failed(_) => (Ending::Failed { delay }, None),
@@ -146,7 +146,7 @@ impl Model {
         }
     }
 
-    /// Of a webhook that was reactivated, one alone until it is taken; then all in order.
+    /// Checks a reactivated webhook: a probe alone until it is delivered, then all in order.
     fn probed(&mut self, id: DeliveryId, now: Moment) {
         let delivery = &self.deliveries[&id];
         let (key, hook_id) = ((delivery.created_at, id), delivery.hook);
@@ -157,7 +157,7 @@ impl Model {
         let (mut busy, mut oldest) = (0, true);
         for other in others.take_while(|_| probes) {
             busy += usize::from(other.flight.is_some());
-            // Of one that came just now the worker may hear later.
+            // The worker may learn later of one that was stored at this moment.
             let unheard = other.put_off > Tick(0) || other.came == now.tick;
             oldest &= (other.due, other.id) > (delivery.due, id) || unheard;
         }
@@ -182,7 +182,7 @@ impl Model {
         self.deliveries.get_mut(&id).unwrap().drained = hook.drains_since;
     }
 
-    /// Deliveries of a webhook that wait or are under way.
+    /// Deliveries of a webhook that wait or are in flight.
     pub(crate) fn waiting(&self, hook: WebhookId) -> impl Iterator<Item = &Delivery> {
         let range = (hook, DeliveryId(0))..=(hook, DeliveryId(i64::MAX));
         let all = self.open.range(range).map(|(_, id)| &self.deliveries[id]);
@@ -198,14 +198,14 @@ impl Model {
         if self.decided_by().all(over) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
-        // Ends of one moment may be heard of in any order.
+        // The worker may learn of the ends of one moment in any order.
         let InFlightSlots { most, used, .. } = self.places[url];
         if here > most.saturating_mul(2) && self.turns.knows(used) {
             violated("caps", format!("{here} under way at url {url}, which has {most} places"));
         }
     }
 
-    /// An attempt has ended. Where it was ours to blame, nothing follows.
+    /// Records the end of an attempt. After a fault of ours, nothing follows.
     pub(crate) fn ended(
         &mut self,
         id: DeliveryId,
@@ -249,13 +249,13 @@ impl Model {
         flight.ended = Some(landed);
         let url = flight.url;
         if hook.deleted {
-            // Nothing is written of it any more.
+            // Nothing more is written of it.
             self.freed(url, outcome, at.tick.since(started.tick), at.tick);
             self.drop_gone(id);
         }
     }
 
-    /// Whether what follows from the end of an attempt cannot be foretold.
+    /// Whether what follows from the end of an attempt cannot be predicted.
     fn is_loose(&self, id: DeliveryId, at: Moment) -> bool {
         let delivery = &self.deliveries[&id];
         let hook = &self.hooks[&delivery.hook];
@@ -268,7 +268,7 @@ impl Model {
             || self.decided_by().any(pauses)
     }
 
-    /// The process was stopped for a while: of a fault just before it may have heard only now.
+    /// Records that the process stood still: it may have learned of an earlier fault only now.
     pub(crate) fn stood_still(&mut self, since: Moment, now: Moment) {
         self.stood = Some((since.unix, now.unix));
         let by = now.tick.since(since.tick);
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// An endpoint that is forgotten, a minute after its last start, begins again with a quarter.
+    /// An endpoint that the worker may have evicted starts again with a quarter of the slots.
     pub(crate) fn forgotten(&mut self, url: usize, now: Tick) {
         let quarter = self.quarter();
         let places = &mut self.places[url];
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// The place of an attempt is free again: how many there are depends on how it ended, and on
+    /// Releases an attempt's slot. How many slots there then are depends on how it ended, and on
     /// how long it took.
     pub(crate) fn freed(&mut self, url: usize, outcome: &Outcome, took: Duration, now: Tick) {
         self.forgotten(url, now);
@@ -299,7 +299,7 @@ impl Model {
         let (most, slow) = (egress.in_flight_per_endpoint(), took > egress.deadline / 4);
         let places = &mut self.places[url];
         if let Outcome::Internal(Fault::Resolver) = outcome {
-            // It says nothing of the receiver, which is left alone for a while.
+            // It is not about the receiver. Its attempts back off for a while.
             if now >= places.backs_off_until {
                 let wait = [1, 2, 4, 8, 16, 32, 60][places.backoffs.min(6)];
                 places.backed_off_at = now;
@@ -327,7 +327,7 @@ struct End<'a> {
     at: Moment,
 }
 
-/// What must follow from an attempt: the contract's schedule, written down once more.
+/// What must follow from an attempt: the contract's schedule, implemented a second time.
 fn follows(settings: &Settings, delivery: &Delivery, hook: &Hook, end: &End<'_>) -> Landed {
     let End { started, outcome, retry_after, at } = *end;
     let landed = |state, due| Landed { at, outcome: outcome.clone(), state, due };

@@ -1,4 +1,4 @@
-//! Judges a moment at which all is idle: what could start must have started.
+//! Checks a moment at which everything is idle: what could start must have started.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weir_dispatcher::domain::id::DeliveryId;
 use crate::model::{Delivery, Hook, Model, violated};
 
 impl Model {
-    /// Nothing is left to do now: is that so? For a process that is up and has a store that works.
+    /// Checks that nothing is left to do. For a process that runs, with a store that works.
     pub(crate) fn at_rest(&mut self, now: Moment) {
         self.settle_changes();
         self.before = None;
@@ -43,7 +43,7 @@ impl Model {
                 && one.put_off <= now.tick
                 && one.due <= now.unix
                 && one.due_tick <= now.tick
-                // What waited when the clock was set may wait for longer.
+                // A delivery that waited when the clock was set may wait for longer.
                 && (!self.clock_set || (one.attempts == 0 && one.due_tick > self.set_at))
         };
         let mut could = self.waiting(hook.id);
@@ -64,24 +64,24 @@ impl Model {
         }
     }
 
-    /// Why nothing keeps a webhook's next attempt from starting; `None` where something does.
+    /// Why a webhook's next attempt could start; `None` if something prevents it.
     fn may_start(&self, hook: &Hook, now: Moment) -> Option<String> {
         let url = hook.url;
         let egress = &self.settings.egress;
         let started = self.starts[url].within(now.tick.0, micros(egress.window));
-        // What is counted late counts for longer.
+        // Starts that are counted late count for longer.
         let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
-        // Of places, and of what bodies may take in memory.
+        // The limits of slots, and of the bytes of bodies in memory.
         let (most, bytes_most) = (egress.in_flight_max, (self.memory / 2).max(1));
         let bytes = self.bytes_in_flight();
         let nearly_full = all >= most - most / 4 || bytes >= bytes_most - bytes_most / 4;
         let room = if nearly_full { 1 } else { self.places[url].room };
-        // Those that are not known to answer at once share half of the places at the least.
+        // Endpoints that are not known to answer promptly share at least half of the slots.
         let scarce = all >= most.div_ceil(2) || bytes >= bytes_most.div_ceil(2);
         let shared = !self.places[url].answers && scarce;
-        // Beside others of its webhook a workspace has few while others have any.
+        // Beside another attempt of its webhook, an attempt needs room in its workspace's share.
         let busy = self.waiting(hook.id).any(|one| one.flight.is_some());
         let held = started + unseen >= egress.requests as usize
             || now.tick < self.slow_until
@@ -104,7 +104,7 @@ impl Model {
         let alive = self.hooks.values_mut().filter(|hook| !hook.deleted);
         for hook in alive.filter(|hook| hook.paused_at.is_none() && !hook.record.vague) {
             let range = (hook.id, DeliveryId(0))..=(hook.id, DeliveryId(i64::MAX));
-            // A webhook that has no work hears of another patience when it has some again.
+            // A webhook without work gets another `pause_after` once it has work again.
             if self.counts.reloads > 0 && self.open.range(range).next().is_none() {
                 continue;
             }
@@ -117,9 +117,9 @@ impl Model {
         }
     }
 
-    /// A process has ended in order: nothing may be under way.
+    /// Checks, after a shutdown, that no attempt was in flight.
     pub(crate) fn stopped(&self) {
-        // Of what is said of a deleted webhook nothing is written.
+        // The end of an attempt of a deleted webhook is not written.
         let deleted = |id: &DeliveryId| {
             let one = &self.deliveries[id];
             let ended = one.flight.as_ref().is_some_and(|flight| flight.ended.is_some());
@@ -130,11 +130,11 @@ impl Model {
         }
     }
 
-    /// Memory grows with the endpoints that have work, not with what waits.
+    /// Checks that memory grows with the endpoints that have work, not with what waits.
     pub(crate) fn small(&self, endpoints: usize, held: usize) {
         let hooks = self.hooks.len();
-        // 32 deliveries a webhook, two places in the heap for an endpoint, and what is not tidied
-        // up.
+        // 32 deliveries per webhook, two heap entries per endpoint, and entries that are not
+        // removed yet.
         let most = 33 * hooks + 2 * endpoints + 66;
         if endpoints > self.urls.len() || held > most {
             violated(

@@ -1,4 +1,4 @@
-//! Compares what the dispatcher has written down with what the world has seen.
+//! Compares what the dispatcher has written to disk with what the model has seen.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FRO
 
 const MAILS: &str = "SELECT key FROM mails WHERE id > ?1 ORDER BY id";
 
-/// The longest that a disk fails, and a moment.
+/// The longest failure of a disk, and a margin.
 const LATE_MAX: Duration = Duration::from_secs(150);
 
 /// An attempt and its delivery, as they are on disk.
@@ -40,7 +40,7 @@ struct Written {
 }
 
 impl Delivery {
-    /// Takes in whether a reactivation found that it had been tried.
+    /// Records whether a reactivation has set its due time back.
     fn was_set_back(&mut self, conn: &Connection, now: Moment) {
         let sql = "SELECT due, step FROM deliveries WHERE id = ?1 AND state = 0";
         let mut query = conn.prepare_cached(sql).unwrap();
@@ -61,7 +61,7 @@ impl Delivery {
 }
 
 impl Written {
-    /// What is written of an attempt is what its receiver saw of it.
+    /// Checks that a written attempt is as its receiver saw it.
     fn is_true(&self, started: Moment, landed: &Landed) {
         let took = landed.at.tick.since(started.tick);
         let same = (self.started_at, self.took) == (started.unix, took);
@@ -85,7 +85,7 @@ fn state(row: &Row<'_>, column: usize) -> DeliveryState {
     DeliveryState::of_code(row.get(column).unwrap()).unwrap()
 }
 
-/// How far the ledger was read.
+/// How far the tables were read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Read {
     attempts: i64,
@@ -93,8 +93,8 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// All that there is now: to be taken before the store writes, since numbers of attempts may
-    /// be used again.
+    /// The present end of the tables. To be called before the store writes, since numbers of
+    /// attempts may be used again.
     pub(crate) fn so_far(conn: &Connection) -> Self {
         let max = |sql| {
             let mut query = conn.prepare_cached(sql).unwrap();
@@ -108,7 +108,7 @@ impl Read {
 }
 
 impl Hook {
-    /// What an attempt at a delivery that may be the probe came to.
+    /// Records the end of an attempt that may be the probe.
     fn was_probed(&mut self, id: DeliveryId, state: DeliveryState) {
         match state {
             _ if self.probe != Some(id) => {}
@@ -131,7 +131,7 @@ impl Hook {
 }
 
 impl Model {
-    /// Looks at what was written since.
+    /// Checks what was written since.
     pub(crate) fn observe(&mut self, conn: &Connection, since: Read, now: Moment) {
         let mut query = conn.prepare_cached(ATTEMPTS).unwrap();
         let rows = query.query_map([since.attempts], |row| {
@@ -166,7 +166,7 @@ impl Model {
         self.adopt_redelivered(conn, now);
     }
 
-    /// An attempt was written down: it must have happened, and what follows must be right.
+    /// Checks a written attempt: it must have happened, and what follows must be right.
     fn written(&mut self, written: &Written, now: Moment) {
         let id = written.delivery;
         self.note(now, || {
@@ -231,13 +231,13 @@ impl Model {
         self.under_way.remove(&id);
         self.freed(url, &written.outcome, written.took, now.tick);
         if written.state == DeliveryState::FailedPermanent {
-            // Whatever changed while it was under way: none is given up before its time.
+            // Even if something changed while it was in flight, none is given up before its time.
             let judged = self.promises.given_up(pair, landed.at.tick.0);
             self.judge(judged.or_else(|early| if is_ping { Ok(()) } else { Err(early) }));
         }
     }
 
-    /// Gives the webhooks that were paused.
+    /// Checks the webhooks, and returns those that were paused.
     fn observe_hooks(&mut self, conn: &Connection, now: Moment) -> Vec<WebhookId> {
         let (mut seen, mut paused) = (0, Vec::new());
         let mut query = conn.prepare_cached(HOOKS).unwrap();
@@ -295,7 +295,7 @@ impl Model {
         }
     }
 
-    /// Gives the keys of the mails that tell of a pause.
+    /// Checks new mails, and returns the keys of those that report a pause.
     fn observe_mails(&mut self, conn: &Connection, since: Read, now: Moment) -> Vec<String> {
         let mut query = conn.prepare_cached(MAILS).unwrap();
         let keys = query.query_map([since.mails], |row| row.get::<_, String>(0)).unwrap();
@@ -316,7 +316,7 @@ impl Model {
             let record = &mut hook.record;
             let policy = &self.settings.health;
             // A store that is slow, or fails, writes later what was decided in time. So does a
-            // process that stood still, of what was due meanwhile.
+            // process that stood still, for what became due meanwhile.
             let recent = |until: UnixTime| now.unix.since(until) < LATE_MAX;
             let stood = self.stood.filter(|(_, until)| recent(*until));
             let from = stood.map_or(now.unix, |(since, _)| since.min(now.unix));
@@ -332,7 +332,7 @@ impl Model {
         pauses
     }
 
-    /// Compares every delivery there is with what must be there.
+    /// Compares every delivery on disk with the model.
     pub(crate) fn audit(&mut self, conn: &Connection, now: Moment) {
         let sql = "SELECT id, webhook, state, due, step, attempts, ended_at FROM deliveries";
         let mut query = conn.prepare_cached(sql).unwrap();

@@ -1,5 +1,5 @@
-//! What the mail server sees: no mail twice, none before its time, and none of nothing; and a mail
-//! is lost only where a process ended, or a disk failed, between its being taken and its outcome.
+//! Checks what the mail server sees: no mail twice, none before its time, and none without a cause.
+//! A mail is lost only if a process ended, or a disk failed, between its claim and its outcome.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::model::outbox::Letter;
 use crate::model::{Model, violated};
 use crate::orders::Order;
 
-/// The longest between two tries, and the most of them: as `outbox` promises.
+/// The longest wait between two tries, and the most tries: as `outbox` promises.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 const TRIES_MAX: u32 = 20;
 
 impl Model {
-    /// Mails have reached the server.
+    /// Checks the mails that have reached the server.
     pub(crate) fn handed(&mut self, letters: &Letters) {
         let retry_after = self.settings.mail.as_ref().unwrap().retry_after;
         for Handed { key, posting, at } in std::mem::take(&mut *letters.lock().unwrap()) {
@@ -42,7 +42,7 @@ impl Model {
         }
     }
 
-    /// A process has begun: what the one before had taken, and did not say what came of, is lost.
+    /// Checks lost mails at a start: those that the earlier process claimed without an outcome.
     pub(crate) fn audit_mails(&mut self, conn: &Connection) {
         let mut query = conn.prepare_cached("SELECT key FROM mails WHERE state = 4").unwrap();
         let keys = query.query_map([], |row| row.get::<_, String>(0)).unwrap();
@@ -56,7 +56,7 @@ impl Model {
         self.outbox.doubt = false;
     }
 
-    /// Whether a mail waits. Of what was to be sent nothing else may be missing.
+    /// Whether a mail waits. If none does, checks that none is missing.
     pub(crate) fn mails_wait(&self, conn: &Connection) -> bool {
         let posts = self.orders.values().any(|order| matches!(order, Order::Post(_)));
         let sql = "SELECT count(*) FROM mails WHERE state = 0";

@@ -18,12 +18,12 @@ use crate::model::{self, Model, violated};
 use crate::orders::WORKSPACES;
 use crate::spans::{DAY, MINUTE};
 
-/// More pages than there are entries and these, and the list has no end: one without an entry says
-/// that many were looked through.
+/// A list with more pages than entries, and these, has no end: a page without an entry means that
+/// many rows were scanned.
 const EMPTY_PAGES_MAX: usize = 100;
 
 impl Model {
-    /// A customer reads what there is. For a moment at which all is idle: nothing is changed.
+    /// Reads lists as a customer does. To be called when everything is idle: nothing changes.
     pub(crate) async fn read_pages(
         &mut self,
         store: &SqliteStore,
@@ -77,12 +77,12 @@ impl Model {
     }
 }
 
-/// What a store that works answers: nothing that is on disk is beyond reading.
+/// The result of a store that works: everything on disk must be readable.
 fn read<T>(answer: Result<T, StoreError>) -> T {
     answer.unwrap_or_else(|error| violated("page", format!("cannot be read: {error}")))
 }
 
-/// What a customer may ask for.
+/// A filter that a customer may use.
 fn filter(model: &Model, rng: &mut SeededRng, now: UnixTime) -> Filter {
     let hooks: Vec<WebhookId> = model.hooks.keys().copied().collect();
     let webhook = rng.pick(&hooks).copied().filter(|_| rng.chance(40));
@@ -132,7 +132,7 @@ impl Model {
         }
     }
 
-    /// What is shown of a delivery is what happened.
+    /// Checks that a delivery is shown as it is in the model.
     fn same(&self, found: &Delivery, one: &model::Delivery) {
         let waits = one.state == Some(DeliveryState::Waiting);
         let due = !waits || self.hooks[&one.hook].reordering || found.due == one.due;

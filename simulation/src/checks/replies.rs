@@ -1,4 +1,4 @@
-//! What customers and backends were answered, and what is true without an answer.
+//! Checks replies to customers and backends, and finds what was done where a crash lost the reply.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::model::{Delivery, Earlier, Hook, Model, violated};
 use crate::orders::{Answer, OVERLAP, Order, Reply};
 
 impl Model {
-    /// Takes in an answer. What it promises holds from here on.
+    /// Records a reply. What it promises applies from here on.
     pub(crate) fn answered(&mut self, answer: Answer, store: &dyn Store, now: Moment) {
         let Answer { number, asked: asked_at, reply } = answer;
         let asked = asked_at.unix;
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Where the answer is an error, nothing has changed; what is not there is not named.
+    /// Checks a reply without a result: it is an error, or its webhook or delivery does not exist.
     fn refused(&mut self, order: &Order, reply: &Reply) {
         let error: Option<&StoreError> = match reply {
             Reply::Accepted(reply) => reply.as_ref().err(),
@@ -226,7 +226,7 @@ impl Model {
         hook.earlier.get_or_insert_default().urls.push(before);
     }
 
-    /// Both sign from here on, the earlier one until then in steady time.
+    /// Records that both secrets sign from here on, the earlier one until `until` in steady time.
     fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime, ends: Tick) {
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.secret, secret);
@@ -238,7 +238,7 @@ impl Model {
         let hook = self.hooks.get_mut(&id).unwrap();
         hook.deleted = true;
         hook.earlier.get_or_insert_default();
-        // Of what has ended nothing may be written that names it: its places are free by then.
+        // Attempts of it that have ended are not written, and have released their slots.
         let ended = |at: &DeliveryId| {
             let one = &self.deliveries[at];
             one.hook == id && one.flight.as_ref().is_some_and(|flight| flight.ended.is_some())
@@ -263,7 +263,7 @@ impl Model {
         self.reactivated(id, now, total);
     }
 
-    /// After a crash: what has no answer was done whole, or not at all.
+    /// After a crash: an order without a reply was done as a whole, or not at all.
     pub(crate) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
         for (_, order) in std::mem::take(&mut self.orders) {
             match order {
@@ -370,7 +370,7 @@ impl Model {
     }
 }
 
-/// When a secret that signs until then, in steady time, ends.
+/// When a secret ends that signs until `until` in steady time.
 fn ends(until: UnixTime, store: &dyn Store, now: Moment) -> Tick {
     now.tick.plus(until.since(store.steady(now.tick)))
 }

@@ -1,4 +1,4 @@
-//! The log of attempts names neither a secret, nor a body, nor a path.
+//! Checks that the log of attempts contains no secret, no body and no path.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use weir_common::log::json_lines::LineLog;
 
 use crate::model::{SECRETS, violated};
 
-/// Neither a secret, nor a body, nor a path stands in the log of attempts.
+/// Checks the log of attempts, and closes it.
 pub(crate) fn logged_nothing_secret(log: &LineLog) {
     let mut text = Vec::new();
     log.close(Duration::ZERO);

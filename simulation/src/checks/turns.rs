@@ -1,7 +1,7 @@
-//! Whose start it is: of one webhook's deliveries the first that is due, and of those that share a
-//! URL each workspace in turn, and each webhook of it.
+//! Checks the order of starts: of one webhook's deliveries the first that is due, and at one URL
+//! each workspace in turn, and each webhook of it.
 //!
-//! Judged is only what the worker must have heard of: what was on disk when all was idle.
+//! Checks only what the worker must know: what was on disk when everything was idle.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use crate::model::{Delivery, Model, violated};
 
 impl Model {
-    /// All is idle: what is on disk was heard of.
+    /// Records that everything is idle: the worker knows what is on disk.
     pub(crate) fn becomes_idle(&mut self, now: Moment) {
         self.turns.rested = now.tick;
     }
 
-    /// Whether it is known to wait for nothing but its turn.
+    /// Whether a delivery is known to wait for nothing but its turn.
     fn is_ready(&self, one: &Delivery, now: Moment) -> bool {
         one.flight.is_none()
             && one.put_off == Tick(0)
@@ -26,7 +26,7 @@ impl Model {
             && one.due_tick <= now.tick
     }
 
-    /// No other of its webhook was due before it, and waits.
+    /// Checks that no other delivery of its webhook was due before it, and waits.
     pub(crate) fn in_order(&self, id: DeliveryId, now: Moment) {
         let delivery = &self.deliveries[&id];
         let hook = &self.hooks[&delivery.hook];
@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// Another webhook of this URL that could start has not waited for more than a round.
+    /// Checks that no other webhook of this URL that could start has waited for more than a round.
     pub(crate) fn in_turn(&mut self, id: DeliveryId, url: usize, now: Moment) {
         let starts = self.deliveries[&id].hook;
         self.turns.passed.remove(&starts);
@@ -48,7 +48,7 @@ impl Model {
         let mut ready = BTreeSet::new();
         let here = |id: &&WebhookId| self.hooks[id].url == url && **id != starts;
         let others: Vec<WebhookId> = self.hooks.keys().filter(here).copied().collect();
-        // As many as may be under way can start before the store has answered.
+        // As many as may be in flight can start before the store has answered.
         let round = 2 * (self.settings.egress.in_flight_per_endpoint() + others.len() + 1);
         for other in others {
             let hook = &self.hooks[&other];
@@ -61,7 +61,7 @@ impl Model {
                 self.turns.passed.remove(&other);
                 continue;
             }
-            // One that has an attempt under way may be held to its workspace's share of the places.
+            // One with an attempt in flight may be limited to its workspace's share of the slots.
             let busy = self.waiting(other).any(|one| one.flight.is_some());
             if busy && self.has_its_share(&self.hooks[&other].ws) {
                 self.turns.passed.remove(&other);
@@ -78,8 +78,8 @@ impl Model {
         self.workspace_in_turn(url, &ws, &ready);
     }
 
-    /// Another workspace that has something to send at this URL has had about as many starts since
-    /// it has, however many webhooks either has there.
+    /// Checks that each other workspace with something to send to this URL has had about as many
+    /// starts since then, however many webhooks either has there.
     fn workspace_in_turn(&mut self, url: usize, ws: &Arc<str>, ready: &BTreeSet<Arc<str>>) {
         let behind = &mut self.turns.behind;
         behind.retain(|(at, one, _), _| *at != url || ready.contains(one) || one == ws);
@@ -88,7 +88,7 @@ impl Model {
                 *starts = starts.saturating_sub(1);
             }
         }
-        // What a webhook has in memory may be sent before the store has shown another's.
+        // A webhook's deliveries in memory may be sent before the store has returned another's.
         let most = 3 * self.settings.egress.in_flight_per_endpoint() + 10;
         for other in ready.iter().filter(|other| *other != ws) {
             let starts = behind.entry((url, other.clone(), ws.clone())).or_default();
@@ -99,8 +99,8 @@ impl Model {
         }
     }
 
-    /// Whether a workspace has as much under way beside the first attempt of each of its webhooks
-    /// as it may while others have something, too: an eighth of what is free.
+    /// Whether a workspace has its share in flight while others have attempts, too: an eighth of
+    /// what is free, beside the first attempt of each of its webhooks.
     pub(crate) fn has_its_share(&self, ws: &str) -> bool {
         let (mut attempts, mut bytes, mut busy) = (0, 0, BTreeSet::new());
         let (mut others, mut all, mut all_bytes) = (false, 0, 0);

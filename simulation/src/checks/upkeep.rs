@@ -1,7 +1,7 @@
-//! What is done beside deliveries: jobs that redeliver, and sweeps.
+//! Checks redelivery jobs and sweeps.
 //!
-//! A job puts back what was given up when it was asked for, all of that and nothing else. A sweep
-//! leaves all that something on disk still needs, and nothing that no statement finds again.
+//! A job redelivers all deliveries that had failed when it was created, and no others. A sweep
+//! keeps every row that another row needs, and no row that no statement finds again.
 
 use rusqlite::Connection;
 use weir_common::time::Moment;
@@ -16,11 +16,11 @@ use crate::model::{Model, violated};
 const BODILESS: &str = "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.id = d.event \
     WHERE e.id IS NULL LIMIT 1";
 
-/// Deliveries that wait for a webhook of which there is not even the mark that it is deleted.
+/// Deliveries that wait for a webhook whose row is gone, with its mark of deletion.
 const ORPHANS: &str = "SELECT d.id FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook \
     WHERE d.state = 0 AND w.id IS NULL LIMIT 1";
 
-/// Events that more, or fewer, deliveries are said to need than there are.
+/// Events whose count of deliveries is wrong.
 const MISCOUNTED: &str = "SELECT e.id FROM events e LEFT JOIN deliveries d ON d.event = e.id \
     GROUP BY e.id HAVING count(d.id) <> e.delivery_refs LIMIT 1";
 
@@ -29,7 +29,7 @@ const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN endpoints l ON l.id
     WHERE l.id IS NULL LIMIT 1";
 
 impl Model {
-    /// The answer was that what was given up in a workspace begins anew.
+    /// Records that a job was accepted: all failed deliveries of a workspace are to start anew.
     pub(crate) fn job_made(&mut self, ws: &str) {
         self.upkeep.job = true;
         let failed = self.deliveries.values().filter(|one| {
@@ -41,7 +41,7 @@ impl Model {
         self.upkeep.asked.extend(failed.map(|one| (one.id, one.attempts)));
     }
 
-    /// Takes in what jobs have put back. When none is left, all that they were asked for is.
+    /// Records what jobs have redelivered. Once none runs, checks that they redelivered everything.
     pub(crate) fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
         if !self.upkeep.job {
             return;
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// All that is needed is there, and nothing that no sweep drops.
+    /// Checks that all needed rows exist, and none that no sweep deletes.
     pub(crate) fn kept(&self, conn: &Connection) {
         let any = |sql| {
             let mut query = conn.prepare_cached(sql).unwrap();

@@ -1,4 +1,4 @@
-//! What came about, to see that a run had something to it.
+//! Counts what happened, to show that the runs exercise the dispatcher.
 
 use std::fmt;
 use std::ops::AddAssign;

@@ -1,24 +1,24 @@
-//! All mails that were ever to be sent.
+//! All mails that were ever queued.
 
 use std::collections::BTreeMap;
 
 use weir_common::time::UnixTime;
 
-/// A mail, as its server knows it.
+/// A mail, as the mail server saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Letter {
     pub(crate) tries: u32,
-    /// Not before then.
+    /// The earliest next try.
     pub(crate) next: UnixTime,
     pub(crate) over: bool,
     pub(crate) lost: bool,
 }
 
-/// All mails that were ever to be sent.
+/// All mails that were ever queued.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) letters: BTreeMap<String, Letter>,
-    /// Some of them may be lost by now.
+    /// Some of them may have been lost.
     pub(crate) doubt: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the model reports to the promises that it shares with the survival runs, and their verdict.
+//! Reports events to the promises that the survival runs share, and checks their verdicts.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use weir_tests::promises::Broken;
 use crate::model::{Delivery, Model, violated};
 
 impl Delivery {
-    /// What the promises know it by.
+    /// Its key in the promises.
     pub(crate) fn pair(&self) -> (Arc<str>, WebhookId) {
         (self.event.clone(), self.hook)
     }
 }
 
 impl Model {
-    /// Takes in a delivery that is on disk.
+    /// Records a delivery that is on disk.
     pub(crate) fn comes(&mut self, delivery: Delivery) {
         self.on_disk.insert(delivery.event.clone());
         self.promises.acknowledged(delivery.pair());
@@ -28,7 +28,7 @@ impl Model {
         self.deliveries.insert(delivery.id, delivery);
     }
 
-    /// A promise is judged: one that needs the wall clock only while that was never set.
+    /// Fails if a promise is broken; one that needs the wall clock, only if that was never set.
     #[track_caller]
     pub(crate) fn judge<T>(&self, judged: Result<T, Broken>) {
         let Err(Broken { promise, story }) = judged else { return };
@@ -37,7 +37,7 @@ impl Model {
         }
     }
 
-    /// All has come to its end: is anything still owed?
+    /// Checks at the end of a run that nothing is still owed.
     pub(crate) fn nothing_is_owed(&self) {
         let left = self.promises.at_the_end(|(_, hook)| self.hooks[hook].deleted);
         left.into_iter().for_each(|broken| self.judge::<()>(Err(broken)));

@@ -1,7 +1,7 @@
-//! A webhook's record of attempts, and what must follow from it: everything is remembered, and
-//! counted from what is remembered.
+//! A webhook's record of attempts, and the warnings and pauses that must follow: it keeps all of
+//! them, and counts anew each time.
 //!
-//! Where the wall clock was set nothing is asked of it: entries stand in the order of time.
+//! Entries are in the order of time: once the wall clock was set, their results are not checked.
 
 use std::time::Duration;
 
@@ -20,30 +20,30 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     entries: Vec<Entry>,
-    /// Where the failures since the last 2xx begin.
+    /// The index of the first failure since the last 2xx.
     down_from: usize,
-    /// When the window was found calm, and how many entries there were then.
+    /// When the window was calm, and how many entries there were then.
     calms: Vec<(UnixTime, usize)>,
-    /// So many entries were gone through for that.
+    /// The number of entries that `calms` covers.
     checked: usize,
-    /// Not all of it is known here.
+    /// Some attempts are not known here: what follows from the record is not checked.
     pub(crate) vague: bool,
     pub(crate) warned: Option<UnixTime>,
 }
 
-/// So many entries are enough for a day of retries, and for a window of traffic.
+/// The most entries: enough for a day of retries, and for a window of traffic.
 const ENTRIES_MAX: usize = 4_000;
 
-/// Steps in which a stretch of time is looked through, in microseconds.
+/// The step in which a period is searched, in microseconds.
 const STEP: usize = 250_000;
 
-/// Buckets that a window has beside the one of now.
+/// The buckets of a window, beside the current one.
 const BUCKETS: u64 = 30;
 
 impl Record {
     pub(crate) fn add(&mut self, sign: Observation, delivery: DeliveryId, at: UnixTime) {
         if self.entries.len() > ENTRIES_MAX {
-            // What came before the last 2xx and the window has no say any more.
+            // Entries before the last 2xx and before the window no longer matter.
             let well =
                 self.entries.iter().rposition(|one| one.sign != Observation::Failed).unwrap_or(0);
             self.entries.drain(..well.min(ENTRIES_MAX / 2));
@@ -55,8 +55,8 @@ impl Record {
         }
     }
 
-    /// An attempt is on disk. Of those that ended in one instant, the one that was heard of first
-    /// is written first.
+    /// An attempt is on disk. Attempts that ended at one instant are written in the order in which
+    /// the worker learned of them.
     pub(crate) fn written(&mut self, delivery: DeliveryId) {
         let found = self.entries.iter().rposition(|one| !one.written && one.delivery == delivery);
         let Some(place) = found else { return };
@@ -76,7 +76,7 @@ impl Record {
         self.changed_from(0);
     }
 
-    /// Entries from here on are others than they were.
+    /// Entries from `place` on have changed.
     fn changed_from(&mut self, place: usize) {
         let well = self.entries.iter().rposition(|one| one.sign != Observation::Failed);
         self.down_from = well.map_or(0, |at| at + 1);
@@ -88,8 +88,8 @@ impl Record {
         &self.entries[self.down_from..]
     }
 
-    /// When deliveries had to pause, as it was known then. Of what ended in that very instant any
-    /// may have been heard of and the rest not yet: it is said of the first that suffices.
+    /// When deliveries had to pause, as known at `then`. Of attempts that ended at that instant the
+    /// worker may know any number: the answer is for the smallest that leads to a pause.
     pub(crate) fn paused_at(&self, policy: &Policy, then: UnixTime) -> Option<UnixTime> {
         let known = self.entries.iter().filter(|one| one.at <= then).copied();
         let known: Vec<Entry> = known.collect();
@@ -109,7 +109,7 @@ impl Record {
         Some(first.plus(policy.pause_after).max(rest.get(enough)?.at))
     }
 
-    /// Of the first `count` entries, how many went well and how many ill since a bucket began.
+    /// How many of the first `count` entries succeeded, and failed, since the bucket `since` began.
     fn counted(&self, count: usize, since: u64, width: u64) -> (u64, u64) {
         let within = self.entries[..count].iter().rev();
         let mut counted = (0, 0);
@@ -120,7 +120,7 @@ impl Record {
         counted
     }
 
-    /// So many entries there were by then.
+    /// How many entries there were at `then`.
     fn known(&self, then: UnixTime) -> usize {
         self.entries.partition_point(|one| one.at <= then)
     }
@@ -132,7 +132,7 @@ impl Record {
         ill == 0 || ill as f64 <= (well + ill) as f64 * policy.warn_share / 2.0
     }
 
-    /// When, of the first `count` entries alone, the window becomes calm as it moves on.
+    /// When the window of only the first `count` entries becomes calm as it moves on.
     fn calms_between(&self, policy: &Policy, count: usize, to: UnixTime) -> Vec<UnixTime> {
         let width = micros(policy.warn_for) / BUCKETS;
         let Some(last) = count.checked_sub(1).map(|place| self.entries[place].at) else {
@@ -147,7 +147,7 @@ impl Record {
             .collect()
     }
 
-    /// Goes through the entries that are new: after each of them, and between them.
+    /// Extends `calms` by the new entries: after each of them, and between them.
     fn check(&mut self, policy: &Policy) {
         for place in self.checked..self.entries.len() {
             let at = self.entries[place].at;
@@ -160,7 +160,7 @@ impl Record {
         self.checked = self.entries.len();
     }
 
-    /// Whether the window was calm at any moment of a stretch.
+    /// Whether the window was calm at any moment of a period.
     fn was_calm(&mut self, policy: &Policy, from: UnixTime, to: UnixTime) -> bool {
         self.check(policy);
         let within = |at: UnixTime| at > from && at <= to;
@@ -168,7 +168,7 @@ impl Record {
             || self.calms_between(policy, self.known(to), to).into_iter().any(within)
     }
 
-    /// Why a warning now would be wrong.
+    /// Why a warning now would be wrong; `None` if it would be right.
     pub(crate) fn warns_wrongly(&mut self, policy: &Policy, now: UnixTime) -> Option<&'static str> {
         let width = micros(policy.warn_for) / BUCKETS;
         let since = (now.0 / width).saturating_sub(BUCKETS);
@@ -189,7 +189,7 @@ impl Record {
         None
     }
 
-    /// When, of a stretch of time, a warning would have been right: the first time or the last.
+    /// The first or the last time in a period at which a warning would have been right.
     pub(crate) fn warns_rightly(
         &mut self,
         policy: &Policy,
@@ -206,7 +206,7 @@ impl Record {
         times.into_iter().find(|at| self.warns_wrongly(policy, *at).is_none())
     }
 
-    /// Whether a warning must have been given: nothing but failures for longer than it takes.
+    /// Whether a warning must have been sent: only failures, for longer than it takes.
     pub(crate) fn must_have_warned(&mut self, policy: &Policy, now: UnixTime) -> bool {
         let width = micros(policy.warn_for) / BUCKETS;
         let slack = Duration::from_secs(1);
@@ -215,7 +215,7 @@ impl Record {
         let Some(first) = down.first().map(|first| first.at) else { return false };
         let since = (now.0 / width).saturating_sub(BUCKETS - 1);
         let within = &down[down.partition_point(|one| one.at.0 / width < since)..];
-        // It had three already, and for long enough, a moment ago.
+        // A second ago there were three failures, and the first was old enough.
         let three = within.get(..3).is_some_and(|three| {
             first <= before(policy.warn_for + slack)
                 && three.iter().all(|one| one.at <= before(slack))
@@ -225,7 +225,7 @@ impl Record {
             return false;
         }
         let told = self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now));
-        // One failure among many 2xx is calm still: then the episode begins with a later one.
+        // One failure among many 2xx is calm still: the episode then begins with a later one.
         let before_first = UnixTime(first.0.saturating_sub(1));
         !told && !self.was_calm(policy, before_first, now)
     }

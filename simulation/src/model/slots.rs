@@ -1,25 +1,25 @@
-//! How many attempts may be under way at a URL.
+//! How many attempts may be in flight at a URL.
 
 use weir_common::time::Tick;
 
-/// Attempts that may be under way at one URL.
+/// The in-flight slots of one URL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlightSlots {
     pub(crate) room: usize,
-    /// So many there are at most: it may be remembered for longer than it must be.
+    /// The most slots there can be: an endpoint may be remembered for longer than it must be.
     pub(crate) most: usize,
-    /// Whether its last attempt is known to have been answered without delay.
+    /// Whether its last attempt is known to have been answered promptly.
     pub(crate) answers: bool,
     pub(crate) used: Tick,
-    /// Until then it is left alone, for so many times in a row: its name finds no answer.
+    /// No attempt starts before then: its name did not resolve, `backoffs` times in a row.
     pub(crate) backs_off_until: Tick,
-    /// When that was said.
+    /// When that was decided.
     pub(crate) backed_off_at: Tick,
     pub(crate) backoffs: usize,
 }
 
 impl InFlightSlots {
-    /// So many, of an endpoint that nothing else is known of.
+    /// The slots of an endpoint of which nothing else is known.
     pub(crate) fn fresh(room: usize, most: usize, used: Tick) -> Self {
         let (backs_off_until, backed_off_at) = (Tick(0), Tick(0));
         Self { room, most, answers: false, used, backs_off_until, backed_off_at, backoffs: 0 }

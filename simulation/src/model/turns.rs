@@ -6,25 +6,25 @@ use std::sync::Arc;
 use weir_common::time::Tick;
 use weir_dispatcher::domain::id::WebhookId;
 
-/// What was waited for, and for how long.
+/// The starts of others that each webhook and workspace has waited for.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// When all was last idle, with a store that answers.
+    /// When everything was last idle, with a store that answers.
     pub(crate) rested: Tick,
-    /// So many starts of others at its URL each webhook has waited for that could have started.
+    /// The starts of others at its URL, by webhook that could have started.
     pub(crate) passed: BTreeMap<WebhookId, usize>,
-    /// So many starts at a URL each workspace that could start is behind each other.
+    /// How many starts at a URL a workspace that could start is behind another one.
     pub(crate) behind: BTreeMap<(usize, Arc<str>, Arc<str>), usize>,
 }
 
 impl Turns {
-    /// Whether the worker must have heard of what was then.
+    /// Whether the worker must know what was on disk at `then`.
     pub(crate) fn knows(&self, then: Tick) -> bool {
         then <= self.rested
     }
 
-    /// A caller may wait for the store.
-    pub(crate) fn hold(&mut self) {
+    /// Counts anew: a caller may wait for the store.
+    pub(crate) fn reset(&mut self) {
         self.passed.clear();
         self.behind.clear();
     }

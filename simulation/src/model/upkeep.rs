@@ -1,21 +1,21 @@
-//! Jobs and sweeps that are under way or were answered.
+//! Jobs that run, and sweeps that have ended.
 
 use weir_dispatcher::domain::id::DeliveryId;
 
-/// What is known of jobs and sweeps.
+/// The state of jobs and sweeps.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// A job is under way.
+    /// A job is running.
     pub(crate) job: bool,
-    /// What jobs must put back, and how often that was tried when they were asked for.
+    /// The deliveries that jobs must redeliver, and their attempts when the job was created.
     pub(crate) asked: Vec<(DeliveryId, u32)>,
-    /// A sweep was answered since it was last looked at what is left.
+    /// A sweep has ended since its result was last checked.
     pub(crate) swept: bool,
 }
 
 impl Upkeep {
-    /// Whether it is to be looked at what is left; not a second time.
-    pub(crate) fn looks(&mut self) -> bool {
+    /// Whether a sweep's result is to be checked, which it then counts as.
+    pub(crate) fn take_swept(&mut self) -> bool {
         std::mem::take(&mut self.swept)
     }
 }

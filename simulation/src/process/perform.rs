@@ -1,4 +1,4 @@
-//! How the API, ingest, upkeep and mail do what is asked for.
+//! Performs orders as the API, ingest, maintenance and the mail task do.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::mail_server::{Letters, post};
 use crate::orders::{OVERLAP, Order, Reply, Word};
 
 impl Word {
-    pub(crate) fn tell(self, state: &State) {
+    pub(crate) fn notify(self, state: &State) {
         match self {
             Self::Nothing => {}
             Self::Arrived(arrivals) => state.mailbox.arrived(arrivals),
@@ -32,8 +32,8 @@ pub(crate) struct Counter {
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
-/// Does one of them as the real callers do, and gives what they tell the worker: when they come
-/// to it is another matter.
+/// Performs an order as the real callers do, and returns what they notify the worker of, some time
+/// later.
 pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (Reply, Word) {
     let Counter { state, letters, stopping } = counter;
     let store = &state.store;

@@ -1,6 +1,6 @@
-//! What is going to happen, and how it does when its time has come.
+//! Planned acts, and how each is performed once it is due.
 //!
-//! Nothing that is planned is sure to happen: a webhook may be gone by then, a process down.
+//! An act may come to nothing: its webhook may be deleted by then, or the process down.
 //!
 //! Not here: what is planned (`stories`).
 
@@ -15,7 +15,7 @@ use crate::receivers::Mood;
 use crate::scenarios::Life;
 use crate::world::World;
 
-/// One thing that is going to happen.
+/// One planned act.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Order(Order),
@@ -27,7 +27,7 @@ pub(crate) enum Act {
         url: usize,
         mood: Mood,
     },
-    /// After so many steps, and for so long.
+    /// Kills the process after so many steps, for so long.
     Kill {
         steps: u32,
         down: Duration,
@@ -35,13 +35,13 @@ pub(crate) enum Act {
     Stop {
         down: Duration,
     },
-    /// The store takes its time.
+    /// The store is slow, for so long.
     Slow(Duration),
-    /// Each of its commits does, for so long.
+    /// Each commit of the store is slow, for so long.
     Sluggish(Duration),
-    /// What is read of it does, for so long, and what is written does not.
+    /// Each read of the store is slow, for so long, and writes are not.
     Leisurely(Duration),
-    /// The disk takes nothing, for so long.
+    /// The disk fails, for so long.
     Disk {
         disk: Disk,
         by: Duration,
@@ -60,13 +60,13 @@ pub(crate) enum Act {
 }
 
 impl Life {
-    /// Plans something for so long after now.
+    /// Plans an act for this long after now.
     pub(crate) fn plan(&mut self, world: &World, after: Duration, act: Act) {
         self.planned += 1;
         self.plans.insert((world.now().tick.plus(after), self.planned), act);
     }
 
-    /// When the next thing that is planned happens.
+    /// When the next planned act is due.
     pub(crate) fn next_act(&self, world: &World) -> Option<Tick> {
         if !world.model.just_paused.is_empty() {
             return Some(world.now().tick);
@@ -74,7 +74,7 @@ impl Life {
         self.plans.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Does what was planned for now, and lets those plan who have just been told something.
+    /// Performs the acts that are due; first, owners of webhooks that were just paused plan theirs.
     pub(crate) fn act(&mut self, world: &mut World) {
         for hook in std::mem::take(&mut world.model.just_paused) {
             match world.rng.below(100) {

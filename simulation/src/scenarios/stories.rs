@@ -1,7 +1,7 @@
-//! Short stories: things that follow each other so soon that chance alone would tell them once in
-//! a thousand runs, and that operators tell every day.
+//! Planned sequences: acts that follow each other so closely that random timers would produce them
+//! once in a thousand runs, though operators see them every day.
 //!
-//! The seed decides each like everything else: which webhook, when, how many, and how it ends.
+//! The seed decides each of them, too: which webhook, when, how many, and how it ends.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::world::World;
 const MS: Duration = Duration::from_millis(1);
 
 impl Life {
-    /// Begins one of the stories.
+    /// Plans one of the sequences.
     pub(crate) fn plot(&mut self, world: &mut World) {
         match world.rng.below(100) {
             0..=16 => self.start_over(world),
@@ -38,8 +38,8 @@ impl Life {
         }
     }
 
-    /// An owner who deletes a webhook that fails and registers its URL anew, just when the process
-    /// is replaced.
+    /// An owner deletes a webhook that fails and registers its URL anew, just when the process is
+    /// replaced.
     fn start_over(&mut self, world: &mut World) {
         let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let Some(hook) = world.rng.clone().pick(&alive).copied() else { return };
@@ -70,8 +70,8 @@ impl Life {
         }
     }
 
-    /// A workspace that registers a URL again and again which another one uses, and more for all of
-    /// them than its receiver is sent.
+    /// A workspace registers a URL several times that another one uses, and more events come for
+    /// all of them than the pace allows.
     fn neighbours(&mut self, world: &mut World) {
         let url = world.rng.below(world.receivers.len() as u64) as usize;
         let address = world.model.urls[url].clone();
@@ -89,8 +89,8 @@ impl Life {
         }
     }
 
-    /// More than memory holds for a webhook, while the store is slow: for a receiver that was away
-    /// and is back, or for one that takes it at once.
+    /// More deliveries for a webhook than fit in memory, while the store is slow: for a receiver
+    /// that was down and is back, or for one that accepts them at once.
     fn backlog(&mut self, world: &mut World) {
         let url = world.rng.below(world.receivers.len() as u64) as usize;
         let ws = world.rng.below(2) as usize;
@@ -120,8 +120,8 @@ impl Life {
         }
     }
 
-    /// Events that come just before a webhook pauses, for a receiver that says nothing: attempts
-    /// are under way when it does, and their ends come after.
+    /// Events come just before a webhook pauses, for a receiver that does not answer: attempts are
+    /// in flight when it pauses, and end afterwards.
     fn last_straw(&mut self, world: &mut World) {
         let policy = &world.model.settings.health;
         let pauses =
@@ -140,7 +140,7 @@ impl Life {
         self.plan(world, begins, Act::Events { ws, count });
     }
 
-    /// A process that is killed again and again while there is much to do.
+    /// A process is killed again and again while there is much to do.
     fn crash_loop(&mut self, world: &mut World) {
         let mut at = MS;
         for _ in 0..2 + world.rng.below(4) {
@@ -154,8 +154,8 @@ impl Life {
         }
     }
 
-    /// A process that stands still while attempts are under way, goes on, and may be replaced
-    /// then, for receivers that have heard of them and are to hear of many more.
+    /// A process stands still while attempts are in flight, continues, and may then be replaced;
+    /// their receivers have seen them, and get many more.
     fn stall(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.any_hook(world) else { return };
         let egress = &world.model.settings.egress;
@@ -164,7 +164,7 @@ impl Life {
         let mood = *rng.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
         let (count, more) = (1 + rng.below(30), most / 2 + rng.below(most));
         let (steps, begins) = (rng.below(12) as u32, rng.span(10 * MS, deadline));
-        // Past the deadline of what is under way, and within a window of it, or for any time.
+        // Past the deadline of the attempts, and within a window of it, or for any time.
         let by = match rng.below(3) {
             0 => rng.span(SECOND, 2 * MINUTE),
             _ => deadline + rng.span(SECOND, 20 * SECOND),
@@ -185,9 +185,9 @@ impl Life {
         }
     }
 
-    /// A process that is replaced about a window after a burst: of what started then a part still
-    /// counts, and it was written down in the order in which it ended. Others were called before
-    /// the burst, took longer than all of it, and count no more.
+    /// A process is replaced about a window after a burst: some of the burst's starts still count,
+    /// and they are on disk in the order in which they ended. Others started before the burst, took
+    /// longer than all of it, and no longer count.
     fn window_later(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.any_hook(world) else { return };
         let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
@@ -220,9 +220,8 @@ impl Life {
         self.plan(world, ends + down, Act::Events { ws, count });
     }
 
-    /// Owners who change webhooks, and where they lead, while there is much to do and the store is
-    /// busy, or its disk is with other readers: what is read of them, and what comes meanwhile,
-    /// meet.
+    /// Owners change webhooks and their URLs while there is much to do, and the store's commits or
+    /// its reads are slow: reads of webhooks overlap with new events.
     fn changes(&mut self, world: &mut World) {
         let mut at = MS;
         match world.rng.below(10) {
@@ -255,8 +254,8 @@ impl Life {
         }
     }
 
-    /// Owners who save a webhook that has nothing to do, and save it again, and a burst that comes
-    /// while the store is asked what waits for it, and has found nothing.
+    /// Owners save an idle webhook, and save it again, and a burst comes while the store looks for
+    /// its waiting deliveries, and has found none.
     fn found_empty(&mut self, world: &mut World) {
         let model = &world.model;
         let idle = |hook: &&Hook| !hook.deleted && model.waiting(hook.id).next().is_none();
@@ -282,14 +281,14 @@ impl Life {
         }
     }
 
-    /// A webhook, the number of its workspace, and its URL.
+    /// A webhook, the index of its workspace, and the index of its URL.
     fn any_hook(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
         let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let hook = *world.rng.pick(&alive)?;
         Some((hook.id, number(hook), hook.url))
     }
 
-    /// Other settings, while there is much to do; sometimes they are taken back.
+    /// Other settings become active while there is much to do, once or twice.
     fn reload(&mut self, world: &mut World) {
         for _ in 0..1 + world.rng.below(2) {
             let rng = &mut world.rng;
@@ -300,7 +299,7 @@ impl Life {
         }
     }
 
-    /// A machine whose clock is set while the process is down.
+    /// The wall clock is set while the process is down.
     fn clock_while_down(&mut self, world: &mut World) {
         let rng = &mut world.rng;
         let down = rng.span(10 * MS, HOUR);
@@ -309,22 +308,22 @@ impl Life {
         self.plan(world, down / 2, Act::Clock { ahead, by });
     }
 
-    /// A mail tells of a pause, and the process is killed while that goes out.
+    /// The process is killed while it sends the mail that reports a pause.
     pub(crate) fn lost_letter(&mut self, world: &mut World) {
         let (luck, steps) = (world.rng.next(), world.rng.below(16) as u32);
         self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
         self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
     }
 
-    /// An owner who reads of a pause and ends it at once, while attempts from before it are
-    /// under way, and the store is busy. Sometimes the process is replaced just then.
+    /// An owner ends a pause at once, while attempts from before it are in flight and the store is
+    /// busy. Sometimes the process is killed just then.
     pub(crate) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
         let ws = world.model.hooks[&hook].ws.clone();
         let deadline = world.model.settings.egress.deadline;
         let busy = world.model.waiting(hook).any(|one| one.flight.is_some());
         let rng = &mut world.rng;
         let slow = rng.span(10 * MS, 5 * SECOND);
-        // Short times are as likely as long ones, unless there is an end to wait for.
+        // Short times are as likely as long ones, unless an attempt in flight is to end first.
         let acts = if busy { deadline.mul_f64(rng.below(100) as f64 / 100.0) } else { slow };
         let (is_slow, ends) = (rng.chance(70), rng.chance(20));
         let (steps, down) = (rng.below(16) as u32, rng.span(MS, 5 * SECOND));
@@ -346,9 +345,9 @@ impl Life {
         }
     }
 
-    /// A pause that ends too soon: the probe fails. While it waits to be tried again, the process
-    /// is replaced or the owner changes something, so that all is read anew, and events come while
-    /// the store takes its time to answer.
+    /// A pause ends too soon: the probe fails. While it waits for its next attempt, the process is
+    /// replaced or the owner changes something, so that everything is read anew, and events come
+    /// while the store is slow.
     pub(crate) fn relapse(&mut self, world: &mut World, hook: WebhookId) {
         let (ws, url) = (world.model.hooks[&hook].ws.clone(), world.model.hooks[&hook].url);
         let number = usize::from(&*ws == "ws_1");
@@ -385,7 +384,7 @@ impl Life {
     }
 }
 
-/// The number of its workspace.
+/// The index of its workspace.
 fn number(hook: &Hook) -> usize {
     usize::from(&*hook.ws == "ws_1")
 }

@@ -1,5 +1,5 @@
-//! Between the process and its receivers: which attempts are under way, when each will end, and
-//! how.
+//! The attempts between the process and its receivers: which are in flight, when each will end,
+//! and how.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,13 +14,13 @@ use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use crate::receivers::Reaction;
 use crate::world::World;
 
-/// A deadline that is noticed so much too late was missed by a process that stood still.
+/// A deadline that is noticed so much too late was missed because the process stood still.
 const STALL: Duration = Duration::from_secs(1);
 
-/// And then it is waited for so long for what may have come.
+/// How long the process then waits for an answer that may have arrived.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// An attempt under way. What a crash finds under way goes on at its receiver.
+/// An attempt in flight. After a crash it continues at its receiver.
 struct Pending {
     process: u64,
     delivery: DeliveryId,
@@ -28,11 +28,11 @@ struct Pending {
     answer: oneshot::Sender<Result<Answer, Outcome>>,
     called: Tick,
     deadline: Duration,
-    /// It is waited a while longer: the process stood still past its deadline.
+    /// Whether [`GRACE`] runs: the process stood still past the deadline.
     grace: bool,
 }
 
-/// All of them, and when each is to be looked at.
+/// All attempts in flight, and when each is next checked.
 #[derive(Default)]
 pub(crate) struct Wire {
     ends: BinaryHeap<Reverse<(Tick, u64)>>,
@@ -63,7 +63,7 @@ impl Wire {
 }
 
 impl World {
-    /// Takes what has reached the network, and plans what comes of it.
+    /// Takes the attempts that have reached the network, and schedules their ends.
     pub(crate) fn take_calls(&mut self, now: Moment) -> bool {
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
         let any = !calls.is_empty();
@@ -84,7 +84,7 @@ impl World {
         any
     }
 
-    /// Ends the attempts whose time it is.
+    /// Ends the attempts that are due to end.
     pub(crate) fn end_attempts(&mut self) {
         let now = self.now();
         while let Some(pending) = self.wire.take(now.tick) {
@@ -92,7 +92,7 @@ impl World {
             let Pending { deadline, .. } = pending;
             let Reaction { after, ref outcome, retry_after } = pending.reaction;
             if pending.process != self.processes || self.process.is_none() {
-                // The caller is gone. Its receiver may have taken it all the same.
+                // The caller is gone. Its receiver may have accepted the event all the same.
                 let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });
                 if taken {
                     let pair = self.model.deliveries[&pending.delivery].pair();
@@ -106,7 +106,7 @@ impl World {
                 let answer = pending.reaction.answer();
                 let _ = pending.answer.send(answer);
             } else if since < deadline + STALL {
-                // The caller has a timer of its own.
+                // The caller's own timer ends the attempt.
                 let outcome = Outcome::Failed(Failure::Timeout);
                 self.model.ended(pending.delivery, &outcome, None, now);
             } else if pending.grace {

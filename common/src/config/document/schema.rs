@@ -1,15 +1,15 @@
-//! What is known of a table once it has been read: its schema, and its active values.
+//! The schema and the active values of a table, once it has been read.
 
 use serde_json::Value;
 use toml::de::DeValue;
 
-/// What is known of a table once it has been read.
+/// The schema and the active values of a table.
 pub(super) struct Shape {
     pub(super) schema: Value,
     pub(super) effective: Value,
 }
 
-/// What a value shows as: numbers as numbers, everything else that is no list as text.
+/// A value as JSON: a date as text, a number that JSON cannot express as null.
 pub(super) fn json_of(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => text.as_ref().into(),
@@ -29,7 +29,7 @@ pub(super) fn json_of(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// What stands in the place of something else, as a message names it.
+/// A value as an error names it, after `not`.
 pub(super) fn found(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("\"{text}\""),

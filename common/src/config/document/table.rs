@@ -1,7 +1,7 @@
-//! A table of a settings file, asked for key by key.
+//! A table of a settings file, read key by key.
 //!
-//! Each method asks for one kind of value, notes what it asked for in the schema, and leaves a
-//! error in the document where something else stands there.
+//! Each method reads one kind of value, adds its key to the schema, and records an error in the
+//! document if the value is of another kind.
 
 mod lists;
 
@@ -16,7 +16,7 @@ use crate::config::document::{
     Document, SPAN_UNITS, Spanned, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
 };
 
-/// One table of the document, or one that is missing and therefore all defaults.
+/// One table of the document; a missing one has all defaults.
 #[derive(Debug)]
 pub struct Table<'d> {
     document: &'d Document,
@@ -52,34 +52,34 @@ impl<'d> Table<'d> {
         self.start
     }
 
-    /// Whether the table stands in the file at all.
+    /// Whether the file has the table.
     #[must_use]
     pub fn is_given(&self) -> bool {
         self.given.is_some()
     }
 
-    /// Notes an error about the table as a whole.
+    /// Records an error about the table as a whole.
     pub fn fault(&self, message: impl Into<String>) {
         self.document.fault(self.start, message);
     }
 
-    /// Notes an error at a place of the same document.
+    /// Records an error at a place of the same document.
     pub fn fault_at(&self, at: usize, message: impl Into<String>) {
         self.document.fault(at, message);
     }
 
-    /// Notes an error in the value at `path`, which counts from this table.
+    /// Records an error in the value at `path`, relative to this table.
     pub fn fault_in(&self, path: &str, message: impl Into<String>) {
         self.document.fault_in(&self.name_of(path), message);
     }
 
-    /// Says that `key` cannot be left out, to the schema and, where it was, to the reader.
+    /// Marks `key` as required in the schema, and records an error if it is missing.
     pub fn require(&mut self, key: &str) {
         self.required.push(key.into());
         self.need(key);
     }
 
-    /// Says that `key` cannot be left out beside what else stands here, which no schema knows.
+    /// Records an error if `key` is missing: for a key that other values, not the schema, require.
     pub fn need(&mut self, key: &str) {
         if self.value(key).is_none() {
             self.fault(format!("{} is missing", self.name_of(key)));
@@ -302,7 +302,7 @@ impl<'d> Table<'d> {
         made
     }
 
-    /// Reports what was not asked for and gives the schema of what was.
+    /// Reports keys that were not read, and returns the schema and values of those that were.
     pub(super) fn finish(self) -> Shape {
         let known: Vec<&str> = self.described.keys().map(String::as_str).collect();
         for (key, _) in self.given.into_iter().flatten() {
@@ -343,20 +343,20 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// Whether `key` stands in the file.
+    /// Whether the file has `key`.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// Limits a number in the schema, where an error of its own says why.
+    /// Sets a number's maximum in the schema alone: the caller reports a larger one itself.
     pub fn set_maximum(&mut self, key: &str, most: u64) {
         if let Some(Value::Object(shape)) = self.described.get_mut(key) {
             shape.insert("maximum".to_owned(), most.into());
         }
     }
 
-    /// Sets the value that the schema and the active values have where `key` is missing.
+    /// Sets the default: in the schema, and in the active values if `key` is missing.
     pub fn set_default(&mut self, key: &str, default: Value) {
         if let Some(Value::Object(shape)) = self.described.get_mut(key) {
             shape.insert("default".to_owned(), default.clone());
@@ -384,7 +384,7 @@ impl<'d> Table<'d> {
     }
 }
 
-/// The schema of a table that `read` would read, found by letting it read an empty one.
+/// The schema of the table that `read` reads, from reading an empty one.
 pub(super) fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
     let nothing = Document::new("", "");
     let mut table = Table::new(&nothing, None, 0, String::new());

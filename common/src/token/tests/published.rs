@@ -1,4 +1,4 @@
-//! Which keys of a published set are taken, how many are tried, and where claims are found.
+//! Which keys of a published set are accepted, how many are tried, and where claims are found.
 
 use crate::token::claims::NAMES_MAX;
 use crate::token::keys::KEYS_MAX;

@@ -1,4 +1,4 @@
-//! Lists in a settings file: each item is read by itself, and each that is wrong is reported.
+//! Lists in a settings file: each item is read by itself, and each invalid one is reported.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::config::document::table::Table;
 use crate::config::document::table::shape_of;
 use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
 
-/// What a list is made of.
+/// How the items of a list are read.
 struct ItemKind<R> {
     /// The schema of an item.
     shape: Value,
-    /// The list, as a mistake in it names what should be there.
+    /// What the list must be, as an error states it.
     wanted: String,
-    /// Reads an item; nothing where it is of another kind.
+    /// Reads an item; `None` if it is invalid.
     read: R,
 }
 
