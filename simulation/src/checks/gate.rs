@@ -53,7 +53,7 @@ impl Model {
         let flight = Flight { started: now, url, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
         self.under_way.insert(id, url);
-        self.capped(url);
+        self.capped(url, now.tick);
         id
     }
 
@@ -189,7 +189,8 @@ impl Model {
         all.filter(move |one| one.state == Some(DeliveryState::Waiting))
     }
 
-    fn capped(&self, url: usize) {
+    fn capped(&mut self, url: usize, now: Tick) {
+        self.forgotten(url, now);
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
         let over = |settings: &Settings| {
             let egress = &settings.egress;
