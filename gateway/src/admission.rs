@@ -64,7 +64,7 @@ pub struct Arrival<'r> {
     /// Whether Pingora's parser repairs its request line silently.
     pub repaired: bool,
     /// When its head had been read.
-    pub began: Moment,
+    pub started_at: Moment,
     /// Its number in this process.
     pub nth: u64,
 }
@@ -97,7 +97,7 @@ pub async fn admit(
                 (charges, Some(refusal))
             }
         };
-    let checked = CheckedRequest { shared, config, now: arrival.began, nth: arrival.nth };
+    let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
     let outcome = match checked.check(charges, &mut facts.limits) {
         // Boxed: this is rare, and inline it would make every request's future larger.
         LimitDecision::Moved(charges) => {
@@ -136,7 +136,7 @@ async fn authenticate_and_resolve(
     let claims = claims.as_deref();
     let names = auth::authorization::claimed(route_match.names, claims, &rules.workspaces);
     let known =
-        resolve(shared, config, (route_match, claims), &names, (address, arrival.began.tick))
+        resolve(shared, config, (route_match, claims), &names, (address, arrival.started_at.tick))
             .await?;
     let identity = rules.identify(&names, known.as_ref());
     let charges = match route_match.route.exempt {
@@ -155,7 +155,7 @@ async fn authenticate(
     arrival: &Arrival<'_>,
     address: IpAddr,
 ) -> Result<Arc<Claims>, Refusal> {
-    let (verifier, now) = (config.verifier.as_deref(), arrival.began);
+    let (verifier, now) = (config.verifier.as_deref(), arrival.started_at);
     let may_query = || {
         let mut charges = Charges::default();
         config.rules.charge_by_address(address, &mut charges);

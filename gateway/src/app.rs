@@ -94,7 +94,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
         Ok::<_, io::Error>((Signals::install()?, signal(SignalKind::user_defined2())?))
     })?;
     let notify = Notify::at(around.notify.as_deref())?;
-    let mut predecessor = if around.takes_over { Some(Predecessor::meet()?) } else { None };
+    let mut predecessor = if around.takes_over { Some(Predecessor::connect()?) } else { None };
     let started = start(config, &mut predecessor, &control);
     let serving = match (started, predecessor) {
         (Err(why), Some(predecessor)) => {
@@ -125,7 +125,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
                 let process = successor.process();
                 let stands = async {
                     match first {
-                        Some(first) => first.stand_for(process).await,
+                        Some(first) => first.supervise(process).await,
                         None => 0,
                     }
                 };
@@ -137,7 +137,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     // After an upgrade the successor owns the counters, and saves them.
     let left = match handed_over {
         Err(error) => Err(RunError::System(error)),
-        Ok(None) => persistence::leave(&shared).map_err(RunError::from),
+        Ok(None) => persistence::save(&shared).map_err(RunError::from),
         Ok(Some(0)) => Ok(()),
         Ok(Some(code)) => Err(RunError::Successor(code)),
     };
@@ -183,7 +183,7 @@ fn start(
         clients: client_listeners,
         operators: Listeners::default(),
         tasks: JoinSet::new(),
-        alone: watch::Sender::new(true),
+        predecessor_ended: watch::Sender::new(true),
     };
     let _within = control.enter();
     serving.serve_operators(admin)?;

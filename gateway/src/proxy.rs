@@ -307,7 +307,7 @@ impl ProxyHttp for Proxy {
         if let Some(connection) = Connection::of(session.stream()) {
             connection.request_is_over(now.tick);
         }
-        let seconds = now.tick.since(context.began.tick).as_secs_f64();
+        let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
         if let Some(meter) =
             context.facts.tenant.plane.and_then(|plane| context.config.planes.get(plane))
         {

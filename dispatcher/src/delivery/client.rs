@@ -77,14 +77,14 @@ impl DeliveryClient {
         if self.rules.canonical(request.url.as_str()).is_err() {
             return AttemptResponse::of(Outcome::Failed(Failure::BlockedAddress));
         }
-        let began = self.clock.now().tick;
+        let started_at = self.clock.now().tick;
         let mut over = std::pin::pin!(sleep(self.deadline));
         let mut sent = self.transport.send(request);
         let answer = tokio::select! {
             biased;
             answer = &mut sent => answer,
             () = &mut over => {
-                if self.clock.now().tick.since(began) < self.deadline + STALL {
+                if self.clock.now().tick.since(started_at) < self.deadline + STALL {
                     return AttemptResponse::of(Outcome::Failed(Failure::Timeout));
                 }
                 match timeout(STALL_GRACE, sent).await {

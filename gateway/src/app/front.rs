@@ -12,7 +12,7 @@ use pingora_proxy::HttpProxy;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::edge::http2::{self, Bounds, GOODBYE_TIME, Http2};
+use crate::edge::http2::{self, Bounds, GOAWAY_WAIT, Http2};
 use crate::proxy::Proxy;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
@@ -37,7 +37,7 @@ impl ServerApp for Front {
         let bounds = Bounds {
             preface_timeout: server.head_timeout,
             idle_timeout: server.idle_timeout,
-            goodbye_time: GOODBYE_TIME,
+            goaway_wait: GOAWAY_WAIT,
             head_bytes_max: server.caps.head_bytes_max,
             requests_max: server.caps.requests_per_connection_max,
             streams_max: server.caps.streams_max,

@@ -97,7 +97,7 @@ pub(super) struct Serving {
     /// Background tasks.
     pub(super) tasks: JoinSet<()>,
     /// False while a predecessor is still running.
-    pub(super) alone: watch::Sender<bool>,
+    pub(super) predecessor_ended: watch::Sender<bool>,
 }
 
 impl Serving {
@@ -162,11 +162,12 @@ impl Serving {
         let Some(predecessor) = predecessor else { return self };
         let _within = control.enter();
         let shared = self.shared.clone();
-        let (ending, alone) = (self.clients.cutting.subscribe(), self.alone.clone());
-        alone.send_replace(false);
+        let (ending, predecessor_ended) =
+            (self.clients.cutting.subscribe(), self.predecessor_ended.clone());
+        predecessor_ended.send_replace(false);
         self.tasks.spawn(async move {
             predecessor.serve(shared.clone(), ending).await;
-            alone.send_replace(true);
+            predecessor_ended.send_replace(true);
             if let Some(log) = &shared.access_log {
                 log.share(false);
             }
@@ -239,7 +240,7 @@ impl Serving {
         if let Some(log) = &self.shared.access_log {
             log.share(true);
         }
-        let (hurry, mut hurried) = watch::channel(false);
+        let (end_requested, mut ending) = watch::channel(false);
         let stopping = tokio::select! {
             biased;
             () = &mut stop => true,
@@ -247,9 +248,9 @@ impl Serving {
         };
         if stopping {
             successor.stop();
-            hurry.send_replace(true);
+            end_requested.send_replace(true);
         }
-        self.tasks.spawn(successor.answer(self.shared.clone(), hurry));
+        self.tasks.spawn(successor.answer(self.shared.clone(), end_requested));
         self.sockets = Sockets::default();
         self.operators.set(Listening::Draining);
         self.clients.close().await;
@@ -257,7 +258,7 @@ impl Serving {
             tokio::select! {
                 () = self.ended() => return,
                 () = stop, if !stopping => {}
-                () = turned(&mut hurried) => {}
+                () = turned(&mut ending) => {}
             }
             self.clients.cut();
             self.ended().await;
@@ -288,7 +289,7 @@ impl Serving {
     async fn ended(&self) {
         self.workers.ended().await;
         // This cannot fail: `self` owns the sender.
-        let _ = self.alone.subscribe().wait_for(|alone| *alone).await;
+        let _ = self.predecessor_ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     async fn end(mut self, message: &str, drained: bool) {

@@ -80,7 +80,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
     let settings = &active.settings;
     let running = running(&settings.server).await;
     try_addresses(&settings.server, running.as_ref(), document);
-    if let Err(why) = persistence::could_leave(&settings.store) {
+    if let Err(why) = persistence::check_without_writing(&settings.store) {
         document.fault(document.place("store.snapshot"), why.to_string());
     }
     tokio::join!(

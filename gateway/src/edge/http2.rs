@@ -64,7 +64,7 @@ const FAULTS_MAX: usize = 1_024;
 const REJECTED_MAX: u32 = 32;
 
 /// How long a client without requests may take to close the connection after GOAWAY.
-pub const GOODBYE_TIME: Duration = Duration::from_secs(2);
+pub const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub struct Bounds {
     /// Time without a request.
     pub idle_timeout: Duration,
     /// Time without a request, after GOAWAY.
-    pub goodbye_time: Duration,
+    pub goaway_wait: Duration,
     /// Bytes of a request head, as HTTP/1.1 would write it.
     pub head_bytes_max: u64,
     /// Requests in total.
@@ -216,7 +216,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             }
             // Disconnects a client that ignores GOAWAY, or sends too many malformed requests.
             if self.served >= self.bounds.cut_off_at() || self.faults >= REJECTED_MAX {
-                self.close(Reason::ENHANCE_YOUR_CALM, self.bounds.goodbye_time).await;
+                self.close(Reason::ENHANCE_YOUR_CALM, self.bounds.goaway_wait).await;
                 break;
             }
             if self.served >= self.bounds.requests_max && !self.draining {
@@ -247,8 +247,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 
     fn wait_if_idle(&mut self) {
         if self.requests.is_empty() {
-            let Bounds { goodbye_time, idle_timeout, .. } = self.bounds;
-            let wait = if self.draining { goodbye_time } else { idle_timeout };
+            let Bounds { goaway_wait, idle_timeout, .. } = self.bounds;
+            let wait = if self.draining { goaway_wait } else { idle_timeout };
             self.wait_ends = Some(self.http2.clock.now().tick.plus(wait));
         }
     }
@@ -307,7 +307,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds {
         preface_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
-        goodbye_time: Duration::from_millis(5),
+        goaway_wait: Duration::from_millis(5),
         head_bytes_max: 1_000,
         requests_max: 1_000,
         streams_max: 2,
@@ -477,7 +477,7 @@ mod tests {
         }
         world.stop.send(true).unwrap();
         // Far longer than a client may take to close that has read everything.
-        sleep(BOUNDS.goodbye_time * 20).await;
+        sleep(BOUNDS.goaway_wait * 20).await;
         world.arrives.send(true).unwrap();
         let mut body = answer.await.unwrap().into_body();
         let mut bytes = 0;

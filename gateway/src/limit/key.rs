@@ -19,7 +19,7 @@ pub enum Scope {
     /// An organisation, by its identifier.
     Organisation,
     /// The organisation of a workspace whose organisation is unknown.
-    LoneWorkspace,
+    OwnOrganisation,
     /// An instance, by its identifier.
     Instance,
     /// A client's address, or the /64 it is in.
@@ -57,7 +57,7 @@ impl Seed {
         let kind = match scope {
             Scope::Workspace => 1,
             Scope::Organisation => 2,
-            Scope::LoneWorkspace => 3,
+            Scope::OwnOrganisation => 3,
             Scope::Instance => 4,
             Scope::Address => 5,
             Scope::Request => 6,

@@ -55,7 +55,7 @@ impl Program for GatewayAdmin {
         metrics.buffered_bytes.set(i64::try_from(shared.body_budget.used()).unwrap_or(i64::MAX));
         let active = shared.active.load_full();
         let remembered = active.verifier.as_ref().map_or(0, |verifier| verifier.cached());
-        metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
+        metrics.token_cache_entries.set(i64::try_from(remembered).unwrap_or(i64::MAX));
         if let Some(remote_directory) = &active.remote_directory {
             let fill = remote_directory.fill().await;
             for (kind, entries) in ["known", "unknown"].into_iter().zip(fill) {

@@ -49,7 +49,7 @@ pub async fn names(shared: Arc<Shared>) {
         for name in names {
             let next = due.entry(name.clone()).or_insert(Some(now));
             if next.take_if(|next| now >= *next).is_some() {
-                lookups.spawn(names::at_leisure(name));
+                lookups.spawn(names::look_up_in_background(name));
             }
         }
         tokio::select! {

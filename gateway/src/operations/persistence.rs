@@ -34,7 +34,7 @@ pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
 }
 
 /// Checks that the snapshot could be written, without creating a file or a directory.
-pub fn could_leave(store: &StoreSettings) -> Result<(), SnapshotFileError> {
+pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     files::may_make(Path::new(path))
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
@@ -85,7 +85,7 @@ pub fn restore(shared: &Shared, earlier: Snapshot) -> usize {
 }
 
 /// Saves the states for the next process, all or none of them, where `store.snapshot` is set.
-pub fn leave(shared: &Shared) -> Result<(), SnapshotFileError> {
+pub fn save(shared: &Shared) -> Result<(), SnapshotFileError> {
     let active = shared.active.load();
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();

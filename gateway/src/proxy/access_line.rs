@@ -72,7 +72,7 @@ impl<'r> LineFacts<'r> {
 pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec<u8> {
     let rules = &context.config.rules;
     let mut line = Line::new();
-    line.text("time", &context.began.unix.rfc3339());
+    line.text("time", &context.started_at.unix.rfc3339());
     line.text("id", &context.name());
     if let Some(client) = context.facts.client.address {
         line.shown("client", client);
@@ -85,7 +85,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     if let Some(status) = context.response.status {
         line.number("status", status.into());
     }
-    let duration = micros(now.tick.since(context.began.tick));
+    let duration = micros(now.tick.since(context.started_at.tick));
     line.thousandths("duration_ms", duration);
     if let Some(picked_at) = context.upstream.picked_at {
         let answered_at = context.upstream.answered_at.unwrap_or(now.tick);

@@ -41,7 +41,7 @@ pub async fn decide(
         head: session.req_header(),
         raw_head: raw_head.as_deref(),
         repaired,
-        began: context.began,
+        started_at: context.started_at,
         nth: context.nth,
     };
     admit(shared, &context.config, arrival, &mut context.facts).await

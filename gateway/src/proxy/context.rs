@@ -28,7 +28,7 @@ pub const TRIES_MAX: usize = 16;
 /// One request.
 pub struct RequestContext {
     /// When its head had been read: all decisions at admission use this reading of the clock.
-    pub began: Moment,
+    pub started_at: Moment,
     /// The configuration at its start, which it keeps after a reload.
     pub config: Arc<ActiveConfig>,
     /// Its id, which cannot be guessed.
@@ -113,14 +113,14 @@ impl RequestContext {
     /// A request whose head has just been read.
     #[must_use]
     pub fn new(
-        began: Moment,
+        started_at: Moment,
         config: Arc<ActiveConfig>,
         id: u128,
         nth: u64,
         in_flight: InFlight,
     ) -> Self {
         Self {
-            began,
+            started_at,
             config,
             id,
             nth,

@@ -8,7 +8,7 @@ use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
 use crate::rules::quota::value_of;
-use crate::rules::tenant::{Identity, LONE, Subject, Tenant, TenantRefs};
+use crate::rules::tenant::{Identity, OWN_ORGANISATION, Subject, Tenant, TenantRefs};
 use crate::rules::{Limit, Rules, limit_check};
 use crate::settings::LimitKey;
 
@@ -40,15 +40,15 @@ impl Rules {
         if limit.key == LimitKey::Address {
             return Some(TenantRefs::default());
         }
-        let lone = name.strip_prefix(LONE);
-        let is_workspace = limit.key == LimitKey::Workspace || lone.is_some();
+        let own = name.strip_prefix(OWN_ORGANISATION);
+        let is_workspace = limit.key == LimitKey::Workspace || own.is_some();
         let any = IdForm::default();
         let form = if is_workspace { &self.workspaces } else { &any };
-        if !form.allows(lone.unwrap_or(name)) {
+        if !form.allows(own.unwrap_or(name)) {
             return None;
         }
         let none = TenantRefs::default();
-        Some(match (limit.key, lone) {
+        Some(match (limit.key, own) {
             (LimitKey::Organisation, Some(workspace)) => {
                 TenantRefs { workspace: Some(workspace), ..none }
             }

@@ -23,7 +23,7 @@ use crate::request::client_address::network_of;
 use crate::request::route::Index;
 
 /// The prefix of the name of a workspace's own organisation; no identifier has a colon.
-pub const LONE: &str = "workspace:";
+pub const OWN_ORGANISATION: &str = "workspace:";
 
 /// The tenants in a directory file, ready to be charged.
 #[derive(Clone, Default)]
@@ -152,7 +152,7 @@ impl<'t> Identity<'t> {
             .or(of_workspace)
             .or(names.claimed_organisation)
             .map(|name| subject(Scope::Organisation, name))
-            .or_else(|| workspace.as_ref().map(|workspace| lone(seed, workspace)));
+            .or_else(|| workspace.as_ref().map(|workspace| own_organisation(seed, workspace)));
         Self { workspace, organisation, instance }
     }
 }
@@ -218,9 +218,13 @@ impl<'t> Subject<'t> {
 }
 
 /// The organisation of its own that a workspace counts as, where its organisation is unknown.
-fn lone<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
-    let owner = seed.owner(Scope::LoneWorkspace, workspace.name.as_bytes());
-    Subject { name: format!("{LONE}{}", workspace.name).into(), owner, tenant: workspace.tenant }
+fn own_organisation<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
+    let owner = seed.owner(Scope::OwnOrganisation, workspace.name.as_bytes());
+    Subject {
+        name: format!("{OWN_ORGANISATION}{}", workspace.name).into(),
+        owner,
+        tenant: workspace.tenant,
+    }
 }
 
 #[cfg(test)]

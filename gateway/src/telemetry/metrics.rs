@@ -68,7 +68,7 @@ metrics! {
     /// Token checks, by outcome: verified, cached, or the reason for a rejection.
     token_verifications: IntCounterVec = "token_verifications_total", "outcome";
     /// Cached tokens, each stored as a hash.
-    tokens_remembered: IntGauge = "token_cache_entries";
+    token_cache_entries: IntGauge = "token_cache_entries";
     /// Requests to identity servers, by kind (keys, introspection) and outcome (answered, failed).
     identity_requests: IntCounterVec = "identity_requests_total", "kind", "outcome";
     /// Duration of requests to identity servers, failures and queueing included.

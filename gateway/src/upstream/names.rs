@@ -56,7 +56,7 @@ where
 }
 
 /// Resolves a name in the background: logs a late lookup, and still uses its result.
-pub async fn at_leisure(name: String) -> (String, Resolved) {
+pub async fn look_up_in_background(name: String) -> (String, Resolved) {
     let mut lookup = pin!(look_up(name.clone()));
     let found = match timeout(LOOKUP_WAIT, &mut lookup).await {
         Ok(found) => found,

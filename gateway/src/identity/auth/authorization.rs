@@ -63,11 +63,11 @@ pub fn claimed<'n>(
 ) -> TenantRefs<'n> {
     let Some(claims) = claims else { return names };
     let named = names.workspace.or(names.organisation).or(names.instance).is_some();
-    let claimed = lone(claims.workspaces.as_deref());
+    let claimed = single(claims.workspaces.as_deref());
     let claimed = claimed.filter(|name| !named && workspaces.allows(name));
     TenantRefs {
         workspace: names.workspace.or(claimed),
-        claimed_organisation: lone(claims.organisations.as_deref()),
+        claimed_organisation: single(claims.organisations.as_deref()),
         ..names
     }
 }
@@ -121,7 +121,7 @@ fn has(all: &[Box<str>], name: &str) -> bool {
 }
 
 /// The only one; with two it is ambiguous which is meant.
-fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
+fn single(all: Option<&[Box<str>]>) -> Option<&str> {
     match all {
         Some([one]) => Some(one),
         _ => None,

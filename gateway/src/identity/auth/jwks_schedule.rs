@@ -26,7 +26,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
     /// When the last one started.
-    began: Option<Tick>,
+    started_at: Option<Tick>,
     /// How many have started.
     count: u64,
     /// How many have failed in a row.
@@ -58,7 +58,7 @@ pub(super) enum FetchChange {
 impl Schedule {
     /// When the next fetch is due: `every` after a success, sooner after a failure.
     pub(super) fn due(&self, every: Duration) -> Tick {
-        let Some(began) = self.began else { return Tick(0) };
+        let Some(started_at) = self.started_at else { return Tick(0) };
         let calm = match self.failures {
             0 => every,
             failures => {
@@ -66,7 +66,7 @@ impl Schedule {
                 doubled.min(AGAIN_MAX).min(every)
             }
         };
-        began.plus(if self.wanted { calm.min(AGAIN_AFTER) } else { calm }.max(AGAIN_AFTER))
+        started_at.plus(if self.wanted { calm.min(AGAIN_AFTER) } else { calm }.max(AGAIN_AFTER))
     }
 
     /// Records that a request needs a missing key.
@@ -88,7 +88,7 @@ impl Schedule {
     /// Records that a fetch starts, and returns its number. A request from now on may need a key
     /// that this fetch does not return yet.
     pub(super) fn begin(&mut self, now: Tick) -> u64 {
-        self.began = Some(now);
+        self.started_at = Some(now);
         self.wanted = false;
         self.count += 1;
         self.count
@@ -114,7 +114,7 @@ mod tests {
 
     /// Seconds from the start of the last fetch until the next is due.
     fn pause(schedule: &Schedule) -> u64 {
-        schedule.due(EVERY).since(schedule.began.unwrap_or_default()).as_secs()
+        schedule.due(EVERY).since(schedule.started_at.unwrap_or_default()).as_secs()
     }
 
     #[test]
@@ -162,17 +162,17 @@ mod tests {
     #[test]
     fn two_fetches_start_at_least_a_second_apart() {
         let mut schedule = Schedule::default();
-        let mut began = Vec::new();
+        let mut started_at = Vec::new();
         for millis in (0..20_000_u64).step_by(7) {
             let now = Tick(millis * 1_000);
             let _ = schedule.want();
             if now >= schedule.due(EVERY) {
                 let _ = schedule.begin(now);
                 let _ = schedule.end(!millis.is_multiple_of(3));
-                began.push(now);
+                started_at.push(now);
             }
         }
-        assert!((19..=20).contains(&began.len()), "{}", began.len());
-        assert!(began.windows(2).all(|two| two[1].since(two[0]) >= AGAIN_AFTER));
+        assert!((19..=20).contains(&started_at.len()), "{}", started_at.len());
+        assert!(started_at.windows(2).all(|two| two[1].since(two[0]) >= AGAIN_AFTER));
     }
 }

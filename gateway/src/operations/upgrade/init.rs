@@ -42,7 +42,7 @@ impl First {
 
     /// Waits until the process that serves has ended without a successor. Returns its exit code, or
     /// 128 plus the signal that ended it.
-    pub async fn stand_for(mut self, mut serving: Pid) -> i32 {
+    pub async fn supervise(mut self, mut serving: Pid) -> i32 {
         loop {
             while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG) {
                 if child != serving {

@@ -51,7 +51,7 @@ pub struct Predecessor {
 
 impl Predecessor {
     /// Connects to it over standard input, and receives its sockets.
-    pub fn meet() -> Result<Self, UpgradeError> {
+    pub fn connect() -> Result<Self, UpgradeError> {
         let meeting = "standard input should lead to the process whose place is taken, as it does \
                        where that has started us";
         let stdin = io::stdin();

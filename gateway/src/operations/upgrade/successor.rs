@@ -236,21 +236,21 @@ impl Successor {
 
     /// Forwards checks until the other process ends. `hurry` becomes true when that process
     /// requests this one to end, or has ended.
-    pub async fn answer(self, shared: Arc<Shared>, hurry: watch::Sender<bool>) {
+    pub async fn answer(self, shared: Arc<Shared>, end_requested: watch::Sender<bool>) {
         let Self { stream, mut checks_to_send, .. } = self;
-        if let Err(error) = forward(stream, &mut checks_to_send, &hurry).await {
+        if let Err(error) = forward(stream, &mut checks_to_send, &end_requested).await {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Error, "limit owner lost", &fields);
         }
         shared.limiter.set_owner(LimitOwner::Lost);
-        let _ = hurry.send(true);
+        let _ = end_requested.send(true);
     }
 }
 
 async fn forward(
     stream: StdStream,
     checks_to_send: &mut mpsc::Receiver<RemoteCheck>,
-    hurry: &watch::Sender<bool>,
+    end_requested: &watch::Sender<bool>,
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
@@ -280,7 +280,7 @@ async fn forward(
                     // The receiver may be gone.
                     waiting.pop_front().map(|caller| caller.send(verdict).ok());
                 }
-                Some((Kind::End, _)) => drop(hurry.send(true)),
+                Some((Kind::End, _)) => drop(end_requested.send(true)),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
