@@ -33,9 +33,10 @@ impl Model {
         self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
         self.note(now, || format!("start {id:?} of {ws} at url {url}"));
-        // It does not back off: it had learned of the last fault before it stood still.
-        let places = &mut self.places[url];
-        places.backs_off_until = places.backs_off_until.min(now.tick);
+        // It had learned of the last fault before it stood still, and the backoff has ended.
+        if now.tick > self.places[url].backed_off_at {
+            self.places[url].end_backoff(now.tick);
+        }
         self.paced(url, heard, now.tick);
         self.promised(id, request, heard, now.tick);
         let delivery = &self.deliveries[&id];

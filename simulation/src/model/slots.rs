@@ -24,4 +24,8 @@ impl InFlightSlots {
         let (backs_off_until, backed_off_at) = (Tick(0), Tick(0));
         Self { room, most, answers: false, used, backs_off_until, backed_off_at, backoffs: 0 }
     }
+
+    pub(crate) fn end_backoff(&mut self, now: Tick) {
+        self.backs_off_until = self.backs_off_until.min(now);
+    }
 }
