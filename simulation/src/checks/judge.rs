@@ -104,8 +104,9 @@ impl Model {
         let alive = self.hooks.values_mut().filter(|hook| !hook.deleted);
         for hook in alive.filter(|hook| hook.paused_at.is_none() && !hook.record.vague) {
             let range = (hook.id, DeliveryId(0))..=(hook.id, DeliveryId(i64::MAX));
-            // A webhook without work gets another `pause_after` once it has work again.
-            if self.counts.reloads > 0 && self.open.range(range).next().is_none() {
+            // A webhook without work gets another `pause_after` just after it has work again.
+            let new = |id: &DeliveryId| self.deliveries[id].came == now.tick;
+            if self.counts.reloads > 0 && self.open.range(range).all(|(_, id)| new(id)) {
                 continue;
             }
             if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
