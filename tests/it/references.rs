@@ -49,6 +49,17 @@ fn every_file_and_test_that_a_document_names_is_there() {
     assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
 }
 
+/// `./test` skips these, and `./test --all` alone runs them: another name would skip nothing.
+#[test]
+fn every_test_that_only_a_release_runs_is_there() {
+    let script = fs::read_to_string(root().join("test")).unwrap();
+    let (_, rest) = script.split_once("\nLONG=(").expect("a list of long tests");
+    let (names, _) = rest.split_once(')').unwrap();
+    let tests = test_names();
+    let gone: Vec<&str> = names.split_whitespace().filter(|name| !tests.contains(*name)).collect();
+    assert!(names.contains("_") && gone.is_empty(), "not there: {gone:?}");
+}
+
 /// Code, scripts and settings name documents by their path from the root.
 #[test]
 fn every_document_that_any_file_names_is_there() {
