@@ -310,7 +310,8 @@ impl Model {
     pub(crate) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = InFlightSlots::fresh(quarter, quarter, now.tick);
+            // An endpoint gets its slots with its first attempt, by the settings of that time.
+            *places = InFlightSlots::fresh(quarter, quarter, Tick(0));
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
