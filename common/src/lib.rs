@@ -1,6 +1,6 @@
 //! What both Weir programs use, and nothing that only one of them does.
 //!
-//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Areas stand in layers, the lowest first: each imports only from those earlier in this list.
 
 // The one place that reads a clock.
 pub mod time;

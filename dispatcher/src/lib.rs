@@ -1,6 +1,6 @@
 //! weir-dispatcher: accepts events, stores them, and delivers them, signed, to webhooks.
 //!
-//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Areas stand in layers, the lowest first: each imports only from those earlier in this list.
 //! Files marked (core) decide: plain functions over plain values, without I/O and clocks.
 
 // Webhooks, events, deliveries, attempts; retries, outcomes, health.

@@ -1,6 +1,6 @@
 //! weir-gateway: a reverse proxy that enforces the limits of every tenant, exactly.
 //!
-//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Areas stand in layers, the lowest first: each imports only from those earlier in this list.
 //! Files marked *(core)* in their first lines decide: they take values and return values, and
 //! neither wait nor read the clock.
 

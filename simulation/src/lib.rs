@@ -5,7 +5,7 @@
 //! sockets, the store's threads, the loop that waits. The clock is advanced manually, receivers are
 //! simulated, and everything runs on one thread, so that a seed reproduces a whole run.
 //!
-//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Areas stand in layers, the lowest first: each imports only from those earlier in this list.
 
 #![allow(
     clippy::panic,

@@ -95,7 +95,7 @@ pub(crate) struct Delivery {
     pub(crate) kind: EventType,
     pub(crate) body: Bytes,
     pub(crate) created_at: UnixTime,
-    /// When its present state was written: the worker learns of it within that moment.
+    /// When its present state was written: the worker learns of it at that same instant.
     pub(crate) came: Tick,
     /// `None` once it was rightly dropped.
     pub(crate) state: Option<DeliveryState>,
@@ -103,7 +103,7 @@ pub(crate) struct Delivery {
     pub(crate) due: UnixTime,
     /// The tick of `due`, by the clock when it was last known to be read.
     pub(crate) due_tick: Tick,
-    /// The earliest start: it may have been read again with any clock since then.
+    /// The earliest start: it may have been read again since, by any wall clock.
     pub(crate) soonest: Tick,
     /// After a fault of ours it may wait until then.
     pub(crate) put_off: Tick,
@@ -158,7 +158,7 @@ pub(crate) struct Model {
     pub(crate) memory: usize,
     /// The settings before a reload, which the latest decisions may be based on.
     pub(crate) before: Option<Settings>,
-    /// When another pace became active: how many starts a crash hid under the earlier is not known.
+    /// When another pace became active: how many starts a crash hid under the earlier is unknown.
     pub(crate) repaced_at: Tick,
     pub(crate) hooks: BTreeMap<WebhookId, Hook>,
     pub(crate) deliveries: BTreeMap<DeliveryId, Delivery>,
@@ -179,7 +179,7 @@ pub(crate) struct Model {
     /// When processes were found to have been killed, and how many attempts may have been in flight
     /// then: each of these counts as a start for one window.
     pub(crate) doubts: Vec<(Tick, usize)>,
-    /// Until then the worker may take starts that lie ahead of a clock set back for starts of now.
+    /// Until then the worker may count starts dated in the future (the clock was set back) as new.
     pub(crate) slow_until: Tick,
     /// Webhooks that were just paused.
     pub(crate) just_paused: Vec<WebhookId>,

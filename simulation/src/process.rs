@@ -271,7 +271,7 @@ impl Process {
         self.writer.step()
     }
 
-    /// Delivers the results of earlier reads of the worker if `tells`, and starts the reads that
+    /// If `tells`, delivers the results of the worker's earlier reads. Then starts the reads that
     /// wait; returns whether a result may have been delivered.
     pub(crate) fn read(&mut self, rng: &mut SeededRng, tells: bool) -> bool {
         let any = self.reads.any();

@@ -117,8 +117,8 @@ impl Document {
     }
 
     /// Where the value at `path` starts, such as `upstreams.control.servers[0]`: dots lead into
-    /// tables, a number in brackets into a list. If the file has only the start of the path, the
-    /// place of the last part that it has.
+    /// tables, a number in brackets into a list. If the file has only the start of the path,
+    /// returns the place of the last part that it has.
     #[must_use]
     pub fn value_place(&self, path: &str) -> usize {
         self.places(path).1

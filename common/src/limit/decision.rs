@@ -1,4 +1,4 @@
-//! A limit's decision, whichever algorithm it uses.
+//! A limit's decision, whichever algorithm it uses. (core)
 //!
 //! An algorithm *decides* without changing its state; only an admission is then *charged*, and
 //! only once every other limit of the request has admitted it too.

@@ -1,4 +1,4 @@
-//! Decides whether a request fits "N per window", counted over every interval of that length.
+//! Decides whether a request fits "N per window", over every interval of that length. (core)
 //!
 //! The state is a log of the admissions of the last window, oldest first, in a ring of 4-byte
 //! timestamps (8-byte for long windows). The log does not depend on N: lowering a quota and raising

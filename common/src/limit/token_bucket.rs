@@ -1,4 +1,4 @@
-//! Decides whether a request fits a token bucket: `rate` per second, `burst` at once.
+//! Decides whether a request fits a token bucket: `rate` per second, `burst` at once. (core)
 //!
 //! A bucket stores what was spent at one instant, and refills at the rate. It counts millionths of
 //! a token and microseconds, so that no rate is rounded.

@@ -1,4 +1,4 @@
-//! Signs deliveries, and verifies signatures as a receiver does.
+//! Signs deliveries, and verifies signatures as a receiver does. (core)
 //!
 //! Two schemes are sent. `Service-Signature` signs `<t>.<body>` with the whole secret, `whsec_`
 //! included. Standard Webhooks signs `<id>.<t>.<body>` with the base64-decoded rest of the secret.

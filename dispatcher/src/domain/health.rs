@@ -8,8 +8,8 @@
 //! # Invariants
 //!
 //! 1. One warning per episode, once the episode is `warn_for` old, at least three attempts failed,
-//!    and the share of failures exceeds `warn_share` both in the window and in the five buckets up
-//!    to the last one in use.
+//!    and the share of failures exceeds `warn_share` both in the window and in the five buckets
+//!    that end with the latest one in use.
 //! 2. A pause only after `pause_after` without a 2xx, with at least three failures, the first and
 //!    the last at least half of that apart: time without attempts is no evidence.
 //! 3. Notices do not depend on how often and when health is checked: an episode that ended between

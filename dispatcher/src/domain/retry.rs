@@ -4,8 +4,8 @@
 //!
 //! 1. The next attempt is never before `now`, never before the receiver's `Retry-After` (up to
 //!    `retry_after_max`), and never after the deadline.
-//! 2. Only an attempt that fails at or after the deadline ends a delivery, so there is always one
-//!    attempt at the deadline itself.
+//! 2. A delivery fails permanently only with an attempt at or after the deadline, so there is
+//!    always one attempt at the deadline itself. Pings are not retried (`transition`).
 //!
 //! Not here: whether a failure counts (`outcome`), when the deadline is (`webhook`), the rate limit
 //! of an endpoint and pauses (`scheduler`). Those delay an attempt; they do not end a delivery.

@@ -1,6 +1,6 @@
 //! The consequences of an attempt for its delivery, its webhook and its endpoint. (core)
 //!
-//! Not here: when a failed delivery is retried (`transition`), how one is sent (`worker`).
+//! Not here: when a failed delivery is retried (`retry`), how one is sent (`worker`).
 
 use std::sync::Arc;
 use std::time::Duration;

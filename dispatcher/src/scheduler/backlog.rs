@@ -323,9 +323,8 @@ impl Backlog {
             self.cached_bytes -= last.ready.body.len();
             self.complete = false;
             if let Some(fetching) = &mut self.fetching {
-                let key = Some(last.key());
-                fetching.evicted = key.min(fetching.evicted.or(key));
-                fetching.known_to = fetching.known_to.min(key);
+                fetching.evicted = fetching.evicted.into_iter().chain([last.key()]).min();
+                fetching.known_to = fetching.known_to.min(fetching.evicted);
             }
         }
     }
@@ -333,7 +332,7 @@ impl Backlog {
     /// Applies the result of a read.
     pub(super) fn fetched(&mut self, fetched: Fetched, limit: MemoryLimit, now: Moment) {
         let Some(fetching) = self.fetching.take() else { return };
-        let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
+        let read_to = fetched.ready.last().filter(|_| fetched.more).map(|one| (one.due, one.id));
         for ready in fetched.ready {
             self.seen = self.seen.max(Some(ready.id));
             // A delivery that waits after a fault of the dispatcher is due later than on disk.
@@ -344,7 +343,6 @@ impl Backlog {
             }
         }
         self.complete = !fetched.more && fetching.evicted.is_none();
-        let read_to = last.filter(|_| fetched.more);
         if let Some(known_to) = read_to.into_iter().chain(fetching.evicted).min() {
             // Unread deliveries may precede those that arrived meanwhile.
             let beyond = self.cached.after(known_to);

@@ -5,8 +5,8 @@
 //!
 //! 1. While another workspace has attempts in flight, a workspace has at most an eighth of the free
 //!    slots for attempts beyond the first of each webhook. So some slots stay free, whatever the
-//!    number of greedy workspaces and the history of their receivers: ten of them use one slot in
-//!    eighteen each.
+//!    number of greedy workspaces and the history of their receivers: ten of them settle at one
+//!    eighteenth of all slots each.
 //! 2. A parked endpoint is unparked as soon as its workspace may start more, whichever attempt
 //!    ended; endpoints of one workspace take turns.
 
@@ -100,8 +100,8 @@ impl Shares {
         endpoint
     }
 
-    /// Updates a workspace. One without attempts is removed with its parked endpoints: each had an
-    /// attempt that ended, and was served then.
+    /// Updates a workspace. One without attempts is removed with its parked endpoints: each was
+    /// served again when its last attempt ended.
     fn change(&mut self, workspace: &Arc<str>, change: impl FnOnce(&mut Share)) {
         let share = self.workspaces.entry(workspace.clone()).or_default();
         if !share.endpoints.is_empty() {

@@ -86,7 +86,7 @@ pub struct Connection {
     outgoing: Vec<u8>,
     /// What `proxy` adds to a response; a mutex, since `proxy` has only a shared reference.
     pending: Mutex<PendingResponse>,
-    /// The response before a close of ours; empty once it is in `outgoing`.
+    /// The last response, sent before we close the connection; empty once it is in `outgoing`.
     final_response: Option<Vec<u8>>,
     /// Since when bytes are pending and the client has read none.
     stalled_from: Option<Tick>,

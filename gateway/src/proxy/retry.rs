@@ -6,8 +6,8 @@
 //!    (RFC 9110, 9.2.2), never once its response has started, and only with its whole body.
 //! 2. A kept connection that is found closed does not count as a failure of its server.
 //! 3. A kept connection that its server ends by a GOAWAY without an error uses up none of the
-//!    configured tries, since the next may end so, too. A request that it did not process is sent
-//!    again up to `TRIES_MAX` times.
+//!    configured tries, since the next kept connection may end the same way. A request that it did
+//!    not process is sent again up to `TRIES_MAX` times.
 //!
 //! # Not here
 //!

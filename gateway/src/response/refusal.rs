@@ -156,7 +156,7 @@ impl Refusal {
             Self::DirectoryUnavailable => {
                 (503, "directory-unavailable", "Tenants cannot be looked up now")
             }
-            Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be asked now"),
+            Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be checked now"),
             Self::RateLimited { .. } => (429, "rate-limited", "Too many requests"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A window that became longer counts every request that was stored when it changed: for the
-//!    length of the new window, no state is dropped.
+//! 1. After a window grows, no state is dropped for the length of the new window, so that it counts
+//!    every request that was stored at the change.
 //!
 //! # Not here
 //!
@@ -19,8 +19,8 @@ use crate::limit::Quota;
 use crate::limit::memory::Store;
 use crate::rules::{self, Rules};
 
-/// How long rules keep states. The default is for unknown rules: no longer than each state itself
-/// requires.
+/// How long rules keep states. The default, if the earlier rules are unknown: only as long as each
+/// state itself requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// The window of each limit that has one, by the limit's name.

@@ -1,12 +1,12 @@
-//! Ejects servers that fail requests (passive health checking). (core)
+//! Ejects addresses of servers that fail requests (passive health checking). (core)
 //!
-//! A server with several consecutive failures is ejected. After its pause one request, a probe,
-//! decides: the server returns, or is ejected again for twice as long.
+//! An address with several consecutive failures is ejected. After its pause one request, a probe,
+//! decides: the address returns, or is ejected again for twice as long.
 //!
 //! # Invariants
 //!
-//! 1. A server is ejected after `failures` consecutive failures and not before, and never if no
-//!    other server can take over.
+//! 1. An address is ejected after `failures` consecutive failures and not before, and never if no
+//!    other address can take over.
 //! 2. After a pause one probe is sent, and no other request until the probe has a result or another
 //!    pause has passed.
 //! 3. Each pause is twice the one before it, up to `pause_max`; a success resets the record.

@@ -1,5 +1,5 @@
-//! Checks the order of starts: of one webhook's deliveries the first that is due, and at one URL
-//! each workspace in turn, and each webhook of it.
+//! Checks the order of starts: a webhook's deliveries by due time; at one URL the workspaces take
+//! turns, and so do the webhooks of a workspace.
 //!
 //! Checks only what the worker must know: what was on disk when everything was idle.
 

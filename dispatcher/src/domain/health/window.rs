@@ -131,7 +131,7 @@ impl Window {
         sum(&self.buckets)
     }
 
-    /// The attempts of the five buckets up to the last one in use.
+    /// The attempts of the five buckets that end with the latest one in use.
     pub(super) fn latest(&self) -> Counted {
         let last = self.buckets.last().map_or(0, |last| last.number);
         let from = self.buckets.partition_point(|one| one.number.saturating_add(LATEST) <= last);

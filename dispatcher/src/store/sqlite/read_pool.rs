@@ -61,7 +61,7 @@ struct Shared {
 }
 
 impl Readers {
-    /// A pool of at most `most` connections to the database of `to`.
+    /// A pool of at most `most` connections to the database that `to` describes.
     pub(super) fn new(to: &Source, executor: ReadExecutor, most: usize) -> Self {
         Self(Arc::new(Shared {
             source: to.clone(),
@@ -72,7 +72,7 @@ impl Readers {
         }))
     }
 
-    /// As [`Readers::new`], on as many threads of its own.
+    /// Like [`Readers::new`], with `most` threads of its own.
     pub(super) fn on_threads(to: &Source, most: usize) -> Self {
         Self::new(to, ReadExecutor::Own(Threads::new("store-reader", most)), most)
     }

@@ -5,7 +5,8 @@
 //! into the lock file: a WAL belongs to the database with that mark. A copy made by `backup` has no
 //! mark. A closed database has no WAL.
 //!
-//! Invariant: in doubt a WAL counts as the database's own: acknowledged events may be only there.
+//! Invariant: if in doubt, a WAL is treated as the database's own, because acknowledged events may
+//! exist only in it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
