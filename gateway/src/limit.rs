@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A request that a limit refuses is charged to no limit.
+//! 1. A request that an enforced limit refuses is charged to no limit.
 //! 2. The decision and the numbers that a client receives come from one read of the states.
 //!
 //! # Not here

@@ -78,8 +78,8 @@ pub(super) enum Readiness {
 /// A read that is with the store.
 #[derive(Debug, Default)]
 struct PendingFetch {
-    /// The last delivery in memory when the read began: later ones wait for its result, which may
-    /// contain earlier ones.
+    /// The last delivery in memory when the read began, or an earlier one that was evicted since:
+    /// later ones wait for the result, which may contain earlier ones.
     known_to: Option<Key>,
     /// Deliveries whose attempt ended since: the result may contain their earlier state.
     ended: Vec<DeliveryId>,

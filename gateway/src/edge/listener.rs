@@ -6,7 +6,8 @@
 //! # Invariants
 //!
 //! 1. At most `connections_max` connections are open, and at most `connections_per_address_max`
-//!    of one address; any beyond are closed at once. An unfinished handshake counts.
+//!    of one address, trusted proxies excepted; any beyond are closed at once, or once a PROXY
+//!    header has been read. An unfinished handshake counts.
 //! 2. After a stop has started no connection is accepted, and requests in flight are finished.
 //! 3. The accept loops end before the workers do: no accepted connection is lost.
 //!

@@ -53,7 +53,7 @@ struct Table {
     unknown_keys: usize,
     unknown_keys_max: usize,
     shards: usize,
-    /// How many requests used a shared state because the shard had no room.
+    /// Charges to a shared state because the shard had no room.
     overflowed: u64,
     swept_at: Tick,
     /// No state is dropped before this tick: a change of quotas changed which states equal a
@@ -112,7 +112,7 @@ pub struct Fill {
     pub keys: usize,
     /// Entries of keys that the directory does not know.
     pub unknown_keys: usize,
-    /// Requests since the start that used a shared state.
+    /// Charges to a shared state since the start.
     pub overflowed: u64,
 }
 
@@ -131,7 +131,8 @@ impl Store {
         Self { shards: (0..shards).map(|_| Shard(Mutex::new(empty()))).collect() }
     }
 
-    /// Checks all limits at `now`, and charges them if every enforced one admits the request.
+    /// Checks all limits at `now`. If every enforced one admits the request, charges all that admit
+    /// it: an observed limit that would refuse is not charged.
     ///
     /// More than [`CHECKS_MAX`] checks are a bug of the caller; the surplus is ignored.
     pub fn judge(&self, checks: &[LimitCheck], now: Tick) -> Result<Verdict, Moved> {

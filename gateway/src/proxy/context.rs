@@ -27,7 +27,8 @@ pub const TRIES_MAX: usize = 16;
 
 /// One request.
 pub struct RequestContext {
-    /// When its head had been read: all decisions at admission use this reading of the clock.
+    /// When its head had been read: decisions at admission use this reading of the clock, except
+    /// limits that `Limiter::check_at_owner` checks later.
     pub started_at: Moment,
     /// The configuration at its start, which it keeps after a reload.
     pub config: Arc<ActiveConfig>,

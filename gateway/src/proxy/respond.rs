@@ -17,7 +17,8 @@ use crate::proxy::body;
 use crate::proxy::context::RequestContext;
 use crate::response::reply::Reply;
 
-/// Sends a reply, and keeps the connection where the request's body has been read to its end.
+/// Sends a reply. Keeps the connection if the request's body has been read to its end, unless the
+/// reply closes it.
 pub async fn send(
     mut reply: Reply,
     session: &mut Session,

@@ -319,7 +319,10 @@ impl Model {
             Outcome::Failed(Failure::Timeout) => (room / 2).max(1),
             _ => room.saturating_mul(2).clamp(1, most),
         };
-        (places.room, places.most) = (then(places.room), then(places.most));
+        // Of several ends at one instant the worker may learn in any order: the fewest slots.
+        let room = then(places.room);
+        places.room = if places.used == now { room.min(places.room) } else { room };
+        places.most = then(places.most);
         places.used = now;
     }
 }

@@ -17,7 +17,8 @@ use crate::store::types::NewMail;
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
-/// Stored as the delivery of an attempt whose delivery or webhook was deleted: never a real number.
+/// Stored instead of a delivery's number where only the start of an attempt counts: after a fault
+/// of the dispatcher, or once the delivery or webhook was deleted. Never a real number.
 pub(super) const NO_DELIVERY: i64 = 0;
 
 /// Records attempts and the changes that follow from them.

@@ -43,7 +43,7 @@ impl Fault {
             | ErrorCode::ApiMisuse
             | ErrorCode::ParameterOutOfRange
             | ErrorCode::Unknown => false,
-            // SQLite may add codes: an unknown one fails the batch, to be safe.
+            // Errors of the disk and the database, and variants that are yet to come, fail the batch.
             _ => true,
         }
     }

@@ -44,7 +44,7 @@ const DELETED: &str =
 
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
-/// The oldest attempts whose delivery was dropped.
+/// The oldest attempts that are stored without a delivery, for their start only.
 const ORPHANS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
     WHERE delivery = ?1 ORDER BY id LIMIT ?2";
 
@@ -72,7 +72,8 @@ enum Kind {
     Over(UnixTime),
 }
 
-/// Drops up to `limit` rows. Returns whether there may be more.
+/// Drops up to `limit` rows, not counting attempts and events that go with a delivery. Returns
+/// whether there may be more.
 pub(super) fn sweep(
     session: &mut WriteSession,
     delivered: Duration,
@@ -194,7 +195,7 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
     Ok(())
 }
 
-/// Drops starts of attempts whose delivery was dropped.
+/// Drops attempts that are stored without a delivery, for their start only.
 fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
     let mut query = conn.prepare_cached(ORPHANS)?;
     let all = query.query_map((attempts::NO_DELIVERY, rows::count(most)), |row| {

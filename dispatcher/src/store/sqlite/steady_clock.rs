@@ -17,7 +17,8 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 /// Restarts are shorter. After a longer stop, retention lasts longer, which loses nothing.
 pub(super) const DOWNTIME_MAX: Duration = Duration::from_secs(3_600);
 
-/// The largest difference from now that [`Steady::of_unix`] accepts: beyond it, the clock was set.
+/// [`Steady::of_unix`] takes a larger difference from now for this one: a time to be stored may be
+/// this old, and beyond that the clock was set since.
 const APART_MAX: Duration = Duration::from_secs(3_600);
 
 /// The steady clock.

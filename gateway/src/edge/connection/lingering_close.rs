@@ -3,7 +3,8 @@
 //! If bytes are unread at the close, the kernel sends a reset, at which a client may stop before
 //! it reads the response, or lose one that has arrived (RFC 9112, 9.6).
 //!
-//! Invariant: a close takes at most `LINGER_TIME_MAX`, and discards about `LINGER_BYTES_MAX`.
+//! Invariant: once our side is closed, a close lingers for at most `LINGER_TIME_MAX`, and discards
+//! about `LINGER_BYTES_MAX`.
 //!
 //! Not here: when a body is left unread (`proxy::respond`).
 

@@ -234,8 +234,8 @@ impl Successor {
         let _ = kill_process(self.process(), Signal::TERM);
     }
 
-    /// Forwards checks until the other process ends. `hurry` becomes true when that process
-    /// requests this one to end, or has ended.
+    /// Forwards checks until the other process ends. `end_requested` becomes true when that
+    /// process requests this one to end, or has ended.
     pub async fn answer(self, shared: Arc<Shared>, end_requested: watch::Sender<bool>) {
         let Self { stream, mut checks_to_send, .. } = self;
         if let Err(error) = forward(stream, &mut checks_to_send, &end_requested).await {
