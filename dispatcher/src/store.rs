@@ -250,8 +250,8 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
     /// `now`, waiting deliveries of deleted webhooks, events that no delivery needs, attempts
     /// that are stored for their start only, and jobs, mails and endpoints that ended a month ago.
-    /// Attempts and events that go with a delivery do not count. If there are more, drops some of each kind, for a limit of at least six. Uses steady time.
-    /// Returns whether there may be more.
+    /// Attempts and events that go with a delivery do not count. If there are more, drops some of
+    /// each kind, for a limit of at least six. Uses steady time. Returns whether there may be more.
     async fn sweep(
         &self,
         delivered: Duration,

@@ -43,7 +43,7 @@ impl Fault {
             | ErrorCode::ApiMisuse
             | ErrorCode::ParameterOutOfRange
             | ErrorCode::Unknown => false,
-            // Errors of the disk and the database, and variants that are yet to come, fail the batch.
+            // Errors of the disk and the database fail the batch, and so do variants yet to come.
             _ => true,
         }
     }
