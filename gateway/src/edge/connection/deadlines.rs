@@ -128,14 +128,15 @@ impl Connection {
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         let is_ready = wrote.is_ready();
-        let is_sent = is_ready && !self.socket.has_unsent();
-        let taken_before = mem::replace(&mut self.taken, self.socket.taken());
-        if is_sent || self.taken != taken_before {
+        if is_ready && !self.socket.has_unsent() {
             self.stalled_from = None;
             self.note_passage();
-        }
-        if is_sent {
             return wrote;
+        }
+        let taken = self.socket.taken();
+        if taken != mem::replace(&mut self.taken, taken) {
+            self.stalled_from = None;
+            self.note_passage();
         }
         let now = self.clock.now().tick;
         let from = *self.stalled_from.get_or_insert(now);
