@@ -271,10 +271,12 @@ impl Model {
             // The worker may learn of an end in this moment before or after the reload.
             (places.room, places.most) = (places.room.min(most), places.most.min(most));
         }
+        // An end that is not written yet may be decided by either settings.
         for id in self.under_way.keys() {
-            // The end may be decided by either settings.
-            if let Some(flight) = &mut self.deliveries.get_mut(id).unwrap().flight {
-                flight.loose |= flight.ended.is_some();
+            let one = self.deliveries.get_mut(id).unwrap();
+            if let Some(flight) = one.flight.as_mut().filter(|flight| flight.ended.is_some()) {
+                flight.loose = true;
+                self.promises.needs_no_delay(one.pair());
             }
         }
     }
@@ -310,7 +312,6 @@ impl Model {
     pub(crate) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            // An endpoint gets its slots with its first attempt, by the settings of that time.
             *places = InFlightSlots::fresh(quarter, quarter, Tick(0));
         }
         for (_, id) in &self.open {
