@@ -250,10 +250,14 @@ impl Serving {
             successor.stop();
             end_requested.send_replace(true);
         }
+        let details = successor.details();
         self.tasks.spawn(successor.answer(self.shared.clone(), end_requested));
         self.sockets = Sockets::default();
         self.operators.set(Listening::Draining);
         self.clients.close().await;
+        // Only now: from here on a connection closes after its next response, and a stop ends this
+        // process alone. Tests and scripts that wait for the line rely on both.
+        events::event(Level::Info, "successor took over", &details);
         let ended = async {
             tokio::select! {
                 () = self.ended() => return,

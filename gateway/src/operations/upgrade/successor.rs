@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use log::Level;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -72,6 +72,10 @@ pub struct Successor {
     child: Child,
     stream: StdStream,
     checks_to_send: mpsc::Receiver<RemoteCheck>,
+    /// How many states it received.
+    states: usize,
+    /// How long their transfer took, in seconds.
+    seconds: f64,
 }
 
 /// Starts the program again and waits until it is ready. If this future is dropped, the process is
@@ -162,13 +166,7 @@ impl Candidate {
         let (owner, checks_to_send) = mpsc::channel(REMOTE_CHECKS_MAX);
         shared.limiter.set_owner(LimitOwner::There(owner));
         let seconds = shared.clock.now().tick.since(from).as_secs_f64();
-        let fields = [
-            ("process", json!(child.id())),
-            ("states", json!(states)),
-            ("seconds", json!(seconds)),
-        ];
-        events::event(Level::Info, "successor took over", &fields);
-        Ok(Successor { child, stream: self.stream, checks_to_send })
+        Ok(Successor { child, stream: self.stream, checks_to_send, states: *states, seconds })
     }
 }
 
@@ -225,6 +223,15 @@ impl Successor {
     /// Its process id.
     pub fn process(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// What the log says of the transfer.
+    pub fn details(&self) -> [(&'static str, Value); 3] {
+        [
+            ("process", json!(self.child.id())),
+            ("states", json!(self.states)),
+            ("seconds", json!(self.seconds)),
+        ]
     }
 
     /// Forwards a stop signal that arrived during the transfer: it was meant for the process that
