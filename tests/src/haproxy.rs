@@ -10,11 +10,11 @@ use crate::upstream::Upstream;
 use crate::wait;
 
 /// A HAProxy that listens.
-#[derive(Debug)]
 pub struct Haproxy {
     _process: Process,
     address: String,
     _folder: Folder,
+    _port: Upstream,
 }
 
 impl Haproxy {
@@ -22,15 +22,9 @@ impl Haproxy {
     /// of those lines.
     #[track_caller]
     pub fn start(bind: &str, server: &str) -> Self {
-        // HAProxy cannot choose a free port; if another process takes this one first, another is
-        // tried.
-        wait::until("a HAProxy that listens", || {
-            let address = Upstream::refusing().address();
-            Self::start_at(address, bind, server)
-        })
-    }
-
-    fn start_at(address: String, bind: &str, server: &str) -> Option<Self> {
+        // HAProxy cannot choose a free port. This one stays reserved: no other server gets it.
+        let port = Upstream::refusing();
+        let address = port.address();
         let folder = Folder::new();
         let config = format!(
             "global\n  stats timeout 5s\n\
@@ -40,12 +34,11 @@ impl Haproxy {
         );
         let file = folder.write("haproxy.cfg", &config);
         let mut process = Process::spawn("haproxy", command(&file).arg("-db"));
-        wait::until("HAProxy to listen or give up", || {
-            let gave_up = process.try_wait().is_some();
-            (gave_up || Client::try_connect(&address).is_ok()).then_some(())
+        wait::until("HAProxy to listen", || {
+            assert_eq!(process.try_wait(), None, "HAProxy does not start");
+            Client::try_connect(&address).ok()
         });
-        let listens = process.try_wait().is_none();
-        listens.then_some(Self { _process: process, address, _folder: folder })
+        Self { _process: process, address, _folder: folder, _port: port }
     }
 
     /// Its address.

@@ -9,11 +9,11 @@ use crate::upstream::Upstream;
 use crate::wait;
 
 /// An nginx that serves.
-#[derive(Debug)]
 pub struct Nginx {
     child: Child,
     address: String,
     folder: Folder,
+    _port: Upstream,
 }
 
 impl Nginx {
@@ -21,15 +21,9 @@ impl Nginx {
     /// at and a folder for files.
     #[track_caller]
     pub fn start(servers: impl Fn(&str, &Path) -> String) -> Self {
-        // nginx cannot choose a free port; if another process takes this one first, another is
-        // tried.
-        wait::until("an nginx that serves", || {
-            let address = Upstream::refusing().address();
-            Self::start_at(address, &servers)
-        })
-    }
-
-    fn start_at(address: String, servers: impl Fn(&str, &Path) -> String) -> Option<Self> {
+        // nginx cannot choose a free port. This one stays reserved: no other server gets it.
+        let port = Upstream::refusing();
+        let address = port.address();
         let folder = Folder::new();
         let root = folder.root().display();
         let servers = servers(&address, folder.root());
@@ -50,12 +44,11 @@ impl Nginx {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("nginx does not run ({error}): install it with apt"));
-        wait::until("nginx to listen or give up", || {
-            let gave_up = child.try_wait().unwrap().is_some();
-            (gave_up || Client::try_connect(&address).is_ok()).then_some(())
+        wait::until("nginx to listen", || {
+            assert_eq!(child.try_wait().unwrap(), None, "nginx does not start: {config}");
+            Client::try_connect(&address).ok()
         });
-        let serves = child.try_wait().unwrap().is_none();
-        serves.then_some(Self { child, address, folder })
+        Self { child, address, folder, _port: port }
     }
 
     /// Its address.
