@@ -166,11 +166,11 @@ fn timeouts_and_malformed_responses_eject_and_an_ejection_survives_a_reload() {
     for bad in [Answer::script().wait(&never), Answer::script().send("nonsense\r\n\r\n").close()] {
         let servers = [(); 2].map(|()| Upstream::start());
         servers[0].always(bad);
-        let more = format!("read_timeout = \"100ms\"{}", ejection(2, "1h"));
+        let more = format!("read_timeout = \"2s\"{}", ejection(2, "1h"));
         let world = world_of(&servers, &more);
         let failed = |times| (0..times).filter(|_| world.get("/healthz").status >= 502).count();
         assert_eq!(failed(12), 2);
-        let more = more.replace("100ms", "110ms");
+        let more = more.replace("2s", "3s");
         let lines = format!("{}\n{more}", listed(&servers));
         let changed = world.config().without("[upstreams.control]");
         let changed = changed.with("[upstreams.control]", &lines);

@@ -41,6 +41,12 @@ enum Version {
     Http2,
 }
 
+/// A read timeout that the faults of a test wait for.
+const SHORT: &str = "1500ms";
+
+/// A read timeout that no fault of a test reaches, however busy the machine is.
+const LONG: &str = "30s";
+
 /// A gateway in front of a server that plays one fault, which the test sets.
 struct Liar {
     edge: Edge,
@@ -49,7 +55,7 @@ struct Liar {
 }
 
 impl Liar {
-    fn new(settings: &[(u16, u32)]) -> Self {
+    fn new(settings: &[(u16, u32)], read_timeout: &str) -> Self {
         let lie = Arc::new(Mutex::new(truth as Lie));
         let names = lie.clone();
         let server = Http2Server::start_with(settings, move |begun| {
@@ -58,7 +64,8 @@ impl Liar {
             lie(begun.stream)
         });
         let lines = format!(
-            "servers = [\"{}\"]\nhttp = \"2\"\nread_timeout = \"1500ms\"\nwrite_timeout = \"1s\"",
+            "servers = [\"{}\"]\nhttp = \"2\"\nread_timeout = \"{read_timeout}\"\n\
+             write_timeout = \"1s\"",
             server.address()
         );
         let change = |config: Config| {
@@ -112,20 +119,36 @@ fn by_http2(edge: &Edge, request: &Request) -> String {
 /// Runs `check` for clients of both versions at once, each with a gateway and a server of its own:
 /// most of the time goes into waiting for deadlines.
 #[track_caller]
-fn for_each_version(settings: &[(u16, u32)], check: impl Fn(&Liar, Version) + Sync) {
+fn for_each_version(
+    settings: &[(u16, u32)],
+    read_timeout: &str,
+    check: impl Fn(&Liar, Version) + Sync,
+) {
     std::thread::scope(|scope| {
         for version in [Version::Http1, Version::Http2] {
             let check = &check;
-            scope.spawn(move || check(&Liar::new(settings), version));
+            scope.spawn(move || check(&Liar::new(settings, read_timeout), version));
         }
     });
 }
 
-/// Plays each fault for clients of both versions; `allowed` are the outcomes that they may see.
+/// Checks faults that end a response at once.
 #[track_caller]
 fn check(lies: &[(&str, &str, Lie)]) {
+    check_within(LONG, lies);
+}
+
+/// Checks faults that only the read timeout ends.
+#[track_caller]
+fn check_deadlines(lies: &[(&str, &str, Lie)]) {
+    check_within(SHORT, lies);
+}
+
+/// Plays each fault for clients of both versions; `allowed` are the outcomes that they may see.
+#[track_caller]
+fn check_within(read_timeout: &str, lies: &[(&str, &str, Lie)]) {
     let request = Request::post("/v1/me", "x");
-    for_each_version(&[], |liar, version| {
+    for_each_version(&[], read_timeout, |liar, version| {
         let mut wrong = Vec::new();
         for (name, allowed, lie) in lies {
             let outcome = liar.outcome(version, *lie, &request);
@@ -220,7 +243,7 @@ fn a_head_is_as_large_as_over_http_1_1_and_no_larger() {
 
 #[test]
 fn a_truncated_response_is_never_passed_as_complete() {
-    check(&[
+    check_deadlines(&[
         ("a longer length", "cut, 502", |_| {
             vec![Step::Head(head(200, &[("content-length", "10")])), Step::LastBody(vec![b'x'; 5])]
         }),
@@ -288,7 +311,7 @@ fn frames_after_a_complete_response_never_alter_it() {
 
 #[test]
 fn floods_end_at_the_response_deadline() {
-    check(&[
+    check_deadlines(&[
         ("interim answers", "502, 504", |s| {
             vec![Step::Forever(Frame::headers(s, &head(103, &[("link", "</a>")]), false).bytes())]
         }),
@@ -311,7 +334,7 @@ fn floods_end_at_the_response_deadline() {
 fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
     // The server never opens a window for a body: SETTINGS_INITIAL_WINDOW_SIZE is 0.
     let request = |length| Request::post("/v1/me", vec![b'x'; length]);
-    for_each_version(&[(4, 0)], |liar, version| {
+    for_each_version(&[(4, 0)], SHORT, |liar, version| {
         for length in [1, 100_000, 1_000_000] {
             let outcome = liar.outcome(version, |_| Vec::new(), &request(length));
             assert_eq!(outcome, "504", "{length} bytes, {version:?}");
@@ -324,7 +347,7 @@ fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
 
 #[test]
 fn limit_fields_in_a_servers_trailers_reach_no_client() {
-    let liar = Liar::new(&[]);
+    let liar = Liar::new(&[], LONG);
     *liar.lie.lock().unwrap() = |_| {
         let last = [("x-ratelimit-limit", "7"), ("ratelimit", "a"), ("grpc-status", "0")];
         let last = last.map(|(name, value)| (name, value.to_owned())).to_vec();
