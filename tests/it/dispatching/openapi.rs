@@ -70,9 +70,9 @@ fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
     schemathesis
 }
 
-/// Runs a command with a longer timeout than other waits have.
+/// Runs a command with a longer timeout than other waits have: half a minute on an idle machine.
 fn run_bounded(command: &mut Command) -> (bool, String) {
     let mut process = weir_tests::process::Process::spawn("schemathesis", command);
-    let code = wait::within(Duration::from_secs(90), || process.try_wait());
+    let code = wait::within(Duration::from_secs(300), || process.try_wait());
     (code == Some(0), format!("{}\n{}", process.stdout().text(), process.stderr().text()))
 }
