@@ -35,7 +35,7 @@ pub(crate) async fn post(
     let says = |mail: NewMail| {
         for secret in SECRETS {
             if mail.text.contains(secret) || mail.subject.contains(secret) {
-                violated("secret in mail", format!("`{secret}` stands in {}", mail.key));
+                violated("secret in mail", format!("mail {} contains `{secret}`", mail.key));
             }
         }
         // Not by the mail's key, which depends on random keys that no seed decides.

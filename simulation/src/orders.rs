@@ -108,7 +108,7 @@ impl Order {
     /// A short text for notes.
     pub(crate) fn short(&self) -> String {
         match self {
-            Self::Accept(events) => format!("{} events", events.len()),
+            Self::Accept(events) => format!("accept {} events", events.len()),
             Self::Create { url, .. } => format!("create {url}"),
             Self::Rotate { hook, .. } => format!("rotate {hook:?}"),
             order => format!("{order:?}"),

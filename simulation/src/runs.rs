@@ -71,7 +71,7 @@ pub fn many(base: u64, within: Duration) -> Result<Figures, String> {
     match broken.into_inner().unwrap() {
         None => Ok(all.into_inner().unwrap()),
         Some((seed, why)) => Err(format!(
-            "run {}, seed {seed}: {why}\nagain: WEIR_SEED={seed} cargo run -p weir-simulation",
+            "run {}, seed {seed}: {why}\nrepeat: WEIR_SEED={seed} cargo run -p weir-simulation",
             seed - base + 1
         )),
     }
@@ -79,7 +79,7 @@ pub fn many(base: u64, within: Duration) -> Result<Figures, String> {
 
 fn said(why: &(dyn Any + Send)) -> String {
     let text = why.downcast_ref::<String>().map(String::as_str);
-    text.or(why.downcast_ref::<&str>().copied()).unwrap_or("it broke").to_owned()
+    text.or(why.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
 }
 
 /// A temporary folder, in memory if there is such a file system.

@@ -153,7 +153,7 @@ impl Life {
             world.receivers[nth].mood = mood;
             world.receivers[nth].poisons = world.rng.chance(30);
             let moment = world.now();
-            world.model.note(moment, || format!("url {nth} is {mood:?}"));
+            world.model.note(moment, || format!("receiver at url {nth}: {mood:?}"));
             self.moods = again(world, tempo.moods);
         }
         if self.owners <= now {
@@ -295,7 +295,7 @@ impl Life {
         };
         world.rng = rng;
         let now = world.now();
-        world.model.note(now, || format!("orders {}", order.short()));
+        world.model.note(now, || format!("call: {}", order.short()));
         world.order(order);
     }
 
@@ -314,7 +314,7 @@ impl Life {
         if self.tempo.clocks && world.rng.chance(60) {
             let by = micros(world.rng.span(SECOND, 3 * DAY));
             let set = if world.rng.chance(50) { now.unix.0 + by } else { now.unix.0 - by };
-            world.model.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
+            world.model.note(now, || format!("wall clock set to {}", UnixTime(set).rfc3339()));
             world.set_clock(UnixTime(set));
         }
         // A call should be in progress when it happens.
@@ -376,7 +376,7 @@ impl Life {
             world.go_on(world.now().tick.plus(HOUR)).await;
         }
         let left: Vec<_> = world.model.open.iter().take(5).collect();
-        violated("ends", format!("{left:?} never come to an end, or mails"))
+        violated("ends", format!("open 8 days after the last fault: {left:?}, or mails"))
     }
 }
 

@@ -117,7 +117,7 @@ impl World {
         let mut process = self.machine.start().await;
         process.jumbled = self.jumbled;
         let now = self.now();
-        self.model.note(now, || "starts".to_owned());
+        self.model.note(now, || "the process starts".to_owned());
         let store = process.store.clone();
         self.model.reconcile(process.conn(), &*store, now);
         // A process that starts reads everything, and so knows every change.
@@ -153,7 +153,7 @@ impl World {
         let Some(process) = self.process.take() else { return };
         let now = self.now();
         logged_nothing_secret(&process.log);
-        self.model.note(now, || "is killed".to_owned());
+        self.model.note(now, || "the process is killed".to_owned());
         self.model.counts.crashes += 1;
         self.model.promises.process_ended(When::exactly(now.tick.0));
         process.kill().await;
@@ -193,7 +193,7 @@ impl World {
     /// Lets the disk fail, or recover.
     pub(crate) fn set_disk(&mut self, disk: Disk) {
         let now = self.now();
-        self.model.note(now, || format!("the disk is {disk:?}"));
+        self.model.note(now, || format!("disk: {disk:?}"));
         let Some(process) = &self.process else { return };
         // The lock of the earlier state is released first.
         self.lock = None;
@@ -239,7 +239,7 @@ impl World {
                 return self.idle().await;
             }
         }
-        violated("rest", "it never becomes idle")
+        violated("rest", format!("not idle after {STEPS_MAX} steps at one instant"))
     }
 
     fn crashes_now(&mut self) -> bool {
@@ -265,7 +265,7 @@ impl World {
     /// Stops the process and continues it: time passes, and the process does not notice.
     async fn stand_still(&mut self, by: Duration) {
         let now = self.now();
-        self.model.note(now, || format!("stands still for {by:?}"));
+        self.model.note(now, || format!("the process is suspended for {by:?}"));
         self.model.counts.stalls += 1;
         self.pass(by).await;
         self.model.stood_still(now, self.now());
@@ -341,7 +341,10 @@ impl World {
             self.model.at_rest(now);
             let seen = self.model.in_flight(None);
             if in_flight != seen {
-                violated("caps", format!("{in_flight} are said to be under way, {seen} are"));
+                violated(
+                    "caps",
+                    format!("the worker reports {in_flight} attempts in flight, expected {seen}"),
+                );
             }
             if self.model.orders.is_empty() && self.rng.chance(2) {
                 let store = process.store.clone();
@@ -352,7 +355,7 @@ impl World {
 
     async fn end_in_order(&mut self) {
         let now = self.now();
-        self.model.note(now, || "has stopped".to_owned());
+        self.model.note(now, || "the process has stopped".to_owned());
         self.model.counts.stops += 1;
         self.model.stopped();
         self.model.forget_flights();

@@ -232,7 +232,9 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
     /// Checks an event that arrives at any endpoint.
     pub fn arrives(&self, event: &E) -> Result<(), Broken> {
         match self.refused.contains(event) {
-            true => broken(Promise::Refused, format!("{event:?} arrives, and was refused")),
+            true => {
+                broken(Promise::Refused, format!("{event:?} is delivered after it was refused"))
+            }
             false => Ok(()),
         }
     }
@@ -258,7 +260,10 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         let (at, delay) = match end {
             _ if cause.is_some() => return Ok(cause),
             None | Some(End { ending: Ending::Taken, .. }) => {
-                let story = format!("{} came again: {one:?}, {end:?}, {next:?}", named());
+                let story = format!(
+                    "{} has a second attempt without a cause: {one:?}, {end:?}, {next:?}",
+                    named()
+                );
                 return broken(Promise::TakenOnce, story);
             }
             Some(End { ending: Ending::Closed { .. }, .. }) if one.reused && !next.reused => {
@@ -271,7 +276,10 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         // The last attempt starts at `give_up_after`, whatever the delay.
         let is_last = next.start.latest >= first.saturating_add(give_up_after);
         if next.start.latest < at.saturating_add(delay) && !is_last {
-            let story = format!("{} came too early: {one:?}, {end:?}, {next:?}", named());
+            let story = format!(
+                "{} has an attempt before its retry delay: {one:?}, {end:?}, {next:?}",
+                named()
+            );
             return broken(Promise::RetryDelay, story);
         }
         Ok(None)
@@ -334,7 +342,7 @@ impl<E: Ord + Clone + Debug, L: Ord + Clone + Debug> Promises<E, L> {
         let lost = owed.filter(|(pair, _)| !self.is_settled(pair) && !excused(pair));
         let lost = lost.map(|(pair, one)| Broken {
             promise: Promise::NothingLost,
-            story: format!("{pair:?} is owed, and was not taken: {one:?}"),
+            story: format!("{pair:?} is acknowledged, and neither delivered nor given up: {one:?}"),
         });
         let came = |pair: &&(E, L)| self.pairs.get(pair).is_some_and(|one| one.last.is_some());
         let halves = self.cut_off.iter().filter_map(|pairs| {

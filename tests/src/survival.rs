@@ -113,7 +113,7 @@ pub fn run(plan: &Plan, told: &dyn Fn(&History)) -> Result<Ran, Skipped> {
     let said = logs::read(&folder.join("attempts.log"), &left.webhooks);
     let verdict = judge::judge(&history, &left.given_up, &said, clock_holds);
     for violation in &verdict.violations {
-        history.note(format_args!("JUDGED {violation}"));
+        history.note(format_args!("VERDICT {violation}"));
     }
     history.flush();
     Ok(Ran { verdict, disk: how })
@@ -178,12 +178,12 @@ fn live(
         victim.start();
     }
     if !owner.drain(DRAIN_MAX) {
-        history.violation(format!("something still waits after {DRAIN_MAX:?} of peace"));
+        history.violation(format!("deliveries are outstanding after {DRAIN_MAX:?} without faults"));
     }
     let given_up = owner.given_up();
     owner.redeliver_all();
     if !owner.drain(DRAIN_MAX) {
-        history.violation(format!("what was given up still waits after {DRAIN_MAX:?}"));
+        history.violation(format!("redelivered deliveries are outstanding after {DRAIN_MAX:?}"));
     }
     Left { given_up, webhooks: owner.webhooks }
 }

@@ -68,7 +68,7 @@ fn main() {
         violations += one(&plan);
     }
     if violations > 0 {
-        fail(&format!("{violations} violations; the files in {} stay", root.display()));
+        fail(&format!("{violations} violations; see the files in {}", root.display()));
     }
     if !keeps {
         let _ = std::fs::remove_dir_all(&root);
@@ -87,7 +87,7 @@ fn one(plan: &Plan) -> usize {
             let (owed, settled, ends) = (state.owed, state.settled, state.ends.len());
             let violations = state.violations.len();
             eprintln!(
-                "{:>5} s: {ends} kills, {owed} deliveries owed, {settled} taken, \
+                "{:>5} s: {ends} kills, {owed} deliveries expected, {settled} delivered, \
                  {violations} violations",
                 now.as_secs()
             );
@@ -96,7 +96,7 @@ fn one(plan: &Plan) -> usize {
     let ran = match run(plan, &progress) {
         Ok(ran) => ran,
         Err(Skipped::NoFaketime) => {
-            println!("SKIPPED: there is no libfaketime (Debian: apt install faketime)");
+            println!("SKIPPED: libfaketime is not installed (Debian: apt install faketime)");
             return 0;
         }
     };

@@ -27,12 +27,12 @@ impl Model {
     ) -> DeliveryId {
         let url = self.urls.iter().position(|url| *url == request.url.as_str());
         let Some(url) = url else {
-            violated("address", format!("no receiver is at {}", request.url))
+            violated("address", format!("an attempt goes to {}, no receiver's URL", request.url))
         };
         let id = self.whose(request, url, now);
         self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
-        self.note(now, || format!("start {id:?} of {ws} at url {url}"));
+        self.note(now, || format!("attempt starts: {id:?} of {ws} at url {url}"));
         // It had learned of the last fault before it stood still, and the backoff has ended.
         if now.tick > self.places[url].backed_off_at {
             self.places[url].end_backoff(now.tick);
@@ -41,14 +41,17 @@ impl Model {
         self.promised(id, request, heard, now.tick);
         let delivery = &self.deliveries[&id];
         if delivery.state != Some(DeliveryState::Waiting) {
-            violated("terminal", format!("{id:?} starts, and is {:?}", delivery.state));
+            violated(
+                "terminal",
+                format!("an attempt of {id:?} starts in state {:?}", delivery.state),
+            );
         }
         if delivery.flight.is_some() {
-            violated("once", format!("{id:?} is under way twice"));
+            violated("once", format!("{id:?} has two attempts in flight"));
         }
         if now.tick < delivery.soonest && now.unix < delivery.due {
             let early = delivery.due.since(now.unix);
-            violated("schedule", format!("{id:?} starts {early:?} before it is due"));
+            violated("schedule", format!("an attempt of {id:?} starts {early:?} before it is due"));
         }
         self.opened(&self.hooks[&delivery.hook], delivery);
         self.in_order(id, now);
@@ -84,13 +87,16 @@ impl Model {
                 let mut before = hook.previous.iter().filter(|(_, until, _)| now.tick < *until);
                 let settled = hook.earlier.is_none() && !self.clock_set;
                 if settled && before.any(|(secret, ..)| !holds(secret)) {
-                    violated("rotation", format!("{event}: a secret before does not sign"));
+                    violated(
+                        "rotation",
+                        format!("{event} lacks the signature of an earlier secret that is valid"),
+                    );
                 }
                 return *id;
             }
         }
         self.judge(self.promises.arrives(&name.into()));
-        violated("kept", format!("`{name}` at url {url} is no event of any webhook there"))
+        violated("kept", format!("no delivery of `{name}` matches url {url} and the signature"))
     }
 
     /// Checks that no window has more starts than the pace allows.
@@ -143,10 +149,13 @@ impl Model {
     fn opened(&self, hook: &Hook, delivery: &Delivery) {
         let id = delivery.id;
         if hook.earlier.is_none() && hook.deleted {
-            violated("deleted", format!("{id:?} starts, and its webhook is deleted"));
+            violated("deleted", format!("an attempt of {id:?} starts for a deleted webhook"));
         }
         if hook.earlier.is_none() && (hook.paused_at.is_some() || hook.reordering) {
-            violated("paused", format!("{id:?} starts, and {:?} is paused", hook.id));
+            violated(
+                "paused",
+                format!("an attempt of {id:?} starts, {:?} is paused or not reordered", hook.id),
+            );
         }
     }
 
@@ -170,7 +179,10 @@ impl Model {
         if hook.probes {
             let is_probe = hook.probe.map_or(oldest, |probe| probe == id);
             if busy > 0 || (!is_probe && settled) {
-                violated("probe", format!("{id:?} starts beside the probe of {hook_id:?}"));
+                violated(
+                    "probe",
+                    format!("an attempt of {id:?} starts, expected only the probe of {hook_id:?}"),
+                );
             }
             hook.probe_is_recorded &= hook.probe.replace(id) == Some(id);
         } else if hook.drains_since.is_some_and(|since| delivery.created_at < since)
@@ -179,7 +191,10 @@ impl Model {
             && settled
         {
             if hook.drained_to.is_some_and(|to| key < to) {
-                violated("order", format!("{id:?} comes after a younger one"));
+                violated(
+                    "order",
+                    format!("an attempt of {id:?} starts after that of a later delivery"),
+                );
             }
             hook.drained_to = Some(key);
         }
@@ -201,12 +216,18 @@ impl Model {
             here > egress.in_flight_per_endpoint() || all > egress.in_flight_max
         };
         if self.decided_by().all(over) {
-            violated("caps", format!("{here} under way at url {url}, {all} altogether"));
+            violated(
+                "caps",
+                format!("{here} in-flight slots used at url {url}, {all} in total, above a limit"),
+            );
         }
         // The worker may learn of the ends of one moment in any order.
         let InFlightSlots { most, used, .. } = self.places[url];
         if here > most.saturating_mul(2) && self.turns.knows(used) {
-            violated("caps", format!("{here} under way at url {url}, which has {most} places"));
+            violated(
+                "caps",
+                format!("{here} in-flight slots used at url {url}, expected at most twice {most}"),
+            );
         }
     }
 
@@ -218,7 +239,7 @@ impl Model {
         retry_after: Option<u64>,
         at: Moment,
     ) {
-        self.note(at, || format!("end {id:?} {outcome}"));
+        self.note(at, || format!("attempt ends: {id:?}, {outcome}"));
         let loose = self.is_loose(id, at);
         let reordering = self.hooks[&self.deliveries[&id].hook].reordering;
         self.promises_end(id, outcome, loose || reordering, at.tick);

@@ -16,7 +16,7 @@ impl Model {
         self.becomes_idle(now);
         for id in self.under_way.keys() {
             if self.deliveries[id].flight.as_ref().is_some_and(|flight| flight.ended.is_some()) {
-                violated("written", format!("what came of {id:?} is not on disk"));
+                violated("written", format!("the outcome of {id:?} is not on disk"));
             }
         }
         for url in 0..self.places.len() {
@@ -24,7 +24,7 @@ impl Model {
         }
         for hook in self.hooks.values().filter(|hook| !hook.deleted) {
             if hook.reordering {
-                violated("order", format!("{:?} waits to be put into order", hook.id));
+                violated("order", format!("the deliveries of {:?} are not reordered", hook.id));
             }
             if hook.paused_at.is_none()
                 && let Some(why) = self.may_start(hook, now)
@@ -60,7 +60,10 @@ impl Model {
             could.find(|one| may(one))
         };
         if let Some(first) = first {
-            violated("starves", format!("{:?} could start, and does not: {why}", first.id));
+            violated(
+                "starves",
+                format!("an attempt of {:?} can start, and does not: {why}", first.id),
+            );
         }
     }
 
@@ -91,7 +94,10 @@ impl Model {
             || busy && self.has_its_share(&hook.ws)
             || all >= most
             || bytes >= bytes_most;
-        let why = || format!("{started} of {} started, {here} of {room} go", egress.requests);
+        let why = || {
+            let requests = egress.requests;
+            format!("{started} of {requests} starts and {here} of {room} in-flight slots are used")
+        };
         (!held).then(why)
     }
 
@@ -110,10 +116,13 @@ impl Model {
                 continue;
             }
             if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
-                violated("pause", format!("{:?} should be paused since {right:?}", hook.id));
+                violated(
+                    "pause",
+                    format!("{:?}: expected a pause at {right:?}, found none", hook.id),
+                );
             }
             if hook.record.must_have_warned(policy, now.unix) {
-                violated("warning", format!("{:?} fails, and no warning was sent", hook.id));
+                violated("warning", format!("{:?}: expected a warning, found none", hook.id));
             }
         }
     }
@@ -127,7 +136,7 @@ impl Model {
             self.hooks[&one.hook].deleted && ended
         };
         if let Some(id) = self.under_way.keys().find(|id| !deleted(id)) {
-            violated("stop", format!("{id:?} was under way, and was cut off"));
+            violated("stop", format!("the process stops while an attempt of {id:?} is in flight"));
         }
     }
 
@@ -138,9 +147,13 @@ impl Model {
         // removed yet.
         let most = 33 * hooks + 2 * endpoints + 66;
         if endpoints > self.urls.len() || held > most {
+            let urls = self.urls.len();
             violated(
                 "memory",
-                format!("{endpoints} endpoints and {held} deliveries are held in memory"),
+                format!(
+                    "in memory: {endpoints} endpoints, expected at most {urls}; \
+                     {held} deliveries, expected at most {most}"
+                ),
             );
         }
     }

@@ -68,7 +68,7 @@ impl Written {
         if !same || self.outcome != landed.outcome {
             let found = (self.started_at, self.took, &self.outcome);
             let id = self.delivery;
-            violated("true", format!("{id:?}: {found:?}, not {started:?} {landed:?}"));
+            violated("true", format!("{id:?}: expected {started:?} {landed:?}, found {found:?}"));
         }
     }
 }
@@ -160,7 +160,7 @@ impl Model {
             let public = &self.hooks[&hook].public;
             let told = mails.iter().filter(|key| key.contains(public.as_str())).count();
             if told != 1 {
-                violated("one mail", format!("of the pause of {hook:?} {told} mails tell"));
+                violated("one mail", format!("pause of {hook:?}: expected 1 mail, found {told}"));
             }
         }
         self.adopt_redelivered(conn, now);
@@ -170,20 +170,21 @@ impl Model {
     fn written(&mut self, written: &Written, now: Moment) {
         let id = written.delivery;
         self.note(now, || {
-            format!("written {id:?} #{} {} {:?}", written.number, written.outcome, written.state)
+            format!("recorded {id:?} #{} {} {:?}", written.number, written.outcome, written.state)
         });
         let Some(delivery) = self.deliveries.get_mut(&id) else {
-            violated("kept", format!("{id:?} was tried, and is not known"))
+            violated("kept", format!("an attempt of the unknown delivery {id:?} is on disk"))
         };
         let Some(flight) = delivery.flight.take() else {
-            violated("true", format!("an attempt at {id:?} was written that no receiver saw"))
+            violated("true", format!("an attempt of {id:?} is on disk that no receiver saw"))
         };
         let Flight { started, url, ended: Some(landed), loose } = flight else {
-            violated("true", format!("an attempt at {id:?} was written before its end"))
+            violated("true", format!("an attempt of {id:?} is on disk before its end"))
         };
         written.is_true(started, &landed);
         if written.number != delivery.attempts + 1 {
-            violated("number", format!("{id:?}: attempt {}", written.number));
+            let right = delivery.attempts + 1;
+            violated("number", format!("{id:?}: expected {right}, found {}", written.number));
         }
         delivery.attempts = written.number;
         let hook = self.hooks.get_mut(&delivery.hook).unwrap();
@@ -199,13 +200,13 @@ impl Model {
             if written.state != landed.state || (due && written.due != landed.due) {
                 let found = (written.state, written.due.rfc3339());
                 let right = (landed.state, landed.due.rfc3339());
-                violated("schedule", format!("{id:?}: {found:?}, and right is {right:?}"));
+                violated("schedule", format!("{id:?}: expected {right:?}, found {found:?}"));
             }
-            let step = delivery.step + 1;
             let since = delivery.since.or(Some(started.unix));
-            let same = (written.step, written.first, written.since);
-            if due && same != (step, delivery.first, since) {
-                violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
+            let right = (delivery.step + 1, delivery.first, since);
+            let found = (written.step, written.first, written.since);
+            if due && found != right {
+                violated("schedule", format!("{id:?}: expected {right:?}, found {found:?}"));
             }
         }
         let (pair, is_ping) = (delivery.pair(), delivery.kind == EventType::Ping);
@@ -247,11 +248,12 @@ impl Model {
             let id = hook.id;
             seen += 1;
             if hook.deleted {
-                violated("deleted", format!("{id:?} is there again"));
+                violated("deleted", format!("{id:?} is deleted, and on disk it is not"));
             }
             let total = span(row, 2);
             if total != hook.paused_total {
-                violated("paused time", format!("{id:?}: {total:?}, not {:?}", hook.paused_total));
+                let right = hook.paused_total;
+                violated("paused time", format!("{id:?}: expected {right:?}, found {total:?}"));
             }
             if hook.reordering && !row.get::<_, bool>(3).unwrap() {
                 hook.reordering = false;
@@ -264,16 +266,18 @@ impl Model {
             match (unix(row, 1), hook.paused_at) {
                 (at, before) if at == before => {}
                 (Some(at), None) => paused.push((id, at)),
-                (at, _) => violated("paused", format!("{id:?} was paused, and is {at:?}")),
+                (at, before) => {
+                    violated("paused", format!("{id:?}: expected {before:?}, found {at:?}"))
+                }
             }
             let pauses = hook.paused_at.is_some() || paused.iter().any(|(paused, _)| *paused == id);
             if hook.probes && !probing && !pauses {
-                violated("probe", format!("{id:?} is open before its probe was taken"));
+                violated("probe", format!("{id:?} ends probing before its probe is delivered"));
             }
         }
         let alive = self.hooks.values().filter(|hook| !hook.deleted).count();
         if seen != alive {
-            violated("kept", format!("{seen} webhooks are on disk, and there should be {alive}"));
+            violated("kept", format!("{seen} webhooks are on disk, expected {alive}"));
         }
         for (id, at) in &paused {
             self.paused(*id, *at, now);
@@ -291,7 +295,7 @@ impl Model {
         let mut right = self.decided_by().map(|by| record.paused_at(&by.health, at));
         let wrong = right.all(|right| right.is_none_or(|right| at < right));
         if !record.vague && !self.clock_set && wrong {
-            violated("pause", format!("{id:?} is paused at {at:?}, and may not be"));
+            violated("pause", format!("{id:?} is paused at {at:?}, before its failures allow it"));
         }
     }
 
@@ -311,7 +315,7 @@ impl Model {
             let hook = self.hooks.values_mut().find(|hook| key.contains(&hook.public));
             let Some(hook) = hook else { continue };
             if let Some(notes) = &mut self.notes {
-                notes.push_back(format!("{} {:?} is warned", now.unix.rfc3339(), hook.id));
+                notes.push_back(format!("{} {:?} gets a warning", now.unix.rfc3339(), hook.id));
             }
             let record = &mut hook.record;
             let policy = &self.settings.health;
@@ -325,7 +329,7 @@ impl Model {
             let why = record.warns_wrongly(policy, now.unix).filter(|_| right.is_none());
             let why = why.filter(|_| !record.vague && !self.clock_set);
             if let Some(why) = why {
-                violated("warning", format!("{:?} is warned {why}", hook.id));
+                violated("warning", format!("{:?} gets a wrong warning: {why}", hook.id));
             }
             record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
         }
@@ -342,7 +346,7 @@ impl Model {
             let (id, on_disk) = (DeliveryId(row.get(0).unwrap()), state(row, 2));
             waiting += i64::from(on_disk == DeliveryState::Waiting);
             let Some(delivery) = self.deliveries.get(&id) else {
-                violated("kept", format!("{id:?} was never asked for"))
+                violated("kept", format!("{id:?} is on disk, and no call created it"))
             };
             found.insert(id);
             let hook = &self.hooks[&delivery.hook];
@@ -354,14 +358,15 @@ impl Model {
                 && row.get::<_, u32>(5).unwrap() == delivery.attempts
                 && (on_disk != DeliveryState::Waiting || hook.reordering || due == delivery.due);
             if !same {
-                let (right, due) = (delivery.state, (due.rfc3339(), delivery.due.rfc3339()));
-                violated("kept", format!("{id:?} is {on_disk:?}, not {right:?}; due {due:?}"));
+                let right = (delivery.state, delivery.attempts, delivery.due.rfc3339());
+                let found = (Some(on_disk), row.get::<_, u32>(5).unwrap(), due.rfc3339());
+                violated("kept", format!("{id:?}: expected {right:?}, found {found:?}"));
             }
         }
         let counted = "SELECT waiting FROM counters";
         let counted = conn.query_row(counted, [], |row| row.get::<_, i64>(0)).unwrap();
         if counted != waiting {
-            violated("count", format!("{counted} are said to wait, and {waiting} do"));
+            violated("count", format!("counters.waiting: expected {waiting}, found {counted}"));
         }
         let kept = self.settings.retention.clone();
         for (id, delivery) in &mut self.deliveries {
@@ -376,7 +381,7 @@ impl Model {
             };
             let over = kept.is_some_and(|kept| delivery.ended_at.plus(kept) <= now.unix);
             if !over && (kept.is_none() || !self.clock_set) {
-                violated("lost", format!("{id:?}, {:?}, is not on disk", delivery.state));
+                violated("lost", format!("{id:?} in state {:?} is not on disk", delivery.state));
             }
             delivery.state = None;
         }

@@ -21,13 +21,14 @@ impl Model {
         let retry_after = self.settings.mail.as_ref().unwrap().retry_after;
         for Handed { key, posting, at } in std::mem::take(&mut *letters.lock().unwrap()) {
             let Some(letter) = self.outbox.letters.get_mut(&key) else {
-                violated("mail", format!("{key} tells of nothing"))
+                violated("mail", format!("mail {key} is sent, and was never queued"))
             };
             if letter.over || letter.lost {
-                violated("one mail", format!("{key} is sent once more"));
+                violated("one mail", format!("mail {key} is sent again after its final outcome"));
             }
             if at < letter.next && !self.clock_set {
-                violated("mail", format!("{key} was put off until {}", letter.next.rfc3339()));
+                let next = letter.next.rfc3339();
+                violated("mail", format!("mail {key} is sent before {next}, its next attempt"));
             }
             match posting {
                 SendResult::Sent | SendResult::Abandoned(_) => letter.over = true,
@@ -49,7 +50,10 @@ impl Model {
         for key in keys.map(Result::unwrap) {
             let letter = self.outbox.letters.entry(key.clone()).or_default();
             if !letter.lost && !self.outbox.doubt {
-                violated("mail", format!("{key} is lost, and nothing was amiss"));
+                violated(
+                    "mail",
+                    format!("mail {key} is lost without an interrupted send or a disk fault"),
+                );
             }
             letter.lost = true;
         }
@@ -67,7 +71,7 @@ impl Model {
         let open = |letter: &&Letter| !letter.over && !letter.lost;
         let open = self.outbox.letters.values().filter(open).count();
         if open > 0 && !self.outbox.doubt {
-            violated("mail", format!("{open} mails wait, and none is to be sent"));
+            violated("mail", format!("{open} mails are not sent, and none waits on disk"));
         }
         false
     }

@@ -36,15 +36,17 @@ impl Model {
         let (mut all, mut after) = (Vec::new(), None);
         let mut left = self.deliveries.len() + EMPTY_PAGES_MAX;
         loop {
-            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
+            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list does not end"));
             let page = read(store.deliveries(ws, &filter, after, limit).await);
             if page.items.len() > limit {
-                violated("page", format!("{} on a page of {limit}", page.items.len()));
+                let found = page.items.len();
+                violated("page", format!("a page has {found} entries, expected at most {limit}"));
             }
             let residual = filter.kind.is_some()
                 || filter.state.is_some_and(|state| state != DeliveryState::FailedPermanent);
             if page.items.len() < limit && page.next.is_some() && !residual {
-                violated("page", format!("{} of {limit}, and not the last", page.items.len()));
+                let found = page.items.len();
+                violated("page", format!("page before the last: expected {limit}, found {found}"));
             }
             all.extend(page.items);
             after = page.next;
@@ -56,7 +58,7 @@ impl Model {
         let (mut hooks, mut after) = (Vec::new(), None);
         let mut left = self.hooks.len() + EMPTY_PAGES_MAX;
         loop {
-            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
+            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list does not end"));
             let page = read(store.webhooks(ws, after, 1 + limit / 4).await);
             hooks.extend(page.items);
             after = page.next;
@@ -69,7 +71,7 @@ impl Model {
             let found = read(store.delivery(ws, one.id).await);
             let ahead = read(store.ahead_of(one.webhook, one.due, one.id, 20).await);
             let Some((delivery, attempts)) = found else {
-                violated("page", format!("{:?} is listed, and not there", one.id))
+                violated("page", format!("{:?} is listed, and a read does not find it", one.id))
             };
             self.shown(&delivery, &attempts, ahead);
         }
@@ -79,7 +81,7 @@ impl Model {
 
 /// The result of a store that works: everything on disk must be readable.
 fn read<T>(answer: Result<T, StoreError>) -> T {
-    answer.unwrap_or_else(|error| violated("page", format!("cannot be read: {error}")))
+    answer.unwrap_or_else(|error| violated("page", format!("a read fails: {error}")))
 }
 
 /// A filter that a customer may use.
@@ -110,11 +112,14 @@ impl Model {
             .map(|one| (one.id, one))
             .collect();
         if !all.is_sorted_by(|one, next| (one.created_at, one.id) > (next.created_at, next.id)) {
-            violated("page", "a list is out of order");
+            violated("page", "a list is not sorted from the newest to the oldest");
         }
         for found in all {
             let Some(one) = right.remove(&found.id) else {
-                violated("page", format!("{:?} is not of {filter:?}", found.id))
+                violated(
+                    "page",
+                    format!("{:?} is listed twice or without a match of {filter:?}", found.id),
+                )
             };
             self.same(found, one);
         }
@@ -127,7 +132,7 @@ impl Model {
                 Some(DeliveryState::Waiting) | None => false,
             };
             if !swept {
-                violated("page", format!("{id:?} is missing from {filter:?}"));
+                violated("page", format!("{id:?} matches {filter:?}, and is not listed"));
             }
         }
     }
@@ -142,7 +147,8 @@ impl Model {
             && (Some(found.state), found.attempts) == (one.state, one.attempts)
             && due;
         if !same {
-            violated("page", format!("{found:?}, and it is {:?}, due {:?}", one.state, one.due));
+            let right = (one.state, one.attempts, one.due);
+            violated("page", format!("expected {right:?}, found {found:?}"));
         }
     }
 
@@ -160,7 +166,7 @@ impl Model {
         if !same {
             let (right, all) = (right.iter().map(|hook| hook.id), all.iter().map(|one| one.id));
             let (right, all): (Vec<_>, Vec<_>) = (right.collect(), all.collect());
-            violated("page", format!("webhooks of {ws}: {all:?}, and right is {right:?}"));
+            violated("page", format!("webhooks of {ws}: expected {right:?}, found {all:?}"));
         }
     }
 
@@ -169,12 +175,16 @@ impl Model {
         self.same(found, one);
         let numbers = attempts.iter().map(|attempt| attempt.number);
         if !numbers.eq(1..=one.attempts) {
-            violated("page", format!("{:?} shows {} attempts", found.id, attempts.len()));
+            let (id, right, found) = (found.id, one.attempts, attempts.len());
+            violated("page", format!("{id:?}: expected attempts 1 to {right}, found {found}"));
         }
         let before = |other: &&model::Delivery| (other.due, other.id) < (found.due, found.id);
         let right = self.waiting(one.hook).filter(before).count().min(20);
         if ahead != right && !self.hooks[&one.hook].reordering {
-            violated("page", format!("{ahead} are said to be ahead of {:?}, {right} are", one.id));
+            violated(
+                "page",
+                format!("deliveries ahead of {:?}: expected {right}, found {ahead}", one.id),
+            );
         }
     }
 }

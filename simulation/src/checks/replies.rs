@@ -24,16 +24,18 @@ impl Model {
         let Answer { number, asked: asked_at, reply } = answer;
         let asked = asked_at.unix;
         let Some(order) = self.orders.remove(&number) else { return };
-        self.note(now, || format!("answered {number}: {}", order.short()));
+        self.note(now, || format!("reply to call {number}: {}", order.short()));
         match (order, reply) {
             (Order::Accept(events), Reply::Accepted(Ok(Accepted::Stored { new, arrivals }))) => {
                 self.accepted(&events, &new, &arrivals, now);
             }
             (Order::Accept(_), Reply::Accepted(Ok(Accepted::Conflict(_)))) => {
-                violated("kept", "an event that is sent again is another one");
+                violated("kept", "a repeated event is refused as a conflict");
             }
             (order @ Order::Create { .. }, Reply::Created(Ok(created))) => {
-                let Created::Webhook(made) = created else { violated("kept", "no room") };
+                let Created::Webhook(made) = created else {
+                    violated("kept", "a webhook is refused as more than `webhooks_max`")
+                };
                 let public = store.ids().webhook(made.id);
                 self.created(made.id, public, order);
             }
@@ -46,13 +48,13 @@ impl Model {
                 let until = until.unwrap();
                 let ends = ends(until, store, now);
                 if ends < asked_at.tick.plus(OVERLAP) {
-                    violated("rotation", format!("the secret before ends at {until:?}"));
+                    violated("rotation", format!("the earlier secret expires early, at {until:?}"));
                 }
                 self.rotated(hook, secret, until, ends);
             }
             (Order::Rotate { hook, .. }, Reply::Rotated(Ok(Rotated::TooMany { .. }))) => {
                 if self.hooks[&hook].previous.len() < SECRETS_BEFORE_MAX / 2 {
-                    violated("rotation", format!("{hook:?} has few secrets, and gets no other"));
+                    violated("rotation", format!("{hook:?}: rotation is refused below its limit"));
                 }
             }
             (Order::Delete { hook, .. }, Reply::Deleted(Ok(true))) => self.deleted(hook),
@@ -63,7 +65,7 @@ impl Model {
                 if self.hooks[&self.deliveries[&delivery].hook].deleted {
                     violated(
                         "deleted",
-                        format!("{delivery:?} begins anew, and its webhook is gone"),
+                        format!("{delivery:?} is redelivered after its webhook is deleted"),
                     );
                 }
                 self.begins_anew(delivery, now, asked);
@@ -71,7 +73,8 @@ impl Model {
             }
             (Order::Ping { event, hook, .. }, Reply::Pinged(Ok(Some(arrival)))) => {
                 if arrival.webhook != hook {
-                    violated("kept", "a ping for another webhook");
+                    let found = arrival.webhook;
+                    violated("kept", format!("ping: expected {hook:?}, found {found:?}"));
                 }
                 self.arrives(&event, (hook, arrival.ready.id), asked, now);
             }
@@ -99,7 +102,7 @@ impl Model {
             Reply::Done(reply) => reply.as_ref().err(),
         };
         if let Some(StoreError::Damaged(why)) = error {
-            violated("kept", format!("{} cannot be done: {why}", order.short()));
+            violated("kept", format!("{} fails on damaged data: {why}", order.short()));
         }
         let gone = match order {
             Order::Redeliver { .. } => true,
@@ -119,7 +122,7 @@ impl Model {
         let refused = refused.iter().filter(|event| !self.on_disk.contains(&event.id));
         refused.for_each(|event| self.promises.refused(event.id.clone()));
         if error.is_none() && !gone {
-            violated("kept", format!("{} was not done, and is no error", order.short()));
+            violated("kept", format!("{} has no result and no error", order.short()));
         }
     }
 
@@ -129,29 +132,36 @@ impl Model {
         for (event, new) in events.iter().zip(new) {
             if !new {
                 if !self.on_disk.contains(&event.id) {
-                    violated("kept", format!("{} is said to be there", event.id));
+                    violated(
+                        "kept",
+                        format!("the store reports {} as stored before, expected new", event.id),
+                    );
                 }
                 continue;
             }
             if self.on_disk.contains(&event.id) {
-                violated("kept", format!("{} is stored a second time", event.id));
+                violated(
+                    "kept",
+                    format!("the store reports {} as new, expected stored before", event.id),
+                );
             }
             self.on_disk.insert(event.id.clone());
             self.counts.events += 1;
             let mut subscribed = self.subscribed(&event.workspace, event.kind);
             for arrival in arrivals.by_ref().take(subscribed.len()) {
                 if !subscribed.remove(&arrival.webhook) || arrival.ready.event_id != event.id {
-                    violated("fan-out", format!("{} for {:?}", event.id, arrival.webhook));
+                    let hook = arrival.webhook;
+                    violated("fan-out", format!("{}: unexpected delivery for {hook:?}", event.id));
                 }
                 let (hook, id) = (arrival.webhook, arrival.ready.id);
                 self.arrives(event, (hook, id), arrival.ready.created_at, now);
             }
             if !subscribed.is_empty() {
-                violated("fan-out", format!("{} is not for {subscribed:?}", event.id));
+                violated("fan-out", format!("{} has no delivery for {subscribed:?}", event.id));
             }
         }
         if arrivals.next().is_some() {
-            violated("fan-out", "there are more deliveries than events ask for");
+            violated("fan-out", "the reply has more deliveries than its events require");
         }
     }
 
@@ -162,7 +172,7 @@ impl Model {
         created_at: UnixTime,
         now: Moment,
     ) {
-        self.note(now, || format!("{id:?} is {} for {hook:?}", event.id));
+        self.note(now, || format!("{id:?}: {} for {hook:?}", event.id));
         self.comes(Delivery {
             id,
             hook,
@@ -257,7 +267,8 @@ impl Model {
         let paused = asked.since(paused_at).max(Duration::from_micros(1));
         let total = hook.paused_total + paused;
         if found.paused_at.is_some() || found.paused_total != total {
-            violated("paused time", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
+            let found = (found.paused_at, found.paused_total);
+            violated("paused time", format!("{id:?}: expected (None, {total:?}), found {found:?}"));
         }
         self.hooks.get_mut(&id).unwrap().earlier.get_or_insert(Earlier::default());
         self.reactivated(id, now, total);
@@ -312,7 +323,7 @@ impl Model {
                 .query_row([&*event.id], |row| Ok((row.get::<_, i64>(0)?, unix(row, 1).unwrap())));
             let found = found.optional().unwrap();
             if whole.replace(found.is_some()).is_some_and(|before| before != found.is_some()) {
-                violated("batch", "a part of a batch is on disk");
+                violated("batch", "only a part of a batch is on disk");
             }
             let Some((number, created_at)) = found else {
                 let hooks = self.subscribed(&event.workspace, event.kind);

@@ -14,7 +14,7 @@ pub(crate) fn logged_nothing_secret(log: &LineLog) {
     let text = String::from_utf8_lossy(&text);
     for secret in SECRETS {
         if let Some(line) = text.lines().find(|line| line.contains(secret)) {
-            violated("secret in log", format!("`{secret}` stands in the log: {line}"));
+            violated("secret in log", format!("the attempt log contains `{secret}`: {line}"));
         }
     }
 }

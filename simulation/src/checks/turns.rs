@@ -36,7 +36,10 @@ impl Model {
         let key = (delivery.due, id);
         let before = |other: &&Delivery| (other.due, other.id) < key && self.is_ready(other, now);
         if let Some(other) = self.waiting(hook.id).find(before) {
-            violated("order", format!("{id:?} overtakes {:?} of {:?}", other.id, hook.id));
+            violated(
+                "order",
+                format!("{id:?} starts before {:?} of {:?}, due earlier", other.id, hook.id),
+            );
         }
     }
 
@@ -71,7 +74,10 @@ impl Model {
             let passed = self.turns.passed.entry(other).or_default();
             *passed += 1;
             if *passed > round {
-                let story = format!("{other:?} could start, and {passed} others at its URL did");
+                let story = format!(
+                    "{passed} attempts of others at its URL start before one of {other:?}, \
+                     expected at most {round}"
+                );
                 violated("turns", story);
             }
         }
@@ -94,7 +100,10 @@ impl Model {
             let starts = behind.entry((url, other.clone(), ws.clone())).or_default();
             *starts += 1;
             if *starts > most {
-                violated("turns", format!("{other} is {starts} starts behind {ws} at url {url}"));
+                violated(
+                    "turns",
+                    format!("{other} is {starts} starts behind {ws} at url {url}, limit {most}"),
+                );
             }
         }
     }

@@ -60,7 +60,7 @@ impl Model {
                 continue;
             };
             if self.deliveries[&id].kind == EventType::Ping {
-                violated("redeliver", format!("a job puts {id:?} back, which is a test"));
+                violated("redeliver", format!("a job redelivers {id:?}, which is a ping"));
             }
             self.begins_anew(id, now, due.unwrap());
         }
@@ -77,7 +77,7 @@ impl Model {
                 && one.attempts == attempts
                 && !self.hooks[&one.hook].deleted;
             if same && young {
-                violated("redeliver", format!("a job has passed {id:?} over"));
+                violated("redeliver", format!("a job ends without redelivering {id:?}"));
             }
         }
     }
@@ -90,16 +90,16 @@ impl Model {
             found.next().unwrap().map(|row| row.get::<_, i64>(0).unwrap())
         };
         if let Some(id) = any(BODILESS) {
-            violated("lost", format!("the event of delivery {id} is gone"));
+            violated("lost", format!("delivery {id} has no event on disk"));
         }
         if let Some(id) = any(NOWHERE) {
-            violated("lost", format!("the endpoint of webhook {id} is gone"));
+            violated("lost", format!("webhook {id} has no endpoint on disk"));
         }
         if let Some(id) = any(ORPHANS) {
-            violated("memory", format!("delivery {id} waits for no webhook, for ever"));
+            violated("memory", format!("delivery {id} waits, and has no webhook on disk"));
         }
         if let Some(id) = any(MISCOUNTED) {
-            violated("memory", format!("event {id} is needed by others than there are"));
+            violated("memory", format!("event {id}: `delivery_refs` differs from its deliveries"));
         }
     }
 }

@@ -22,7 +22,7 @@ impl Model {
         let same = self.bodies.is(&delivery.event, &delivery.body);
         self.judge(same);
         if self.names.insert(delivery.pair(), delivery.id).is_some() {
-            violated("kept", format!("{} was stored twice for one webhook", delivery.event));
+            violated("kept", format!("{} has two deliveries for one webhook", delivery.event));
         }
         self.open.insert((delivery.hook, delivery.id));
         self.deliveries.insert(delivery.id, delivery);

@@ -174,17 +174,17 @@ impl Record {
         let since = (now.0 / width).saturating_sub(BUCKETS);
         let (well, ill) = self.counted(self.known(now), since, width);
         if ill < 3 {
-            return Some("of fewer than three failures");
+            return Some("there are fewer than three failures");
         }
         if ill as f64 <= (well + ill) as f64 * policy.warn_share {
-            return Some("of no more failures than are allowed");
+            return Some("the share of failures is at most `warn_share`");
         }
         let early = UnixTime(now.0.saturating_sub(micros(policy.warn_for)));
         if self.entries.iter().all(|one| one.sign != Observation::Failed || one.at > early) {
-            return Some("too early");
+            return Some("no failure is as old as `warn_for`");
         }
         if self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now)) {
-            return Some("a second time in one episode");
+            return Some("it is the second in one episode");
         }
         None
     }

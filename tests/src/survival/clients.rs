@@ -135,7 +135,8 @@ fn post(
                 history.count_202();
                 let (ids, new) = ids(&answer.json());
                 if ids.len() as u64 != call.count {
-                    history.violation(format!("call {number} was answered {}", answer.text()));
+                    let (count, text) = (call.count, answer.text());
+                    history.violation(format!("call {number}: expected {count} ids, found {text}"));
                 }
                 history.answered(number, at, Answered::Taken { new }, ids);
                 return;
@@ -143,9 +144,8 @@ fn post(
             Outcome::Answer(answer) => {
                 history.answered(number, at, Answered::Refused(answer.status), Vec::new());
                 if answer.status != 503 {
-                    let text = answer.text();
-                    history
-                        .violation(format!("call {number} was answered {}: {text}", answer.status));
+                    let (found, text) = (answer.status, answer.text());
+                    history.violation(format!("call {number}: unexpected status {found}: {text}"));
                     return;
                 }
             }
@@ -154,7 +154,7 @@ fn post(
         }
         let sent = history.state().calls.get(&number).is_some_and(|call| call.sent > 0);
         if deadline.left().is_none() {
-            history.violation(format!("call {number} was not taken within {PERSISTENCE:?}"));
+            history.violation(format!("call {number} is not acknowledged within {PERSISTENCE:?}"));
             return;
         }
         if sent && !call.given_ids || !sent && over.load(Ordering::SeqCst) {
@@ -207,7 +207,7 @@ impl<'a> Owner<'a> {
             let kinds: Vec<&str> = kinds.iter().map(|kind| super::cast::KINDS[*kind]).collect();
             let body = json!({ "url": receivers.url(endpoint), "events": kinds });
             let made = owner.call("POST", workspace, "/webhooks", Some(body));
-            let made = made.expect("nothing disturbs it yet").expect(201).json();
+            let made = made.expect("no response, before any fault").expect(201).json();
             owner.webhooks.push(made["id"].as_str().unwrap().to_owned());
             secrets.push(made["secret"].as_str().unwrap().to_owned());
         }
@@ -235,7 +235,7 @@ impl<'a> Owner<'a> {
             let answer = self.call(method, workspace, path, body.clone())?;
             (answer.status == status).then(|| answer.json())
         });
-        answered.unwrap_or_else(|| panic!("{method} {path} is never answered {status}"))
+        answered.unwrap_or_else(|| panic!("{method} {path}: no {status} within {PERSISTENCE:?}"))
     }
 
     /// Pings, redelivers and reactivates at random until `over` is set.
@@ -260,7 +260,7 @@ impl<'a> Owner<'a> {
             if paused && self.receivers.is_healthy(*endpoint) {
                 let answer = self.call("POST", *workspace, &format!("{path}:reactivate"), None);
                 self.history.note(format_args!(
-                    "reactivated e{endpoint}: {:?}",
+                    "reactivate e{endpoint}: {:?}",
                     answer.map(|answer| answer.status)
                 ));
             }
@@ -275,7 +275,7 @@ impl<'a> Owner<'a> {
         }
         let delivery = answer.json();
         let id = delivery["event_id"].as_str().unwrap().to_owned();
-        self.history.note(format_args!("pinged {id}"));
+        self.history.note(format_args!("ping {id}"));
         self.history.state().pings.entry(id).or_default().taken = true;
     }
 
@@ -310,7 +310,7 @@ impl<'a> Owner<'a> {
         let path = format!("/deliveries/{id}:redeliver");
         let status = self.call("POST", workspace, &path, None).map(|answer| answer.status);
         asked(status == Some(202));
-        self.history.note(format_args!("redelivered {mark} at e{}: {status:?}", pair.1));
+        self.history.note(format_args!("redeliver {mark} at e{}: {status:?}", pair.1));
     }
 
     /// Reactivates paused webhooks until no delivery waits and no attempt is in flight; false after
@@ -371,7 +371,7 @@ impl<'a> Owner<'a> {
                 (job["state"] == "done").then_some(())
             });
             if done.is_none() {
-                self.history.violation(format!("the job {path} is never done"));
+                self.history.violation(format!("job {path} is not done within {PERSISTENCE:?}"));
             }
         }
     }

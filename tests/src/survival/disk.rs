@@ -67,9 +67,9 @@ impl Disk {
     /// How it is filled, in words.
     pub fn how(&self) -> &'static str {
         match self.kind {
-            Kind::Plain => "never full",
+            Kind::Plain => "never filled",
             Kind::Mounted => "a tmpfs of 256 MiB, filled (ENOSPC)",
-            Kind::Limited => "files may not be written (RLIMIT_FSIZE, EFBIG)",
+            Kind::Limited => "every write fails (RLIMIT_FSIZE, EFBIG)",
         }
     }
 

@@ -269,13 +269,13 @@ impl History {
             let event = Event::new(self.seed, mark);
             let endpoints: Vec<usize> = cast::reached(event.workspace, event.kind).collect();
             state.owed += endpoints.len() as u64;
-            self.note(format_args!("taken {mark} {id} for {endpoints:?}"));
+            self.note(format_args!("acknowledged {mark} {id} for {endpoints:?}"));
             state.marks.insert(id.clone(), mark);
             let same = state.ids.is(&mark, id);
             state.violations.extend(same.err().map(|broken| broken.to_string()));
         }
         if !matches!(answered, Answered::Taken { .. }) {
-            self.note(format_args!("call {number} {answered:?}"));
+            self.note(format_args!("call {number}: {answered:?}"));
         }
         call.ids = ids;
     }
@@ -313,7 +313,7 @@ impl History {
             (arrival.answered, arrival.status) = (now, status);
             state.settled += u64::from(arrival.is_taken() && !already);
             let took = now - arrival.at;
-            self.note(format_args!("at e{endpoint} {mark} answered {status:?} after {took} us"));
+            self.note(format_args!("e{endpoint} responds to {mark}: {status:?} after {took} us"));
         }
     }
 }

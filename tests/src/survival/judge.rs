@@ -37,7 +37,7 @@ impl Verdict {
     /// A figure by its name.
     pub fn figure(&self, name: &str) -> u64 {
         let found = self.figures.iter().find(|(known, _)| *known == name);
-        found.unwrap_or_else(|| panic!("there is no figure {name}")).1
+        found.unwrap_or_else(|| panic!("unknown figure {name}")).1
     }
 }
 
@@ -99,19 +99,22 @@ impl Judge<'_> {
     fn faults(&mut self) {
         let State { ends, orderly, stops, fulls, sets, .. } = self.state;
         self.count("kills", ends.len() as u64);
-        self.count("stops in order", orderly.len() as u64);
-        self.count("frozen", stops.len() as u64);
-        self.count("frozen, seconds", stops.iter().map(|span| span.length()).sum::<u64>() / SECOND);
+        self.count("graceful stops", orderly.len() as u64);
+        self.count("suspended", stops.len() as u64);
+        self.count(
+            "suspended, seconds",
+            stops.iter().map(|span| span.length()).sum::<u64>() / SECOND,
+        );
         self.count("disk full", fulls.len() as u64);
         self.count(
             "disk full, seconds",
             fulls.iter().map(|span| span.length()).sum::<u64>() / SECOND,
         );
-        self.count("starts that the full disk refused", self.state.failed_starts);
+        self.count("starts that failed on a full disk", self.state.failed_starts);
         let [known, taken, refused] = self.state.while_full;
-        self.count("calls made while it was full, and refused", refused);
-        self.count("calls made while it was full, and taken", taken);
-        self.count("calls made while it was full, for what was stored already", known);
+        self.count("calls refused while the disk was full", refused);
+        self.count("calls acknowledged while the disk was full, with new events", taken);
+        self.count("calls acknowledged while the disk was full, without new events", known);
         self.count("clock set", sets.len() as u64);
     }
 
@@ -141,11 +144,11 @@ impl Judge<'_> {
             }
         }
         self.count("events acknowledged", taken);
-        self.count("deliveries owed for them", owed);
-        self.count("calls made again under the same ids", again);
-        self.count("events refused and not sent again", refused);
-        self.count("events of calls that were cut off and not made again", cut_off);
-        self.count("deliveries of these", arrived);
+        self.count("deliveries expected for acknowledged events", owed);
+        self.count("calls repeated with the same event ids", again);
+        self.count("events refused and not repeated", refused);
+        self.count("events of calls without a response", cut_off);
+        self.count("deliveries that arrived for calls without a response", arrived);
     }
 
     /// The pairs of an event and an endpoint that a call must be delivered to.
@@ -165,7 +168,7 @@ impl Judge<'_> {
         for one in given_up.iter().filter(|one| !one.is_ping) {
             events += 1;
             let Some(mark) = self.state.marks.get(&one.event) else {
-                self.violation(format!("{one:?} was given up, and is not known"));
+                self.violation(format!("{one:?} is given up, and the history lacks its event"));
                 continue;
             };
             let pair = (*mark, one.endpoint);
@@ -177,8 +180,8 @@ impl Judge<'_> {
             self.promises.redelivered(pair, failed, true);
             early += u64::from(self.record(judged).is_none());
         }
-        self.count("deliveries given up, and sent again at the end", events);
-        self.count("of these given up too early", early);
+        self.count("deliveries given up and redelivered at the end", events);
+        self.count("deliveries given up too early", early);
         let mut tests = Promises::new(0);
         for (id, ping) in &self.state.pings {
             if ping.taken {
@@ -191,8 +194,8 @@ impl Judge<'_> {
         }
         self.at_the_end(tests.at_the_end(|_| false));
         let pings = self.state.pings.values();
-        self.count("tests asked for", pings.clone().filter(|ping| ping.taken).count() as u64);
-        self.count("tests that came", pings.map(|ping| ping.arrived.len() as u64).sum());
+        self.count("pings acknowledged", pings.clone().filter(|ping| ping.taken).count() as u64);
+        self.count("pings that arrived", pings.map(|ping| ping.arrived.len() as u64).sum());
     }
 
     /// Checks that no delivery is missing at the end.
@@ -253,13 +256,13 @@ impl Judge<'_> {
             sure = sure.max(pace.most);
         }
         self.count("attempts", self.state.starts.iter().map(|all| all.len() as u64).sum());
-        self.count("most that surely started at an endpoint within its window", sure as u64);
-        self.count("most that arrived within it", seen as u64);
+        self.count("most proven starts at an endpoint in one window", sure as u64);
+        self.count("most arrivals at an endpoint in one window", seen as u64);
     }
 
     /// Checks what only the dispatcher's log shows.
     fn said(&mut self) {
-        self.count("attempts that the log tells of", self.said.attempts);
+        self.count("attempts in the attempt log", self.said.attempts);
         let second = &self.said.second;
         self.count("second deliveries of one event and webhook", second.len() as u64);
         self.verdict.violations.extend(second.iter().cloned());

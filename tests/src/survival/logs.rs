@@ -47,7 +47,7 @@ pub(super) fn read(path: &Path, webhooks: &[String]) -> Said {
         }
         let first = deliveries.entry((event, webhook)).or_insert_with(|| delivery.clone());
         if *first != delivery {
-            said.second.push(format!("{first} and {delivery} are of one event and webhook"));
+            said.second.push(format!("{first} and {delivery} have the same event and webhook"));
         }
     }
     said

@@ -126,7 +126,7 @@ impl Shared {
             let Some(head) = reader.head()? else { break };
             let at = self.history.now();
             let Some(endpoint) = endpoint_of(&head) else {
-                self.history.violation(format!("a request for {:?}", head.start));
+                self.history.violation(format!("unexpected request {:?}", head.start));
                 return Ok(());
             };
             let signed = signed_at(&head);
@@ -137,7 +137,7 @@ impl Shared {
             let found = match self.check(&head, &body, endpoint) {
                 Ok(found) => found,
                 Err(why) => {
-                    self.history.violation(format!("e{endpoint} got what it should not: {why}"));
+                    self.history.violation(format!("e{endpoint} receives a wrong delivery: {why}"));
                     return Ok(());
                 }
             };
@@ -177,13 +177,13 @@ impl Shared {
         let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
         let envelope: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let member =
-            |name: &str| envelope[name].as_str().ok_or_else(|| format!("no {name} in {text}"));
+            |name: &str| envelope[name].as_str().ok_or_else(|| format!("no `{name}` in {text}"));
         let (id, kind) = (member("id")?, member("type")?);
         let (workspace, created_at) = (member("workspace_id")?, member("created_at")?);
         let hook =
             HOOKS.iter().position(|hook| WORKSPACES[hook.0] == workspace && hook.1 == endpoint);
-        let hook = hook.ok_or_else(|| format!("{workspace} has no webhook there"))?;
-        let secrets = self.secrets.get().ok_or("there are no webhooks yet")?;
+        let hook = hook.ok_or_else(|| format!("{workspace} has no webhook at e{endpoint}"))?;
+        let secrets = self.secrets.get().ok_or("no webhook is registered yet")?;
         self.check_signature(head, body, id, &secrets[hook])?;
         if kind == "webhook.ping" {
             return Ok(Found::Ping { id: id.to_owned() });
@@ -191,18 +191,20 @@ impl Shared {
         let mark = Mark::of(text).ok_or_else(|| format!("no mark in {text}"))?;
         let event = Event::new(self.history.seed, mark);
         if text != event.delivered(id, created_at) {
-            return Err(format!("{mark} has other bytes than it should: {text}"));
+            return Err(format!("{mark}: expected the posted bytes, found {text}"));
         }
         if !cast::reached(event.workspace, event.kind).any(|one| one == endpoint) {
             return Err(format!(
-                "{mark} is {}, which no webhook there subscribes",
+                "{mark} has type {}, to which its workspace does not subscribe at e{endpoint}",
                 KINDS[event.kind]
             ));
         }
         let given = self.history.state().calls.get(&mark.call).map(|call| call.given_ids);
         match given {
             None => return Err(format!("{mark} was never posted")),
-            Some(true) if given_id(mark) != id => return Err(format!("{mark} arrives as {id}")),
+            Some(true) if given_id(mark) != id => {
+                return Err(format!("{mark}: expected id {}, found {id}", given_id(mark)));
+            }
             _ => {}
         }
         let hash = Sha256::digest(body);
@@ -220,14 +222,14 @@ impl Shared {
         let t = signed_at(head).ok_or_else(|| format!("no signature in {head:?}"))?;
         let expected = format!("t={t},v1={}", sign(secret, t, body));
         if head.all(SIGNATURE) != [expected.as_str()] {
-            return Err(format!("the signature is not {expected}: {head:?}"));
+            return Err(format!("expected signature {expected}, found {head:?}"));
         }
         let standard = sign_standard(secret, id, t, body);
         if head.all("webhook-signature") != [standard.as_str()] || head.all("webhook-id") != [id] {
-            return Err(format!("the other signature is not {standard}: {head:?}"));
+            return Err(format!("expected webhook-signature {standard} of {id}, found {head:?}"));
         }
         if self.clock_holds && wait::unix_seconds().abs_diff(t) > FRESH_SECONDS {
-            return Err(format!("the signature is of {t}"));
+            return Err(format!("signature time {t} is off by more than {FRESH_SECONDS} s"));
         }
         Ok(())
     }

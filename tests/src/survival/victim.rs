@@ -138,7 +138,7 @@ impl Victim {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        self.history.note(format_args!("start {}", child.id()));
+        self.history.note(format_args!("process {} starts", child.id()));
         keep(child.stdout.take().unwrap(), &self.folder.join("attempts.log"));
         keep(child.stderr.take().unwrap(), &self.folder.join("dispatcher.log"));
         self.child = Some(child);
@@ -161,8 +161,7 @@ impl Victim {
             }
             if self.has_ended() {
                 if !self.disk.is_full() && !self.disk.was_full() {
-                    self.history
-                        .violation("a start came to nothing; see dispatcher.log".to_owned());
+                    self.history.violation("a start fails; see dispatcher.log".to_owned());
                     return false;
                 }
                 self.history.state().failed_starts += 1;
@@ -171,7 +170,7 @@ impl Victim {
             }
             wait::pass(Duration::from_millis(5));
         }
-        self.history.violation(format!("not ready within {START_MAX:?}"));
+        self.history.violation(format!("the process is not ready within {START_MAX:?}"));
         false
     }
 
@@ -180,7 +179,7 @@ impl Victim {
         let Some(child) = &mut self.child else { return true };
         let Some(status) = child.try_wait().unwrap() else { return false };
         let now = self.history.now();
-        self.history.note(format_args!("ended by itself: {status}"));
+        self.history.note(format_args!("the process exits by itself: {status}"));
         self.history.state().ends.push(Span { from: now, to: now });
         self.child = None;
         true
@@ -189,7 +188,7 @@ impl Victim {
     /// Checks that it still runs; otherwise records a violation and starts it again.
     pub fn expect_alive(&mut self) {
         if self.has_ended() {
-            self.history.violation("the process ended by itself; see dispatcher.log".to_owned());
+            self.history.violation("the process exits by itself; see dispatcher.log".to_owned());
             self.start();
         }
     }
@@ -207,7 +206,7 @@ impl Victim {
         child.kill().unwrap();
         child.wait().unwrap();
         let to = self.history.now();
-        self.history.note(format_args!("killed {}", child.id()));
+        self.history.note(format_args!("process {} is killed", child.id()));
         self.history.state().ends.push(Span { from, to });
     }
 
@@ -218,12 +217,12 @@ impl Victim {
         let Some(mut child) = self.child.take() else { return };
         let exit = wait::within(STOP_MAX, || child.try_wait().unwrap());
         let to = self.history.now();
-        self.history.note(format_args!("stopped {} with {exit:?}", child.id()));
+        self.history.note(format_args!("process {} after SIGTERM: {exit:?}", child.id()));
         if exit.is_some_and(|exit| exit.success()) {
             self.history.state().orderly.push(Span { from, to });
             return;
         }
-        self.history.violation(format!("a stop in order ended with {exit:?}"));
+        self.history.violation(format!("graceful stop: expected exit code 0, found {exit:?}"));
         let _ = child.kill();
         let _ = child.wait();
         self.history.state().ends.push(Span { from, to: self.history.now() });
@@ -234,14 +233,14 @@ impl Victim {
         let span = Span { from: self.history.now(), to: u64::MAX };
         self.history.state().stops.push(span);
         self.signal("STOP");
-        self.history.note(format_args!("frozen"));
+        self.history.note(format_args!("the process is suspended"));
     }
 
     /// SIGCONT: continues it.
     pub fn thaw(&mut self) {
         self.signal("CONT");
         self.thawed();
-        self.history.note(format_args!("thawed"));
+        self.history.note(format_args!("the process continues"));
     }
 
     /// Records the end of a suspension; call it also after a kill.
@@ -255,7 +254,7 @@ impl Victim {
     /// Records that its wall clock was set to `ahead` seconds ahead of the real time.
     pub fn clock_was_set(&self, ahead: i64) {
         let now = self.history.now();
-        self.history.note(format_args!("clock {ahead:+}"));
+        self.history.note(format_args!("wall clock {ahead:+} s"));
         self.history.state().sets.push((now, ahead));
     }
 
@@ -266,7 +265,7 @@ impl Victim {
         self.disk.fill(self.child.as_ref().map(Child::id));
         let now = self.history.now();
         self.history.state().no_room_since = Some(now);
-        self.history.note(format_args!("full"));
+        self.history.note(format_args!("the disk is full"));
     }
 
     /// Frees its disk again.
@@ -277,7 +276,7 @@ impl Victim {
         if let Some(span) = self.history.state().fulls.last_mut() {
             span.to = span.to.min(now);
         }
-        self.history.note(format_args!("room"));
+        self.history.note(format_args!("the disk has space"));
     }
 
     fn signal(&self, name: &str) {

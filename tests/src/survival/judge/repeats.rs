@@ -14,8 +14,8 @@ const RECORDED_WITHIN: u64 = SECOND;
 /// Kills explain many duplicates: for these times after the response, those with a kill within it
 /// are counted.
 const SOON: [(u64, &str); 2] = [
-    (SECOND / 10, "duplicates by a kill within 100 ms of the answer"),
-    (SECOND, "duplicates by a kill within 1 s of the answer"),
+    (SECOND / 10, "duplicates with a kill within 100 ms of the response"),
+    (SECOND, "duplicates with a kill within 1 s of the response"),
 ];
 
 /// After the disk has space again: the worker's pause after a failed write (500 ms), and a margin.
@@ -68,11 +68,11 @@ impl Judge<'_> {
             asked.for_each(|asked| self.redelivered(*pair, asked));
         }
         self.count("arrivals", arrivals);
-        self.count("of events that were refused", refused);
-        self.count("tried again after a failure", retries);
-        self.count("of these too early", early);
+        self.count("arrivals of refused events", refused);
+        self.count("retries after a failure", retries);
+        self.count("retries that start too early", early);
         let asked = state.redelivered.values().flatten().filter(|asked| asked.taken).count();
-        self.count("events sent again for their owners", asked as u64);
+        self.count("redeliveries acknowledged", asked as u64);
         for (count, (_, name)) in soon.into_iter().zip(SOON) {
             self.count(name, count);
         }
