@@ -11,13 +11,11 @@ use super::Edge;
 fn h2load_has_no_request_fail() {
     let edge = Edge::new();
     edge.world.control.always(Answer::ok("hello"));
-    for (requests, clients, streams) in
-        [("200", "1", "1"), ("2000", "4", "25"), ("2000", "8", "100")]
-    {
-        let output = run(&edge, "h2load", &["-n", requests, "-c", clients, "-m", streams]);
-        let all = format!("{requests} succeeded, 0 failed, 0 errored");
+    for (n, clients, streams) in [("200", "1", "1"), ("2000", "4", "25"), ("2000", "8", "100")] {
+        let output = run(&edge, "h2load", &["-n", n, "-c", clients, "-m", streams]);
+        let all = format!("{n} total, {n} started, {n} done, {n} succeeded, 0 failed, 0 errored");
         assert!(output.contains(&all), "{output}");
-        assert!(output.contains(&format!("{requests} 2xx, 0 3xx, 0 4xx, 0 5xx")), "{output}");
+        assert!(output.contains(&format!("{n} 2xx, 0 3xx, 0 4xx, 0 5xx")), "{output}");
     }
 }
 
