@@ -1,5 +1,5 @@
-//! Searches for inputs that break [`weir_fuzz::checks::head`].
+//! Searches for inputs that break [`weir_fuzz::checks::http1::head`].
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::checks::head(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::checks::http1::head(data));

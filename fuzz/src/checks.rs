@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::{HeaderName, HeaderValue, Method};
-use pingora_http::RequestHeader;
+use http::Method;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -21,13 +20,15 @@ use weir_common::time::UnixTime;
 use weir_common::token::claims::{Claims, NAMES_MAX};
 use weir_common::token::keys::{KEYS_MAX, KeySet};
 use weir_common::token::{Algorithm, Flaw, Terms, verify};
-use weir_gateway::admission::request_head::check_framing;
-use weir_gateway::edge::connection::request_line::Head;
 use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
+
+// The fuzz targets and the end-to-end tests include this file at different places.
+#[path = "http1.rs"]
+pub mod http1;
 
 /// A function that panics if an input violates a property.
 pub type Check = fn(&[u8]);
@@ -35,7 +36,7 @@ pub type Check = fn(&[u8]);
 /// Every check, with the name of its directory in the corpus.
 pub const ALL: [(&str, Check); 7] = [
     ("target", target),
-    ("head", head),
+    ("head", http1::head),
     ("batch", batch),
     ("settings", settings),
     ("answer", answer),
@@ -96,41 +97,6 @@ fn decoded(path: &str) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// A request head: how its bytes arrive does not matter, and a head that passes has one framing.
-pub fn head(data: &[u8]) {
-    let whole = Head::default().has_oddities(data);
-    let mut head = Head::default();
-    let in_pieces = data.chunks(3).any(|piece| head.has_oddities(piece));
-    assert_eq!(whole, in_pieces, "it depends on how the bytes arrive");
-    let Ok(mut parsed) = RequestHeader::build(Method::POST, b"/", None) else { return };
-    let mut lengths = Vec::new();
-    let mut codings = Vec::new();
-    for line in data.split(|byte| *byte == b'\n').skip(1) {
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (name, value) = line.split_at(colon);
-        let value = value.get(1..).unwrap_or_default().trim_ascii();
-        let Ok(name) = HeaderName::from_bytes(name) else { continue };
-        let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-        match name.as_str() {
-            "content-length" => lengths.push(value.as_bytes().to_vec()),
-            "transfer-encoding" => codings.push(value.as_bytes().to_vec()),
-            _ => {}
-        }
-        // An error means too many headers, which other code refuses.
-        let _ = parsed.append_header(name, value);
-    }
-    if check_framing(&parsed, data).is_err() {
-        return;
-    }
-    let is_length = |length: &[u8]| !length.is_empty() && length.iter().all(u8::is_ascii_digit);
-    match (lengths.as_slice(), codings.as_slice()) {
-        ([], []) => {}
-        ([length], []) => assert!(is_length(length), "a length that is no number"),
-        ([], [coding]) => assert!(coding.eq_ignore_ascii_case(b"chunked"), "another coding"),
-        _ => panic!("a body whose end is said twice: {lengths:?} {codings:?}"),
-    }
 }
 
 /// A batch: the count equals that of serde_json, and a body that is not JSON is refused.

@@ -36,6 +36,7 @@ use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
 use crate::identity::auth;
 use crate::identity::auth::authorization::Claims;
+use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::tenant::Identity;
@@ -59,10 +60,10 @@ pub enum Admission {
 pub struct Arrival<'r> {
     /// Its head.
     pub head: &'r RequestHeader,
-    /// The bytes of its head as received, over HTTP/1 only.
-    pub raw_head: Option<&'r [u8]>,
-    /// Whether Pingora's parser repairs its request line silently.
-    pub repaired: bool,
+    /// The length of its head as received, over HTTP/1 only.
+    pub length: Option<usize>,
+    /// Why it is refused, if two parsers could read its head differently.
+    pub malformed: Option<Malformed>,
     /// When its head had been read.
     pub started_at: Moment,
     /// Its number in this process.

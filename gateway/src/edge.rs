@@ -4,7 +4,10 @@
 
 pub mod connection;
 pub mod drain;
+pub mod exchange;
+pub mod http1;
 pub mod http2;
+pub mod incoming;
 pub mod listener;
 pub mod proxy_protocol;
 pub mod session;

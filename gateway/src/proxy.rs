@@ -1,11 +1,12 @@
-//! Pingora's phases of a request, one by one: the table of contents of the gateway.
+//! Pingora's phases of a request that is forwarded, one by one.
 //!
 //! Each phase is a short method that calls another file, and applies what it returns. The meaning
 //! of the `bool`s that Pingora expects differs between phases; they are translated only here.
 //!
 //! # Not here
 //!
-//! Decisions (`admission`), texts of refusals (`refusal`), headers (`report`, `forwarding`).
+//! What happens before (`arrival`), decisions (`admission`), texts of refusals (`refusal`), headers
+//! (`report`, `forwarding`).
 
 pub mod access_line;
 pub mod arrival;
@@ -21,23 +22,17 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Version, header};
+use http::{HeaderMap, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
-use crate::admission::Admission;
 use crate::config::shared::Shared;
-use crate::edge::connection::Connection;
-use crate::proxy::access_line::LineFacts;
-use crate::proxy::body::Unread;
-use crate::proxy::context::{InFlight, RequestContext};
-use crate::request::target::Malformed;
+use crate::proxy::arrival::may_switch;
+use crate::proxy::context::RequestContext;
 use crate::request::upload;
-use crate::response::grpc::{self, Dialect};
-use crate::response::refusal::Refusal;
 
 /// The methods that Pingora calls.
 pub struct Proxy {
@@ -47,73 +42,19 @@ pub struct Proxy {
 
 #[async_trait]
 impl ProxyHttp for Proxy {
-    type CTX = RequestContext;
+    type CTX = Box<RequestContext>;
 
-    fn new_ctx(&self) -> RequestContext {
-        let shared = &self.shared;
-        let (id, nth) = shared.next_request();
-        let in_flight = InFlight::new(&shared.metrics.in_flight);
-        RequestContext::new(shared.clock.now(), shared.active.load_full(), id, nth, in_flight)
+    fn new_ctx(&self) -> Box<RequestContext> {
+        arrival::passed()
     }
 
     /// No modules: the one that Pingora would add compresses, which we never do.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn early_request_filter(
-        &self,
-        session: &mut Session,
-        context: &mut RequestContext,
-    ) -> Result<()> {
-        let requests_max = context.config.settings.server.caps.requests_per_connection_max;
-        let mut is_last = !self.shared.ready.load(Ordering::Relaxed);
-        if let Some(connection) = Connection::of(session.stream()) {
-            connection.head_is_read(session.downstream_session.as_http1());
-            is_last |= connection.requests() >= requests_max;
-        }
-        if is_last {
-            session.set_keepalive(None);
-        }
-        let body_timeout = context.config.settings.server.body_timeout;
-        // A tunnel's client may be silent: no body is awaited.
-        let switches = may_switch(session);
-        session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
-        upload::begin(session.req_header().headers.contains_key(header::EXPECT));
-        if session.req_header().version == Version::HTTP_2 {
-            // For a stream whose client opens no window; `Connection` times all other writes.
-            session.set_write_timeout(Some(body_timeout));
-        }
-        Ok(())
-    }
-
-    async fn request_filter(
-        &self,
-        session: &mut Session,
-        context: &mut RequestContext,
-    ) -> Result<bool> {
-        let refusal = match arrival::decide(&self.shared, session, context).await {
-            Admission::Forward => return Ok(false), // Pingora: go on.
-            Admission::BufferBody(batch) => {
-                match buffering::buffer(&self.shared, session, context, batch).await {
-                    Ok(()) => return Ok(false),
-                    Err(Unread::Refused(refusal)) => refusal,
-                    Err(Unread::Broken(error)) => return Err(error),
-                }
-            }
-            Admission::Preflight(reply) => {
-                context.response.status = Some(reply.status);
-                respond::send(reply, session, context).await?;
-                return Ok(true);
-            }
-            Admission::Refuse(refusal) => refusal,
-        };
-        self.refuse(session, context, refusal).await?;
-        Ok(true) // Pingora: an answer was written, stop here.
-    }
-
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
     ) -> Result<Box<HttpPeer>> {
         let upstream = context.upstream_of_route().ok_or_else(retry::no_server)?.clone();
         let now = self.shared.clock.now().tick;
@@ -126,9 +67,9 @@ impl ProxyHttp for Proxy {
         context.upstream.server = Some(pick.server);
         context.upstream.failed = false;
         context.upstream.unconnected = false;
-        let switches = may_switch(session);
-        if let Some(connection) = Connection::of(session.stream()).filter(|_| switches) {
-            connection.set_silence_max(upstream.settings.read_timeout, now);
+        let switches = may_switch(&session.downstream_session);
+        if switches {
+            context.exchange.set_silence_max(upstream.settings.read_timeout, now);
         }
         Ok(upstream.peer(pick, switches))
     }
@@ -137,21 +78,18 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
     ) -> Result<()> {
         forwarding::to_upstream(session.req_header(), head, context)
     }
 
     async fn request_body_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        _exchange: &mut RequestContext,
+        _context: &mut Box<RequestContext>,
     ) -> Result<()> {
-        if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) {
-            return Err(retry::broken_body());
-        }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
         // second end would be parsed as the start of the next request.
         if end && body.as_ref().is_some_and(Bytes::is_empty) {
@@ -164,7 +102,7 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         head: &mut ResponseHeader,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
     ) -> Result<()> {
         forwarding::check_size(head)?;
         if retry::is_interim(head.status) {
@@ -182,31 +120,29 @@ impl ProxyHttp for Proxy {
         }
         if !self.shared.ready.load(Ordering::Relaxed) {
             // A stop has started: this connection closes after this response.
-            session.set_keepalive(None);
+            context.exchange.close();
         }
         context.response.status = Some(head.status.as_u16());
         context.upstream.answered_at = Some(self.shared.clock.now().tick);
         retry::answered(&self.shared, context, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(connection) = Connection::of(session.stream())
             && let Some(upstream) = context.upstream_of_route()
         {
             let now = self.shared.clock.now().tick;
-            connection.set_silence_max(upstream.settings.tunnel_timeout, now);
-            connection.follow_frames(session.downstream_session.as_http1(), head);
+            context.exchange.set_silence_max(upstream.settings.tunnel_timeout, now);
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
         let client = session.req_header().version;
         forwarding::end_hop(head, client);
-        forwarding::to_client(Connection::of(session.stream()), client, head, context)
+        forwarding::to_client(client, head, context)
     }
 
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
         trailers: &mut HeaderMap,
-        _exchange: &mut RequestContext,
+        _context: &mut Box<RequestContext>,
     ) -> Result<Option<Bytes>> {
         forwarding::remove_limits(trailers);
         Ok(None)
@@ -216,7 +152,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
         mut error: Box<Error>,
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
@@ -231,7 +167,7 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         session: &mut Session,
         mut error: Box<Error>,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
         reused: bool,
     ) -> Box<Error> {
         context.upstream.sent = true;
@@ -244,7 +180,7 @@ impl ProxyHttp for Proxy {
         };
         let tries = retry::tries_after(&error, facts, retry::tries(context));
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
-        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
+        let silent = context.exchange.was_silent();
         if retry::is_fault(&error, facts) || (silent && !context.upstream.answered) {
             retry::failed(&self.shared, context);
         }
@@ -257,74 +193,26 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         error: &Error,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
     ) -> FailToProxy {
-        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent)
-            && !context.upstream.answered;
-        let broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
-        let refusal = match broken {
-            true => Some(Refusal::Malformed(Malformed::Framing)),
-            false => retry::refusal(error, context, silent),
-        };
-        let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
-            && !context.upstream.unconnected;
-        if let Some(upstream) = context.upstream_of_route().filter(|_| of_server) {
-            let failures = &self.shared.metrics.upstream_failures;
-            failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
-        }
-        let is_answer = |status: StatusCode| !retry::is_interim(status);
-        let begun = session.response_written().is_some_and(|head| is_answer(head.status));
-        if let Some(buffered) = context.buffered.take() {
-            buffering::unwrap(&mut session.downstream_session, &buffered.slot);
-        }
-        let Some(refusal) = refusal.filter(|_| !begun) else {
-            return FailToProxy { error_code: 0, can_reuse_downstream: false };
-        };
-        let error_code = refusal.status();
-        // Pingora closes the connection after a failure; the response announces that.
-        session.set_keepalive(None);
-        let mut written = self.refuse(session, context, refusal).await;
-        if written.is_ok() {
-            written = session.downstream_session.finish_body().await;
-        }
-        FailToProxy {
-            error_code: if written.is_ok() { error_code } else { 0 },
-            can_reuse_downstream: false,
-        }
+        let error_code =
+            respond::fail(&self.shared, &mut session.downstream_session, error, context).await;
+        FailToProxy { error_code, can_reuse_downstream: false }
     }
 
     async fn logging(
         &self,
         session: &mut Session,
         error: Option<&Error>,
-        context: &mut RequestContext,
+        context: &mut Box<RequestContext>,
     ) {
-        if let Some(buffered) = context.buffered.take() {
-            buffering::unwrap(&mut session.downstream_session, &buffered.slot);
-        }
-        retry::ended(&self.shared, context);
-        let now = self.shared.clock.now();
-        if let Some(connection) = Connection::of(session.stream()) {
-            connection.request_is_over(now.tick);
-        }
-        let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
-        if let Some(meter) =
-            context.facts.tenant.plane.and_then(|plane| context.config.planes.get(plane))
-        {
-            meter.count(context.response.status.unwrap_or(499), seconds);
-        }
-        if let Some(log) = &self.shared.access_log {
-            log.add(&access_line::line(context, &LineFacts::of(session, error), now));
-        }
-        if error.is_none() || context.response.refusal.is_some() {
-            respond::close(session).await; // An answer that broke off does not end in order.
-        }
+        respond::ended(&self.shared, &mut session.downstream_session, error, context).await;
     }
 
     fn suppress_error_log(
         &self,
         _session: &Session,
-        _exchange: &RequestContext,
+        _context: &Box<RequestContext>,
         _error: &Error,
     ) -> bool {
         true // The access log has it, without the query.
@@ -333,44 +221,10 @@ impl ProxyHttp for Proxy {
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _exchange: &RequestContext,
+        _context: &Box<RequestContext>,
         _error: &Error,
-        _context: ProxyWarnLogContext,
+        _what: ProxyWarnLogContext,
     ) -> bool {
         true
     }
-}
-
-impl Proxy {
-    /// Sends a refusal in the client's protocol (HTTP or gRPC), with CORS lines for its page.
-    async fn refuse(
-        &self,
-        session: &mut Session,
-        context: &mut RequestContext,
-        refusal: Refusal,
-    ) -> Result<()> {
-        self.shared.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
-        context.response.status = Some(refusal.status());
-        let head = session.req_header();
-        let dialect = Dialect::of(&head.method, &head.headers);
-        let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
-        if let Some(cors) = context.cors(head) {
-            let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
-            reply.lines.push_str(&cors.lines(&head.headers, exposed));
-        }
-        reply.closes = refusal.closes();
-        respond::send(reply, session, context).await?;
-        context.response.refusal = Some(refusal);
-        Ok(())
-    }
-}
-
-/// Whether a request asks to switch protocols, and has no body. One with a body is timed as any
-/// other: a client that withholds its body must not count as a server's silence.
-fn may_switch(session: &Session) -> bool {
-    let headers = &session.req_header().headers;
-    let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());
-    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
-        || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'));
-    session.is_upgrade_req() && !has_body
 }

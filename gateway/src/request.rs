@@ -4,6 +4,7 @@ pub mod batch;
 pub mod body_budget;
 pub mod client_address;
 pub mod cors;
+pub mod framing;
 pub mod route;
 pub mod target;
 pub mod upload;

@@ -43,15 +43,18 @@ pub(super) fn read<'r>(
     facts: &mut RequestFacts,
 ) -> Result<Target<'r>, Refusal> {
     find_client(&server.trusted_proxies, arrival.head, facts);
-    let length = arrival.raw_head.map_or_else(|| head::length(arrival.head), <[u8]>::len);
+    let length = arrival.length.unwrap_or_else(|| head::length(arrival.head));
     if length as u64 > server.caps.head_bytes_max {
         return Err(Refusal::HeadTooLarge);
     }
     if arrival.head.method == Method::CONNECT {
         return Err(Refusal::Connect);
     }
-    let raw_head = arrival.raw_head.unwrap_or_default();
-    head::read_target(arrival.head, raw_head, arrival.repaired).map_err(Refusal::Malformed)
+    let target = match arrival.malformed {
+        Some(why) => Err(why),
+        None => head::read_target(arrival.head),
+    };
+    target.map_err(Refusal::Malformed)
 }
 
 /// Finds a request's route.

@@ -5,55 +5,79 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, ServerApp};
-use pingora_core::protocols::Stream;
-use pingora_core::server::ShutdownWatch;
-use pingora_proxy::HttpProxy;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::edge::http2::{self, Bounds, GOAWAY_WAIT, Http2};
-use crate::proxy::Proxy;
+use crate::edge::http1::{self, Http1, Http1Bounds};
+use crate::edge::http2::{self, GOAWAY_WAIT, Http2, Http2Bounds};
+use crate::edge::listener::{self, Drain};
+use crate::proxy::arrival::Requests;
 use crate::request::target::Malformed;
+use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
 
 /// Serves accepted connections.
 pub(super) struct Front {
-    /// Runs the phases of each request.
-    pub proxy: Arc<HttpProxy<Proxy>>,
+    /// Handles each request.
+    pub requests: Arc<Requests>,
     /// What all requests share.
     pub shared: Arc<Shared>,
 }
 
 #[async_trait]
-impl ServerApp for Front {
-    async fn process_new(self: &Arc<Self>, stream: Stream, stop: &ShutdownWatch) -> Option<Stream> {
-        let connection = Connection::of(Some(&stream));
-        if let Some(connection) = connection.filter(|connection| !connection.is_http2()) {
-            let upload = connection.upload().clone();
-            return upload.within(self.proxy.process_new(stream, stop)).await;
+impl listener::Front for Front {
+    async fn serve(&self, connection: Connection, end: Drain) {
+        if connection.is_http2() {
+            self.serve_http2(connection, end).await;
+        } else {
+            self.serve_http1(connection, end).await;
         }
-        let server = &self.shared.active.load_full().settings.server;
-        let bounds = Bounds {
-            preface_timeout: server.head_timeout,
-            idle_timeout: server.idle_timeout,
-            goaway_wait: GOAWAY_WAIT,
-            head_bytes_max: server.caps.head_bytes_max,
-            requests_max: server.caps.requests_per_connection_max,
-            streams_max: server.caps.streams_max,
+    }
+}
+
+impl Front {
+    async fn serve_http1(&self, connection: Connection, end: Drain) {
+        let shared = &self.shared;
+        let bounds = {
+            let server = &shared.active.load().settings.server;
+            Http1Bounds {
+                head_timeout: server.head_timeout,
+                head_bytes_max: server.caps.head_bytes_max,
+                idle_timeout: server.idle_timeout,
+                requests_max: server.caps.requests_per_connection_max,
+            }
         };
-        let refusals = &self.shared.metrics.refusals;
-        let http2 = Http2 {
-            app: self.proxy.clone(),
-            clock: self.shared.clock.clone(),
-            rejected: refusals
-                .with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]),
+        let upload = Upload::new(shared.clock.clone());
+        let http1 = Http1 {
+            handler: self.requests.clone(),
+            upload: upload.clone(),
+            refusals: shared.metrics.refusals.clone(),
+            cutting: end.cutting,
+            going: end.going,
         };
-        http2::serve(http2, stream, bounds, stop.clone()).await;
-        None
+        upload.within(http1::serve(http1, connection, bounds)).await;
     }
 
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
+    async fn serve_http2(&self, connection: Connection, end: Drain) {
+        let shared = &self.shared;
+        let bounds = {
+            let server = &shared.active.load().settings.server;
+            Http2Bounds {
+                preface_timeout: server.head_timeout,
+                idle_timeout: server.idle_timeout,
+                goaway_wait: GOAWAY_WAIT,
+                head_bytes_max: server.caps.head_bytes_max,
+                requests_max: server.caps.requests_per_connection_max,
+                streams_max: server.caps.streams_max,
+            }
+        };
+        let reason = Refusal::Malformed(Malformed::HostForm).reason();
+        let http2 = Http2 {
+            handler: self.requests.clone(),
+            client: connection.client().clone(),
+            clock: shared.clock.clone(),
+            rejected: shared.metrics.refusals.with_label_values(&[reason]),
+        };
+        http2::serve(http2, Box::new(connection), bounds, end.stopping).await;
     }
 }

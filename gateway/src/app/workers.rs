@@ -6,7 +6,6 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use pingora_core::apps::HttpServerOptions;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use tokio::runtime::Builder;
@@ -16,6 +15,7 @@ use crate::app::front::Front;
 use crate::config::shared::Shared;
 use crate::edge::listener::{self, Accepted, Drain, Worker};
 use crate::proxy::Proxy;
+use crate::proxy::arrival::Requests;
 
 /// Idle connections to upstreams that each worker keeps, at most.
 const POOL_MAX: usize = 1_024;
@@ -58,11 +58,9 @@ impl Workers {
 async fn work(shared: Arc<Shared>, from: mpsc::UnboundedReceiver<Accepted>, end: Drain) {
     let conf =
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
-    let mut proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
-    let mut options = HttpServerOptions::default();
-    // So that CONNECT reaches `admission`, which refuses it.
-    options.allow_connect_method_proxying = true;
-    proxy.server_options = Some(options);
-    let front = Front { proxy: Arc::new(proxy), shared: shared.clone() };
+    let proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
+    let requests =
+        Requests { pingora: Arc::new(proxy), shared: shared.clone(), stop: end.stopping.clone() };
+    let front = Front { requests: Arc::new(requests), shared: shared.clone() };
     listener::serve(Arc::new(front), from, shared, end).await;
 }

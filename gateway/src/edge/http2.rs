@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, server};
-use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{
     H2Accept, H2Options, HttpSession, default_h2_options, handshake,
@@ -34,8 +33,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use weir_common::time::{Clock, Tick};
 
+use crate::edge::connection::Client;
+use crate::edge::exchange::Exchange;
+use crate::edge::incoming::{Handler, Incoming};
 use crate::edge::listener;
 use crate::edge::session::SessionOverride;
+use crate::request::framing::Framing;
 use crate::request::upload::Upload;
 
 /// Bytes of one body that a client may send before we read any: 5 MB/s at a round trip of 50 ms.
@@ -68,7 +71,7 @@ pub const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct Http2Bounds {
     /// Time until the client has sent its connection preface.
     pub preface_timeout: Duration,
     /// Time without a request.
@@ -83,7 +86,7 @@ pub struct Bounds {
     pub streams_max: u32,
 }
 
-impl Bounds {
+impl Http2Bounds {
     /// After how many requests a client must have received GOAWAY: a stream takes at least a round
     /// trip, so up to 2 × `streams_max` may cross it on its way. Twice that, to be sure.
     fn cut_off_at(&self) -> u32 {
@@ -110,9 +113,11 @@ impl Bounds {
 }
 
 /// What all connections share.
-pub struct Http2<A> {
-    /// Serves each request.
-    pub app: Arc<A>,
+pub struct Http2<H> {
+    /// Handles each request.
+    pub handler: Arc<H>,
+    /// The client.
+    pub client: Client,
     /// The clock.
     pub clock: Clock,
     /// Counts malformed requests.
@@ -120,10 +125,10 @@ pub struct Http2<A> {
 }
 
 /// Serves a connection until it and all of its requests have ended.
-pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
-    http2: Http2<A>,
+pub async fn serve<H: Handler>(
+    http2: Http2<H>,
     stream: Stream,
-    bounds: Bounds,
+    bounds: Http2Bounds,
     stop: ShutdownWatch,
 ) {
     let digest = Arc::new(Digest {
@@ -152,11 +157,11 @@ pub async fn serve<A: HttpServerApp + Send + Sync + 'static>(
     }
 }
 
-struct Driver<A> {
-    http2: Http2<A>,
+struct Driver<H> {
+    http2: Http2<H>,
     connection: server::Connection<Stream, Bytes>,
     digest: Arc<Digest>,
-    bounds: Bounds,
+    bounds: Http2Bounds,
     requests: JoinSet<()>,
     served: u32,
     faults: u32,
@@ -178,7 +183,7 @@ enum Event {
     TimedOut,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
+impl<H: Handler> Driver<H> {
     /// Runs until the connection has to close. Returns the tasks of its unfinished requests.
     async fn drive(mut self, mut stop: ShutdownWatch) -> JoinSet<()> {
         loop {
@@ -201,12 +206,17 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 Event::Stream(session) => {
                     self.served = self.served.saturating_add(1);
                     self.wait_ends = None;
-                    let (app, stop) = (self.http2.app.clone(), stop.clone());
+                    let handler = self.http2.handler.clone();
                     let upload = Upload::new(self.http2.clock.clone());
+                    let exchange = Arc::new(Exchange::default());
                     let session = ServerSession::new_http2(*session);
-                    let session = SessionOverride::paced(session, upload.clone());
+                    let head = session.req_header();
+                    let malformed = Framing::of(&head.headers, head.version).err();
+                    let session = SessionOverride::wrap(session, upload.clone(), exchange.clone());
+                    let client = self.http2.client.clone();
+                    let incoming = Incoming { session, exchange, client, length: None, malformed };
                     self.requests.spawn(upload.within(async move {
-                        app.process_new_http(session, &stop).await;
+                        handler.handle(incoming).await;
                     }));
                 }
                 Event::Rejected => {
@@ -247,7 +257,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 
     fn wait_if_idle(&mut self) {
         if self.requests.is_empty() {
-            let Bounds { goaway_wait, idle_timeout, .. } = self.bounds;
+            let Http2Bounds { goaway_wait, idle_timeout, .. } = self.bounds;
             let wait = if self.draining { goaway_wait } else { idle_timeout };
             self.wait_ends = Some(self.http2.clock.now().tick.plus(wait));
         }
@@ -295,7 +305,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use h2::client::{self, ResponseFuture, SendRequest};
-    use pingora_core::apps::ReusedHttpStream;
     use pingora_http::ResponseHeader;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, duplex, split};
     use tokio::sync::{Semaphore, watch};
@@ -304,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
+    const BOUNDS: Http2Bounds = Http2Bounds {
         preface_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
         goaway_wait: Duration::from_millis(5),
@@ -324,12 +333,9 @@ mod tests {
     }
 
     #[async_trait]
-    impl HttpServerApp for App {
-        async fn process_new_http(
-            self: &Arc<Self>,
-            mut session: ServerSession,
-            _stop: &ShutdownWatch,
-        ) -> Option<ReusedHttpStream> {
+    impl Handler for App {
+        async fn handle(&self, incoming: Incoming) {
+            let mut session = incoming.session;
             self.started.fetch_add(1, Ordering::Relaxed);
             let mut body = Bytes::new();
             match session.req_header().raw_path() {
@@ -339,10 +345,10 @@ mod tests {
                 _ => {}
             }
             let head = ResponseHeader::build(200, None).unwrap();
-            session.write_response_header(Box::new(head)).await.ok()?;
-            session.write_response_body(body, true).await.ok()?;
-            self.ended.fetch_add(1, Ordering::Relaxed);
-            None
+            let head = session.write_response_header(Box::new(head)).await;
+            if head.is_ok() && session.write_response_body(body, true).await.is_ok() {
+                self.ended.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -381,8 +387,10 @@ mod tests {
                 };
                 let _ = tokio::join!(down, up);
             });
+            let peer = [127, 0, 0, 1].into();
             let http2 = Http2 {
-                app: app.clone(),
+                handler: app.clone(),
+                client: Client { peer, is_secure: true, certificate: None },
                 clock: Clock::manual(UnixTime(0)),
                 rejected: IntCounter::new("rejected", "rejected").unwrap(),
             };

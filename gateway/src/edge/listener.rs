@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! How Pingora sees a connection (`connection`), when to stop (`app`).
+//! Requests on a connection (`http1`, `http2`), when to stop (`app`).
 
 mod handshake;
 pub mod per_address;
@@ -23,9 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use log::Level;
-use pingora_core::apps::ServerApp;
-use pingora_core::protocols::Stream;
 use prometheus::IntGauge;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
@@ -36,7 +35,6 @@ use weir_common::log::events;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::edge::connection::deadlines::Allowance;
 use crate::edge::drain::turned;
 use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
@@ -178,14 +176,21 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     }
 }
 
-/// Serves connections with `app` until a stop has started and the last one has closed.
-pub async fn serve<A: ServerApp + Send + Sync + 'static>(
-    app: Arc<A>,
+/// Serves connections.
+#[async_trait]
+pub trait Front: Send + Sync + 'static {
+    /// Serves a connection until it has closed.
+    async fn serve(&self, connection: Connection, end: Drain);
+}
+
+/// Serves connections with `front` until a stop has started and the last one has closed.
+pub async fn serve<F: Front>(
+    front: Arc<F>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
     shared: Arc<Shared>,
     end: Drain,
 ) {
-    let (mut stop, mut cutting) = (end.stopping.clone(), end.cutting.clone());
+    let mut stop = end.stopping.clone();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -197,47 +202,25 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let Some(accepted) = accepted else { break };
-        connections.spawn(one(app.clone(), accepted, shared.clone(), end.clone()));
+        connections.spawn(one(front.clone(), accepted, shared.clone(), end.clone()));
     }
     from.close();
     while let Some(accepted) = from.recv().await {
-        connections.spawn(one(app.clone(), accepted, shared.clone(), end.clone()));
+        connections.spawn(one(front.clone(), accepted, shared.clone(), end.clone()));
     }
-    let mut cut = false;
-    loop {
-        tokio::select! {
-            ended = connections.join_next() => match ended {
-                Some(ended) => note(ended),
-                None => return,
-            },
-            () = turned(&mut cutting), if !cut => {
-                // Idle connections close at once; those with a request close after its response.
-                app.cleanup().await;
-                cut = true;
-            }
-        }
+    while let Some(ended) = connections.join_next().await {
+        note(ended);
     }
 }
 
-async fn one<A: ServerApp + Send + Sync + 'static>(
-    app: Arc<A>,
-    accepted: Accepted,
-    shared: Arc<Shared>,
-    end: Drain,
-) {
+async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, end: Drain) {
     let Accepted { socket, settings, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
-    let (allowance, handshake_timeout) = {
+    let (write_timeout, handshake_timeout) = {
         let server = &shared.active.load().settings.server;
-        let allowance = Allowance {
-            head_timeout: server.head_timeout,
-            head_bytes_max: server.caps.head_bytes_max,
-            idle_timeout: server.idle_timeout,
-            write_timeout: server.body_timeout,
-        };
-        (allowance, server.handshake_timeout)
+        (server.body_timeout, server.handshake_timeout)
     };
     let must_wait = settings.must_wait();
     let mut cutting = end.cutting.clone();
@@ -258,15 +241,8 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
             return shared.metrics.connections_refused.with_label_values(&["address"]).inc();
         }
     };
-    let connection = Connection::new(
-        handshaken,
-        shared.clock.clone(),
-        allowance,
-        shared.metrics.refusals.clone(),
-        end.going.clone(),
-    );
-    let stream: Stream = Box::new(connection);
-    app.process_new(stream, &end.stopping).await;
+    let connection = Connection::new(handshaken, shared.clock.clone(), write_timeout);
+    front.serve(connection, end).await;
 }
 
 /// Logs a panic of a task: it ends that connection or request only, and is a bug of ours.

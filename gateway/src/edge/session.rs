@@ -1,4 +1,4 @@
-//! A Pingora session whose request body we supply: buffered, or read with a timeout.
+//! A Pingora session of an HTTP/2 request, whose body is read with a timeout, or was read before.
 //!
 //! Pingora has no timeout for the body of an HTTP/2 request, and replays at most 64 KiB of a body
 //! that was read before an upstream is called. Both need a wrapper around the real session, to
@@ -6,16 +6,15 @@
 //!
 //! # Invariants
 //!
-//! 1. A buffered body is returned whole, once, and again to every retry.
+//! 1. A body that was read before is returned whole, once, and again to every retry.
 //! 2. A client that has to send or to read, and does not, is waited for until its timeout and no
 //!    longer.
 //!
 //! # Not here
 //!
-//! When a body is buffered (`buffering`), and when a session is paced (`http2`).
+//! When a body is buffered (`buffering`), HTTP/1 (`http1::session`).
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,249 +28,177 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use crate::config::shared::Shared;
+use crate::edge::exchange::{Exchange, Replay};
 use crate::request::upload::Upload;
 
 /// How much of a response is written within one write timeout: a DATA frame of the usual size.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Receives the real session when its wrapper is dropped.
-pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
-
-/// Where a session's request body comes from.
-enum Body {
-    /// From the client, with a timeout.
-    Paced {
-        /// The timeout of each piece.
-        piece_timeout: Option<Duration>,
-        /// Tracks whether the client is waited for.
-        upload: Arc<Upload>,
-    },
-    /// It has been read already.
-    Buffered {
-        /// All of it.
-        whole: Bytes,
-        /// Whether it has been returned.
-        sent: bool,
-    },
-}
-
-/// A session whose request body we supply.
+/// An HTTP/2 session whose request body we supply.
 pub struct SessionOverride {
-    /// `Some` until dropped.
-    real: Option<Box<ServerSession>>,
-    body: Body,
-    /// Receives the real session on drop, where it is needed again.
-    slot: Option<Slot>,
-    /// Shows whether a stop has started, which Pingora does not pass on to a custom session.
-    shared: Option<Arc<Shared>>,
+    real: ServerSession,
+    exchange: Arc<Exchange>,
+    replay: Replay,
+    /// The timeout of each piece of the body.
+    piece_timeout: Option<Duration>,
+    /// Tracks whether the client is waited for.
+    upload: Arc<Upload>,
 }
 
 impl SessionOverride {
     /// Wraps `real`, each piece of whose body must arrive within the read timeout.
     #[must_use]
-    pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
-        Self::session(real, Body::Paced { piece_timeout: None, upload }, None, None)
-    }
-
-    /// Wraps `real` with `body` as the body of its request; dropping puts `real` into `slot`.
-    #[must_use]
-    pub fn buffered(
+    pub fn wrap(
         real: ServerSession,
-        body: Bytes,
-        slot: Slot,
-        shared: Arc<Shared>,
+        upload: Arc<Upload>,
+        exchange: Arc<Exchange>,
     ) -> ServerSession {
-        let sent = body.is_empty();
-        Self::session(real, Body::Buffered { whole: body, sent }, Some(slot), Some(shared))
+        let replay = Replay::default();
+        let session = Self { real, exchange, replay, piece_timeout: None, upload };
+        ServerSession::new_custom(Box::new(session))
     }
 
-    fn session(
-        real: ServerSession,
-        body: Body,
-        slot: Option<Slot>,
-        shared: Option<Arc<Shared>>,
-    ) -> ServerSession {
-        ServerSession::new_custom(Box::new(Self { real: Some(Box::new(real)), body, slot, shared }))
-    }
-
-    /// The real session, to write a response head; during a stop the connection then closes.
-    fn answering(&mut self) -> &mut ServerSession {
-        if self.shared.as_ref().is_some_and(|shared| !shared.ready.load(Ordering::Relaxed)) {
-            self.real_mut().set_keepalive(None);
-        }
-        self.real_mut()
-    }
-
-    fn real(&self) -> &ServerSession {
-        self.real.as_deref().expect("the session is there until this is dropped")
-    }
-
-    fn real_mut(&mut self) -> &mut ServerSession {
-        self.real.as_deref_mut().expect("the session is there until this is dropped")
-    }
-}
-
-impl Drop for SessionOverride {
-    fn drop(&mut self) {
-        if let Some(slot) = &self.slot {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = self.real.take();
-        }
+    fn replayed(&self) -> Option<&Bytes> {
+        Replay::body(&self.exchange)
     }
 }
 
 #[async_trait]
 impl CustomSession for SessionOverride {
     async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
-        match &mut self.body {
-            Body::Buffered { sent: true, .. } => Ok(None),
-            Body::Buffered { whole, sent } => {
-                *sent = true;
-                Ok(Some(whole.clone()))
-            }
-            Body::Paced { piece_timeout, upload } => {
-                let (piece_timeout, upload) = (*piece_timeout, upload.clone());
-                upload.awaited();
-                let read = self.real_mut().read_request_body();
-                let read = match piece_timeout {
-                    None => read.await,
-                    Some(piece_timeout) => tokio::time::timeout(piece_timeout, read)
-                        .await
-                        .unwrap_or_else(|_| is_late()),
-                };
-                upload.received();
-                read.map_err(|error| error.into_down())
-            }
+        if let Some(body) = Replay::body(&self.exchange) {
+            return Ok(self.replay.next(body));
         }
+        self.upload.awaited();
+        let read = self.real.read_request_body();
+        let read = match self.piece_timeout {
+            None => read.await,
+            Some(piece_timeout) => {
+                tokio::time::timeout(piece_timeout, read).await.unwrap_or_else(|_| is_late())
+            }
+        };
+        self.upload.received();
+        read.map_err(|error| error.into_down())
     }
 
     async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
         if no_body_expected || self.is_body_done() {
             // The body has ended, so this returns when the client disconnects.
-            return self.real_mut().read_body_or_idle(true).await;
+            return self.real.read_body_or_idle(true).await;
         }
         self.read_body_bytes().await
     }
 
     async fn drain_request_body(&mut self) -> Result<()> {
-        match &mut self.body {
-            Body::Buffered { sent, .. } => *sent = true,
-            Body::Paced { .. } => return self.real_mut().drain_request_body().await,
+        if self.replayed().is_none() {
+            return self.real.drain_request_body().await;
         }
+        self.replay.discard();
         Ok(())
     }
 
     fn is_body_done(&mut self) -> bool {
-        match &self.body {
-            Body::Buffered { sent, .. } => *sent,
-            Body::Paced { .. } => self.real_mut().is_body_done(),
+        match Replay::body(&self.exchange) {
+            Some(body) => self.replay.is_over(body),
+            None => self.real.is_body_done(),
         }
     }
 
     fn is_body_empty(&mut self) -> bool {
-        match &self.body {
-            Body::Buffered { whole, .. } => whole.is_empty(),
-            Body::Paced { .. } => self.real_mut().is_body_empty(),
+        match Replay::body(&self.exchange) {
+            Some(body) => body.is_empty(),
+            None => self.real.is_body_empty(),
         }
     }
 
     // A retry replays a buffered body of any size.
 
     fn enable_retry_buffering(&mut self) {
-        if let Body::Paced { .. } = self.body {
-            self.real_mut().enable_retry_buffering();
+        if self.replayed().is_none() {
+            self.real.enable_retry_buffering();
         }
     }
 
     fn retry_buffer_truncated(&self) -> bool {
-        match self.body {
-            Body::Buffered { .. } => false,
-            Body::Paced { .. } => self.real().retry_buffer_truncated(),
-        }
+        self.replayed().is_none() && self.real.retry_buffer_truncated()
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        match &self.body {
-            Body::Buffered { whole, sent } => (*sent && !whole.is_empty()).then(|| whole.clone()),
-            Body::Paced { .. } => self.real().get_retry_buffer(),
+        match self.replayed() {
+            Some(body) => self.replay.again(body),
+            None => self.real.get_retry_buffer(),
         }
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {
-        if let Body::Paced { piece_timeout, .. } = &mut self.body {
-            *piece_timeout = timeout;
-        }
-        self.real_mut().set_read_timeout(timeout);
+        self.piece_timeout = timeout;
+        self.real.set_read_timeout(timeout);
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let tasks = match self.body {
-            Body::Buffered { .. } => tasks,
-            Body::Paced { .. } => in_pieces(tasks),
-        };
-        self.answering().response_duplex_vec(tasks).await
+        self.real.response_duplex_vec(in_pieces(tasks)).await
     }
 
     // Everything else is passed on to the real session.
 
     fn req_header(&self) -> &RequestHeader {
-        self.real().req_header()
+        self.real.req_header()
     }
 
     fn req_header_mut(&mut self) -> &mut RequestHeader {
-        self.real_mut().req_header_mut()
+        self.real.req_header_mut()
     }
 
     async fn write_response_header(&mut self, head: Box<ResponseHeader>, _end: bool) -> Result<()> {
-        self.answering().write_response_header(head).await
+        self.real.write_response_header(head).await
     }
 
     async fn write_response_header_ref(&mut self, head: &ResponseHeader, _end: bool) -> Result<()> {
-        self.answering().write_response_header_ref(head).await
+        self.real.write_response_header_ref(head).await
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
-        self.real_mut().write_response_body(data, end).await
+        self.real.write_response_body(data, end).await
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        self.real_mut().write_response_trailers(trailers).await
+        self.real.write_response_trailers(trailers).await
     }
 
     fn get_read_timeout(&self) -> Option<Duration> {
-        self.real().get_read_timeout()
+        self.real.get_read_timeout()
     }
 
     fn set_write_timeout(&mut self, timeout: Option<Duration>) {
-        self.real_mut().set_write_timeout(timeout);
+        self.real.set_write_timeout(timeout);
     }
 
     fn get_write_timeout(&self) -> Option<Duration> {
-        self.real().get_write_timeout()
+        self.real.get_write_timeout()
     }
 
     fn set_total_drain_timeout(&mut self, timeout: Option<Duration>) {
-        self.real_mut().set_total_drain_timeout(timeout);
+        self.real.set_total_drain_timeout(timeout);
     }
 
     fn get_total_drain_timeout(&self) -> Option<Duration> {
-        self.real().get_total_drain_timeout()
+        self.real.get_total_drain_timeout()
     }
 
     fn request_summary(&self) -> String {
-        self.real().request_summary()
+        self.real.request_summary()
     }
 
     fn response_written(&self) -> Option<&ResponseHeader> {
-        self.real().response_written()
+        self.real.response_written()
     }
 
     async fn shutdown(&mut self, _code: u32, _context: &str) {
-        self.real_mut().shutdown().await;
+        self.real.shutdown().await;
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.real_mut().finish_body().await
+        self.real.finish_body().await
     }
 
     async fn finish_custom(&mut self) -> Result<()> {
@@ -279,31 +206,31 @@ impl CustomSession for SessionOverride {
     }
 
     fn body_bytes_sent(&self) -> usize {
-        self.real().body_bytes_sent()
+        self.real.body_bytes_sent()
     }
 
     fn body_bytes_read(&self) -> usize {
-        self.real().body_bytes_read()
+        self.real.body_bytes_read()
     }
 
     fn digest(&self) -> Option<&Digest> {
-        self.real().digest()
+        self.real.digest()
     }
 
     fn digest_mut(&mut self) -> Option<&mut Digest> {
-        self.real_mut().digest_mut()
+        self.real.digest_mut()
     }
 
     fn client_addr(&self) -> Option<&SocketAddr> {
-        self.real().client_addr()
+        self.real.client_addr()
     }
 
     fn server_addr(&self) -> Option<&SocketAddr> {
-        self.real().server_addr()
+        self.real.server_addr()
     }
 
     fn pseudo_raw_h1_request_header(&self) -> Bytes {
-        self.real().to_h1_raw()
+        self.real.to_h1_raw()
     }
 
     fn take_custom_message_reader(&mut self) -> Option<Messages> {
@@ -327,7 +254,8 @@ impl CustomSession for SessionOverride {
 }
 
 /// Messages of a custom protocol, which HTTP does not have, but the trait requires.
-type Messages = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+pub(super) type Messages =
+    Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
 fn is_late() -> Result<Option<Bytes>> {
     Error::e_explain(ErrorType::ReadTimedout, "the body did not come")
@@ -356,6 +284,6 @@ fn in_pieces(tasks: Vec<HttpTask>) -> Vec<HttpTask> {
     cut
 }
 
-fn no_messages() -> Result<()> {
+pub(super) fn no_messages() -> Result<()> {
     Error::e_explain(ErrorType::InternalError, "HTTP has no custom messages")
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use http::{Version, header};
 use pingora_core::Error;
-use pingora_proxy::Session;
+use pingora_core::protocols::http::ServerSession;
 use weir_common::limit::decision::Decision;
 use weir_common::log::json_lines::Line;
 use weir_common::time::{Moment, micros};
@@ -43,7 +43,7 @@ pub struct LineFacts<'r> {
 impl<'r> LineFacts<'r> {
     /// The facts of `session`, which ended with `error`.
     #[must_use]
-    pub fn of(session: &'r Session, error: Option<&Error>) -> Self {
+    pub fn of(session: &'r ServerSession, error: Option<&Error>) -> Self {
         let head = session.req_header();
         let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
         let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());

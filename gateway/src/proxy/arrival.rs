@@ -1,48 +1,149 @@
-//! Passes a request whose head has been read to admission, with the facts of its connection.
+//! Handles a request that has arrived: decides about it, and forwards or answers it.
 //!
-//! Not here: the decision (`admission`).
+//! A request that is refused never reaches Pingora: it needs no upstream.
+//!
+//! Not here: the decision (`admission`), the phases of a forwarded request (`proxy`).
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use pingora_proxy::Session;
+use async_trait::async_trait;
+use http::{Version, header};
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use pingora_core::{Error, Result};
+use pingora_proxy::HttpProxy;
 
 use crate::admission::{Admission, Arrival, admit};
 use crate::config::shared::Shared;
-use crate::edge::connection::Connection;
-use crate::proxy::context::RequestContext;
+use crate::edge::incoming::{Handler, Incoming};
+use crate::proxy::Proxy;
+use crate::proxy::body::Unread;
+use crate::proxy::buffering;
+use crate::proxy::context::{InFlight, RequestContext};
+use crate::proxy::respond;
+use crate::request::target::Malformed;
+use crate::request::upload;
 
-/// Decides about a request that has arrived.
-pub async fn decide(
-    shared: &Shared,
-    session: &mut Session,
-    context: &mut RequestContext,
-) -> Admission {
-    let raw_head = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
-    let client = &mut context.facts.client;
-    let repaired = match Connection::of(session.stream()) {
-        Some(connection) => {
-            client.peer = Some(connection.peer().ip());
-            client.secure = connection.is_secure();
-            client.certificate = connection.client_certificate().cloned();
-            connection.was_repaired()
+tokio::task_local! {
+    /// The context of the request that this task passes to Pingora.
+    static PASSED: Cell<Option<Box<RequestContext>>>;
+}
+
+/// The context that was passed with the current request.
+pub(super) fn passed() -> Box<RequestContext> {
+    let context = PASSED.try_with(Cell::take).ok().flatten();
+    context.expect("requests reach Pingora only through `Requests`, with their context")
+}
+
+/// Handles requests.
+pub struct Requests {
+    /// Forwards them.
+    pub pingora: Arc<HttpProxy<Proxy>>,
+    /// What all requests share.
+    pub shared: Arc<Shared>,
+    /// Turns true when a stop has started.
+    pub stop: ShutdownWatch,
+}
+
+#[async_trait]
+impl Handler for Requests {
+    async fn handle(&self, incoming: Incoming) {
+        let shared = &self.shared;
+        let Incoming { mut session, exchange, client, length, malformed } = incoming;
+        let (id, nth) = shared.next_request();
+        let in_flight = InFlight::new(&shared.metrics.in_flight);
+        let (now, config) = (shared.clock.now(), shared.active.load_full());
+        let mut context =
+            Box::new(RequestContext::new(now, config, (id, nth), exchange, in_flight));
+        context.facts.client.peer = Some(client.peer);
+        context.facts.client.secure = client.is_secure;
+        context.facts.client.certificate = client.certificate;
+        begin(shared, &mut session, &context);
+        match self.decide(&mut session, &mut context, (length, malformed)).await {
+            Ok(true) => {
+                let forwarded = self.pingora.process_new_http(session, &self.stop);
+                // A session of ours leaves nothing for Pingora's next request.
+                drop(PASSED.scope(Cell::new(Some(context)), forwarded).await);
+            }
+            Ok(false) => {
+                respond::ended(shared, &mut session, None, &mut context).await;
+                // A client that has gone needs no end.
+                drop(session.finish().await);
+            }
+            Err(error) => {
+                respond::fail(shared, &mut session, &error, &mut context).await;
+                respond::ended(shared, &mut session, Some(&error), &mut context).await;
+            }
         }
-        // An HTTP/2 request has no access to its connection, which is always TLS here.
-        None => {
-            client.peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
-            client.secure = true;
-            // Not a digest: `edge::connection` puts the value of `Client-Cert` there.
-            let digest = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
-            let shown = digest.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
-            client.certificate = shown.map(Arc::from);
-            false
-        }
+    }
+}
+
+impl Requests {
+    /// Whether to forward a request; otherwise it has been answered.
+    async fn decide(
+        &self,
+        session: &mut ServerSession,
+        context: &mut RequestContext,
+        (length, malformed): (Option<usize>, Option<Malformed>),
+    ) -> Result<bool, Box<Error>> {
+        let shared = &self.shared;
+        let arrival = Arrival {
+            head: session.req_header(),
+            length,
+            malformed,
+            started_at: context.started_at,
+            nth: context.nth,
+        };
+        let refusal = match admit(shared, &context.config, arrival, &mut context.facts).await {
+            Admission::Forward => return Ok(true),
+            Admission::BufferBody(batch) => {
+                // Boxed, so that the future of other requests is smaller.
+                match Box::pin(buffering::buffer(shared, session, context, batch)).await {
+                    Ok(()) => return Ok(true),
+                    Err(Unread::Refused(refusal)) => refusal,
+                    Err(Unread::Broken(error)) => return Err(error),
+                }
+            }
+            Admission::Preflight(reply) => {
+                context.response.status = Some(reply.status);
+                respond::send(reply, session, context).await?;
+                return Ok(false);
+            }
+            Admission::Refuse(refusal) => refusal,
+        };
+        respond::refuse(shared, session, context, refusal).await?;
+        Ok(false)
+    }
+}
+
+/// Sets how long the request's client may take, and whether its connection is kept.
+fn begin(shared: &Shared, session: &mut ServerSession, context: &RequestContext) {
+    if !shared.ready.load(Ordering::Relaxed) {
+        // A stop has started: this connection closes after this response.
+        context.exchange.close();
+    }
+    let body_timeout = context.config.settings.server.body_timeout;
+    // A tunnel's client may be silent: no body is awaited.
+    let switches = may_switch(session);
+    session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
+    upload::begin(session.req_header().headers.contains_key(header::EXPECT));
+    if session.req_header().version == Version::HTTP_2 {
+        // For a stream whose client opens no window; `Connection` times all other writes.
+        session.set_write_timeout(Some(body_timeout));
+    }
+}
+
+/// Whether a request asks to switch protocols, and has no body. One with a body is timed as any
+/// other: a client that withholds its body must not count as a server's silence.
+pub(super) fn may_switch(session: &ServerSession) -> bool {
+    let headers = &session.req_header().headers;
+    let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());
+    let has_body = || {
+        headers.contains_key(header::TRANSFER_ENCODING)
+            || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'))
     };
-    let arrival = Arrival {
-        head: session.req_header(),
-        raw_head: raw_head.as_deref(),
-        repaired,
-        started_at: context.started_at,
-        nth: context.nth,
-    };
-    admit(shared, &context.config, arrival, &mut context.facts).await
+    session.is_upgrade_req() && !has_body()
 }

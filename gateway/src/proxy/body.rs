@@ -15,8 +15,6 @@ use bytes::{Bytes, BytesMut};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, Result};
 
-use crate::edge::connection::Connection;
-use crate::proxy::retry;
 use crate::request::body_budget::{BodyBudget, BudgetPermit};
 use crate::response::refusal::Refusal;
 
@@ -90,11 +88,6 @@ async fn read_all(
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok(None)
-                if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) =>
-            {
-                return Err(Unread::Broken(retry::broken_body()));
-            }
             Ok(None) => return Ok(BufferedBody { body: body.freeze(), permit }),
             Err(error) if *error.etype() == ErrorType::ReadTimedout => {
                 return Err(Unread::Refused(Refusal::BodyTimeout));
@@ -112,8 +105,6 @@ async fn invite_body(session: &mut ServerSession) -> Result<()> {
     // HTTP/1.0 has no interim responses, and `Expect` is ignored (RFC 9110, 10.1.1).
     if waits && session.req_header().version == http::Version::HTTP_11 {
         session.write_continue_response().await?;
-        // Pingora treats this as a response before the end of the body, and would close.
-        session.set_keepalive(Some(0));
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use weir_common::time::{Moment, Tick};
 
 use crate::admission::facts::RequestFacts;
 use crate::config::active::ActiveConfig;
-use crate::edge::session::Slot;
+use crate::edge::exchange::Exchange;
 use crate::request::body_budget::BudgetPermit;
 use crate::request::cors::Cors;
 use crate::request::route::Index;
@@ -42,8 +42,10 @@ pub struct RequestContext {
     pub upstream: UpstreamFacts,
     /// Its response.
     pub response: ResponseFacts,
-    /// Its buffered body, and the slot of the real session.
+    /// Its buffered body.
     pub buffered: Option<Replayed>,
+    /// What its session is to do.
+    pub exchange: Arc<Exchange>,
     /// Counts it as in flight, however it ends.
     _in_flight: InFlight,
 }
@@ -102,8 +104,6 @@ impl Drop for InFlight {
 
 /// A buffered body on its way to the upstream.
 pub struct Replayed {
-    /// Receives the real session when the wrapper is dropped.
-    pub slot: Slot,
     /// The length of the body.
     pub bytes: usize,
     /// Its share of the budget, released on drop.
@@ -111,13 +111,13 @@ pub struct Replayed {
 }
 
 impl RequestContext {
-    /// A request whose head has just been read.
+    /// A request whose head has just been read, with its id and number.
     #[must_use]
     pub fn new(
         started_at: Moment,
         config: Arc<ActiveConfig>,
-        id: u128,
-        nth: u64,
+        (id, nth): (u128, u64),
+        exchange: Arc<Exchange>,
         in_flight: InFlight,
     ) -> Self {
         Self {
@@ -129,6 +129,7 @@ impl RequestContext {
             upstream: UpstreamFacts::default(),
             response: ResponseFacts::default(),
             buffered: None,
+            exchange,
             _in_flight: in_flight,
         }
     }

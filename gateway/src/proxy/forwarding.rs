@@ -20,7 +20,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use crate::edge::connection::Connection;
 use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields::{add_fields, lines};
@@ -241,7 +240,6 @@ pub fn check_size(head: &ResponseHeader) -> Result<()> {
 
 /// Completes the head of a response on its way to the client.
 pub fn to_client(
-    connection: Option<&Connection>,
     client: Version,
     head: &mut ResponseHeader,
     context: &RequestContext,
@@ -256,20 +254,10 @@ pub fn to_client(
         head.remove_header(&header::RETRY_AFTER);
     }
     expose(head, context)?;
-    match connection {
-        Some(connection) => connection.add_lines(lines(context).as_bytes()),
-        None if client == Version::HTTP_2 => add_fields(head, context)?,
-        None => add_lines(head, &lines(context))?,
+    if client == Version::HTTP_2 {
+        return add_fields(head, context);
     }
-    Ok(())
-}
-
-/// Adds header lines, each with its line end, where no `Connection` can insert them as text.
-fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
-    for line in lines.lines() {
-        let (name, value) = line.split_once(": ").unwrap_or((line, ""));
-        head.append_header(name.to_owned(), value)?;
-    }
+    context.exchange.add_lines(lines(context));
     Ok(())
 }
 

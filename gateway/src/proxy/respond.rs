@@ -1,50 +1,126 @@
-//! Sends a response of the gateway's own. Over HTTP/1.1 `Connection` writes it in place of Pingora.
+//! Ends requests: with a response of the gateway's own, and with a line in the access log.
 //!
 //! Invariant: where the next request on a connection starts is known: an unread body closes the
 //! connection.
 //!
 //! Not here: the response itself (`response`), and the fields of every response (`forwarding`).
 
-use http::{Method, Version, header};
-use pingora_core::protocols::http::HttpTask;
+use http::{Method, StatusCode, Version, header};
 use pingora_core::protocols::http::date::get_cached_date;
-use pingora_core::{Error, ErrorType, Result};
+use pingora_core::protocols::http::{HttpTask, ServerSession};
+use pingora_core::{Error, Result};
 use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
 
-use crate::edge::connection::Connection;
-use crate::proxy::body;
+use crate::config::shared::Shared;
+use crate::proxy::access_line::{self, LineFacts};
 use crate::proxy::context::RequestContext;
+use crate::proxy::forwarding::response_fields;
+use crate::proxy::{body, retry};
+use crate::response::grpc::{self, Dialect};
+use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
+
+/// Sends a refusal in the client's protocol (HTTP or gRPC), with CORS lines for its page.
+pub async fn refuse(
+    shared: &Shared,
+    session: &mut ServerSession,
+    context: &mut RequestContext,
+    refusal: Refusal,
+) -> Result<()> {
+    shared.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
+    context.response.status = Some(refusal.status());
+    let head = session.req_header();
+    let dialect = Dialect::of(&head.method, &head.headers);
+    let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
+    if let Some(cors) = context.cors(head) {
+        let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
+        reply.lines.push_str(&cors.lines(&head.headers, exposed));
+    }
+    reply.closes = refusal.closes();
+    send(reply, session, context).await?;
+    context.response.refusal = Some(refusal);
+    Ok(())
+}
+
+/// Answers a request that failed with `error`, unless its response has begun. Returns the status
+/// that was sent; 0 if there was none.
+pub async fn fail(
+    shared: &Shared,
+    session: &mut ServerSession,
+    error: &Error,
+    context: &mut RequestContext,
+) -> u16 {
+    let silent = context.exchange.was_silent() && !context.upstream.answered;
+    let refusal = retry::refusal(error, context, silent);
+    let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
+        && !context.upstream.unconnected;
+    if let Some(upstream) = context.upstream_of_route().filter(|_| of_server) {
+        let failures = &shared.metrics.upstream_failures;
+        failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
+    }
+    let is_answer = |status: StatusCode| !retry::is_interim(status);
+    let begun = session.response_written().is_some_and(|head| is_answer(head.status));
+    let Some(refusal) = refusal.filter(|_| !begun) else { return 0 };
+    let status = refusal.status();
+    // The connection closes after a failure; the response announces that.
+    context.exchange.close();
+    let mut written = refuse(shared, session, context, refusal).await;
+    if written.is_ok() {
+        written = session.finish_body().await;
+    }
+    if written.is_ok() { status } else { 0 }
+}
+
+/// Records the end of a request, and logs it.
+pub async fn ended(
+    shared: &Shared,
+    session: &mut ServerSession,
+    error: Option<&Error>,
+    context: &mut RequestContext,
+) {
+    context.buffered = None;
+    retry::ended(shared, context);
+    let now = shared.clock.now();
+    let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
+    if let Some(meter) =
+        context.facts.tenant.plane.and_then(|plane| context.config.planes.get(plane))
+    {
+        meter.count(context.response.status.unwrap_or(499), seconds);
+    }
+    if let Some(log) = &shared.access_log {
+        log.add(&access_line::line(context, &LineFacts::of(session, error), now));
+    }
+    if error.is_none() || context.response.refusal.is_some() {
+        body::await_end(session).await; // A response that broke off does not end in order.
+    }
+}
 
 /// Sends a reply. Keeps the connection if the request's body has been read to its end, unless the
 /// reply closes it.
 pub async fn send(
     mut reply: Reply,
-    session: &mut Session,
+    session: &mut ServerSession,
     context: &mut RequestContext,
 ) -> Result<()> {
-    reply.lines.push_str(&crate::proxy::forwarding::response_fields::lines(context));
+    reply.lines.push_str(&response_fields::lines(context));
     let with_body = session.req_header().method != Method::HEAD;
     if session.req_header().version == Version::HTTP_2 {
         return send_by_http2(reply, session, with_body).await;
     }
     if reply.closes {
-        session.set_keepalive(None);
+        context.exchange.close();
     } else {
-        body::drain(&mut session.downstream_session).await;
+        body::drain(session).await;
     }
-    let is_broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
-    if is_broken || !session.downstream_session.is_body_done() {
-        session.set_keepalive(None);
+    if !session.is_body_done() {
+        context.exchange.close();
     }
-    let Some(connection) = Connection::of(session.stream()) else {
-        return Error::e_explain(ErrorType::InternalError, "no connection to answer on");
-    };
-    let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
     let date = get_cached_date();
     context.response.bytes = if with_body { reply.body.len() } else { 0 };
-    connection.answer(reply.to_http1(date.to_str().unwrap_or_default(), keep, with_body));
+    let keep = !context.exchange.closes();
+    // Finishing the session writes it.
+    let answer = reply.to_http1(date.to_str().unwrap_or_default(), keep, with_body);
+    context.exchange.answer(answer);
     Ok(())
 }
 
@@ -53,31 +129,18 @@ pub async fn send(
 ///
 /// A small request body is read first here, too: some clients lose a response that arrives before
 /// they have sent theirs.
-async fn send_by_http2(reply: Reply, session: &mut Session, with_body: bool) -> Result<()> {
+async fn send_by_http2(reply: Reply, session: &mut ServerSession, with_body: bool) -> Result<()> {
     let waits = session.req_header().headers.contains_key(header::EXPECT);
     if !reply.at_once && !waits {
-        body::drain(&mut session.downstream_session).await;
+        body::drain(session).await;
     }
     let mut head = ResponseHeader::build_no_case(reply.status, Some(16))?;
     if let Some(length) = reply.length() {
         head.insert_header(header::CONTENT_LENGTH, length)?;
     }
-    crate::proxy::forwarding::response_fields::add_text(&mut head, &reply.lines)?;
+    response_fields::add_text(&mut head, &reply.lines)?;
     let with_body = with_body && !reply.body.is_empty();
     let mut tasks = vec![HttpTask::Header(Box::new(head), !with_body)];
     tasks.extend(with_body.then(|| HttpTask::Body(Some(reply.body.into()), true)));
-    session.downstream_session.response_duplex_vec(tasks).await.map(drop)
-}
-
-/// Ends a request that was answered before the end of its body, so that the client can still read
-/// the response. Pingora would close the connection at once, or reset the HTTP/2 stream, which is
-/// right (RFC 9113, 8.1), but makes some clients discard the response.
-pub async fn close(session: &mut Session) {
-    body::await_end(&mut session.downstream_session).await;
-    let unread = !session.downstream_session.is_body_done();
-    let closes = session.downstream_session.as_http1().is_some_and(|h1| !h1.will_keepalive());
-    if let Some(connection) = Connection::of(session.stream()).filter(|_| unread && closes) {
-        connection.leaves_body();
-        session.downstream_session.shutdown().await;
-    }
+    session.response_duplex_vec(tasks).await.map(drop)
 }

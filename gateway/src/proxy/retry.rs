@@ -22,7 +22,9 @@ use weir_common::log::events;
 
 use crate::admission;
 use crate::config::shared::Shared;
+use crate::edge::http1::session::BROKEN_BODY;
 use crate::proxy::context::{RequestContext, TRIES_MAX};
+use crate::request::target::Malformed;
 use crate::response::refusal::{Refusal, UpstreamFailure};
 use crate::upstream::ejection::Change;
 use crate::upstream::single_request;
@@ -241,6 +243,9 @@ pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<
 }
 
 fn refusal_of(error: &Error) -> Option<Refusal> {
+    if *error.etype() == BROKEN_BODY {
+        return Some(Refusal::Malformed(Malformed::Framing));
+    }
     match (error.etype(), error.esource()) {
         (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer { retry_after: 1 }),
         (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
@@ -268,12 +273,6 @@ fn no_answer(kind: &ErrorType) -> UpstreamFailure {
         }
         _ => UpstreamFailure::BrokenOff,
     }
-}
-
-/// The error of a malformed request body.
-#[must_use]
-pub fn broken_body() -> Box<Error> {
-    Error::explain(ErrorType::InvalidHTTPHeader, "no chunked body").into_down()
 }
 
 #[cfg(test)]

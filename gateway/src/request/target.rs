@@ -52,7 +52,7 @@ impl Spellings {
 /// Why a target is refused. Each is a 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A request line with invalid bytes, which Pingora drops or escapes silently.
+    /// A request line with bytes that a lenient parser would drop or escape.
     RequestLine,
     /// Bytes that are not UTF-8, literally or once decoded.
     NotUtf8,
@@ -132,7 +132,7 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
     let origin_form = match absolute(target) {
         None if target.starts_with('/') => target,
         None => return Err(Malformed::Form),
-        Some((authority, _)) if !authority.eq_ignore_ascii_case(given_host) => {
+        Some((authority, _)) if authority != given_host => {
             return Err(Malformed::HostMismatch);
         }
         Some((_, "")) => "/",
@@ -404,7 +404,8 @@ mod tests {
     #[test]
     fn an_absolute_form_is_read_where_it_names_the_same_host() {
         assert_eq!(path_of("http://h.test/a"), Ok("/a"));
-        assert_eq!(path_of("HTTP://H.TEST"), Ok("/"));
+        assert_eq!(path_of("HTTP://h.test"), Ok("/"));
+        assert_eq!(path_of("http://H.TEST"), Err(Malformed::HostMismatch));
         assert_eq!(path_of("http://other/a"), Err(Malformed::HostMismatch));
         assert_eq!(path_of("http://h.test:80/a"), Err(Malformed::HostMismatch));
         assert_eq!(path_of("http://u@h.test/a"), Err(Malformed::HostMismatch));

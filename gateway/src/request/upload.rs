@@ -14,7 +14,7 @@
 //! # Not here
 //!
 //! How a timeout is deferred (`third_party/pingora-timeout`), a client's own timeouts
-//! (`edge::session`, Pingora).
+//! (`edge::http1::session`, `edge::session`).
 
 use std::future::Future;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::response::reply::Reply;
 pub enum Refusal {
     /// A target, host or framing that two parsers could read differently.
     Malformed(Malformed),
-    /// A request that Pingora cannot parse as HTTP.
+    /// What is not HTTP/1.
     NotHttp,
     /// A head larger than allowed.
     HeadTooLarge,

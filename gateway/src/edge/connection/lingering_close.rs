@@ -6,13 +6,12 @@
 //! Invariant: once our side is closed, a close lingers for at most `LINGER_TIME_MAX`, and discards
 //! about `LINGER_BYTES_MAX`.
 //!
-//! Not here: when a body is left unread (`proxy::respond`).
+//! Not here: when a body is left unread (`http1`).
 
 use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::PoisonError;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -53,23 +52,19 @@ impl LingeringClose {
 
 impl Connection {
     /// Records that a body was left unread, so that the close lingers.
-    pub fn leaves_body(&self) {
-        self.pending().linger =
+    pub fn leaves_body(&mut self) {
+        self.linger =
             Some(LingeringClose { time_max: LINGER_TIME_MAX, ..LingeringClose::briefly() });
     }
 
     /// Closes our side; if a lingering close is due, then discards what still arrives.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(mut linger) = self.lingering().take() else { return self.poll_end(cx) };
+        let Some(mut linger) = self.linger.take() else { return self.poll_end(cx) };
         let closed = self.poll_lingering_close(cx, &mut linger);
         if closed.is_pending() {
-            *self.lingering() = Some(linger);
+            self.linger = Some(linger);
         }
         closed
-    }
-
-    fn lingering(&mut self) -> &mut Option<LingeringClose> {
-        &mut self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).linger
     }
 
     fn poll_lingering_close(

@@ -1,11 +1,11 @@
-//! The traits that Pingora requires of a stream, beside reading and writing.
+//! The traits that Pingora requires of a stream, beside reading and writing: HTTP/2 is read by its
+//! code.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
@@ -29,15 +29,7 @@ impl UniqueID for Connection {
 
 impl Ssl for Connection {
     fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.is_http2.then_some(ALPN::H2)
-    }
-
-    /// An HTTP/2 request has no access to its connection, only to this digest. It carries the
-    /// value of `Client-Cert` in place of the certificate's digest.
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        let certificate = self.client_certificate.as_ref()?;
-        let certificate = certificate.as_bytes().to_vec();
-        Some(Arc::new(SslDigest::new("", "", None, None, certificate)))
+        self.is_http2().then_some(ALPN::H2)
     }
 }
 

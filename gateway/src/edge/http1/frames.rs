@@ -2,7 +2,7 @@
 //!
 //! Invariant: after bytes that are not frames no boundary is reported.
 //!
-//! Not here: what happens at a boundary (`connection::tunnel`), payloads.
+//! Not here: what happens at a boundary (`http1::tunnel`), payloads.
 
 /// The longest frame header: two bytes, eight of length, four of mask.
 const HEAD_BYTES_MAX: usize = 14;

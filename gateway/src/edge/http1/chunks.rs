@@ -1,36 +1,37 @@
-//! Checks a chunked body as it arrives, for what Pingora does not refuse (RFC 9112, 7.1).
-//!
-//! Pingora accepts a size line without a digit as the last chunk, and any byte in an extension or
-//! a trailer. Where two parsers see different ends of a body, one reads the rest as a request.
+//! Decodes a chunked body (RFC 9112, 7.1), and refuses what two parsers could read differently:
+//! where they see different ends of a body, one reads the rest as a request.
 //!
 //! Invariant: a body that has ended stays so; after a malformed one the connection is not read.
 //!
-//! Not here: how a malformed body is refused, and how long a body may take (both `proxy`).
+//! Not here: how a malformed body is refused (`proxy`), how long one may take (`http1::wire`).
 
-use std::io;
-use std::sync::PoisonError;
+use bytes::{Buf, BytesMut};
 
-use http::header;
-use pingora_core::protocols::http::v1::server::HttpSession;
+use crate::edge::http1::piece::Piece;
 
-use crate::edge::connection::Connection;
-
-/// The longest size line with extensions, or trailer line: Pingora's limit of the former.
+/// The longest size line with extensions, or trailer line.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Hexadecimal digits of a size: Pingora's limit, and as many as fit a `u64`.
+/// All lines of a trailer.
+const TRAILER_BYTES_MAX: usize = 64 << 10;
+
+/// Hexadecimal digits of a size: as many as fit a `u64`.
 const DIGITS_MAX: usize = 16;
 
+/// A larger chunk is no number in some languages.
+const SIZE_MAX: u64 = i64::MAX.unsigned_abs();
+
 /// The progress of a chunked body.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunks {
     state: State,
-    /// The start of a line whose end has not arrived.
-    line: Vec<u8>,
+    /// The length of the trailer so far.
+    trailer: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Size,
     Data {
         left: u64,
@@ -38,50 +39,60 @@ enum State {
     /// The line end after the data.
     DataEnd,
     Trailer,
-    /// The body has ended, or the request has no chunked body.
-    #[default]
+    /// The body has ended.
     Over,
     Broken,
 }
 
 impl Chunks {
-    fn begin(&mut self) {
-        self.state = State::Size;
-    }
-
-    pub(super) fn are_broken(&self) -> bool {
-        self.state == State::Broken
-    }
-
-    /// Reads the next bytes.
-    pub(super) fn read(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && !matches!(self.state, State::Over | State::Broken) {
-            if let State::Data { left } = &mut self.state {
-                let count = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= count as u64;
-                bytes = bytes.get(count..).unwrap_or_default();
-                if *left == 0 {
-                    self.state = State::DataEnd;
+    /// Removes the next piece of the body from the start of `buffer`.
+    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Piece {
+        loop {
+            match &mut self.state {
+                State::Over => return Piece::End,
+                State::Broken => return Piece::Broken,
+                State::Data { .. } if buffer.is_empty() => return Piece::Partial,
+                State::Data { left } => {
+                    let count = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= count as u64;
+                    if *left == 0 {
+                        self.state = State::DataEnd;
+                    }
+                    return Piece::Data(buffer.split_to(count).freeze());
                 }
-                continue;
-            }
-            let end = bytes.iter().position(|byte| *byte == b'\n');
-            let (piece, rest) = bytes.split_at(end.map_or(bytes.len(), |at| at + 1));
-            bytes = rest;
-            self.line.extend_from_slice(piece);
-            if self.line.len() > LINE_BYTES_MAX {
-                self.state = State::Broken;
-            } else if end.is_some() {
-                self.state = after(self.state, &self.line);
-                self.line.clear();
+                State::Size | State::DataEnd | State::Trailer => {
+                    let end = buffer.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+                    if end.unwrap_or(buffer.len()) > LINE_BYTES_MAX {
+                        self.state = State::Broken;
+                    } else if let Some(end) = end {
+                        self.read_line(buffer.get(..end).unwrap_or_default());
+                        buffer.advance(end);
+                    } else if is_start(self.state, buffer) {
+                        return Piece::Partial;
+                    } else {
+                        self.state = State::Broken;
+                    }
+                }
             }
         }
+    }
+
+    /// Reads a line, which includes its line feed.
+    fn read_line(&mut self, line: &[u8]) {
+        if self.state == State::Trailer {
+            self.trailer += line.len();
+        }
+        let is_long = self.trailer > TRAILER_BYTES_MAX;
+        self.state = if is_long { State::Broken } else { after(self.state, line) };
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
     }
 }
 
 /// The state after a line, which includes its line feed.
 fn after(state: State, line: &[u8]) -> State {
-    let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
     let Some(line) = line.strip_suffix(b"\r\n").filter(|line| line.iter().all(is_text)) else {
         return State::Broken;
     };
@@ -98,13 +109,29 @@ fn after(state: State, line: &[u8]) -> State {
     }
 }
 
+/// Whether a line without its end may still become valid: a client that waits for a response sends
+/// no more.
+fn is_start(state: State, line: &[u8]) -> bool {
+    let text = line.strip_suffix(b"\r").unwrap_or(line);
+    let first = match state {
+        State::DataEnd => text.is_empty(),
+        State::Size => line.first().is_none_or(u8::is_ascii_hexdigit),
+        _ => text.is_empty() || token(text).is_some(),
+    };
+    first && text.iter().all(is_text)
+}
+
+fn is_text(byte: &u8) -> bool {
+    *byte == b'\t' || !byte.is_ascii_control()
+}
+
 /// The size in a line. Its extensions are ignored, but must be well-formed.
 fn size(line: &[u8]) -> Option<u64> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, extensions) = line.split_at_checked(digits)?;
     let is_valid = (1..=DIGITS_MAX).contains(&digits.len()) && are_extensions(extensions);
     let digits = std::str::from_utf8(digits).ok().filter(|_| is_valid)?;
-    u64::from_str_radix(digits, 16).ok()
+    u64::from_str_radix(digits, 16).ok().filter(|size| *size <= SIZE_MAX)
 }
 
 /// `*( BWS ";" BWS name [ BWS "=" BWS value ] )`
@@ -154,52 +181,45 @@ fn is_field(line: &[u8]) -> bool {
     token(line).is_some_and(|behind| behind.starts_with(b":"))
 }
 
-impl Connection {
-    /// Starts to check a chunked body, with the part of it that was read with the head.
-    pub(super) fn watch_body(&self, session: &HttpSession) {
-        if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
-            return;
-        }
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        chunks.begin();
-        chunks.read(self.beyond_head(session));
-    }
-
-    /// The bytes after a head that were read with it.
-    pub(super) fn beyond_head(&self, session: &HttpSession) -> &[u8] {
-        let head = session.get_headers_raw_bytes().len() as u64;
-        let beyond = usize::try_from(self.head.bytes.saturating_sub(head)).unwrap_or(usize::MAX);
-        self.early.get(self.early.len().saturating_sub(beyond)..).unwrap_or_default()
-    }
-
-    /// Whether the chunked body is malformed.
-    #[must_use]
-    pub fn has_broken_body(&self) -> bool {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).are_broken()
-    }
-
-    /// Fails after a malformed body: where the next request starts is unknown.
-    pub(super) fn refuse_to_read_on(&mut self) -> io::Result<()> {
-        if self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).are_broken() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunked body"));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The state after a body, which is the same if it arrives whole or byte by byte.
+    /// The state after a body, and its data: the same if it arrives whole or byte by byte.
+    fn decoded(body: &[u8]) -> (State, Vec<u8>) {
+        let decode = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+            let (mut chunks, mut buffer, mut data) =
+                (Chunks::default(), BytesMut::new(), Vec::new());
+            for piece in pieces {
+                buffer.extend_from_slice(piece);
+                while let Piece::Data(more) = chunks.next(&mut buffer) {
+                    data.extend_from_slice(&more);
+                }
+            }
+            (chunks.state, data)
+        };
+        let whole = decode(&mut std::iter::once(body));
+        assert_eq!(whole, decode(&mut body.chunks(1)), "{:?}", body.escape_ascii().to_string());
+        whole
+    }
+
     fn read(body: &str) -> State {
-        let [mut whole, mut bytes] = [(); 2].map(|()| Chunks::default());
-        whole.begin();
-        bytes.begin();
-        whole.read(body.as_bytes());
-        body.bytes().for_each(|byte| bytes.read(&[byte]));
-        assert_eq!(whole.state, bytes.state, "{body:?}");
-        whole.state
+        decoded(body.as_bytes()).0
+    }
+
+    #[test]
+    fn the_data_is_that_of_all_chunks() {
+        let body = b"4\r\na\r\nb\r\n10;x\r\n0123456789abcdef\r\n0\r\nX: y\r\n\r\nrest";
+        assert_eq!(decoded(body), (State::Over, b"a\r\nb0123456789abcdef".to_vec()));
+    }
+
+    #[test]
+    fn a_trailer_has_a_largest_size() {
+        let field = "X: y\r\n";
+        let trailer = |fields: usize| format!("0\r\n{}\r\n", field.repeat(fields));
+        let most = (TRAILER_BYTES_MAX - 2) / field.len();
+        assert_eq!(read(&trailer(most)), State::Over);
+        assert_eq!(read(&trailer(most + 1)), State::Broken);
     }
 
     #[test]
@@ -234,6 +254,11 @@ mod tests {
             "4h\r\n",
             "4_0\r\n",
             "00000000000000004\r\n",
+            "8000000000000000\r\n",
+            "4\ra",
+            "4;\0",
+            "4\r\nabcde",
+            "0\r\n x",
             "4\n",
             "4\rx\n",
             "4\r\r\n",

@@ -1,0 +1,124 @@
+//! Serves one client's HTTP/1 connection: reads a head, passes the request on, and again.
+//!
+//! Pingora's own loop has no deadline for a whole head, keeps an idle connection forever, repairs
+//! malformed request lines, accepts malformed chunked bodies, and builds what only a forwarded
+//! request needs before anybody may refuse it.
+//!
+//! # Invariants
+//!
+//! 1. One request at a time; the next head is read when the response has been sent.
+//! 2. Where the next request starts is known, or the connection ends.
+//! 3. A connection ends after `requests_max` requests, and on a stop after the one in progress.
+//!
+//! # Not here
+//!
+//! Reading and sending (`http1::wire`), a request's body and response (`http1::session`), what
+//! happens to a request (`proxy`).
+
+pub mod body;
+mod chunks;
+mod frames;
+pub mod head;
+pub mod piece;
+mod response;
+pub mod session;
+mod traits;
+mod tunnel;
+mod wire;
+
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::date::get_cached_date;
+use prometheus::IntCounterVec;
+use tokio::sync::watch;
+
+use crate::edge::connection::Connection;
+use crate::edge::drain::turned;
+use crate::edge::exchange::Exchange;
+use crate::edge::http1::session::{Http1Session, Returned, Slot, Then};
+use crate::edge::http1::wire::{NoHead, Wire};
+use crate::edge::incoming::{Handler, Incoming};
+use crate::request::upload::Upload;
+use crate::response::refusal::Refusal;
+
+/// The limits of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Http1Bounds {
+    /// Time for a whole request head.
+    pub head_timeout: Duration,
+    /// Bytes of a request head.
+    pub head_bytes_max: u64,
+    /// Time without a request.
+    pub idle_timeout: Duration,
+    /// Requests in total.
+    pub requests_max: u32,
+}
+
+/// What a connection needs beside its bytes.
+pub struct Http1<H> {
+    /// Handles each request.
+    pub handler: Arc<H>,
+    /// Defers a server's timeout while a body arrives.
+    pub upload: Arc<Upload>,
+    /// Counts what is refused before there is a request.
+    pub refusals: IntCounterVec,
+    /// When true, a connection without a request ends.
+    pub cutting: watch::Receiver<bool>,
+    /// When true, tunnels get a close frame.
+    pub going: watch::Receiver<bool>,
+}
+
+/// Serves a connection until it ends.
+pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, bounds: Http1Bounds) {
+    let client = connection.client().clone();
+    let upload = http1.upload.clone();
+    let (buffer, outgoing) = (BytesMut::new(), Vec::new());
+    let mut wire = Box::new(Wire { connection, buffer, outgoing, upload });
+    let mut cut = pin!(turned(&mut http1.cutting));
+    let slot = Slot::default();
+    let mut served = 0_u32;
+    loop {
+        let head = match wire.head(&bounds, cut.as_mut()).await {
+            Ok(head) => head,
+            Err(NoHead::Closed) => return,
+            Err(NoHead::Idle) => return wire.close().await,
+            Err(NoHead::Refused(refusal)) => return refuse(wire, &refusal, &http1.refusals).await,
+        };
+        served = served.saturating_add(1);
+        let exchange = Arc::new(Exchange::default());
+        if !head.keeps || served >= bounds.requests_max {
+            exchange.close();
+        }
+        let (length, malformed) = (Some(head.length), head.malformed);
+        let going = http1.going.clone();
+        let session = Http1Session::new(wire, head, slot.clone(), exchange.clone(), going);
+        let session = ServerSession::new_custom(Box::new(session));
+        let client = client.clone();
+        http1.handler.handle(Incoming { session, exchange, client, length, malformed }).await;
+        let returned = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Returned { wire: back, then }) = returned else { return };
+        wire = back;
+        match then {
+            Then::Keep => {}
+            Then::Close => return wire.close().await,
+            Then::Linger => {
+                wire.connection.leaves_body();
+                return wire.close().await;
+            }
+            Then::BreakOff => return,
+        }
+    }
+}
+
+/// Answers what is no request, and closes the connection. The client may still be sending.
+async fn refuse(mut wire: Box<Wire>, refusal: &Refusal, refusals: &IntCounterVec) {
+    refusals.with_label_values(&[refusal.reason()]).inc();
+    let date = get_cached_date();
+    wire.outgoing = refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true);
+    wire.connection.leaves_body();
+    wire.close().await;
+}

@@ -1,0 +1,33 @@
+//! A request that has arrived, over whatever version of HTTP, and what handles it.
+//!
+//! Not here: how it arrived (`http1`, `http2`), what happens to it (`proxy`).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora_core::protocols::http::ServerSession;
+
+use crate::edge::connection::Client;
+use crate::edge::exchange::Exchange;
+use crate::request::target::Malformed;
+
+/// A request whose head has been read.
+pub struct Incoming {
+    /// The request, its body and its response.
+    pub session: ServerSession,
+    /// What the phases of the request set for the session.
+    pub exchange: Arc<Exchange>,
+    /// Who sent it.
+    pub client: Client,
+    /// The length of its head as received, over HTTP/1.
+    pub length: Option<usize>,
+    /// Why it is refused, if two parsers could read it differently.
+    pub malformed: Option<Malformed>,
+}
+
+/// Handles requests.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Answers a request.
+    async fn handle(&self, incoming: Incoming);
+}
