@@ -5,12 +5,12 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mimalloc::MiMalloc;
+use weir_common::allocator::Allocator;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts, then calls mimalloc.
+/// Counts, then calls the programs' allocator.
 pub struct Counted;
 
 /// Allocations so far, and bytes not yet freed.
@@ -39,12 +39,12 @@ unsafe impl GlobalAlloc for Counted {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller upholds the contract of `GlobalAlloc`, which mimalloc requires.
-        unsafe { MiMalloc.alloc(layout) }
+        unsafe { Allocator.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as above.
-        unsafe { MiMalloc.dealloc(pointer, layout) }
+        unsafe { Allocator.dealloc(pointer, layout) }
     }
 }

@@ -191,11 +191,15 @@ pub fn is_mail_address(text: &str) -> bool {
 /// Whether `text` is a host name in lower case, without port or trailing dot.
 #[must_use]
 pub fn is_host(text: &str) -> bool {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'))
-    };
-    text.len() <= 253 && text.split('.').all(label)
+    let mut label = 0;
+    for byte in text.bytes().chain([b'.']) {
+        match byte {
+            b'.' if (1..=63).contains(&label) => label = 0,
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => label += 1,
+            _ => return false,
+        }
+    }
+    text.len() <= 253
 }
 
 /// The values that a plan or a tenant sets for limits: `limits.workspace = { requests = 600 }`.

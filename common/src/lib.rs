@@ -2,6 +2,9 @@
 //!
 //! Areas stand in layers, the lowest first: each imports only from those earlier in this list.
 
+// The allocator of both programs.
+pub mod allocator;
+
 // The one place that reads a clock.
 pub mod time;
 
@@ -10,11 +13,13 @@ pub mod limit;
 
 // Values with a fixed shape.
 pub mod json;
-pub mod problem;
 pub mod secret;
 
 // A program's own log, and lines of JSON for other programs.
 pub mod log;
+
+// The body of a refusal.
+pub mod problem;
 
 // Metrics.
 pub mod metrics;

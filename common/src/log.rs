@@ -2,5 +2,6 @@
 
 pub mod events;
 pub mod json_lines;
+pub mod line;
 pub mod outlet;
 pub mod visible;

@@ -1,7 +1,8 @@
 //! The body of a response that refuses a request: `application/problem+json` (RFC 9457).
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
+
+use crate::log::line::Line;
 
 /// The media type of [`Problem::body`].
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -28,22 +29,18 @@ impl Problem {
     /// The JSON text.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        // Writing to memory fails only for a value that is not JSON, and this one is.
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-}
-
-impl Serialize for Problem {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_map(Some(4 + self.members.len()))?;
-        object.serialize_entry("type", &format_args!("{TYPES}{}", self.kind))?;
-        object.serialize_entry("title", self.title)?;
-        object.serialize_entry("status", &self.status)?;
-        object.serialize_entry("detail", &self.detail)?;
+        let mut object = Line::new();
+        object.parts("type", &[TYPES, self.kind]);
+        object.text("title", self.title);
+        object.number("status", self.status.into());
+        object.text("detail", &self.detail);
         for (name, value) in &self.members {
-            object.serialize_entry(name, value)?;
+            match value {
+                Value::String(text) => object.text(name, text),
+                value => object.raw(name, &value.to_string()),
+            }
         }
-        object.end()
+        object.object()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use weir_common::allocator::Allocator;
 use weir_dispatcher::cli::CliCommand;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     CliCommand::parse().execute().into()

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use weir_common::allocator::Allocator;
 use weir_gateway::app::Surroundings;
 use weir_gateway::cli::Command;
 use weir_gateway::operations::upgrade::TAKE_OVER;
 
 /// With glibc's allocator a quarter of Pingora's instructions are in it: see docs/performance.md.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     // Fails only where a provider is installed already, which nothing has done before.

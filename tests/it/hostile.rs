@@ -192,3 +192,79 @@ fn a_chunked_body_with_extensions_and_trailers_passes_without_them() {
         assert_eq!(request.body, b"abcd", "{body:?}");
     }
 }
+
+#[test]
+fn requests_that_are_sent_at_once_are_answered_in_order_however_their_bytes_arrive() {
+    let world = World::new();
+    let body = "4\r\nabcd\r\n0\r\n\r\n";
+    let requests = [
+        "GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\n\r\n".to_owned(),
+        format!("POST /v1/me{CHUNKED}{body}"),
+        "POST /nowhere HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 3\r\n\r\nabc".to_owned(),
+        "GET /v1/plans HTTP/1.1\r\nHost: api.localhost\r\nConnection: close\r\n\r\n".to_owned(),
+    ];
+    let bytes = requests.concat();
+    for size in [1, 7, bytes.len()] {
+        let before = world.control.requests().len();
+        let mut client = world.client();
+        bytes.as_bytes().chunks(size).for_each(|piece| client.send(piece));
+        let statuses: Vec<u16> = (0..requests.len()).map(|_| client.read().status).collect();
+        assert_eq!(statuses, [200, 200, 404, 200], "in pieces of {size}");
+        client.expect_end();
+        let requests = world.control.requests().split_off(before);
+        let bodies: Vec<&[u8]> = requests.iter().map(|one| &one.body[..]).collect();
+        assert_eq!(bodies, [&b""[..], b"abcd", b""]);
+    }
+}
+
+#[test]
+fn what_a_client_sends_after_its_last_request_is_no_request() {
+    let world = World::new();
+    let mut client = world.client();
+    client.send(
+        "GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\nConnection: close\r\n\r\n\
+         GET /v1/plans HTTP/1.1\r\nHost: api.localhost\r\n\r\n",
+    );
+    client.read().expect(200);
+    client.expect_end();
+    assert_eq!(world.control.only().target(), b"/v1/me");
+}
+
+#[test]
+fn an_interim_response_reaches_no_client_of_http_1_0() {
+    let world = World::new();
+    world.control.always(Answer::status(103).and(Answer::ok("final")));
+    let mut client = world.client();
+    client.send("GET /v1/me HTTP/1.0\r\nHost: api.localhost\r\n\r\n");
+    let text = String::from_utf8(client.read_to_end()).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("final"), "{text}");
+}
+
+#[test]
+fn a_date_of_the_servers_stays_and_its_connection_field_does_not() {
+    let world = World::new();
+    let date = "Mon, 01 Jan 2001 00:00:00 GMT";
+    world.control.always(Answer::ok("x").field("Date", date).field("Connection", "close"));
+    let answer = world.client().get("/v1/me").expect(200);
+    assert_eq!(answer.field("Date"), Some(date));
+    assert_eq!(answer.field("Connection"), Some("keep-alive"));
+}
+
+#[test]
+fn a_malformed_head_is_answered_before_its_connection_ends() {
+    let world = World::new();
+    for (bytes, reason) in [
+        ("GET /a b HTTP/1.1\r\nHost: api.localhost\r\n\r\n".to_owned(), 400),
+        ("\u{16}\u{3}\u{1}\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(70_000)), 431),
+    ] {
+        let mut client = world.client();
+        // More than fits the buffers of the sockets follows, which a reset would throw away with
+        // the response.
+        client.send(bytes);
+        let _ = client.try_send(vec![b'z'; 1 << 20]);
+        assert_eq!(client.read().status, reason);
+        client.expect_end();
+    }
+    world.control.assert_untouched();
+}

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mimalloc::MiMalloc;
 use pingora_http::RequestHeader;
 use ring::rand::SystemRandom;
 use ring::rsa;
@@ -22,6 +21,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
+use weir_common::allocator::Allocator;
 use weir_common::config::file::ConfigFile;
 use weir_common::time::{Clock, Moment};
 use weir_gateway::config::active::{ActiveConfig, Config, USUAL};
@@ -31,7 +31,7 @@ use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
 
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 const USAGE: &str = "usage: tokens [--rounds 7] [--tokens 2000] [--requests 500000]";
 /// The public example keys of RFC 7515 and RFC 8037.

@@ -1,19 +1,16 @@
-//! Lines of JSON for monitoring: built member by member, and written by a separate thread.
+//! Lines of JSON for monitoring, written by a separate thread.
 //!
 //! A line is added to a buffer. No caller waits for the program that reads the lines: those that do
 //! not fit are dropped and counted.
 //!
-//! Not here: which members a line has, and which it must not have.
+//! Not here: building a line (`line`).
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use prometheus::IntCounter;
-
-use crate::log::visible;
 
 /// Bytes that may wait to be written: a second of a busy gateway's lines.
 const BUFFER_MAX: usize = 16 << 20;
@@ -136,133 +133,9 @@ fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A JSON object that is written member by member: a line is made for every request, and a tree
-/// of values would cost more than all other work on it (docs/performance.md).
-#[derive(Debug)]
-pub struct Line {
-    bytes: Vec<u8>,
-}
-
-impl Line {
-    /// An empty object.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut bytes = Vec::with_capacity(640);
-        bytes.push(b'{');
-        Self { bytes }
-    }
-
-    /// Writes a member's name. Names are constants and need no escapes.
-    fn name(&mut self, name: &str) {
-        if !self.bytes.ends_with(b"{") {
-            self.bytes.push(b',');
-        }
-        self.bytes.push(b'"');
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.extend_from_slice(b"\":");
-    }
-
-    /// A text member; the text may have any characters.
-    pub fn text(&mut self, name: &str, text: &str) {
-        self.name(name);
-        let plain = |byte: u8| matches!(byte, b' '..0x7f) && byte != b'"' && byte != b'\\';
-        if text.bytes().all(plain) {
-            self.bytes.push(b'"');
-            self.bytes.extend_from_slice(text.as_bytes());
-            self.bytes.push(b'"');
-        } else {
-            visible::write(&mut self.bytes, text);
-        }
-    }
-
-    /// A text member, if there is a text.
-    pub fn some(&mut self, name: &str, text: Option<&str>) {
-        if let Some(text) = text {
-            self.text(name, text);
-        }
-    }
-
-    /// A member whose `Display` output needs no escapes.
-    pub fn shown(&mut self, name: &str, shown: impl Display) {
-        self.name(name);
-        // Writing to memory cannot fail.
-        let _ = write!(self.bytes, "\"{shown}\"");
-    }
-
-    /// A member that is a number.
-    pub fn number(&mut self, name: &str, number: u64) {
-        self.raw(name, itoa::Buffer::new().format(number));
-    }
-
-    /// A number with three decimals.
-    pub fn thousandths(&mut self, name: &str, thousandths: u64) {
-        self.number(name, thousandths / 1_000);
-        // Writing to memory cannot fail.
-        let _ = write!(self.bytes, ".{:03}", thousandths % 1_000);
-    }
-
-    /// A member whose value is JSON already.
-    pub fn raw(&mut self, name: &str, json: &str) {
-        self.name(name);
-        self.bytes.extend_from_slice(json.as_bytes());
-    }
-
-    /// A member that is a list of objects, each written by `write`.
-    pub fn list<T>(
-        &mut self,
-        name: &str,
-        items: impl IntoIterator<Item = T>,
-        mut write: impl FnMut(&mut Self, T),
-    ) {
-        self.name(name);
-        self.bytes.push(b'[');
-        for (nth, item) in items.into_iter().enumerate() {
-            self.bytes.extend_from_slice(if nth > 0 { b",{" } else { b"{" });
-            write(self, item);
-            self.bytes.push(b'}');
-        }
-        self.bytes.push(b']');
-    }
-
-    /// The whole line, with its newline.
-    #[must_use]
-    pub fn end(mut self) -> Vec<u8> {
-        self.bytes.extend_from_slice(b"}\n");
-        self.bytes
-    }
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_is_json_whatever_it_contains() {
-        let mut line = Line::new();
-        let odd = "quote \" backslash \\ newline \n bell \u{7} csi \u{9b} del \u{7f} ls \u{2028} é";
-        line.text("odd", odd);
-        line.thousandths("ms", 12_034);
-        line.shown("client", std::net::Ipv6Addr::LOCALHOST);
-        line.some("none", None);
-        line.raw("exempt", "true");
-        line.list("limits", [1, 2], |line, number| line.number("n", number));
-        let line = line.end();
-        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        let text = String::from_utf8(line.clone()).unwrap();
-        assert!(!text.trim_end().contains(visible::is_unsafe), "{text}");
-        let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
-        assert_eq!(line["odd"], odd);
-        assert_eq!(line["ms"], 12.034);
-        assert_eq!(line["client"], "::1");
-        assert_eq!(line["limits"][1]["n"], 2);
-        assert_eq!(line.as_object().unwrap().len(), 5);
-    }
 
     fn log() -> Arc<LineLog> {
         LineLog::new(&IntCounter::new("dropped", "-").unwrap())

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use log::Level;
 use serde_json::json;
 use weir_common::log::events;
-use weir_common::log::json_lines::{Line, LineLog};
+use weir_common::log::json_lines::LineLog;
+use weir_common::log::line::Line;
 use weir_common::time::micros;
 
 use crate::domain::delivery::NextState;

@@ -11,7 +11,7 @@ use http::{Version, header};
 use pingora_core::Error;
 use pingora_core::protocols::http::ServerSession;
 use weir_common::limit::decision::Decision;
-use weir_common::log::json_lines::Line;
+use weir_common::log::line::Line;
 use weir_common::time::{Moment, micros};
 
 use crate::proxy::context::RequestContext;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayString, ArrayVec};
 use http::header;
 use http::uri::Authority;
 use pingora_http::RequestHeader;
@@ -146,7 +146,7 @@ impl RequestContext {
     pub fn name(&self) -> Cow<'_, str> {
         match &self.facts.given_id {
             Some(given) => Cow::Borrowed(given),
-            None => Cow::Owned(format!("{:032x}", self.id)),
+            None => Cow::Owned(hex(self.id, 32).to_string()),
         }
     }
 
@@ -160,10 +160,41 @@ impl RequestContext {
     /// The CORS rules of the request's plane, or of its host where no plane is known.
     #[must_use]
     pub fn cors(&self, head: &RequestHeader) -> Option<&Cors> {
+        let plane = self.facts.tenant.plane;
+        if plane.is_some() {
+            return self.config.rules.cors(plane, None);
+        }
         let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| head.uri.authority().map(Authority::as_str))?;
         let port_at = host.rfind(':').filter(|_| !host.ends_with(']'));
         let name = host.get(..port_at.unwrap_or(host.len()))?.to_ascii_lowercase();
-        self.config.rules.cors(self.facts.tenant.plane, Some(&name))
+        self.config.rules.cors(None, Some(&name))
+    }
+}
+
+/// The last `digits` hexadecimal digits of a number, 32 at most.
+#[must_use]
+pub fn hex(number: u128, digits: usize) -> ArrayString<32> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |byte: u8| DIGITS.get(usize::from(byte)).copied().unwrap_or(b'0');
+    let mut all = [0; 32];
+    for (pair, byte) in all.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 0xf)]);
+    }
+    let last = all.get(32_usize.saturating_sub(digits)..).unwrap_or(&all);
+    // The digits are text, and fit.
+    std::str::from_utf8(last).ok().and_then(|text| ArrayString::from(text).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_are_those_of_the_standard_library() {
+        for number in [0, 1, 0xfedc_ba98_7654_3210, u128::MAX, u128::MAX - 15] {
+            assert_eq!(hex(number, 32).as_str(), format!("{number:032x}"));
+            assert_eq!(hex(number, 16).as_str(), format!("{:016x}", number & u128::from(u64::MAX)));
+        }
     }
 }

@@ -10,24 +10,37 @@
 //!
 //! # Not here
 //!
-//! The values (`report`). Hop-by-hop headers of requests, which Pingora strips.
+//! The values (`report`). Removing hop-by-hop headers of requests, which Pingora does.
 
 pub mod response_fields;
 
-use arrayvec::ArrayString;
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::limit::report::{forwarded, is_traceparent};
-use crate::proxy::context::RequestContext;
+use crate::proxy::context::{RequestContext, hex};
 use crate::proxy::forwarding::response_fields::{add_fields, lines};
 use crate::request::cors;
 use crate::settings::trusted::folded;
 
 /// Hop-by-hop fields of a response, even where `Connection` does not name them.
 const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
+
+/// Hop-by-hop fields of a request.
+const OF_REQUEST_HOP: [&str; 10] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// Fields that `Connection` does not remove from a response: its end would be unknown.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
@@ -82,6 +95,12 @@ const OF_WIRE: [&str; 5] = [
 /// How many headers we add: the capacity to reserve.
 const ADDED: usize = 7;
 
+/// Whether a request has any of the fields that Pingora removes, or that name such fields.
+#[must_use]
+pub fn has_hop_fields(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| OF_REQUEST_HOP.contains(&name.as_str()))
+}
+
 /// Completes the head of a request on its way to the upstream.
 ///
 /// Pingora's own header type parses each name that is inserted, to keep its case; its parts are a
@@ -96,9 +115,10 @@ pub fn to_upstream(
 ) -> Result<()> {
     let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
     let whole = std::mem::replace(head, empty);
+    let of_uri = whole.uri.path_and_query().map(|target| target.as_str().as_bytes());
     let target = match &context.facts.origin_form {
-        Some(origin_form) => origin_form.as_bytes().to_vec(),
-        None => whole.raw_path().to_vec(),
+        Some(origin_form) => Some(origin_form.as_bytes().to_vec()),
+        None => (of_uri != Some(whole.raw_path())).then(|| whole.raw_path().to_vec()),
     };
     let mut parts = http::request::Parts::from(whole);
     parts.headers.reserve(ADDED);
@@ -115,10 +135,8 @@ pub fn to_upstream(
         parts.headers.insert(header::HOST, host);
     }
     let completed = complete(&mut parts.headers, context);
-    let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
-    let same_target = of_uri == Some(&target);
     *head = parts.into();
-    if !same_target {
+    if let Some(target) = target {
         head.set_raw_path(&target)?;
     }
     completed
@@ -341,14 +359,4 @@ fn remove_seldom(head: &mut ResponseHeader, name: &str) {
     if head.headers.keys().any(|key| key.as_str() == name) {
         head.remove_header(name);
     }
-}
-
-/// The last `digits` hexadecimal digits of a number, 32 at most.
-fn hex(number: u128, digits: u32) -> ArrayString<32> {
-    let mut text = ArrayString::new();
-    for nth in (0..digits.min(32)).rev() {
-        let digit = u32::try_from(number >> (4 * nth) & 0xf).unwrap_or_default();
-        text.push(char::from_digit(digit, 16).unwrap_or('0'));
-    }
-    text
 }

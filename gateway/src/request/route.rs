@@ -157,7 +157,10 @@ impl Pattern {
 /// The nth segment of a path, from 0.
 #[must_use]
 pub fn segment(path: &str, nth: usize) -> Option<&str> {
-    path.split('/').nth(nth + 1)
+    let slashes = path.bytes().enumerate().filter(|(_, byte)| *byte == b'/');
+    let mut places = slashes.map(|(place, _)| place);
+    let from = places.nth(nth)? + 1;
+    path.get(from..places.next().unwrap_or(path.len()))
 }
 
 /// A route among the others of its plane.

@@ -129,8 +129,9 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
     let given_host = host.filter(|host| !host.is_empty()).ok_or(Malformed::HostMissing)?;
     let given_host = std::str::from_utf8(given_host).map_err(|_| Malformed::HostForm)?;
     let host = read_host(given_host)?;
-    let origin_form = match absolute(target) {
-        None if target.starts_with('/') => target,
+    let is_origin_form = target.starts_with('/');
+    let origin_form = match (!is_origin_form).then(|| absolute(target)).flatten() {
+        None if is_origin_form => target,
         None => return Err(Malformed::Form),
         Some((authority, _)) if authority != given_host => {
             return Err(Malformed::HostMismatch);

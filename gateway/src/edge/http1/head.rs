@@ -80,7 +80,7 @@ pub fn parse(buffer: &mut BytesMut) -> Parsed {
     }
     let bytes = buffer.split_to(length).freeze();
     let mut headers = HeaderMap::with_capacity(places.len());
-    for (name, place) in places {
+    for (name, place) in places.drain(..) {
         let Ok(value) = HeaderValue::from_maybe_shared(bytes.slice(place)) else {
             return Parsed::NotHttp;
         };

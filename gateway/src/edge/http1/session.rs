@@ -361,10 +361,11 @@ impl Http1Session {
     }
 
     fn then(&self) -> Then {
-        let is_read = self.body.is_over() && !self.client_has_closed;
+        // What follows a malformed head may be anything.
+        let is_read = self.body.is_over() && self.request.malformed.is_none();
         match (self.is_complete, is_read) {
             (false, _) => Then::BreakOff,
-            (true, true) if !self.exchange.closes() => Then::Keep,
+            (true, true) if !self.exchange.closes() && !self.client_has_closed => Then::Keep,
             (true, true) => Then::Close,
             (true, false) => Then::Linger,
         }

@@ -14,8 +14,8 @@ use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 
-use crate::proxy::context::RequestContext;
-use crate::proxy::forwarding::{ADDED, hex, value};
+use crate::proxy::context::{RequestContext, hex};
+use crate::proxy::forwarding::{ADDED, value};
 
 /// The gateway's fields of every response, as header lines with their line ends.
 pub fn lines(context: &RequestContext) -> String {
