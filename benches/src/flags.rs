@@ -25,10 +25,15 @@ impl Flags {
 
     /// The value after `name`, or `default`; removes both.
     pub fn value<T: FromStr>(&mut self, name: &str, default: T) -> T {
-        let Some(at) = self.args.iter().position(|arg| arg == name) else { return default };
+        self.given(name).unwrap_or(default)
+    }
+
+    /// The value after `name`, if it is there; removes both.
+    pub fn given<T: FromStr>(&mut self, name: &str) -> Option<T> {
+        let at = self.args.iter().position(|arg| arg == name)?;
         let mut taken = self.args.drain(at..(at + 2).min(self.args.len()));
         match taken.nth(1).map(|text| text.parse()) {
-            Some(Ok(value)) => value,
+            Some(Ok(value)) => Some(value),
             _ => fail(&format!("{name} needs a value\n{}", self.usage)),
         }
     }

@@ -22,7 +22,7 @@ const START: Duration = Duration::from_secs(60);
 const TICK_MICROS: f64 = 10_000.0;
 
 /// Without these tunables glibc copies with `rep movsb`, which callgrind counts byte by byte.
-const PLAIN_COPIES: &str =
+pub const PLAIN_COPIES: &str =
     "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
 
 /// A folder for configuration and logs, removed when dropped.

@@ -17,7 +17,8 @@ const DATA_HOST: &str = "in_acme.auth.localhost";
 const DATA_PATH: &str = "/oauth/v2/token";
 
 /// The upstream's response: a short JSON object.
-const BODY: &str = r#"{"id":"usr_01","workspace":"ws_acme","name":"Ada Lovelace","active":true}"#;
+pub const BODY: &str =
+    r#"{"id":"usr_01","workspace":"ws_acme","name":"Ada Lovelace","active":true}"#;
 
 /// The limits of a proxy in one row of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]

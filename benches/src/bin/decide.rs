@@ -31,6 +31,9 @@ const PAUSE: u64 = 3_000_000;
 /// Decisions of a thread between two synchronisations of its clock with the other thread's: fewer
 /// than any limit admits at one tick.
 const AGREE_EVERY: usize = 16;
+/// Requests and keys of [`be_counted`]; counts do not depend on what is cached.
+const COUNTED: u64 = 10_000;
+const COUNTED_KEYS: usize = 100;
 const INVENTED: u64 = 10_000_000;
 
 fn main() {
@@ -39,9 +42,13 @@ fn main() {
     let decisions = flags.value("--decisions", 2_000_000);
     let only = flags.value("--only", String::new());
     let weighed = flags.value("--weigh", usize::MAX);
+    let counted = flags.value("--counted", 0_u64);
     let [] = flags.rest();
     if weighed != usize::MAX {
         return weigh(weighed);
+    }
+    if counted > 0 {
+        return be_counted(counted);
     }
     if only != "memory" {
         println!("{}", time(rounds, decisions));
@@ -129,6 +136,15 @@ impl World {
 
     /// Decides one request, starting from the workspace's name; returns whether it is admitted.
     fn decide(&self, nth: usize, now: Tick) -> bool {
+        let checks = self.checks(nth);
+        self.judge(checks.get(..self.workload.count()).unwrap_or(&checks), now)
+    }
+
+    fn judge(&self, checks: &[LimitCheck], now: Tick) -> bool {
+        black_box(self.store.judge(checks, now)).is_ok_and(|verdict| verdict.is_admitted())
+    }
+
+    fn checks(&self, nth: usize) -> [LimitCheck; 2] {
         let name = self.workspaces.get(nth).map_or(&b""[..], |name| name);
         let owner = self.seed.owner(Scope::Workspace, name);
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
@@ -142,9 +158,7 @@ impl World {
             known: true,
         };
         let [first, second] = self.tags;
-        let checks = [check(owner, first, workspace), check(organisation, second, wider)];
-        let charged = checks.get(..self.workload.count()).unwrap_or(&checks);
-        black_box(self.store.judge(charged, now)).is_ok_and(|verdict| verdict.is_admitted())
+        [check(owner, first, workspace), check(organisation, second, wider)]
     }
 
     /// Makes `decisions` checks in random order, `step` apart, and counts admissions.
@@ -233,6 +247,23 @@ fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Serie
         }
     }
     (series, allocations as f64 / (rounds * decisions) as f64)
+}
+
+/// Decides each request so many times, on two windows, for `instructions`: it counts this process
+/// with `times` 1 and 2, and the difference is the store's alone.
+fn be_counted(times: u64) {
+    let world = World::new(Workload::Both, COUNTED_KEYS);
+    warm_up(&world, 0);
+    let (mut now, mut random) = (world.now.load(Ordering::Relaxed), 88_172_645_463_325_252);
+    for _ in 0..COUNTED {
+        let checks = world.checks(next(&mut random, COUNTED_KEYS));
+        for _ in 0..times {
+            now += world.step;
+            if !world.judge(&checks, Tick(now)) {
+                fail("a decision that is counted should admit");
+            }
+        }
+    }
 }
 
 fn clock(times: usize) -> String {
