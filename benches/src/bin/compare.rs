@@ -15,7 +15,8 @@ use weir_benches::steady::{self, Pace};
 use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstream, weir};
 
 const USAGE: &str = "usage: compare [--gateway PATH] [--rounds 7] [--seconds 3] \
-    [--connections 64] [--rate 16000] [--only proxy|refuse|steady] [--without-weir]";
+    [--connections 64] [--rate 16000] [--only proxy|refuse|steady] \
+    [--without-weir] [--without-peers]";
 
 /// A refusing limit admits one request, and another one after its window.
 const ADMITTED_MAX: f64 = 2.0;
@@ -28,6 +29,7 @@ struct Plan {
     rate: u32,
     only: String,
     weir: bool,
+    peers: bool,
 }
 
 fn main() {
@@ -60,6 +62,7 @@ fn plan() -> Plan {
         rate: flags.value("--rate", 16_000),
         only: flags.value("--only", String::new()),
         weir: !flags.has("--without-weir"),
+        peers: !flags.has("--without-peers"),
     };
     let [] = flags.rest();
     plan
@@ -84,28 +87,33 @@ fn proxies(plan: &Plan, folder: &Folder, up: Target) -> Vec<Target> {
         (Plane::Control, Limits::Admit, true),
     ];
     let weirs = plan.weir(folder, &up, &rows);
-    let mut targets = vec![
-        up,
-        nginx(folder, address, Limits::None, false),
-        nginx(folder, address, Limits::Admit, false),
-        nginx(folder, address, Limits::Admit, true),
-        haproxy(folder, address, Limits::None),
-        haproxy(folder, address, Limits::Admit),
-        bare(folder, address, Limits::None, false),
-        bare(folder, address, Limits::None, true),
-    ];
+    let mut targets = vec![up];
+    if plan.peers {
+        targets.extend([
+            nginx(folder, address, Limits::None, false),
+            nginx(folder, address, Limits::Admit, false),
+            nginx(folder, address, Limits::Admit, true),
+            haproxy(folder, address, Limits::None),
+            haproxy(folder, address, Limits::Admit),
+            bare(folder, address, Limits::None, false),
+            bare(folder, address, Limits::None, true),
+        ]);
+    }
     targets.extend(weirs);
     targets
 }
 
 fn refusers(plan: &Plan, folder: &Folder, up: &Target) -> Vec<Target> {
     let address = up.aim.address;
-    let mut targets = vec![
-        nginx(folder, address, Limits::Refuse, false),
-        haproxy(folder, address, Limits::Refuse),
-        bare(folder, address, Limits::Refuse, false),
-        bare(folder, address, Limits::Refuse, true),
-    ];
+    let mut targets = Vec::new();
+    if plan.peers {
+        targets.extend([
+            nginx(folder, address, Limits::Refuse, false),
+            haproxy(folder, address, Limits::Refuse),
+            bare(folder, address, Limits::Refuse, false),
+            bare(folder, address, Limits::Refuse, true),
+        ]);
+    }
     let refusing = |access| (Plane::Control, Limits::Refuse, access);
     targets.extend(plan.weir(folder, up, &[refusing(false), refusing(true)]));
     targets
@@ -113,11 +121,14 @@ fn refusers(plan: &Plan, folder: &Folder, up: &Target) -> Vec<Target> {
 
 fn steady_targets(plan: &Plan, folder: &Folder, up: &Target) -> Vec<Target> {
     let address = up.aim.address;
-    let mut targets = vec![
-        nginx(folder, address, Limits::Admit, false),
-        haproxy(folder, address, Limits::Admit),
-        bare(folder, address, Limits::None, false),
-    ];
+    let mut targets = Vec::new();
+    if plan.peers {
+        targets.extend([
+            nginx(folder, address, Limits::Admit, false),
+            haproxy(folder, address, Limits::Admit),
+            bare(folder, address, Limits::None, false),
+        ]);
+    }
     targets.extend(plan.weir(folder, up, &[(Plane::Control, Limits::Admit, false)]));
     targets
 }
