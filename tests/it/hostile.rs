@@ -1,5 +1,6 @@
 //! Regressions: hostile requests and responses that an earlier version handled wrongly.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weir_tests::answer::{Answer, Gate};
@@ -267,4 +268,64 @@ fn a_malformed_head_is_answered_before_its_connection_ends() {
         client.expect_end();
     }
     world.control.assert_untouched();
+}
+
+#[test]
+fn an_empty_chunked_body_is_sent_again_whole() {
+    let world = World::new();
+    let count = AtomicUsize::new(0);
+    // The kept connection ends with the second request, which is then sent on another one.
+    world.control.answer(move |_| match count.fetch_add(1, Ordering::Relaxed) {
+        1 => Answer::script().close(),
+        _ => Answer::ok("done"),
+    });
+    let mut client = world.client();
+    let request = format!("PUT /v1/me{CHUNKED}0\r\n\r\n");
+    client.exchange(&request).expect(200);
+    client.exchange(&request).expect(200);
+    let requests = world.control.requests();
+    assert_eq!(requests.len(), 3, "{requests:#?}");
+    assert!(requests.iter().all(|one| one.body.is_empty() && one.complete), "{requests:#?}");
+}
+
+#[test]
+fn a_switch_of_protocols_ends_http_whatever_the_method() {
+    let world = World::new();
+    world.control.always(Answer::script().send(SWITCHED).close());
+    let mut client = world.client();
+    client.send(UPGRADE.replace("GET", "HEAD"));
+    client.send("GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
+    let text = String::from_utf8(client.read_to_end()).unwrap();
+    assert_eq!(text.matches("HTTP/1.1").count(), 1, "{text}");
+}
+
+#[test]
+fn a_close_loses_nothing_of_the_response_whatever_its_client_still_sends() {
+    let world = World::with(|config| config.with("[server]", "requests_per_connection_max = 1"));
+    world.control.always(Answer::ok(vec![b'x'; 3_000_000]));
+    let mut client = world.client();
+    let request = "GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\n\r\n";
+    client.send(request.repeat(500));
+    assert_eq!(client.read().body.len(), 3_000_000);
+    client.expect_end();
+}
+
+#[test]
+fn a_response_that_ends_with_its_connection_and_is_not_whole_ends_by_a_reset() {
+    let world = World::new();
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc";
+    world.control.always(Answer::script().send(head).close());
+    let mut client = world.client();
+    client.send("GET /v1/me HTTP/1.0\r\nHost: api.localhost\r\n\r\n");
+    assert!(client.try_read().is_err(), "it looks whole");
+}
+
+#[test]
+fn an_empty_line_between_requests_leaves_the_connection_idle() {
+    let world = World::with(|config| config.with("[server]", "head_timeout = \"200ms\""));
+    let mut client = world.client();
+    client.get("/v1/me").expect(200);
+    client.send("\r\n");
+    wait::pass(Duration::from_millis(600));
+    client.get("/v1/me").expect(200);
 }

@@ -105,6 +105,14 @@ impl Connection {
         self.socket.speaks_http2()
     }
 
+    /// Ends it by a reset, or over TLS without a `close_notify`: what was sent is not whole.
+    pub(super) fn reset(self) {
+        if let Socket::Plain(socket) = &self.socket {
+            // A socket that fails here has ended.
+            let _ = socket.set_zero_linger();
+        }
+    }
+
     /// The present time.
     pub(super) fn now(&self) -> Tick {
         self.clock.now().tick

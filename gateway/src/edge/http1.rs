@@ -104,12 +104,14 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
         wire = back;
         match then {
             Then::Keep => {}
-            Then::Close => return wire.close().await,
-            Then::Linger => {
-                wire.connection.leaves_body();
+            Then::Close | Then::Linger => {
+                if then == Then::Linger || wire.has_unread().await {
+                    wire.connection.leaves_body();
+                }
                 return wire.close().await;
             }
             Then::BreakOff => return,
+            Then::Reset => return wire.connection.reset(),
         }
     }
 }

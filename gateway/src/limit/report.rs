@@ -11,7 +11,6 @@
 //! Which header goes onto which message (`proxy`).
 
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use weir_common::limit::decision::{Decision, Usage};
@@ -95,19 +94,13 @@ pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, St
     (policy, usage)
 }
 
-/// One hop of `Forwarded` (RFC 7239) for the connection that a request arrived on.
+/// One hop of `Forwarded` (RFC 7239) for the connection that a request arrived on: the address of
+/// its client, the host, `http` or `https`.
 #[must_use]
-pub fn forwarded(peer: IpAddr, host: &str, scheme: &str) -> String {
-    let mut hop = String::with_capacity(64 + host.len());
-    // Writing to a String cannot fail.
-    let _ = match peer {
-        IpAddr::V4(peer) => write!(hop, "for={peer}"),
-        IpAddr::V6(peer) => write!(hop, "for=\"[{peer}]\""),
-    };
-    for part in [";host=\"", host, "\";proto=", scheme] {
-        hop.push_str(part);
-    }
-    hop
+pub fn forwarded(peer: &str, host: &str, scheme: &str) -> String {
+    let is_v6 = peer.contains(':');
+    let [before, after] = if is_v6 { ["for=\"[", "]\""] } else { ["for=", ""] };
+    [before, peer, after, ";host=\"", host, "\";proto=", scheme].concat()
 }
 
 /// Whether `value` is a `traceparent` that can be passed on (W3C Trace Context, level 2).
@@ -211,13 +204,10 @@ mod tests {
     #[test]
     fn a_hop_is_written_as_rfc_7239_has_it() {
         assert_eq!(
-            forwarded("192.0.2.1".parse().unwrap(), "a.test:80", "http"),
+            forwarded("192.0.2.1", "a.test:80", "http"),
             "for=192.0.2.1;host=\"a.test:80\";proto=http"
         );
-        assert_eq!(
-            forwarded("::1".parse().unwrap(), "a", "https"),
-            "for=\"[::1]\";host=\"a\";proto=https"
-        );
+        assert_eq!(forwarded("::1", "a", "https"), "for=\"[::1]\";host=\"a\";proto=https");
     }
 
     #[test]

@@ -164,8 +164,8 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
     };
     let scheme = if context.facts.client.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
-    let hop = forwarded(peer, host.to_str().unwrap_or_default(), scheme);
     let hop_for = peer.to_string();
+    let hop = forwarded(&hop_for, host.to_str().unwrap_or_default(), scheme);
     if context.facts.client.is_trusted_proxy {
         let all = |name: &HeaderName, last: &str| {
             let before = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

@@ -26,12 +26,12 @@ pub(super) enum Framing {
 impl Framing {
     /// The framing of a response to `method`.
     pub(super) fn of(method: &Method, head: &ResponseHeader, is_tunnel: bool) -> Self {
+        if is_tunnel {
+            return Self::Close;
+        }
         let is_empty = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         if is_empty || method == Method::HEAD {
             return Self::Length(0);
-        }
-        if is_tunnel {
-            return Self::Close;
         }
         if let Some(coding) = head.headers.get_all(header::TRANSFER_ENCODING).iter().next_back() {
             let last = coding.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
@@ -102,7 +102,11 @@ pub(super) fn write_head(head: &ResponseHeader, keeps: bool, lines: &str, outgoi
             HeaderNameVariant::Case(name) => name.as_slice(),
             HeaderNameVariant::Titled(name) => name.as_bytes(),
         };
-        if is_final && name.eq_ignore_ascii_case(b"connection") {
+        let is_ours = is_final && name.eq_ignore_ascii_case(b"connection");
+        // A 204 has no body, and must not have a coding of one (RFC 9112, 6.1).
+        let is_void = head.status == StatusCode::NO_CONTENT
+            && name.eq_ignore_ascii_case(b"transfer-encoding");
+        if is_ours || is_void {
             return Ok(());
         }
         has_date |= name.eq_ignore_ascii_case(b"date");
@@ -149,6 +153,9 @@ mod tests {
         let expected =
             "HTTP/1.1 200 OK\r\ndAte: now\r\nA: b\r\nA: c\r\nConnection: close\r\nX: y\r\n\r\n";
         assert_eq!(written(&from, false, "X: y\r\n"), expected);
+        let text =
+            written(&head(204, &[("Transfer-Encoding", "chunked"), ("date", "x")]), true, "");
+        assert_eq!(text, "HTTP/1.1 204 No Content\r\ndate: x\r\nConnection: keep-alive\r\n\r\n");
         let text = written(&head(404, &[]), true, "");
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\nDate: "), "{text}");
         assert!(text.ends_with(" GMT\r\nConnection: keep-alive\r\n\r\n"), "{text}");
@@ -182,7 +189,9 @@ mod tests {
         check(&Method::HEAD, 200, &[(length, "7")], Framing::Length(0));
         check(&Method::GET, 304, &[(length, "7")], Framing::Length(0));
         check(&Method::GET, 204, &[(coding, "chunked")], Framing::Length(0));
-        assert_eq!(Framing::of(&Method::GET, &head(101, &[]), true), Framing::Close);
+        for method in [Method::GET, Method::HEAD] {
+            assert_eq!(Framing::of(&method, &head(101, &[]), true), Framing::Close);
+        }
     }
 
     /// What is sent of a body of these parts, and whether it is whole.

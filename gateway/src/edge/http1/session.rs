@@ -32,7 +32,6 @@ use crate::edge::http1::piece::Piece;
 use crate::edge::http1::response::{Framing, write_head};
 use crate::edge::http1::tunnel::Tunnel;
 use crate::edge::http1::wire::Wire;
-use crate::request;
 
 /// The type of the error of a malformed request body.
 pub const BROKEN_BODY: ErrorType = ErrorType::Custom("BrokenBody");
@@ -60,6 +59,8 @@ pub(super) enum Then {
     Linger,
     /// Its end at once, so that the client notices that the response is not whole.
     BreakOff,
+    /// The same where the end of the connection would be that of the response.
+    Reset,
 }
 
 /// A request and its response.
@@ -134,9 +135,10 @@ impl Http1Session {
         self.is_tunnel
     }
 
-    /// Whether the request has no body.
+    /// Whether the request has no body, or one that turned out to be empty: then a server that is
+    /// tried after another gets none.
     pub(super) fn has_no_body(&self) -> bool {
-        self.request.framing == request::framing::Framing::Length(0)
+        self.body.is_over() && self.received == 0
     }
 
     /// Whether the client has sent its body to the end.
@@ -262,7 +264,7 @@ impl Http1Session {
             (ends, waits) = match task {
                 // A head waits for the first part of its body. If that does not follow at once,
                 // the wait for the client sends it.
-                HttpTask::Header(head, ends) => (ends, self.begin(head) && self.is_read()),
+                HttpTask::Header(head, ends) => (ends, self.begin(head) && self.has_no_body()),
                 HttpTask::Body(data, ends) | HttpTask::UpgradedBody(data, ends) => {
                     self.write_part(data.unwrap_or_default()).await?;
                     (ends, false)
@@ -364,6 +366,7 @@ impl Http1Session {
         // What follows a malformed head may be anything.
         let is_read = self.body.is_over() && self.request.malformed.is_none();
         match (self.is_complete, is_read) {
+            (false, _) if self.framing == Framing::Close && !self.is_tunnel => Then::Reset,
             (false, _) => Then::BreakOff,
             (true, true) if !self.exchange.closes() && !self.client_has_closed => Then::Keep,
             (true, true) => Then::Close,

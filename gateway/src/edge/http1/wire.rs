@@ -18,7 +18,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_common::time::Tick;
 
@@ -69,6 +69,7 @@ impl Wire {
         poll_fn(|cx| {
             loop {
                 if std::mem::take(&mut is_new) {
+                    self.skip_empty_lines();
                     match head::parse(&mut self.buffer) {
                         Parsed::Whole(head) => return Poll::Ready(Ok(head)),
                         Parsed::Partial if self.buffer.len() as u64 > bounds.head_bytes_max => {
@@ -100,6 +101,18 @@ impl Wire {
             self.connection.poll_alarm(cx, now, ends).map(|()| Err(why))
         })
         .await
+    }
+
+    /// Drops empty lines before a head (RFC 9112, 2.2): after them a connection is still idle.
+    fn skip_empty_lines(&mut self) {
+        let is_end = |byte: &&u8| matches!(**byte, b'\r' | b'\n');
+        let count = self.buffer.iter().take_while(is_end).count();
+        self.buffer.advance(count);
+    }
+
+    /// Whether the client has sent more than was read: a close would lose what it has not read yet.
+    pub(super) async fn has_unread(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(matches!(self.poll_fill(cx, 1), Poll::Ready(Ok(1..))))).await
     }
 
     /// Reads up to `size` bytes or more into the buffer. Returns how many; 0 at the end.
