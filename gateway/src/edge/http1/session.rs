@@ -13,7 +13,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use crate::edge::http1::body::{Body, Kept};
 use crate::edge::http1::head::Head;
 use crate::edge::http1::piece::Piece;
 use crate::edge::http1::response::{Framing, write_head};
+use crate::edge::http1::returned::{Returned, Slot, Then};
 use crate::edge::http1::tunnel::Tunnel;
 use crate::edge::http1::wire::Wire;
 
@@ -38,30 +39,6 @@ pub const BROKEN_BODY: ErrorType = ErrorType::Custom("BrokenBody");
 
 /// Bytes to read at a time after a request: they belong to the next one.
 const NEXT_READ: usize = 64;
-
-/// Where a session puts its connection when it is dropped.
-pub(super) type Slot = Arc<Mutex<Option<Returned>>>;
-
-/// A connection whose request has ended.
-pub(super) struct Returned {
-    pub(super) wire: Box<Wire>,
-    pub(super) then: Then,
-}
-
-/// What becomes of a connection after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// The next request.
-    Keep,
-    /// Its end, in order.
-    Close,
-    /// Its end, in order, while the client may still send the rest of a body.
-    Linger,
-    /// Its end at once, so that the client notices that the response is not whole.
-    BreakOff,
-    /// The same where the end of the connection would be that of the response.
-    Reset,
-}
 
 /// A request and its response.
 pub(super) struct Http1Session {
