@@ -1,8 +1,8 @@
 //! Processes under measurement, and the folders of their files.
 //!
 //! Invariant: every started process is killed when its [`Process`] is dropped and when a
-//! measurement fails. A [`Folder`] is removed when it is dropped; after a failure it stays, for its
-//! logs.
+//! measurement fails; [`Process::stop`] ends one in order. A [`Folder`] is removed when it is
+//! dropped; after a failure it stays, for its logs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,6 +18,8 @@ use crate::flags::fail;
 
 /// The timeout of a start, and of a response to [`get`].
 const START: Duration = Duration::from_secs(60);
+/// The timeout of a stop: longer than the gateway's `shutdown_grace`, which is 30 s.
+const STOP: Duration = Duration::from_secs(45);
 /// One tick of `/proc/PID/stat` in microseconds: `USER_HZ` is 100 on every Linux we run on.
 const TICK_MICROS: f64 = 10_000.0;
 
@@ -191,6 +193,32 @@ impl Process {
     #[must_use]
     pub fn resident_most_mib(&self) -> f64 {
         status_kib(&self.child.id().to_string(), "VmHWM:") / 1024.0
+    }
+
+    /// Sends SIGTERM, and waits until the process has written what it writes at its end, and
+    /// exited with 0.
+    pub fn stop(mut self) {
+        let id = self.child.id().to_string();
+        if !Command::new("kill").args(["-TERM", &id]).status().is_ok_and(|done| done.success()) {
+            fail(&self.gone());
+        }
+        let clock = Clock::system();
+        let asked = clock.now().tick;
+        loop {
+            let ended = self.child.try_wait().unwrap_or_else(|_| fail(&self.gone()));
+            if let Some(status) = ended {
+                // Another process may have its identifier from now on.
+                running().retain(|id| *id != self.child.id());
+                if status.success() {
+                    return;
+                }
+                fail(&format!("{} ended with {status} after SIGTERM", self.name));
+            }
+            if clock.now().tick.since(asked) > STOP {
+                fail(&format!("{} still runs {STOP:?} after SIGTERM", self.name));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn gone(&self) -> String {

@@ -14,4 +14,5 @@ pub mod report;
 pub mod secure;
 pub mod steady;
 pub mod targets;
+pub mod training;
 pub mod unresponsive;

@@ -132,15 +132,23 @@ impl Version {
 
 /// Sends `requests` on sixteen new connections; all of them must succeed.
 pub fn load(aim: &Aim, version: Version, requests: usize) {
+    load_as(aim, version, requests, "2xx", &[]);
+}
+
+/// The same with `more` arguments of `h2load`; every status must be of `class`, such as `4xx`.
+pub fn load_as(aim: &Aim, version: Version, requests: usize, class: &str, more: &[&str]) {
     let how = if version == Version::One { "--h1" } else { "-m10" };
     let authority = format!(":authority: {}", aim.host);
     let output = Command::new("h2load")
         .args(["-t1", "-c16", how, "-n", &requests.to_string(), "-H", &authority])
+        .args(more)
         .arg(format!("https://{}{}", aim.address, aim.path))
         .output()
         .unwrap_or_else(|e| fail(&format!("h2load: {e} (Debian: apt install nghttp2-client)")));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !text.contains(&format!("status codes: {requests} 2xx")) {
-        fail(&format!("h2load at {}: {text}", aim.address));
+    let codes = text.lines().find_map(|line| line.strip_prefix("status codes: "));
+    let all = format!("{requests} {class}");
+    if !codes.is_some_and(|codes| codes.split(", ").any(|count| count == all)) {
+        fail(&format!("h2load at {}, wanted {class}: {text}", aim.address));
     }
 }

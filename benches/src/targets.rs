@@ -73,8 +73,14 @@ impl Target {
 /// nginx, which answers every request itself.
 #[must_use]
 pub fn upstream(folder: &Folder) -> Target {
+    upstream_with(folder, "")
+}
+
+/// The same with `more` locations.
+#[must_use]
+pub fn upstream_with(folder: &Folder, more: &str) -> Target {
     let address = free_address();
-    let server = format!("listen {address}; location / {{ return 200 '{BODY}'; }}");
+    let server = format!("listen {address}; {more} location / {{ return 200 '{BODY}'; }}");
     let process = run_nginx(folder, "upstream", "access_log off;", &server);
     Target::new("upstream, asked directly", Limits::None, address, process)
 }
@@ -276,15 +282,25 @@ pub fn weir_with(
         directory = directory.display(),
         limits = ["workspace", "organisation", "instance", "address"].map(limit).concat(),
     );
-    let config = folder.write(&format!("{file}.toml"), &text).display().to_string();
-    let mut process = Process::start(folder, &file, gateway, &["run", "--config", &config]);
-    let address = process.wait_for_line(|log| listening(log, "http"));
+    let (address, process) = run_weir(folder, &file, gateway, &text);
     let mut target = Target::new(&name, limits, address, process);
     if plane == Plane::Data {
         DATA_HOST.clone_into(&mut target.aim.host);
         DATA_PATH.clone_into(&mut target.aim.path);
     }
     target
+}
+
+/// weir-gateway with this configuration; returns where it listens without TLS.
+pub(crate) fn run_weir(
+    folder: &Folder,
+    file: &str,
+    gateway: &Path,
+    text: &str,
+) -> (SocketAddr, Process) {
+    let config = folder.write(&format!("{file}.toml"), text).display().to_string();
+    let mut process = Process::start(folder, file, gateway, &["run", "--config", &config]);
+    (process.wait_for_line(|log| listening(log, "http")), process)
 }
 
 /// The gateway's `http` or `https` address, from its log.

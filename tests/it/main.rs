@@ -34,6 +34,7 @@ mod targets;
 mod tenants;
 mod tidy;
 mod tokens;
+mod training;
 mod unknown_keys;
 
 use weir_tests::world::World;
