@@ -16,8 +16,9 @@ use crate::tidy::{kept, root};
 use machine::Machine;
 
 /// The beginnings of commands that are not run here, and why.
-const NOT_HERE: [(&str, &str); 7] = [
+const NOT_HERE: [(&str, &str); 8] = [
     ("cargo build ", "the programs are built before any test"),
+    ("scripts/release", "builds for twenty minutes; `training` runs its training in small"),
     ("cargo test ", "a test does not start tests; ./test runs these"),
     ("cargo run -p weir-simulation", "a step of its own in ./test"),
     ("WEIR_", "simulations of chosen seeds and lengths; ./test runs one"),
