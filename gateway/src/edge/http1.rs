@@ -12,10 +12,11 @@
 //!
 //! # Not here
 //!
-//! Reading and sending (`http1::wire`), a request's body and response (`http1::session`), what
+//! Reading and sending (`http1::buffered_connection`), a request's body and response (`http1::session`), what
 //! happens to a request (`proxy`).
 
 pub mod body;
+mod buffered_connection;
 mod chunks;
 mod frames;
 pub mod head;
@@ -25,7 +26,6 @@ mod returned;
 pub mod session;
 mod traits;
 mod tunnel;
-mod wire;
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
@@ -40,9 +40,9 @@ use tokio::sync::watch;
 use crate::edge::connection::Connection;
 use crate::edge::drain::turned;
 use crate::edge::exchange::Exchange;
+use crate::edge::http1::buffered_connection::{BufferedConnection, NoHead};
 use crate::edge::http1::returned::{Returned, Slot, Then};
 use crate::edge::http1::session::Http1Session;
-use crate::edge::http1::wire::{NoHead, Wire};
 use crate::edge::incoming::{Handler, Incoming};
 use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
@@ -79,16 +79,18 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
     let client = connection.client().clone();
     let upload = http1.upload.clone();
     let (buffer, outgoing) = (BytesMut::new(), Vec::new());
-    let mut wire = Box::new(Wire { connection, buffer, outgoing, upload });
+    let mut buffered = Box::new(BufferedConnection { connection, buffer, outgoing, upload });
     let mut cut = pin!(turned(&mut http1.cutting));
     let slot = Slot::default();
     let mut served = 0_u32;
     loop {
-        let head = match wire.head(&bounds, cut.as_mut()).await {
+        let head = match buffered.head(&bounds, cut.as_mut()).await {
             Ok(head) => head,
             Err(NoHead::Closed) => return,
-            Err(NoHead::Idle) => return wire.close().await,
-            Err(NoHead::Refused(refusal)) => return refuse(wire, &refusal, &http1.refusals).await,
+            Err(NoHead::Idle) => return buffered.close().await,
+            Err(NoHead::Refused(refusal)) => {
+                return refuse(buffered, &refusal, &http1.refusals).await;
+            }
         };
         served = served.saturating_add(1);
         let exchange = Arc::new(Exchange::default());
@@ -97,32 +99,36 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
         }
         let (length, malformed) = (Some(head.length), head.malformed);
         let going = http1.going.clone();
-        let session = Http1Session::new(wire, head, slot.clone(), exchange.clone(), going);
+        let session = Http1Session::new(buffered, head, slot.clone(), exchange.clone(), going);
         let session = ServerSession::new_custom(Box::new(session));
         let client = client.clone();
         http1.handler.handle(Incoming { session, exchange, client, length, malformed }).await;
         let returned = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Returned { wire: back, then }) = returned else { return };
-        wire = back;
+        let Some(Returned { buffered: back, then }) = returned else { return };
+        buffered = back;
         match then {
             Then::Keep => {}
             Then::Close | Then::Linger => {
-                if then == Then::Linger || wire.has_unread().await {
-                    wire.connection.leaves_body();
+                if then == Then::Linger || buffered.has_unread().await {
+                    buffered.connection.leaves_body();
                 }
-                return wire.close().await;
+                return buffered.close().await;
             }
             Then::BreakOff => return,
-            Then::Reset => return wire.connection.reset(),
+            Then::Reset => return buffered.connection.reset(),
         }
     }
 }
 
 /// Answers what is no request, and closes the connection. The client may still be sending.
-async fn refuse(mut wire: Box<Wire>, refusal: &Refusal, refusals: &IntCounterVec) {
+async fn refuse(
+    mut buffered: Box<BufferedConnection>,
+    refusal: &Refusal,
+    refusals: &IntCounterVec,
+) {
     refusals.with_label_values(&[refusal.reason()]).inc();
     let date = get_cached_date();
-    wire.outgoing = refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true);
-    wire.connection.leaves_body();
-    wire.close().await;
+    buffered.outgoing = refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true);
+    buffered.connection.leaves_body();
+    buffered.close().await;
 }

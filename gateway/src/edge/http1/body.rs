@@ -1,6 +1,6 @@
 //! Decodes the body of a request as it arrives.
 //!
-//! Not here: waiting for bytes (`http1::wire`), where a body ends (`request::framing`).
+//! Not here: waiting for bytes (`http1::buffered_connection`), where a body ends (`request::framing`).
 
 use bytes::{Bytes, BytesMut};
 
@@ -91,12 +91,12 @@ impl Body {
 
 /// The start of a body, kept for a server that is tried after another.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RetryBuffer {
     bytes: Bytes,
     is_truncated: bool,
 }
 
-impl Kept {
+impl RetryBuffer {
     /// Adds the next piece.
     pub(super) fn add(&mut self, piece: &Bytes) {
         if self.is_truncated || self.bytes.len() + piece.len() > KEPT_BYTES_MAX {
@@ -137,16 +137,16 @@ mod tests {
 
     #[test]
     fn the_start_of_a_body_is_kept_whole_or_not_at_all() {
-        let mut kept = Kept::default();
-        assert_eq!(kept.bytes(), None);
-        kept.add(&"ab".into());
-        kept.add(&"c".into());
-        assert_eq!(kept.bytes(), Some("abc".into()));
-        kept.add(&vec![b'x'; KEPT_BYTES_MAX - 3].into());
-        assert!(!kept.is_truncated());
-        kept.add(&"y".into());
-        kept.add(&"z".into());
-        assert_eq!((kept.bytes(), kept.is_truncated()), (None, true));
+        let mut buffer = RetryBuffer::default();
+        assert_eq!(buffer.bytes(), None);
+        buffer.add(&"ab".into());
+        buffer.add(&"c".into());
+        assert_eq!(buffer.bytes(), Some("abc".into()));
+        buffer.add(&vec![b'x'; KEPT_BYTES_MAX - 3].into());
+        assert!(!buffer.is_truncated());
+        buffer.add(&"y".into());
+        buffer.add(&"z".into());
+        assert_eq!((buffer.bytes(), buffer.is_truncated()), (None, true));
     }
 
     #[test]

@@ -4,14 +4,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::edge::http1::wire::Wire;
+use crate::edge::http1::buffered_connection::BufferedConnection;
 
 /// Where a session puts its connection when it is dropped.
 pub(super) type Slot = Arc<Mutex<Option<Returned>>>;
 
 /// A connection whose request has ended.
 pub(super) struct Returned {
-    pub(super) wire: Box<Wire>,
+    pub(super) buffered: Box<BufferedConnection>,
     pub(super) then: Then,
 }
 

@@ -26,13 +26,13 @@ use tokio::sync::watch;
 use weir_common::time::Tick;
 
 use crate::edge::exchange::{Exchange, Replay};
-use crate::edge::http1::body::{Body, Kept};
+use crate::edge::http1::body::{Body, RetryBuffer};
+use crate::edge::http1::buffered_connection::BufferedConnection;
 use crate::edge::http1::head::Head;
 use crate::edge::http1::piece::Piece;
 use crate::edge::http1::response::{Framing, write_head};
 use crate::edge::http1::returned::{Returned, Slot, Then};
 use crate::edge::http1::tunnel::Tunnel;
-use crate::edge::http1::wire::Wire;
 
 /// The type of the error of a malformed request body.
 pub const BROKEN_BODY: ErrorType = ErrorType::Custom("BrokenBody");
@@ -43,7 +43,7 @@ const NEXT_READ: usize = 64;
 /// A request and its response.
 pub(super) struct Http1Session {
     /// `Some` until dropped.
-    pub(super) wire: Option<Box<Wire>>,
+    pub(super) buffered: Option<Box<BufferedConnection>>,
     slot: Slot,
     exchange: Arc<Exchange>,
     /// Ready when tunnels have to close.
@@ -51,7 +51,7 @@ pub(super) struct Http1Session {
     pub(super) request: Box<Head>,
     body: Body,
     pub(super) replay: Replay,
-    pub(super) kept: Option<Kept>,
+    pub(super) retry_buffer: Option<RetryBuffer>,
     pub(super) read_timeout: Option<Duration>,
     /// Since when more of the body is awaited.
     awaited_from: Option<Tick>,
@@ -67,21 +67,21 @@ pub(super) struct Http1Session {
 
 impl Http1Session {
     pub(super) fn new(
-        wire: Box<Wire>,
+        buffered: Box<BufferedConnection>,
         request: Box<Head>,
         slot: Slot,
         exchange: Arc<Exchange>,
         going: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            wire: Some(wire),
+            buffered: Some(buffered),
             slot,
             exchange,
             going,
             body: Body::new(request.framing),
             request,
             replay: Replay::default(),
-            kept: None,
+            retry_buffer: None,
             read_timeout: None,
             awaited_from: None,
             client_has_closed: false,
@@ -137,7 +137,7 @@ impl Http1Session {
             match self.next_piece(cx) {
                 Piece::Data(bytes) => {
                     self.received += bytes.len();
-                    self.kept.iter_mut().for_each(|kept| kept.add(&bytes));
+                    self.retry_buffer.iter_mut().for_each(|buffer| buffer.add(&bytes));
                     return Poll::Ready(Ok(Some(bytes)));
                 }
                 Piece::End => return Poll::Ready(Ok(None)),
@@ -147,10 +147,10 @@ impl Http1Session {
                 Piece::Partial => {}
             }
             let size = self.body.read_size();
-            let Some(wire) = &mut self.wire else { return Poll::Ready(Ok(None)) };
-            match wire.poll_fill(cx, size) {
+            let Some(buffered) = &mut self.buffered else { return Poll::Ready(Ok(None)) };
+            match buffered.poll_fill(cx, size) {
                 Poll::Ready(Ok(1..)) => {
-                    wire.upload.received();
+                    buffered.upload.received();
                     self.note_passage();
                 }
                 Poll::Ready(Ok(_)) => match &self.tunnel {
@@ -160,8 +160,8 @@ impl Http1Session {
                 },
                 Poll::Ready(Err(error)) => return Poll::Ready(read_failed(error)),
                 Poll::Pending => {
-                    wire.release_buffer();
-                    wire.upload.awaited();
+                    buffered.release_buffer();
+                    buffered.upload.awaited();
                     return self.poll_wait(cx);
                 }
             }
@@ -169,10 +169,10 @@ impl Http1Session {
     }
 
     fn next_piece(&mut self, cx: &mut Context<'_>) -> Piece {
-        let Some(wire) = &mut self.wire else { return Piece::End };
-        let Some(tunnel) = &mut self.tunnel else { return self.body.next(&mut wire.buffer) };
-        tunnel.check(cx, &mut wire.outgoing);
-        tunnel.next_to_server(&mut wire.buffer).map_or(Piece::Partial, Piece::Data)
+        let Some(buffered) = &mut self.buffered else { return Piece::End };
+        let Some(tunnel) = &mut self.tunnel else { return self.body.next(&mut buffered.buffer) };
+        tunnel.check(cx, &mut buffered.outgoing);
+        tunnel.next_to_server(&mut buffered.buffer).map_or(Piece::Partial, Piece::Data)
     }
 
     /// The client has closed its side before the end of its body.
@@ -186,19 +186,19 @@ impl Http1Session {
 
     /// Before a wait for the client: sends what is left to send, and sets the timers.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>>> {
-        let Some(wire) = &mut self.wire else { return Poll::Pending };
-        if let Err(error) = wire.send_now(cx) {
+        let Some(buffered) = &mut self.buffered else { return Poll::Pending };
+        if let Err(error) = buffered.send_now(cx) {
             return Poll::Ready(read_failed(error));
         }
         if let Some(ends) = self.exchange.silence().ends()
-            && wire.poll_deadline(cx, ends).is_ready()
+            && buffered.poll_deadline(cx, ends).is_ready()
         {
             self.exchange.silence().set_exceeded();
             return Poll::Ready(read_failed(io::ErrorKind::TimedOut.into()));
         }
         if let Some(timeout) = self.read_timeout.filter(|_| !self.body.is_over()) {
-            let from = *self.awaited_from.get_or_insert_with(|| wire.connection.now());
-            if wire.poll_deadline(cx, from.plus(timeout)).is_ready() {
+            let from = *self.awaited_from.get_or_insert_with(|| buffered.connection.now());
+            if buffered.poll_deadline(cx, from.plus(timeout)).is_ready() {
                 let late = Error::e_explain(ErrorType::ReadTimedout, "the body did not come");
                 return Poll::Ready(late.down());
             }
@@ -210,9 +210,9 @@ impl Http1Session {
     /// sends belongs to its next request.
     pub(super) async fn await_close(&mut self) -> Result<Option<Bytes>> {
         poll_fn(|cx| {
-            let Some(wire) = &mut self.wire else { return Poll::Pending };
-            if !self.client_has_closed && wire.buffer.is_empty() {
-                match wire.poll_fill(cx, NEXT_READ) {
+            let Some(buffered) = &mut self.buffered else { return Poll::Pending };
+            if !self.client_has_closed && buffered.buffer.is_empty() {
+                match buffered.poll_fill(cx, NEXT_READ) {
                     Poll::Ready(Ok(0)) => self.client_has_closed = true,
                     Poll::Ready(Err(error)) => return Poll::Ready(read_failed(error)),
                     Poll::Ready(Ok(_)) | Poll::Pending => {}
@@ -228,9 +228,9 @@ impl Http1Session {
 
     fn note_passage(&self) {
         if self.exchange.silence().is_timed()
-            && let Some(wire) = &self.wire
+            && let Some(buffered) = &self.buffered
         {
-            self.exchange.silence().restart(wire.connection.now());
+            self.exchange.silence().restart(buffered.connection.now());
         }
     }
 
@@ -263,7 +263,7 @@ impl Http1Session {
 
     /// Starts the response with `head`. Returns whether it is the final one.
     pub(super) fn begin(&mut self, head: Box<ResponseHeader>) -> bool {
-        let Some(wire) = &mut self.wire else { return false };
+        let Some(buffered) = &mut self.buffered else { return false };
         if self.framing != Framing::Awaited {
             return true; // Pingora writes no second response.
         }
@@ -271,7 +271,7 @@ impl Http1Session {
         if head.status.is_informational() && !is_switch {
             // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
             if self.request.request.version != Version::HTTP_10 {
-                write_head(&head, true, "", &mut wire.outgoing);
+                write_head(&head, true, "", &mut buffered.outgoing);
             }
             self.response = Some(head);
             return false;
@@ -290,24 +290,26 @@ impl Http1Session {
             }
         }
         let keeps = !self.exchange.closes();
-        write_head(&head, keeps, self.exchange.lines(), &mut wire.outgoing);
+        write_head(&head, keeps, self.exchange.lines(), &mut buffered.outgoing);
         self.response = Some(head);
         true
     }
 
     pub(super) async fn write_part(&mut self, data: Bytes) -> Result<()> {
-        let Some(wire) = self.wire.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
+        let Some(buffered) = self.buffered.as_mut().filter(|_| !data.is_empty()) else {
+            return Ok(());
+        };
         let written = match &mut self.tunnel {
             Some(tunnel) => {
                 self.sent += data.len();
-                tunnel.pass_to_client(&data, &mut wire.outgoing);
-                wire.send(Bytes::new()).await
+                tunnel.pass_to_client(&data, &mut buffered.outgoing);
+                buffered.send(Bytes::new()).await
             }
             None => {
-                let part = self.framing.begin(data, &mut wire.outgoing);
+                let part = self.framing.begin(data, &mut buffered.outgoing);
                 self.sent += part.len();
-                let sent = wire.send(part).await;
-                self.framing.end(&mut wire.outgoing);
+                let sent = buffered.send(part).await;
+                self.framing.end(&mut buffered.outgoing);
                 sent
             }
         };
@@ -316,19 +318,19 @@ impl Http1Session {
     }
 
     pub(super) async fn flush(&mut self) -> Result<()> {
-        let Some(wire) = &mut self.wire else { return Ok(()) };
-        wire.flush().await.or_err(ErrorType::WriteError, "the response").down()
+        let Some(buffered) = &mut self.buffered else { return Ok(()) };
+        buffered.flush().await.or_err(ErrorType::WriteError, "the response").down()
     }
 
     /// Ends the response: with its last chunk, or as a whole where one is set.
     pub(super) async fn finish(&mut self) -> Result<()> {
-        let Some(wire) = &mut self.wire else { return Ok(()) };
+        let Some(buffered) = &mut self.buffered else { return Ok(()) };
         let answer = self.exchange.set_answer().filter(|_| self.framing == Framing::Awaited);
         if let Some(answer) = answer {
-            wire.outgoing.extend_from_slice(answer);
+            buffered.outgoing.extend_from_slice(answer);
             self.framing = Framing::Over;
         }
-        if !self.framing.finish(&mut wire.outgoing) {
+        if !self.framing.finish(&mut buffered.outgoing) {
             return Error::e_explain(ErrorType::WriteError, "the response is not whole").down();
         }
         self.flush().await?;
@@ -355,9 +357,9 @@ impl Http1Session {
 impl Drop for Http1Session {
     fn drop(&mut self) {
         let then = self.then();
-        if let Some(wire) = self.wire.take() {
+        if let Some(buffered) = self.buffered.take() {
             *self.slot.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(Returned { wire, then });
+                Some(Returned { buffered, then });
         }
     }
 }

@@ -15,7 +15,7 @@ use pingora_core::protocols::http::custom::server::Session as CustomSession;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use crate::edge::http1::body::Kept;
+use crate::edge::http1::body::RetryBuffer;
 use crate::edge::http1::session::Http1Session;
 use crate::edge::session::{Messages, no_messages};
 
@@ -60,17 +60,18 @@ impl CustomSession for Http1Session {
     }
 
     fn enable_retry_buffering(&mut self) {
-        self.kept.get_or_insert_default();
+        self.retry_buffer.get_or_insert_default();
     }
 
     fn retry_buffer_truncated(&self) -> bool {
-        self.replayed().is_none() && self.kept.as_ref().is_some_and(Kept::is_truncated)
+        self.replayed().is_none()
+            && self.retry_buffer.as_ref().is_some_and(RetryBuffer::is_truncated)
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
         match self.replayed() {
             Some(body) => self.replay.again(body),
-            None => self.kept.as_ref().and_then(Kept::bytes),
+            None => self.retry_buffer.as_ref().and_then(RetryBuffer::bytes),
         }
     }
 

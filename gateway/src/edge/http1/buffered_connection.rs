@@ -36,7 +36,7 @@ const HEAD_READ: usize = 4 << 10;
 const COPIED_MAX: usize = 8 << 10;
 
 /// A connection with its buffers.
-pub(super) struct Wire {
+pub(super) struct BufferedConnection {
     pub(super) connection: Connection,
     /// Bytes that were read and not yet used.
     pub(super) buffer: BytesMut,
@@ -57,7 +57,7 @@ pub(super) enum NoHead {
     Refused(Refusal),
 }
 
-impl Wire {
+impl BufferedConnection {
     /// Reads the next head. `cut` is ready when a connection without a request has to end.
     pub(super) async fn head(
         &mut self,
