@@ -37,7 +37,10 @@ impl Problem {
         for (name, value) in &self.members {
             match value {
                 Value::String(text) => object.text(name, text),
-                value => object.raw(name, &value.to_string()),
+                value => match value.as_u64() {
+                    Some(number) => object.number(name, number),
+                    None => object.raw(name, &value.to_string()),
+                },
             }
         }
         object.object()

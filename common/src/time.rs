@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// Added to the monotonic clock, so that "a month ago" is not negative soon after a boot.
-const ORIGIN: Duration = Duration::from_secs(10_000_000);
+const ORIGIN_MICROS: u64 = 10_000_000 * 1_000_000;
 
 /// Microseconds on the machine's monotonic clock, which all its processes share until a reboot.
 /// Never runs backwards, and cannot be set.
@@ -145,14 +145,11 @@ impl Clock {
 
     /// This instant on both clocks.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Moment {
         match &self.0 {
             Source::System => Moment {
-                tick: Tick(micros(ORIGIN + monotonic())),
-                unix: UnixTime(micros(
-                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-                )),
+                tick: Tick(ORIGIN_MICROS + read(ClockId::Monotonic)),
+                unix: UnixTime(read(ClockId::Realtime)),
             },
             Source::Manual(manual) => Moment {
                 tick: Tick(manual.tick.load(Ordering::Relaxed)),
@@ -162,9 +159,12 @@ impl Clock {
     }
 }
 
-/// The time since the machine started. Every supported kernel has this clock.
-fn monotonic() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+/// The microseconds of a clock that every supported kernel has; 0 before 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let whole = u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000;
+    whole + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000
 }
 
 /// Whole microseconds of `duration`; saturates after half a million years.

@@ -25,6 +25,7 @@ use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
+use weir_gateway::rules::Charges;
 
 // The fuzz targets and the end-to-end tests include this file at different places.
 #[path = "http1.rs"]
@@ -142,7 +143,7 @@ pub fn settings(data: &[u8]) {
         && let Ok(route_match) = rules.match_route(&target, &Method::GET)
     {
         let identity = rules.identify(&route_match.names, None);
-        let _ = rules.charges(route_match.route, &identity, [127, 0, 0, 1].into());
+        rules.charge(route_match.route, &identity, [127, 0, 0, 1].into(), &mut Charges::default());
     }
 }
 

@@ -87,26 +87,28 @@ pub async fn admit(
         Classified::Refused(refusal) => return Admission::Refuse(refusal),
     };
     let address = facts.client.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let (charges, refused) =
-        match authenticate_and_resolve(shared, config, &route_match, (&arrival, address), facts)
-            .await
-        {
-            Ok(charges) => (charges, None),
-            Err(refusal) => {
-                let mut charges = Charges::default();
-                config.rules.charge_by_address(address, &mut charges);
-                (charges, Some(refusal))
-            }
-        };
+    // Filled in place: they are large to move.
+    let mut charges = Charges::default();
+    let resolved = authenticate_and_resolve(
+        shared,
+        config,
+        &route_match,
+        (&arrival, address),
+        (facts, &mut charges),
+    );
+    let refused = resolved.await.err();
+    if refused.is_some() {
+        config.rules.charge_by_address(address, &mut charges);
+    }
     let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
-    let outcome = match checked.check(charges, &mut facts.limits) {
+    let decision = match checked.check(&mut charges, &mut facts.limits) {
         // Boxed: this is rare, and inline it would make every request's future larger.
-        LimitDecision::Moved(charges) => {
-            Box::pin(checked.check_at_owner(*charges, &mut facts.limits)).await
+        LimitDecision::Moved => {
+            Box::pin(checked.check_at_owner(&mut charges, &mut facts.limits)).await
         }
-        outcome => outcome,
+        decision => decision,
     };
-    if let LimitDecision::Refused(refusal) = outcome {
+    if let LimitDecision::Refused(refusal) = decision {
         return Admission::Refuse(refusal);
     }
     if let Some(refusal) = refused {
@@ -119,15 +121,15 @@ pub async fn admit(
     route_match.route.batch.map_or(Admission::Forward, Admission::BufferBody)
 }
 
-/// What a request is charged to; a refusal if its token is not accepted or does not reach the
-/// tenants that the request names, or if either cannot be checked now.
+/// Adds what a request is charged to; a refusal, and no charges, if its token is not accepted or does
+/// not reach the tenants that the request names, or if either cannot be checked now.
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
     route_match: &RouteMatch<'_>,
     (arrival, address): (&Arrival<'_>, IpAddr),
-    facts: &mut RequestFacts,
-) -> Result<Charges, Refusal> {
+    (facts, charges): (&mut RequestFacts, &mut Charges),
+) -> Result<(), Refusal> {
     let rules = &config.rules;
     let claims = match route_match.route.needs_token {
         // Boxed, so that the future of a request that needs no token is smaller.
@@ -140,12 +142,11 @@ async fn authenticate_and_resolve(
         resolve(shared, config, (route_match, claims), &names, (address, arrival.started_at.tick))
             .await?;
     let identity = rules.identify(&names, known.as_ref());
-    let charges = match route_match.route.exempt {
-        true => Charges::default(),
-        false => rules.charges(route_match.route, &identity, address),
-    };
+    if !route_match.route.exempt {
+        rules.charge(route_match.route, &identity, address, charges);
+    }
     label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
-    Ok(charges)
+    Ok(())
 }
 
 /// Verifies the token of a request. An identity server is queried only for an address that has

@@ -281,15 +281,19 @@ impl Rules {
         limits.any(|limit| limit.key == key)
     }
 
-    /// The checks of a request on this route; none where the route is exempt.
-    #[must_use]
-    pub fn charges(&self, route: &Route, identity: &Identity<'_>, address: IpAddr) -> Charges {
-        let mut charges = Charges::default();
+    /// Adds the checks of a request on this route.
+    pub fn charge(
+        &self,
+        route: &Route,
+        identity: &Identity<'_>,
+        address: IpAddr,
+        charges: &mut Charges,
+    ) {
         let mut by_address = false;
         for index in &route.limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             if limit.key == LimitKey::Address {
-                self.charge_address(*index, limit, address, &mut charges);
+                self.charge_address(*index, limit, address, charges);
                 continue;
             }
             match self.subject(limit.key, identity) {
@@ -301,9 +305,8 @@ impl Rules {
             }
         }
         if by_address {
-            self.charge_by_address(address, &mut charges);
+            self.charge_by_address(address, charges);
         }
-        charges
     }
 
     /// Charges a request that has no tenant to its address.

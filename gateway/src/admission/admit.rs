@@ -24,7 +24,7 @@ pub(super) enum LimitDecision {
     /// One refuses, and none is charged.
     Refused(Refusal),
     /// The counters have left this process: [`CheckedRequest::check_at_owner`] must check them.
-    Moved(Box<Charges>),
+    Moved,
 }
 
 /// A request whose limits are checked.
@@ -39,24 +39,24 @@ pub(super) struct CheckedRequest<'r> {
 
 impl CheckedRequest<'_> {
     /// Checks the limits of a request in this process.
-    pub(super) fn check(&self, mut charges: Charges, facts: &mut LimitFacts) -> LimitDecision {
+    pub(super) fn check(&self, charges: &mut Charges, facts: &mut LimitFacts) -> LimitDecision {
         if charges.checks.is_empty() {
             return LimitDecision::Admitted;
         }
         match self.shared.limiter.check(&mut charges.checks, self.now.tick) {
-            Ok(verdict) => self.settle(&charges, &verdict, facts),
-            Err(_moved) => LimitDecision::Moved(Box::new(charges)),
+            Ok(verdict) => self.settle(charges, &verdict, facts),
+            Err(_moved) => LimitDecision::Moved,
         }
     }
 
     /// Checks the limits of a request in the process that owns the counters.
     pub(super) async fn check_at_owner(
         &self,
-        mut charges: Charges,
+        charges: &mut Charges,
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         match self.shared.limiter.check_at_owner(&mut charges.checks).await {
-            Ok(verdict) => self.settle(&charges, &verdict, facts),
+            Ok(verdict) => self.settle(charges, &verdict, facts),
             Err(OwnerLost) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
     }
@@ -92,12 +92,16 @@ impl CheckedRequest<'_> {
                 remaining: answer.usage.remaining,
             });
         }
-        let name_of = |limit: usize| rules.limits.get(limit).map_or("", |limit| &*limit.name);
+        let name_of = |limit: usize| rules.limits.get(limit).map(|limit| &limit.name);
         facts.report = report::summary(checks, verdict, self.now);
         if self.config.settings.headers.ratelimit {
             let pairs = checks.iter().zip(charges);
-            let named: Vec<Named<'_>> =
-                pairs.map(|(check, charge)| Named { name: name_of(charge.limit), check }).collect();
+            let named: Vec<Named<'_>> = pairs
+                .map(|(check, charge)| Named {
+                    name: name_of(charge.limit).map_or("", |name| name),
+                    check,
+                })
+                .collect();
             facts.ietf = Some(report::ietf(&named, verdict, self.now));
         }
         if verdict.is_admitted() {
@@ -107,7 +111,8 @@ impl CheckedRequest<'_> {
             None => LimitDecision::Admitted,
             Some(report) => {
                 let binding = charges.get(report.binding);
-                let resource = binding.map_or("", |charge| name_of(charge.limit)).to_owned();
+                let resource = binding.and_then(|charge| name_of(charge.limit)).cloned();
+                let resource = resource.unwrap_or_default();
                 LimitDecision::Refused(Refusal::RateLimited { resource, report })
             }
         }

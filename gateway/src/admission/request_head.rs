@@ -4,10 +4,13 @@
 //!
 //! Not here: which spellings of a path are accepted (`target`), which route it has (`route`).
 
-use http::{Method, header};
+use http::{HeaderName, Method, header};
 use pingora_http::RequestHeader;
 
 use crate::request::target::{self, Malformed, Target};
+
+/// The header of a request's id.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longest accepted `X-Request-Id` of a trusted proxy, in bytes.
 const REQUEST_ID_MAX: usize = 128;
@@ -43,7 +46,7 @@ pub fn length(head: &RequestHeader) -> usize {
 /// The `X-Request-Id` of a request, if it is valid.
 #[must_use]
 pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
-    let given = head.headers.get("x-request-id")?.to_str().ok()?;
+    let given = head.headers.get(&REQUEST_ID)?.to_str().ok()?;
     let is_valid =
         (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
     is_valid.then(|| given.into())
@@ -52,7 +55,7 @@ pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
 /// Every value of a header that is text, in order.
 pub fn values<'h>(
     head: &'h RequestHeader,
-    name: &'static str,
-) -> impl DoubleEndedIterator<Item = &'h str> {
+    name: &HeaderName,
+) -> impl DoubleEndedIterator<Item = &'h str> + use<'h> {
     head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
 }

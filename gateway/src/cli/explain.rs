@@ -82,7 +82,8 @@ pub fn explain(
         return Ok(refused(&refusal, why));
     }
     let identity = rules.identify(&names, known.as_ref());
-    let charges = rules.charges(route_match.route, &identity, client);
+    let mut charges = Charges::default();
+    rules.charge(route_match.route, &identity, client, &mut charges);
     let token = match (route_match.route.needs_token, &claims) {
         (false, _) => "not asked for",
         (true, None) => "needed",

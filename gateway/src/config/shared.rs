@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use prometheus::IntCounter;
 use serde_json::json;
 use tokio::sync::Notify;
 use weir_common::config::reload::{Reload, Reloads};
@@ -19,6 +20,7 @@ use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
 use crate::request::body_budget::BodyBudget;
+use crate::response::refusal::RATE_LIMITED;
 use crate::rules::retention::Retention;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
@@ -37,6 +39,8 @@ pub struct Shared {
     pub top: HeavyHitters,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// Counts refusals by a limit: looked up once, for a flood gets no other.
+    pub rate_limited: IntCounter,
     /// The access log, where `log.access` is on.
     pub access_log: Option<Arc<LineLog>>,
     /// The memory that buffered bodies share.
@@ -91,6 +95,7 @@ impl Shared {
             config,
             active: ArcSwap::from_pointee(active),
             top: HeavyHitters::default(),
+            rate_limited: metrics.refusals.with_label_values(&[RATE_LIMITED]),
             metrics,
             access_log,
             body_budget: Arc::default(),

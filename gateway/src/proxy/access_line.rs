@@ -6,6 +6,7 @@
 //! Not here: where lines go (`weir_common::log::json_lines`).
 
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{Version, header};
 use pingora_core::Error;
@@ -15,6 +16,7 @@ use weir_common::log::line::Line;
 use weir_common::time::{Moment, micros};
 
 use crate::proxy::context::RequestContext;
+use crate::request::client_address::address_text;
 use crate::response::refusal::Refusal;
 
 /// How much of a `User-Agent` is logged: twice what browsers send.
@@ -75,7 +77,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     line.text("time", &context.started_at.unix.rfc3339());
     line.text("id", &context.name());
     if let Some(client) = context.facts.client.address {
-        line.shown("client", client);
+        line.text("client", &address_text(client));
     }
     line.text("method", facts.method);
     line.some("host", facts.host);
@@ -110,7 +112,14 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     line.some("refusal", context.response.refusal.as_ref().map(|refusal| refusal.reason()));
     line.some("token_error", context.response.refusal.as_ref().and_then(Refusal::token_error));
     if let Some(server) = context.upstream.tried.last() {
-        line.shown("server", server);
+        match server {
+            SocketAddr::V4(v4) => {
+                let port = &mut itoa::Buffer::new();
+                let address = address_text(IpAddr::V4(*v4.ip()));
+                line.parts("server", &[&address, ":", port.format(v4.port())]);
+            }
+            SocketAddr::V6(v6) => line.shown("server", v6),
+        }
     }
     if context.upstream.tried.len() > 1 {
         line.number("attempts", context.upstream.tried.len() as u64);

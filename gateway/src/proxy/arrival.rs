@@ -140,8 +140,8 @@ fn begin(shared: &Shared, session: &mut ServerSession, context: &RequestContext)
 /// other: a client that withholds its body must not count as a server's silence.
 pub(super) fn may_switch(session: &ServerSession) -> bool {
     let headers = &session.req_header().headers;
-    let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());
     let has_body = || {
+        let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());
         headers.contains_key(header::TRANSFER_ENCODING)
             || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'))
     };

@@ -118,8 +118,11 @@ fn announced(session: &ServerSession) -> Option<u64> {
 /// Discards a small body. Where it is large or slow, or its client waits for a `100 Continue` that
 /// it will not get, the connection closes after the response, or the HTTP/2 stream is reset.
 pub async fn drain(session: &mut ServerSession) {
+    if session.is_body_done() {
+        return;
+    }
     let waits = session.req_header().headers.contains_key(http::header::EXPECT);
-    if session.is_body_done() || (waits && session.req_header().version != http::Version::HTTP_2) {
+    if waits && session.req_header().version != http::Version::HTTP_2 {
         return;
     }
     let drained = async {

@@ -175,13 +175,10 @@ impl RequestContext {
 /// The last `digits` hexadecimal digits of a number, 32 at most.
 #[must_use]
 pub fn hex(number: u128, digits: usize) -> ArrayString<32> {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |byte: u8| DIGITS.get(usize::from(byte)).copied().unwrap_or(b'0');
-    let mut all = [0; 32];
-    for (pair, byte) in all.chunks_exact_mut(2).zip(number.to_be_bytes()) {
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 0xf)]);
-    }
-    let last = all.get(32_usize.saturating_sub(digits)..).unwrap_or(&all);
+    let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
+    let all = number.to_be_bytes().map(|byte| [digit(byte >> 4), digit(byte & 0xf)]);
+    let all = all.as_flattened();
+    let last = all.get(32_usize.saturating_sub(digits)..).unwrap_or(all);
     // The digits are text, and fit.
     std::str::from_utf8(last).ok().and_then(|text| ArrayString::from(text).ok()).unwrap_or_default()
 }

@@ -19,9 +19,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use crate::admission::request_head::REQUEST_ID;
 use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::{RequestContext, hex};
-use crate::proxy::forwarding::response_fields::{add_fields, lines};
+use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
+use crate::request::client_address::{FORWARDED_FOR, address_text};
 use crate::request::cors;
 use crate::settings::trusted::folded;
 
@@ -63,12 +65,13 @@ const LIMIT_HEADERS: [&str; 9] = [
     "ratelimit-policy",
 ];
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Fields whose other spellings, as with `_` for `-`, are removed from requests.
 const OURS: [&str; 9] = [
@@ -164,7 +167,7 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
     };
     let scheme = if context.facts.client.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
-    let hop_for = peer.to_string();
+    let hop_for = address_text(peer);
     let hop = forwarded(&hop_for, host.to_str().unwrap_or_default(), scheme);
     if context.facts.client.is_trusted_proxy {
         let all = |name: &HeaderName, last: &str| {
@@ -177,11 +180,11 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
         headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static(scheme));
         headers.entry(FORWARDED_HOST).or_insert(host);
     } else {
-        headers.insert(FORWARDED_FOR, value(hop_for)?);
+        headers.insert(FORWARDED_FOR, value(hop_for.as_str())?);
         headers.insert(header::FORWARDED, value(hop)?);
         headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
         headers.insert(FORWARDED_HOST, host);
-        headers.remove("x-real-ip");
+        headers.remove(&REAL_IP);
     }
     Ok(())
 }
@@ -189,7 +192,7 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
 /// Sets `Client-Cert` (RFC 9440), and removes a trusted proxy's: we have not verified that.
 fn show_certificate(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     headers.remove(&CLIENT_CERT);
-    headers.remove("client-cert-chain");
+    headers.remove(&CLIENT_CERT_CHAIN);
     if let Some(certificate) = &context.facts.client.certificate {
         headers.insert(CLIENT_CERT, value(certificate.to_string())?);
     }
@@ -204,7 +207,7 @@ fn name_request(headers: &mut HeaderMap, context: &RequestContext) -> Result<()>
     let mut traces = headers.get_all(&TRACE_PARENT).iter();
     let continues = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
     if !continues || traces.next().is_some() {
-        headers.remove("tracestate");
+        headers.remove(&TRACE_STATE);
         let mut trace = String::with_capacity(55);
         trace.push_str("00-");
         trace.push_str(&hex(context.id, 32));
@@ -275,7 +278,9 @@ pub fn to_client(
     if client == Version::HTTP_2 {
         return add_fields(head, context);
     }
-    context.exchange.add_lines(lines(context));
+    let mut lines = String::with_capacity(256);
+    push_lines(&mut lines, context);
+    context.exchange.add_lines(lines);
     Ok(())
 }
 

@@ -27,7 +27,10 @@ pub async fn refuse(
     context: &mut RequestContext,
     refusal: Refusal,
 ) -> Result<()> {
-    shared.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
+    match &refusal {
+        Refusal::RateLimited { .. } => shared.rate_limited.inc(),
+        other => shared.metrics.refusals.with_label_values(&[other.reason()]).inc(),
+    }
     context.response.status = Some(refusal.status());
     let head = session.req_header();
     let dialect = Dialect::of(&head.method, &head.headers);
@@ -102,7 +105,7 @@ pub async fn send(
     session: &mut ServerSession,
     context: &mut RequestContext,
 ) -> Result<()> {
-    reply.lines.push_str(&response_fields::lines(context));
+    response_fields::push_lines(&mut reply.lines, context);
     let with_body = session.req_header().method != Method::HEAD;
     if session.req_header().version == Version::HTTP_2 {
         return send_by_http2(reply, session, with_body).await;

@@ -4,9 +4,18 @@
 //!
 //! Not here: the limits of an address (`rules`), the number of its connections (`edge`).
 
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+use arrayvec::ArrayString;
+use http::HeaderName;
 use ipnet::IpNet;
+
+/// The header in which proxies name a request's earlier hops.
+pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The longest text of an address: an IPv6 address that ends in an IPv4 address.
+const TEXT_MAX: usize = 45;
 
 /// The client's address: the peer's own, or behind trusted proxies the right-most address that
 /// is not one of theirs. An invalid entry ends the search: entries left of it cannot be trusted.
@@ -38,6 +47,22 @@ fn hop_address(hop: &str) -> Option<IpAddr> {
     bare.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
 }
 
+/// An address as text. The standard library formats each octet of an IPv4 address with padding and
+/// alignment, which takes ten times as long.
+#[must_use]
+pub fn address_text(address: IpAddr) -> ArrayString<TEXT_MAX> {
+    let mut text = ArrayString::new();
+    // Every address fits.
+    let _ = match address {
+        IpAddr::V4(address) => address.octets().iter().enumerate().try_for_each(|(nth, octet)| {
+            text.try_push_str(if nth > 0 { "." } else { "" }).ok()?;
+            text.try_push_str(itoa::Buffer::new().format(*octet)).ok()
+        }),
+        IpAddr::V6(address) => write!(text, "{address}").ok(),
+    };
+    text
+}
+
 /// The network that an IPv6 address counts as: its /64, all of which one client may have.
 #[must_use]
 pub fn network_of(address: Ipv6Addr) -> Ipv6Addr {
@@ -47,6 +72,21 @@ pub fn network_of(address: Ipv6Addr) -> Ipv6Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_of_an_address_is_that_of_the_standard_library() {
+        for address in [
+            "0.0.0.0",
+            "192.0.2.1",
+            "255.255.255.255",
+            "::",
+            "2001:db8::1",
+            "::ffff:255.255.255.255",
+            "2001:db8:1111:2222:3333:4444:5555:6666",
+        ] {
+            assert_eq!(address_text(address.parse().unwrap()).as_str(), address);
+        }
+    }
 
     fn client(peer: &str, trusted: &[&str], forwarded_for: &[&str]) -> String {
         let trusted: Vec<IpNet> = trusted.iter().map(|network| network.parse().unwrap()).collect();

@@ -131,7 +131,7 @@ mod tests {
     fn a_used_up_allowance_is_resource_exhausted_with_a_retry_delay() {
         let report =
             RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), report };
+        let refusal = Refusal::RateLimited { resource: "workspace".into(), report };
         let reply = reply(Dialect::Grpc, &refusal);
         assert_eq!((reply.status, reply.body.as_slice()), (200, &b""[..]));
         for line in [

@@ -4,6 +4,8 @@
 //! limit headers (`limit::report`), how a response is written (`reply`), refusals for gRPC clients
 //! (`grpc`).
 
+use std::sync::Arc;
+
 use http::Method;
 use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
@@ -13,6 +15,9 @@ use crate::limit::report::RateLimitReport;
 use crate::request::batch::Miscount;
 use crate::request::target::Malformed;
 use crate::response::reply::Reply;
+
+/// The reason of a refusal by a limit.
+pub const RATE_LIMITED: &str = "rate-limited";
 
 /// Why the gateway refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub enum Refusal {
     /// A limit whose quota is used up.
     RateLimited {
         /// Which limit.
-        resource: String,
+        resource: Arc<str>,
         /// The values of the limit headers.
         report: RateLimitReport,
     },
@@ -157,7 +162,7 @@ impl Refusal {
                 (503, "directory-unavailable", "Tenants cannot be looked up now")
             }
             Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be checked now"),
-            Self::RateLimited { .. } => (429, "rate-limited", "Too many requests"),
+            Self::RateLimited { .. } => (429, RATE_LIMITED, "Too many requests"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")
             }
@@ -196,11 +201,17 @@ impl Refusal {
                 "Try again shortly.".to_owned()
             }
             Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
-            Self::RateLimited { resource, report } => format!(
-                "The allowance `{resource}` of {} is used up. Try again in {} s.",
-                report.limit,
-                report.retry_after.unwrap_or(1),
-            ),
+            // Joined, not formatted: this is the refusal that a flood gets.
+            Self::RateLimited { resource, report } => [
+                "The allowance `",
+                resource,
+                "` of ",
+                itoa::Buffer::new().format(report.limit),
+                " is used up. Try again in ",
+                itoa::Buffer::new().format(report.retry_after.unwrap_or(1)),
+                " s.",
+            ]
+            .concat(),
             Self::Batch { miscount: Miscount::TooMany, items_max } => {
                 format!("A batch has at most {items_max} items. Send the rest in another.")
             }
@@ -236,7 +247,7 @@ impl Refusal {
         let (status, kind, title) = self.words();
         let members = match self {
             Self::RateLimited { resource, report } => vec![
-                ("resource", Value::from(resource.as_str())),
+                ("resource", Value::from(&**resource)),
                 ("limit", Value::from(report.limit)),
                 ("retry_after", Value::from(report.retry_after.unwrap_or(1))),
             ],
@@ -341,7 +352,7 @@ mod tests {
     fn a_rate_limited_problem_has_the_limit_its_value_and_the_wait() {
         let report =
             RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 0, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), report };
+        let refusal = Refusal::RateLimited { resource: "workspace".into(), report };
         let problem: Value = serde_json::from_slice(&refusal.problem().body()).unwrap();
         assert_eq!(problem["status"], 429);
         assert_eq!(problem["resource"], "workspace");

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::limit::Quota;
 use crate::limit::key::{Owner, Scope, Seed};
-use crate::request::client_address::network_of;
+use crate::request::client_address::{address_text, network_of};
 use crate::request::route::Index;
 
 /// The prefix of the name of a workspace's own organisation; no identifier has a colon.
@@ -205,15 +205,16 @@ impl<'t> Subject<'t> {
     #[must_use]
     pub fn address(seed: &Seed, address: IpAddr) -> Self {
         let (name, owner) = match address.to_canonical() {
-            IpAddr::V4(address) => {
-                (address.to_string(), seed.owner(Scope::Address, &address.octets()))
-            }
+            IpAddr::V4(address) => (
+                Arc::from(&*address_text(address.into())),
+                seed.owner(Scope::Address, &address.octets()),
+            ),
             IpAddr::V6(address) => {
                 let network = network_of(address);
-                (format!("{network}/64"), seed.owner(Scope::Address, &network.octets()[..8]))
+                (format!("{network}/64").into(), seed.owner(Scope::Address, &network.octets()[..8]))
             }
         };
-        Self { name: name.into(), owner, tenant: None }
+        Self { name, owner, tenant: None }
     }
 }
 

@@ -17,15 +17,13 @@ use pingora_http::ResponseHeader;
 use crate::proxy::context::{RequestContext, hex};
 use crate::proxy::forwarding::{ADDED, value};
 
-/// The gateway's fields of every response, as header lines with their line ends.
-pub fn lines(context: &RequestContext) -> String {
-    let mut text = String::with_capacity(256);
+/// Adds the gateway's fields of every response, as header lines with their line ends.
+pub fn push_lines(to: &mut String, context: &RequestContext) {
     each_field(context, |field, value| {
         for part in [field.line, value, "\r\n"] {
-            text.push_str(part);
+            to.push_str(part);
         }
     });
-    text
 }
 
 /// Adds the gateway's fields to an HTTP/2 head. Its names have no case, so that they go into the

@@ -56,12 +56,13 @@ impl Words {
         if path.contains('%') && before_mark(path).is_some() {
             return true;
         }
-        let segments = path.split('/').skip(1).enumerate();
-        segments.filter(|(at, _)| !is_set(literal, *at)).any(|(at, segment)| {
-            let mut words = self.by_depth.get(at).into_iter().flatten();
-            let is_dropped = !segment.is_empty() && is_blank(segment);
-            is_dropped || words.any(|word| word.is_like(segment))
-        })
+        segments(path).skip(1).enumerate().filter(|(at, _)| !is_set(literal, *at)).any(
+            |(at, segment)| {
+                let mut words = self.by_depth.get(at).into_iter().flatten();
+                let is_dropped = !segment.is_empty() && is_blank(segment);
+                is_dropped || words.any(|word| word.is_like(segment))
+            },
+        )
     }
 
     /// Every path that a server could read `path` as; `None` if there are too many.
@@ -93,6 +94,18 @@ impl Words {
         }
         Some(paths)
     }
+}
+
+/// The parts between slashes. `str::split` looks for a character, which takes longer than the few
+/// bytes of a segment are worth.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(path);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let end = text.bytes().position(|byte| byte == b'/');
+        rest = end.and_then(|end| text.get(end + 1..));
+        text.get(..end.unwrap_or(text.len()))
+    })
 }
 
 /// The ways to split a path into segments, each with the bits of its literal segments.
