@@ -48,7 +48,8 @@ pub(super) async fn resolve(
         && !crate::identity::auth::authorization::is_foreign(&route_match.names, claims)
     {
         let budget = UnknownBudget::of(address, rules.seed(), &shared.limiter, now);
-        let known = directory.find(rules, names, with_organisation, &budget).await;
+        // Boxed, so that the future of a request without a remote directory is smaller.
+        let known = Box::pin(directory.find(rules, names, with_organisation, &budget)).await;
         known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
         TenantEntries::default()

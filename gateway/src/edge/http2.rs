@@ -301,7 +301,6 @@ async fn accept(
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use h2::client::{self, ResponseFuture, SendRequest};
@@ -312,6 +311,7 @@ mod tests {
     use weir_common::time::UnixTime;
 
     use super::*;
+    use crate::edge::incoming::Handling;
 
     const BOUNDS: Http2Bounds = Http2Bounds {
         preface_timeout: Duration::from_secs(60),
@@ -332,9 +332,14 @@ mod tests {
         gate: Semaphore,
     }
 
-    #[async_trait]
     impl Handler for App {
-        async fn handle(&self, incoming: Incoming) {
+        fn handle(&self, incoming: Incoming) -> Handling<'_> {
+            Box::pin(self.answer(incoming))
+        }
+    }
+
+    impl App {
+        async fn answer(&self, incoming: Incoming) {
             let mut session = incoming.session;
             self.started.fetch_add(1, Ordering::Relaxed);
             let mut body = Bytes::new();

@@ -2,9 +2,9 @@
 //!
 //! Not here: how it arrived (`http1`, `http2`), what happens to it (`proxy`).
 
+use std::pin::Pin;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use pingora_core::protocols::http::ServerSession;
 
 use crate::edge::connection::Client;
@@ -25,9 +25,11 @@ pub struct Incoming {
     pub malformed: Option<Malformed>,
 }
 
+/// The work on one request.
+pub type Handling<'h> = Pin<Box<dyn Future<Output = ()> + Send + 'h>>;
+
 /// Handles requests.
-#[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request.
-    async fn handle(&self, incoming: Incoming);
+    fn handle(&self, incoming: Incoming) -> Handling<'_>;
 }

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
 use http::{Version, header};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
@@ -18,7 +17,7 @@ use pingora_proxy::HttpProxy;
 
 use crate::admission::{Admission, Arrival, admit};
 use crate::config::shared::Shared;
-use crate::edge::incoming::{Handler, Incoming};
+use crate::edge::incoming::{Handler, Handling, Incoming};
 use crate::proxy::Proxy;
 use crate::proxy::body::Unread;
 use crate::proxy::buffering;
@@ -48,16 +47,26 @@ pub struct Requests {
     pub stop: ShutdownWatch,
 }
 
-#[async_trait]
 impl Handler for Requests {
-    async fn handle(&self, incoming: Incoming) {
+    /// Boxed in place: `Box::pin` would copy kilobytes from the stack for each request, most of them
+    /// not even set.
+    fn handle(&self, incoming: Incoming) -> Handling<'_> {
+        let place = Box::new_uninit();
+        let handling = Box::write(place, self.process(incoming));
+        Box::into_pin(handling)
+    }
+}
+
+impl Requests {
+    async fn process(&self, incoming: Incoming) {
         let shared = &self.shared;
         let Incoming { mut session, exchange, client, length, malformed } = incoming;
         let (id, nth) = shared.next_request();
         let in_flight = InFlight::new(&shared.metrics.in_flight);
         let (now, config) = (shared.clock.now(), shared.active.load_full());
-        let mut context =
-            Box::new(RequestContext::new(now, config, (id, nth), exchange, in_flight));
+        let place = Box::new_uninit();
+        let context = RequestContext::new(now, config, (id, nth), exchange, in_flight);
+        let mut context = Box::write(place, context);
         context.facts.client.peer = Some(client.peer);
         context.facts.client.secure = client.is_secure;
         context.facts.client.certificate = client.certificate;
@@ -71,7 +80,7 @@ impl Handler for Requests {
             Ok(false) => {
                 respond::ended(shared, &mut session, None, &mut context).await;
                 // A client that has gone needs no end.
-                drop(session.finish().await);
+                drop(session.finish_body().await);
             }
             Err(error) => {
                 respond::fail(shared, &mut session, &error, &mut context).await;
@@ -79,9 +88,7 @@ impl Handler for Requests {
             }
         }
     }
-}
 
-impl Requests {
     /// Whether to forward a request; otherwise it has been answered.
     async fn decide(
         &self,

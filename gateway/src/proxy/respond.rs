@@ -108,7 +108,8 @@ pub async fn send(
     response_fields::push_lines(&mut reply.lines, context);
     let with_body = session.req_header().method != Method::HEAD;
     if session.req_header().version == Version::HTTP_2 {
-        return send_by_http2(reply, session, with_body).await;
+        // Boxed, so that the future of HTTP/1 is smaller.
+        return Box::pin(send_by_http2(reply, session, with_body)).await;
     }
     if reply.closes {
         context.exchange.close();
