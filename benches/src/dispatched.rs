@@ -26,6 +26,9 @@ const OF_ONE: [&str; PER_WORKSPACE] =
 /// The event type to which all webhooks subscribe.
 const OF_ALL: &str = "plan.changed";
 
+/// The name that an admin listener without a token is called by.
+pub const ADMIN_HOST: &str = "localhost";
+
 /// Connections that webhooks are registered on.
 const REGISTRARS: usize = 16;
 
@@ -146,13 +149,14 @@ impl Dispatcher {
         self.workspaces.iter().filter(move |name| name.starts_with(&prefix))
     }
 
-    /// The value of a metric without labels; 0 if it is missing.
+    /// The value of a metric without labels; ends the process if it is missing.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
-        let text = get(self.admin, "weir", "/metrics");
+        let text = get(self.admin, ADMIN_HOST, "/metrics");
         let name = format!("weir_dispatcher_{name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&name));
-        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+        let value = value.and_then(|value| value.trim().parse().ok());
+        value.unwrap_or_else(|| fail(&format!("/metrics has no {name}:\n{text}")))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Measures weir-dispatcher from the post of an event to the record of its delivery: throughput,
 //! latency, and resources used. Other files measure the effect of unresponsive endpoints on the
-//! others (`unresponsive`), the effect of one workspace's burst (`burst`), and the commits
-//! (`curve`).
+//! others (`unresponsive`), the effect of one workspace's burst (`burst`), the commits (`curve`),
+//! and what the store reaches alone (`statements`).
 //!
 //! Every endpoint has its own URL, and is called no faster than the shipped rate limit allows. The
 //! database is in the folder for temporary files, and every run of `speed` and `curve` ends with no
@@ -10,6 +10,7 @@
 
 mod burst;
 mod curve;
+mod statements;
 mod unresponsive;
 
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ use weir_benches::report::{Series, quantile, sorted, table};
 use weir_common::time::{Clock, Tick, micros};
 
 const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoints 6000] \
-    [--ports 16] [--events 60000] [--connections 64] [--rate 5000] [--seconds 10] [--idle 400] \
+    [--ports 16] [--events 60000] [--connections 64] [--rate 0] [--seconds 10] [--idle 400] \
     [--only speed|unresponsive|burst|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
     [--kinds silent,deaf,dripping] [--burst 1000000] [--before PATH] [--no-log]";
 
@@ -43,6 +44,9 @@ const REST: Duration = Duration::from_millis(5);
 /// The limit of file descriptors to set: each attempt's connection needs one at either end.
 const DESCRIPTORS: u64 = 16_384;
 
+/// Events per second beside unresponsive endpoints, unless `--rate` is given.
+const RATE_BESIDE: u64 = 5_000;
+
 /// The parts of an event's latency. An event may arrive before its sender has read the 202.
 const PARTS: [&str; 3] = ["post to arrival", "post to 202", "202 to arrival"];
 
@@ -53,6 +57,7 @@ struct Plan {
     ports: usize,
     events: u64,
     connections: u64,
+    /// Events per second of the open loops; 0 for each loop's own rate.
     rate: u64,
     seconds: u64,
     idle: usize,
@@ -98,7 +103,7 @@ fn plan() -> Plan {
         ports: flags.value("--ports", 16),
         events: flags.value("--events", 60_000),
         connections: flags.value("--connections", 64),
-        rate: flags.value("--rate", 5_000),
+        rate: flags.value("--rate", 0),
         seconds: flags.value("--seconds", 10),
         idle: flags.value("--idle", 400),
         only: flags.value("--only", String::new()),
@@ -114,6 +119,11 @@ fn plan() -> Plan {
 }
 
 impl Plan {
+    /// The rate of the open loops beside unresponsive endpoints.
+    fn rate_beside(&self) -> u64 {
+        if self.rate > 0 { self.rate } else { RATE_BESIDE }
+    }
+
     fn wants(&self, part: &str) -> bool {
         self.only.is_empty() || self.only == part
     }
@@ -139,13 +149,15 @@ struct Row {
     system: Series,
     written: Series,
     bench: Series,
+    /// Deliveries per second that the store reaches alone.
+    alone: Series,
 }
 
 fn row(name: &'static str, per_call: u64, fan: usize) -> Row {
-    let [accepted, delivered, commits, user, system, written, bench] =
+    let [accepted, delivered, commits, user, system, written, bench, alone] =
         std::array::from_fn(|_| Series::default());
     let fan = fan as u64;
-    Row { name, per_call, fan, accepted, delivered, commits, user, system, written, bench }
+    Row { name, per_call, fan, accepted, delivered, commits, user, system, written, bench, alone }
 }
 
 struct Lab {
@@ -162,8 +174,9 @@ impl Lab {
             row("five endpoints, one event a call", 1, PER_WORKSPACE),
             row("five endpoints, fifty events a call", 50, PER_WORKSPACE),
         ];
-        let [mut idle, mut half] = [const { [const { [const { Series(Vec::new()) }; 3] }; 3] }; 2];
-        let mut resident = Series::default();
+        let [mut idle, mut quarter] =
+            [const { [const { [const { Series(Vec::new()) }; 3] }; 3] }; 2];
+        let [mut resident, mut rates] = [const { Series(Vec::new()) }; 2];
         for round in 0..self.plan.rounds {
             let folder = Folder::new("deliver");
             let mut dispatcher = self.start(&folder, &self.plan.dispatcher, "10s");
@@ -172,10 +185,13 @@ impl Lab {
             self.record_parts(&mut idle, &answered);
             for row in &mut rows {
                 self.flood(&dispatcher, row);
+                row.alone.0.push(self.alone(row));
             }
-            let load = self.load(self.plan.rate * self.plan.seconds, 1);
-            let answered = self.steadily(&dispatcher.one_each("h"), load, self.plan.rate);
-            self.record_parts(&mut half, &answered);
+            let rate = self.quarter_of(&rows);
+            rates.0.push(rate as f64);
+            let load = self.load(rate * self.plan.seconds, 1);
+            let answered = self.steadily(&dispatcher.one_each("h"), load, rate);
+            self.record_parts(&mut quarter, &answered);
             self.settle(&dispatcher);
             resident.0.push(dispatcher.process.resident_mib());
             eprintln!("speed: round {} of {}", round + 1, self.plan.rounds);
@@ -189,17 +205,34 @@ impl Lab {
             "CPU ms/delivery (user/sys)",
             "KiB written/delivery",
             "bench's share of the CPU used",
+            "the store alone: deliveries/s",
+            "÷ the store alone",
         ];
         println!("{}", table("As fast as it goes", &head, &cells));
-        let steady = format!("{} a second", self.plan.rate);
-        let loads = [("idle, one at a time", &idle), (steady.as_str(), &half)];
+        let steady = format!("{:.0} a second", rates.median());
+        let loads = [("idle, one at a time", &idle), (steady.as_str(), &quarter)];
         let rows = loads.iter().flat_map(|(load, parts)| {
             let named = PARTS.iter().zip(*parts);
             named.map(move |(part, series)| latency(&format!("{load}: {part}"), series))
         });
         let rows: Vec<_> = rows.collect();
         println!("{}", table("An event's way", &["", "p50 ms", "p99 ms", "max ms"], &rows));
+        let ([[idle, ..], ..], [[_, p99, _], ..]) = (&idle, &quarter);
+        println!("p99 at {steady} ÷ idle p50: {:.1}", p99.ratio_to(idle));
         println!("Resident at the end: {} MiB", resident.range(0));
+    }
+
+    /// The rate of the open loop: `--rate`, or a quarter of what the first row reached last.
+    fn quarter_of(&self, rows: &[Row]) -> u64 {
+        let reached = rows.first().and_then(|row| row.accepted.0.last().copied());
+        let quarter = reached.unwrap_or_default() as u64 / 4;
+        if self.plan.rate > 0 { self.plan.rate } else { quarter.max(1) }
+    }
+
+    /// What the store reaches alone with a row's load.
+    fn alone(&self, row: &Row) -> f64 {
+        let load = self.load(self.plan.events / row.fan, row.per_call);
+        statements::measure(self.plan.endpoints, row.fan, load, &self.clock)
     }
 
     /// Records the duration of each part of the latency, for all events that have arrived.
@@ -335,5 +368,7 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{total} ({user:.3}/{system:.3})"),
         row.written.range(1),
         format!("{} %", row.bench.range(0)),
+        row.alone.range(0),
+        format!("{:.2}", row.delivered.ratio_to(&row.alone)),
     ]
 }

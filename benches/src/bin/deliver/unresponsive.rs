@@ -58,8 +58,10 @@ impl Lab {
                 rows.extend(self.case(&Case { deadline, share, endpoints: &endpoints }));
             }
         }
-        let title =
-            format!("The healthy beside unresponsive endpoints, at {} a second", self.plan.rate);
+        let title = format!(
+            "The healthy beside unresponsive endpoints, at {} a second",
+            self.plan.rate_beside()
+        );
         let head = [
             "",
             "p50 ms",
@@ -112,7 +114,7 @@ impl Lab {
         let others = plan.endpoints * case.share as usize / 100;
         self.warm(dispatcher, plan.endpoints - others);
         let healthy = dispatcher.one_each("h");
-        let mut rate = plan.rate * (100 - case.share) / 100;
+        let mut rate = plan.rate_beside() * (100 - case.share) / 100;
         let aim = match beside {
             Beside::Nothing => healthy,
             Beside::Healthy => {
@@ -129,11 +131,11 @@ impl Lab {
             }
         };
         if beside != Beside::Nothing {
-            rate = plan.rate;
+            rate = plan.rate_beside();
         }
         let deadline = case.deadline.trim_end_matches('s').parse().unwrap_or(10);
         let first = deadline + BEYOND;
-        let to_healthy = plan.rate * (100 - case.share) / 100 * (first + plan.seconds);
+        let to_healthy = plan.rate_beside() * (100 - case.share) / 100 * (first + plan.seconds);
         let load = self.load(rate * (first + plan.seconds), 1);
         let (before, began) = (self.arrivals.count(), self.clock.now().tick);
         let answers = steadily(&aim, load, rate, &self.clock);

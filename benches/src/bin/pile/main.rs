@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_benches::arrivals::Arrivals;
-use weir_benches::dispatched::{Dispatcher, PER_WORKSPACE};
+use weir_benches::dispatched::{ADMIN_HOST, Dispatcher, PER_WORKSPACE};
 use weir_benches::flags::{Flags, sibling};
 use weir_benches::lab::{Folder, get};
 use weir_benches::post::{Load, flood, seconds};
@@ -91,7 +91,7 @@ impl Lab {
             ("attempts = \"stdout\"", "attempts = \"off\"".to_owned()),
         ];
         let dispatcher = Dispatcher::start_with(folder, &self.plan.dispatcher, &own);
-        while !get(dispatcher.admin, "weir", "/readyz").starts_with("HTTP/1.1 200") {
+        while !get(dispatcher.admin, ADMIN_HOST, "/readyz").starts_with("HTTP/1.1 200") {
             std::thread::sleep(Duration::from_millis(5));
         }
         dispatcher
