@@ -121,8 +121,8 @@ pub async fn admit(
     route_match.route.batch.map_or(Admission::Forward, Admission::BufferBody)
 }
 
-/// Adds what a request is charged to; a refusal, and no charges, if its token is not accepted or does
-/// not reach the tenants that the request names, or if either cannot be checked now.
+/// Adds what a request is charged to; a refusal, and no charges, if its token is not accepted or
+/// does not reach the tenants that the request names, or if either cannot be checked now.
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,

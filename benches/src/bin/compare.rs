@@ -15,7 +15,7 @@ use weir_benches::steady::{self, Pace};
 use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstream, weir};
 
 const USAGE: &str = "usage: compare [--gateway PATH] [--rounds 7] [--seconds 3] \
-    [--connections 64] [--rate 16000] [--only proxy|refuse|steady] \
+    [--connections 64] [--rate 0] [--only proxy|refuse|steady] \
     [--without-weir] [--without-peers]";
 
 /// A refusing limit admits one request, and another one after its window.
@@ -26,6 +26,7 @@ struct Plan {
     rounds: usize,
     seconds: u32,
     connections: u32,
+    /// Requests a second of the third table; 0 for a quarter of what its first target reaches.
     rate: u32,
     only: String,
     weir: bool,
@@ -59,7 +60,7 @@ fn plan() -> Plan {
         rounds: flags.value("--rounds", 7),
         seconds: flags.value("--seconds", 3),
         connections: flags.value("--connections", 64),
-        rate: flags.value("--rate", 16_000),
+        rate: flags.value("--rate", 0),
         only: flags.value("--only", String::new()),
         weir: !flags.has("--without-weir"),
         peers: !flags.has("--without-peers"),
@@ -225,7 +226,8 @@ fn check(target: &Target) {
 }
 
 fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
-    let pace = Pace { rate: plan.rate, seconds: plan.seconds, connections: 64 };
+    let rate = if plan.rate > 0 { plan.rate } else { quarter(plan, targets) };
+    let pace = Pace { rate, seconds: plan.seconds, connections: 64 };
     let mut records = vec![[const { Series(Vec::new()) }; 4]; targets.len()];
     for round in 0..plan.rounds {
         for step in 0..targets.len() {
@@ -246,9 +248,31 @@ fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
         .zip(&records)
         .map(|(target, record)| {
             let quantiles = record.iter().map(|series| series.range(0));
-            std::iter::once(target.name.clone()).chain(quantiles).collect()
+            let ratios = records.first().into_iter().flat_map(|first| record.iter().zip(first));
+            let ratios = ratios.take(3).map(|(series, first)| series.ratio_to(first));
+            let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
+            std::iter::once(target.name.clone()).chain(quantiles).chain(ratios).collect()
         })
         .collect();
-    let title = format!("At {} requests a second", plan.rate);
-    table(&title, &["", "p50 µs", "p99 µs", "p99.9 µs", "max µs"], &rows)
+    let title = format!("At {rate} requests a second");
+    let head = [
+        "",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "max µs",
+        "p50 × first",
+        "p99 × first",
+        "p99.9 × first",
+    ];
+    table(&title, &head, &rows)
+}
+
+/// A quarter of the requests a second that the first target reaches now: machines differ by a
+/// factor of three from day to day.
+fn quarter(plan: &Plan, targets: &[Target]) -> u32 {
+    let Some(first) = targets.first() else { return 1 };
+    check(first);
+    let rate = saturate(&first.aim, plan.connections, plan.seconds).rate;
+    ((rate / 4.0) as u32).max(1)
 }

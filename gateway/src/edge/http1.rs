@@ -12,8 +12,8 @@
 //!
 //! # Not here
 //!
-//! Reading and sending (`http1::buffered_connection`), a request's body and response (`http1::session`), what
-//! happens to a request (`proxy`).
+//! Reading and sending (`http1::buffered_connection`), a request's body and response
+//! (`http1::session`), what happens to a request (`proxy`).
 
 pub mod body;
 mod buffered_connection;

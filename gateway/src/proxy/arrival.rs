@@ -48,8 +48,8 @@ pub struct Requests {
 }
 
 impl Handler for Requests {
-    /// Boxed in place: `Box::pin` would copy kilobytes from the stack for each request, most of them
-    /// not even set.
+    /// Boxed in place: `Box::pin` would copy kilobytes from the stack for each request, most of
+    /// them not even set.
     fn handle(&self, incoming: Incoming) -> Handling<'_> {
         let place = Box::new_uninit();
         let handling = Box::write(place, self.process(incoming));

@@ -1,6 +1,7 @@
 //! Decodes the body of a request as it arrives.
 //!
-//! Not here: waiting for bytes (`http1::buffered_connection`), where a body ends (`request::framing`).
+//! Not here: waiting for bytes (`http1::buffered_connection`), where a body ends
+//! (`request::framing`).
 
 use bytes::{Bytes, BytesMut};
 

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a body that has ended stays so; after a malformed one the connection is not read.
 //!
-//! Not here: how a malformed body is refused (`proxy`), how long one may take (`http1::buffered_connection`).
+//! Not here: how a malformed body is refused (`proxy`), how long one may take
+//! (`http1::buffered_connection`).
 
 use bytes::{Buf, BytesMut};
 

@@ -7,7 +7,8 @@
 //!
 //! # Not here
 //!
-//! Waiting for a head (`http1::buffered_connection`), whether its target and host are accepted (`admission`).
+//! Waiting for a head (`http1::buffered_connection`), whether its target and host are accepted
+//! (`admission`).
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
