@@ -16,7 +16,7 @@ use crate::tidy::{kept, root};
 use machine::Machine;
 
 /// The beginnings of commands that are not run here, and why.
-const NOT_HERE: [(&str, &str); 8] = [
+const NOT_HERE: [(&str, &str); 9] = [
     ("cargo build ", "the programs are built before any test"),
     ("scripts/release", "builds for twenty minutes; `training` runs its training in small"),
     ("cargo test ", "a test does not start tests; ./test runs these"),
@@ -25,6 +25,7 @@ const NOT_HERE: [(&str, &str); 8] = [
     ("target/release/survive ", "takes an hour; `dispatching/faults` runs it for seconds"),
     ("install weir-gateway ", "`operating/upgrading` does this and more, under load"),
     ("kill -USR2 ", "`operating/upgrading` does this and more, under load"),
+    ("python3 docs/clients/", "waits for a minute; `clients` runs it on a limit of two seconds"),
 ];
 
 /// The first command of a set-up; a document without it assumes that it was run.

@@ -11,6 +11,7 @@
 mod answers;
 mod areas;
 mod batch;
+mod clients;
 mod conventions;
 mod deadlines;
 mod dispatching;
