@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! 1. A request that *classify* refuses is not charged; one that *authenticate* or *resolve*
-//!    refuses is charged to its address.
-//! 2. A request that a limit refuses is charged by none. One refused because of its token or
-//!    because no server is healthy is charged: guessing and retrying do not bypass a limit.
+//! 1. A request that a limit refuses is charged by none. One refused because no server is healthy
+//!    is charged: retrying does not bypass a limit.
+//! 2. A request that *classify*, *authenticate* or *resolve* refuses charges no tenant. Its
+//!    response charges `limits.refused` by address, which refuses nothing (`proxy::respond`).
 //!
 //! # Not here
 //!
@@ -96,9 +96,9 @@ pub async fn admit(
         (&arrival, address),
         (facts, &mut charges),
     );
-    let refused = resolved.await.err();
-    if refused.is_some() {
-        config.rules.charge_by_address(address, &mut charges);
+    // `proxy::respond` charges the refusal.
+    if let Err(refusal) = resolved.await {
+        return Admission::Refuse(refusal);
     }
     let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
     let decision = match checked.check(&mut charges, &mut facts.limits) {
@@ -109,9 +109,6 @@ pub async fn admit(
         decision => decision,
     };
     if let LimitDecision::Refused(refusal) = decision {
-        return Admission::Refuse(refusal);
-    }
-    if let Some(refusal) = refused {
         return Admission::Refuse(refusal);
     }
     let upstream = config.upstreams.get(route_match.route.upstream);
@@ -150,7 +147,7 @@ async fn authenticate_and_resolve(
 }
 
 /// Verifies the token of a request. An identity server is queried only for an address that has
-/// not used up its limit.
+/// not used up its limit of refusals.
 async fn authenticate(
     shared: &Shared,
     config: &ActiveConfig,
@@ -160,7 +157,7 @@ async fn authenticate(
     let (verifier, now) = (config.verifier.as_deref(), arrival.started_at);
     let may_query = || {
         let mut charges = Charges::default();
-        config.rules.charge_by_address(address, &mut charges);
+        config.rules.charge_refusal(address, &mut charges);
         !shared.limiter.is_used_up(&mut charges.checks, now.tick)
     };
     auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await

@@ -165,8 +165,18 @@ pub struct LimitCheck {
     pub lasting: Quota,
     /// Whether the limit refuses, or only reports what it would have refused.
     pub enforced: bool,
+    /// Whether the headers of responses may show the limit.
+    pub shown: bool,
     /// Whether the directory knows the key. The number of entries for unknown keys is bounded.
     pub known: bool,
+}
+
+impl LimitCheck {
+    /// A check of an enforced and shown limit, for a key that the directory does not know.
+    #[must_use]
+    pub fn new(key: Key, limit: LimitTag, quota: Quota) -> Self {
+        Self { key, limit, quota, lasting: quota, enforced: true, shown: true, known: false }
+    }
 }
 
 /// The result of one check.

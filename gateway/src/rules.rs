@@ -61,6 +61,8 @@ pub struct Rules {
     paths: Vec<Paths>,
     /// Limits by address, for requests that cannot be charged to a tenant.
     unknown_limits: Vec<Index>,
+    /// The limit by address that the gateway's own refusals charge.
+    refused: Option<Index>,
     seed: Seed,
 }
 
@@ -119,6 +121,8 @@ pub struct Limit {
     pub quota: Quota,
     /// Whether it refuses, or only observes.
     pub enforced: bool,
+    /// Whether the headers of responses may show it.
+    pub shown: bool,
 }
 
 /// A plan.
@@ -310,10 +314,17 @@ impl Rules {
     }
 
     /// Charges a request that has no tenant to its address.
-    pub fn charge_by_address(&self, address: IpAddr, charges: &mut Charges) {
+    fn charge_by_address(&self, address: IpAddr, charges: &mut Charges) {
         for index in &self.unknown_limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             self.charge_address(*index, limit, address, charges);
+        }
+    }
+
+    /// Charges a request that the gateway refuses, or answers itself, to its address.
+    pub fn charge_refusal(&self, address: IpAddr, charges: &mut Charges) {
+        if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
+            self.charge_address(index, limit, address, charges);
         }
     }
 
@@ -348,11 +359,9 @@ impl Charges {
 
 fn limit_check(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
     LimitCheck {
-        key: Key::new(subject.owner, limit.tag),
-        limit: limit.tag,
-        quota,
-        lasting: quota,
         enforced: limit.enforced,
+        shown: limit.shown,
         known: subject.tenant.is_some(),
+        ..LimitCheck::new(Key::new(subject.owner, limit.tag), limit.tag, quota)
     }
 }

@@ -28,6 +28,7 @@ use log::LevelFilter;
 use weir_common::config::document::Spanned;
 use weir_common::directory::Values;
 use weir_common::identifier::IdForm;
+use weir_common::limit::rolling;
 
 use crate::settings::cors::RawCors;
 use crate::settings::directory::DirectorySettings;
@@ -232,7 +233,22 @@ pub struct RawLimit {
     pub quota: crate::limit::Quota,
     /// Whether it refuses, or only reports what it would have refused.
     pub enforced: bool,
+    /// Whether the headers of responses may show it.
+    pub shown: bool,
 }
+
+impl RawLimit {
+    /// `[limits.refused]` where the file has none.
+    #[must_use]
+    pub fn refused() -> Self {
+        let window = Duration::from_secs(60);
+        let quota = crate::limit::Quota::Rolling(rolling::Quota { requests: 600, window });
+        Self { key: LimitKey::Address, quota, enforced: true, shown: true }
+    }
+}
+
+/// The name of the limit that the gateway's own refusals charge.
+pub const REFUSED: &str = "refused";
 
 /// `[plans.<name>]`
 #[derive(Clone, Debug)]

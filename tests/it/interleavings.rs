@@ -19,7 +19,7 @@ fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
     let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
     let limit = seed.limit(limit);
     let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
-    LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false }
+    LimitCheck::new(key, limit, quota)
 }
 
 /// 1 if `judge` admits, 0 otherwise, also if the counters have moved to another owner.

@@ -3,6 +3,7 @@
 mod directory;
 mod headers;
 mod keys;
+mod refusals;
 
 use std::thread;
 use std::time::Duration;

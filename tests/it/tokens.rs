@@ -77,7 +77,7 @@ fn without_a_valid_token_a_request_is_a_401_charged_to_its_address_alone() {
     let target = "/v1/workspaces/ws_acme/users";
     let bare = world.get(target).expect(401);
     assert_eq!(bare.field("www-authenticate"), Some("Bearer"));
-    assert_eq!(bare.allowance().resource, "address");
+    assert_eq!(bare.allowance().resource, "refused");
     for (token, words) in [
         (guarded.signer.token(&json!({ "exp": 1 })), "expired"),
         (guarded.signer.token(&json!({ "nbf": 9_999_999_999_u64 })), "not valid yet"),
@@ -101,7 +101,7 @@ fn without_a_valid_token_a_request_is_a_401_charged_to_its_address_alone() {
     world.control.assert_untouched();
     assert_eq!(guarded.used("workspace", "ws_acme"), 0);
     assert_eq!(guarded.used("organisation", "org_acme"), 0);
-    assert_eq!(guarded.used("address", "127.0.0.1"), 9);
+    assert_eq!(guarded.used("refused", "127.0.0.1"), 9);
     assert_eq!(outcomes(world, "missing"), 2.0);
     assert_eq!(outcomes(world, "expired"), 1.0);
     assert_eq!(outcomes(world, "signature"), 1.0);
@@ -209,7 +209,7 @@ fn a_token_reaches_its_own_workspace_and_is_charged_there() {
     assert_eq!(guarded.used("workspace", "ws_acme"), 1);
     assert_eq!(guarded.used("workspace", "ws_quiet"), 0);
     assert_eq!(guarded.used("organisation", "org_acme"), 1);
-    assert_eq!(guarded.used("address", "127.0.0.1"), 3);
+    assert_eq!(guarded.used("refused", "127.0.0.1"), 3);
     assert_eq!(outcomes(&guarded.world, "verified"), 1.0);
     assert_eq!(outcomes(&guarded.world, "cached"), 3.0);
     assert_eq!(guarded.world.gateway.metric("weir_gateway_jwks_keys"), 1.0);

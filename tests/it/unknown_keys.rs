@@ -22,7 +22,7 @@ fn check(seed: &Seed, name: u32, known: bool) -> LimitCheck {
     let quota = Quota::Rolling(rolling::Quota { requests: 60, window: Duration::from_secs(60) });
     let limit = seed.limit("workspace");
     let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
-    LimitCheck { key, limit, quota, lasting: quota, enforced: true, known }
+    LimitCheck { known, ..LimitCheck::new(key, limit, quota) }
 }
 
 #[test]

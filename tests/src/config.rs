@@ -76,6 +76,10 @@ const SECTIONS: &[(&str, &str)] = &[
         "[limits.address]",
         "key = \"address\"\nalgorithm = \"rolling_window\"\nrequests = 60\nwindow = \"1m\"",
     ),
+    (
+        "[limits.refused]",
+        "key = \"address\"\nalgorithm = \"rolling_window\"\nrequests = 600\nwindow = \"1m\"",
+    ),
     ("[plans.free]", ""),
     ("[plans.pro]", "per_instance_limits = true"),
     ("[plans.enterprise]", "per_instance_limits = true\nlimits.workspace = { requests = 600 }"),

@@ -150,12 +150,8 @@ impl World {
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
         let [workspace, wider] = self.workload.quotas();
         let check = |owner, limit, quota| LimitCheck {
-            key: Key::new(owner, limit),
-            limit,
-            quota,
-            lasting: quota,
-            enforced: true,
             known: true,
+            ..LimitCheck::new(Key::new(owner, limit), limit, quota)
         };
         let [first, second] = self.tags;
         [check(owner, first, workspace), check(organisation, second, wider)]
@@ -330,7 +326,7 @@ fn invented() -> World {
     for nth in 0..INVENTED {
         let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());
         let key = Key::new(owner, limit);
-        let check = LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false };
+        let check = LimitCheck::new(key, limit, quota);
         let _ = black_box(world.store.judge(&[check], Tick(1_000_000_000 + nth)));
     }
     world

@@ -5,6 +5,8 @@
 //! Not here: which limits apply to a request (`rules`), how they are checked (`limit`), which
 //! headers the client receives (`limit::report`).
 
+use std::net::IpAddr;
+
 use weir_common::limit::decision::Decision;
 use weir_common::time::Moment;
 
@@ -18,7 +20,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::Charges;
 
 /// What the limits decided.
-pub(super) enum LimitDecision {
+pub enum LimitDecision {
     /// All admit, and are charged.
     Admitted,
     /// One refuses, and none is charged.
@@ -27,14 +29,16 @@ pub(super) enum LimitDecision {
     Moved,
 }
 
-/// A request whose limits are checked.
-pub(super) struct CheckedRequest<'r> {
-    pub(super) shared: &'r Shared,
-    pub(super) config: &'r ActiveConfig,
+/// A request whose limits are checked, or a connection on which no request could be read.
+pub struct CheckedRequest<'r> {
+    /// The counters and metrics.
+    pub shared: &'r Shared,
+    /// The configuration of the request.
+    pub config: &'r ActiveConfig,
     /// When its head had been read.
-    pub(super) now: Moment,
+    pub now: Moment,
     /// Its number in this process.
-    pub(super) nth: u64,
+    pub nth: u64,
 }
 
 impl CheckedRequest<'_> {
@@ -61,6 +65,22 @@ impl CheckedRequest<'_> {
         }
     }
 
+    /// Charges a refusal to its address. The limit refuses nothing: a used-up one shows in the
+    /// headers alone, so that no client blocks its neighbours behind the same NAT.
+    pub async fn charge_refusal(&self, address: IpAddr, facts: &mut LimitFacts) {
+        let charges = || {
+            let mut charges = Charges::default();
+            self.config.rules.charge_refusal(address, &mut charges);
+            charges
+        };
+        if matches!(self.check(&mut charges(), facts), LimitDecision::Moved) {
+            let elsewhere = async { self.check_at_owner(&mut charges(), facts).await };
+            // Boxed, for it is rare; a limit that cannot be reached now is not shown.
+            drop(Box::pin(elsewhere).await);
+        }
+        facts.report.retry_after = None;
+    }
+
     /// Records what the limits decided, in the metrics and in the facts of the request.
     fn settle(
         &self,
@@ -69,6 +89,7 @@ impl CheckedRequest<'_> {
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         let (rules, top) = (&self.config.rules, &self.shared.top);
+        let settled = facts.outcomes.len();
         for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
             let meter = self.config.limits.get(charge.limit);
             let Some(limit) = rules.limits.get(charge.limit) else { continue };
@@ -93,7 +114,10 @@ impl CheckedRequest<'_> {
             });
         }
         let name_of = |limit: usize| rules.limits.get(limit).map(|limit| &limit.name);
-        facts.report = report::summary(checks, verdict, self.now);
+        let mut report = report::summary(checks, verdict, self.now);
+        if let Some(binding) = &mut report.binding {
+            binding.index += settled;
+        }
         if self.config.settings.headers.ratelimit {
             let pairs = checks.iter().zip(charges);
             let named: Vec<Named<'_>> = pairs
@@ -104,17 +128,16 @@ impl CheckedRequest<'_> {
                 .collect();
             facts.ietf = Some(report::ietf(&named, verdict, self.now));
         }
-        if verdict.is_admitted() {
-            return LimitDecision::Admitted;
-        }
-        match facts.report.clone() {
-            None => LimitDecision::Admitted,
-            Some(report) => {
-                let binding = charges.get(report.binding);
-                let resource = binding.and_then(|charge| name_of(charge.limit)).cloned();
-                let resource = resource.unwrap_or_default();
-                LimitDecision::Refused(Refusal::RateLimited { resource, report })
-            }
+        let retry_after = report.retry_after.unwrap_or(1);
+        let refusing = report.binding.as_ref().filter(|binding| binding.refuses);
+        let resource = refusing.and_then(|binding| {
+            let outcome = facts.outcomes.get(binding.index)?;
+            Some((name_of(outcome.limit)?.clone(), binding.limit))
+        });
+        facts.report = report;
+        match verdict.is_admitted() {
+            true => LimitDecision::Admitted,
+            false => LimitDecision::Refused(Refusal::RateLimited { resource, retry_after }),
         }
     }
 }

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use weir_common::limit::decision::Decision;
 
 use crate::limit::CHECKS_MAX;
-use crate::limit::report::RateLimitReport;
+use crate::limit::report::Report;
 use crate::request::route::Index;
 
 /// What is known of a request.
@@ -60,10 +60,10 @@ pub struct TenantLabels {
 /// What the limits of a request decided.
 #[derive(Default)]
 pub struct LimitFacts {
-    /// One for each limit, in the route's order.
-    pub outcomes: ArrayVec<LimitOutcome, CHECKS_MAX>,
+    /// One for each limit of the route, in its order; and one for that of refusals.
+    pub outcomes: ArrayVec<LimitOutcome, { CHECKS_MAX + 1 }>,
     /// The limit headers.
-    pub report: Option<RateLimitReport>,
+    pub report: Report,
     /// The values of `RateLimit-Policy` and `RateLimit`, if they are sent.
     pub ietf: Option<(String, String)>,
 }

@@ -51,7 +51,6 @@ impl Front {
         let http1 = Http1 {
             handler: self.requests.clone(),
             upload: upload.clone(),
-            refusals: shared.metrics.refusals.clone(),
             cutting: end.cutting,
             going: end.going,
         };

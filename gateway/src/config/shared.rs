@@ -20,7 +20,7 @@ use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
 use crate::request::body_budget::BodyBudget;
-use crate::response::refusal::RATE_LIMITED;
+use crate::response::refusal::{RATE_LIMITED, Refusal};
 use crate::rules::retention::Retention;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
@@ -40,7 +40,7 @@ pub struct Shared {
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Counts refusals by a limit: looked up once, for a flood gets no other.
-    pub rate_limited: IntCounter,
+    rate_limited: IntCounter,
     /// The access log, where `log.access` is on.
     pub access_log: Option<Arc<LineLog>>,
     /// The memory that buffered bodies share.
@@ -113,6 +113,14 @@ impl Shared {
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         (self.request_id_seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
+    }
+
+    /// Counts a refusal.
+    pub fn count_refusal(&self, refusal: &Refusal) {
+        match refusal {
+            Refusal::RateLimited { .. } => self.rate_limited.inc(),
+            other => self.metrics.refusals.with_label_values(&[other.reason()]).inc(),
+        }
     }
 
     /// Why this process is not ready: it does not accept, or an upstream has no address.

@@ -34,7 +34,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
-use prometheus::IntCounterVec;
 use tokio::sync::watch;
 
 use crate::edge::connection::Connection;
@@ -45,7 +44,7 @@ use crate::edge::http1::returned::{Returned, Slot, Then};
 use crate::edge::http1::session::Http1Session;
 use crate::edge::incoming::{Handler, Incoming};
 use crate::request::upload::Upload;
-use crate::response::refusal::Refusal;
+use crate::response::reply::Reply;
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +65,6 @@ pub struct Http1<H> {
     pub handler: Arc<H>,
     /// Defers a server's timeout while a body arrives.
     pub upload: Arc<Upload>,
-    /// Counts what is refused before there is a request.
-    pub refusals: IntCounterVec,
     /// When true, a connection without a request ends.
     pub cutting: watch::Receiver<bool>,
     /// When true, tunnels get a close frame.
@@ -89,7 +86,8 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
             Err(NoHead::Closed) => return,
             Err(NoHead::Idle) => return buffered.close().await,
             Err(NoHead::Refused(refusal)) => {
-                return refuse(buffered, &refusal, &http1.refusals).await;
+                let answer = http1.handler.refuse_unread(&client, &refusal).await;
+                return answer_and_close(buffered, answer).await;
             }
         };
         served = served.saturating_add(1);
@@ -121,14 +119,9 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
 }
 
 /// Answers what is no request, and closes the connection. The client may still be sending.
-async fn refuse(
-    mut buffered: Box<BufferedConnection>,
-    refusal: &Refusal,
-    refusals: &IntCounterVec,
-) {
-    refusals.with_label_values(&[refusal.reason()]).inc();
+async fn answer_and_close(mut buffered: Box<BufferedConnection>, answer: Reply) {
     let date = get_cached_date();
-    buffered.outgoing = refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true);
+    buffered.outgoing = answer.to_http1(date.to_str().unwrap_or_default(), false, true);
     buffered.connection.leaves_body();
     buffered.close().await;
 }

@@ -301,6 +301,7 @@ async fn accept(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use h2::client::{self, ResponseFuture, SendRequest};
@@ -312,6 +313,8 @@ mod tests {
 
     use super::*;
     use crate::edge::incoming::Handling;
+    use crate::response::refusal::Refusal;
+    use crate::response::reply::Reply;
 
     const BOUNDS: Http2Bounds = Http2Bounds {
         preface_timeout: Duration::from_secs(60),
@@ -335,6 +338,14 @@ mod tests {
     impl Handler for App {
         fn handle(&self, incoming: Incoming) -> Handling<'_> {
             Box::pin(self.answer(incoming))
+        }
+
+        fn refuse_unread<'h>(
+            &'h self,
+            _client: &Client,
+            refusal: &'h Refusal,
+        ) -> Pin<Box<dyn Future<Output = Reply> + Send + 'h>> {
+            Box::pin(async { refusal.reply() })
         }
     }
 

@@ -10,6 +10,8 @@ use pingora_core::protocols::http::ServerSession;
 use crate::edge::connection::Client;
 use crate::edge::exchange::Exchange;
 use crate::request::target::Malformed;
+use crate::response::refusal::Refusal;
+use crate::response::reply::Reply;
 
 /// A request whose head has been read.
 pub struct Incoming {
@@ -32,4 +34,11 @@ pub type Handling<'h> = Pin<Box<dyn Future<Output = ()> + Send + 'h>>;
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request.
     fn handle(&self, incoming: Incoming) -> Handling<'_>;
+
+    /// The answer to what is no request.
+    fn refuse_unread<'h>(
+        &'h self,
+        client: &Client,
+        refusal: &'h Refusal,
+    ) -> Pin<Box<dyn Future<Output = Reply> + Send + 'h>>;
 }

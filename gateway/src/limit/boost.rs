@@ -145,8 +145,7 @@ mod tests {
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
         let of =
             |requests| Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
-        let check =
-            LimitCheck { key, limit, quota: of(60), lasting: of(60), enforced: true, known: true };
+        let check = LimitCheck::new(key, limit, of(60));
         let boosts = Boosts::default();
         let quota_at = |now| {
             let mut checks = [check];

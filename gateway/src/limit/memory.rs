@@ -406,7 +406,7 @@ mod tests {
         let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
         let limit = seed.limit(limit);
         let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
-        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false }
+        LimitCheck::new(key, limit, quota)
     }
 
     fn admitted(store: &Store, checks: &[LimitCheck], times: usize) -> usize {

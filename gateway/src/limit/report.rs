@@ -27,35 +27,49 @@ pub struct Named<'l> {
     pub check: &'l LimitCheck,
 }
 
-/// The rate limit headers of a response.
+/// What a response tells about the limits of its request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The binding limit; none where no limit is shown.
+    pub binding: Option<BindingLimit>,
+    /// `Retry-After` of a refused request: seconds until every limit admits it.
+    pub retry_after: Option<u64>,
+}
+
+/// The limit in the headers of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RateLimitReport {
-    /// The index of the binding limit among the checks.
-    pub binding: usize,
+pub struct BindingLimit {
+    /// Its index among the checks.
+    pub index: usize,
+    /// Whether it refuses the request.
+    pub refuses: bool,
     /// `X-RateLimit-Limit`
     pub limit: u32,
     /// `X-RateLimit-Remaining`
     pub remaining: u32,
     /// `X-RateLimit-Reset`: Unix seconds.
     pub reset: u64,
-    /// `Retry-After` of a refused request: seconds until the binding limit admits it.
-    pub retry_after: Option<u64>,
 }
 
-/// Reports the binding limit of a verdict: the one that refuses for the longest time, or else the
-/// one with the least remaining. Limits that are only observed are left out; without an enforced
-/// one there is no report.
+/// Reports a verdict. The binding limit is the one that refuses for the longest time, or else the
+/// one with the least remaining. A limit that is only observed is left out; one that is not shown
+/// counts for `Retry-After` alone.
 #[must_use]
-pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
-    let shown =
+pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Report {
+    let enforced =
         checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (check, _))| check.enforced);
     let mut binding: Option<(usize, &Usage, Option<Duration>)> = None;
-    for (nth, (check, answer)) in shown {
+    let mut retry_after = None;
+    for (nth, (check, answer)) in enforced {
         let wait = match answer.decision {
             Decision::Admit => None,
             Decision::Refuse { retry_at } => Some(retry_at.since(now.tick)),
             Decision::TooLarge => Some(check.quota.window()),
         };
+        retry_after = retry_after.max(wait.map(seconds_up));
+        if !check.shown {
+            continue;
+        }
         let binds = binding.is_none_or(|(_, least, longest)| {
             (wait > longest) || (wait == longest && answer.usage.remaining < least.remaining)
         });
@@ -63,13 +77,14 @@ pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<
             binding = Some((nth, &answer.usage, wait));
         }
     }
-    binding.map(|(binding, usage, wait)| RateLimitReport {
-        binding,
+    let binding = binding.map(|(index, usage, wait)| BindingLimit {
+        index,
+        refuses: wait.is_some(),
         limit: usage.limit,
         remaining: if wait.is_some() { 0 } else { usage.remaining },
         reset: now.unix_of(usage.full_at).seconds_up(),
-        retry_after: wait.map(seconds_up),
-    })
+    });
+    Report { binding, retry_after }
 }
 
 /// Whole seconds, rounded up.
@@ -78,11 +93,12 @@ fn seconds_up(wait: Duration) -> u64 {
 }
 
 /// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), with every
-/// enforced limit of the request.
+/// limit of the request that is enforced and shown.
 #[must_use]
 pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, String) {
     let (mut policy, mut usage) = (String::new(), String::new());
-    for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(l, _)| l.check.enforced) {
+    let shown = |limit: &Named<'_>| limit.check.enforced && limit.check.shown;
+    for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(limit, _)| shown(limit)) {
         let comma = if policy.is_empty() { "" } else { ", " };
         let quota = limit.check.quota;
         let window = seconds_up(quota.window()).max(1);
@@ -143,7 +159,7 @@ mod tests {
         let seed = Seed::new([9; 16]);
         let limit = seed.limit(name);
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
-        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) }
     }
 
     fn minute(requests: u32) -> Quota {
@@ -154,10 +170,11 @@ mod tests {
     fn the_limit_with_the_least_left_is_shown() {
         let checks = [check("a", minute(10)), check("b", minute(3)), check("c", minute(3))];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        let report = summary(&checks, &verdict, NOW).unwrap();
-        assert_eq!((report.binding, report.limit, report.remaining), (1, 3, 2));
-        assert_eq!(report.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
-        assert_eq!(report.retry_after, None);
+        let Report { binding, retry_after } = summary(&checks, &verdict, NOW);
+        let binding = binding.unwrap();
+        assert_eq!((binding.index, binding.limit, binding.remaining), (1, 3, 2));
+        assert_eq!(binding.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
+        assert_eq!(retry_after, None);
     }
 
     #[test]
@@ -167,8 +184,10 @@ mod tests {
         let store = Store::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
-        let report = summary(&checks, &store.judge(&checks, later.tick).unwrap(), later).unwrap();
-        assert_eq!((report.binding, report.remaining, report.retry_after), (1, 0, Some(60)));
+        let report = summary(&checks, &store.judge(&checks, later.tick).unwrap(), later);
+        let binding = report.binding.unwrap();
+        assert_eq!((binding.index, binding.remaining, binding.refuses), (1, 0, true));
+        assert_eq!(report.retry_after, Some(60));
     }
 
     #[test]
@@ -177,15 +196,30 @@ mod tests {
         let store = Store::new(10);
         let checks = [check("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
-        let report = summary(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW).unwrap();
-        assert_eq!((report.limit, report.retry_after), (1, Some(1)));
+        let report = summary(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW);
+        assert_eq!((report.binding.unwrap().limit, report.retry_after), (1, Some(1)));
     }
 
     #[test]
     fn what_is_only_observed_is_not_shown() {
         let checks = [LimitCheck { enforced: false, ..check("a", minute(1)) }];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        assert_eq!(summary(&checks, &verdict, NOW), None);
+        assert_eq!(summary(&checks, &verdict, NOW), Report::default());
+    }
+
+    #[test]
+    fn a_hidden_limit_shows_in_the_wait_alone() {
+        let hidden = LimitCheck { shown: false, ..check("hidden", minute(1)) };
+        let checks = [hidden, check("shown", minute(5))];
+        let store = Store::new(10);
+        assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
+        let verdict = store.judge(&checks, NOW.tick).unwrap();
+        let Report { binding, retry_after } = summary(&checks, &verdict, NOW);
+        let binding = binding.unwrap();
+        assert_eq!((binding.index, binding.refuses, binding.remaining), (1, false, 4));
+        assert_eq!(retry_after, Some(60));
+        let named = checks.each_ref().map(|check| Named { name: "any", check });
+        assert_eq!(ietf(&named, &verdict, NOW).0, "\"any\";q=5;w=60");
     }
 
     #[test]

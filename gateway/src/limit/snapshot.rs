@@ -221,14 +221,7 @@ mod tests {
     fn check(name: &str, quota: Quota) -> LimitCheck {
         let limit = SEED.limit("limit");
         let key = Key::new(SEED.owner(Scope::Workspace, name.as_bytes()), limit);
-        LimitCheck {
-            key,
-            limit,
-            quota,
-            lasting: quota,
-            enforced: true,
-            known: name.starts_with("known"),
-        }
+        LimitCheck { known: name.starts_with("known"), ..LimitCheck::new(key, limit, quota) }
     }
 
     fn window(requests: u32, seconds: u64) -> Quota {

@@ -116,7 +116,7 @@ mod tests {
         let (_, limit) = active.rules.limit(limit).unwrap();
         let key = Key::new(shared.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
         let quota = limit.quota;
-        LimitCheck { key, limit: limit.tag, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { known: true, ..LimitCheck::new(key, limit.tag, quota) }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Not here: the decision (`admission`), the phases of a forwarded request (`proxy`).
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +18,7 @@ use pingora_proxy::HttpProxy;
 
 use crate::admission::{Admission, Arrival, admit};
 use crate::config::shared::Shared;
+use crate::edge::connection::Client;
 use crate::edge::incoming::{Handler, Handling, Incoming};
 use crate::proxy::Proxy;
 use crate::proxy::body::Unread;
@@ -25,6 +27,8 @@ use crate::proxy::context::{InFlight, RequestContext};
 use crate::proxy::respond;
 use crate::request::target::Malformed;
 use crate::request::upload;
+use crate::response::refusal::Refusal;
+use crate::response::reply::Reply;
 
 tokio::task_local! {
     /// The context of the request that this task passes to Pingora.
@@ -54,6 +58,15 @@ impl Handler for Requests {
         let place = Box::new_uninit();
         let handling = Box::write(place, self.process(incoming));
         Box::into_pin(handling)
+    }
+
+    fn refuse_unread<'h>(
+        &'h self,
+        client: &Client,
+        refusal: &'h Refusal,
+    ) -> Pin<Box<dyn Future<Output = Reply> + Send + 'h>> {
+        let peer = client.peer;
+        Box::pin(async move { respond::refusal_of_unread(&self.shared, peer, refusal).await })
     }
 }
 
@@ -116,6 +129,7 @@ impl Requests {
             }
             Admission::Preflight(reply) => {
                 context.response.status = Some(reply.status);
+                respond::charge_answer(shared, context).await;
                 respond::send(reply, session, context).await?;
                 return Ok(false);
             }

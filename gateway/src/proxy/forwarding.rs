@@ -266,8 +266,7 @@ pub fn to_client(
     context: &RequestContext,
 ) -> Result<()> {
     remove_limits_of(head);
-    let refused =
-        context.facts.limits.report.as_ref().is_some_and(|report| report.retry_after.is_some());
+    let refused = context.facts.limits.report.retry_after.is_some();
     if head.headers.contains_key(&REQUEST_ID) {
         head.remove_header(&REQUEST_ID);
     }

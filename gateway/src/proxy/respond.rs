@@ -1,9 +1,13 @@
 //! Ends requests: with a response of the gateway's own, and with a line in the access log.
 //!
-//! Invariant: where the next request on a connection starts is known: an unread body closes the
-//! connection.
+//! # Invariants
+//!
+//! 1. Where the next request on a connection starts is known: an unread body closes the connection.
+//! 2. Every response of the gateway's own shows a limit, unless its route is exempt.
 //!
 //! Not here: the response itself (`response`), and the fields of every response (`forwarding`).
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::{Method, StatusCode, Version, header};
 use pingora_core::protocols::http::date::get_cached_date;
@@ -11,7 +15,10 @@ use pingora_core::protocols::http::{HttpTask, ServerSession};
 use pingora_core::{Error, Result};
 use pingora_http::ResponseHeader;
 
+use crate::admission::admit::CheckedRequest;
+use crate::admission::facts::LimitFacts;
 use crate::config::shared::Shared;
+use crate::limit::report::Report;
 use crate::proxy::access_line::{self, LineFacts};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields;
@@ -27,9 +34,10 @@ pub async fn refuse(
     context: &mut RequestContext,
     refusal: Refusal,
 ) -> Result<()> {
-    match &refusal {
-        Refusal::RateLimited { .. } => shared.rate_limited.inc(),
-        other => shared.metrics.refusals.with_label_values(&[other.reason()]).inc(),
+    shared.count_refusal(&refusal);
+    // Where the counters cannot be reached, this one cannot be either.
+    if refusal != Refusal::LimitsUnavailable {
+        charge_answer(shared, context).await;
     }
     context.response.status = Some(refusal.status());
     let head = session.req_header();
@@ -43,6 +51,35 @@ pub async fn refuse(
     send(reply, session, context).await?;
     context.response.refusal = Some(refusal);
     Ok(())
+}
+
+/// Charges `limits.refused` for a response of the gateway's own, which then shows it: where the
+/// request has met no other limit, and its route is not exempt.
+pub async fn charge_answer(shared: &Shared, context: &mut RequestContext) {
+    let rules = &context.config.rules;
+    let route = context.facts.tenant.route.and_then(|index| rules.routes.get(index));
+    let is_exempt = route.is_some_and(|route| route.exempt);
+    if is_exempt || context.facts.limits.report != Report::default() {
+        return;
+    }
+    let (now, nth) = (context.started_at, context.nth);
+    let request = CheckedRequest { shared, config: &context.config, now, nth };
+    let address = context.facts.client.address.or(context.facts.client.peer);
+    let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    request.charge_refusal(address, &mut context.facts.limits).await;
+}
+
+/// The answer to what `peer` has sent and is no request.
+pub async fn refusal_of_unread(shared: &Shared, peer: IpAddr, refusal: &Refusal) -> Reply {
+    shared.count_refusal(refusal);
+    let (config, now) = (shared.active.load_full(), shared.clock.now());
+    let (_, nth) = shared.next_request();
+    let mut facts = LimitFacts::default();
+    let checked = CheckedRequest { shared, config: &config, now, nth };
+    checked.charge_refusal(peer, &mut facts).await;
+    let mut reply = refusal.reply();
+    response_fields::push_limit_lines(&mut reply.lines, &facts, &config.rules);
+    reply
 }
 
 /// Answers a request that failed with `error`, unless its response has begun. Returns the status

@@ -99,7 +99,6 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::report::RateLimitReport;
 
     fn dialect(method: &str, media_type: &str) -> Option<Dialect> {
         let mut headers = HeaderMap::new();
@@ -129,9 +128,8 @@ mod tests {
 
     #[test]
     fn a_used_up_allowance_is_resource_exhausted_with_a_retry_delay() {
-        let report =
-            RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".into(), report };
+        let resource = Some(("workspace".into(), 60));
+        let refusal = Refusal::RateLimited { resource, retry_after: 7 };
         let reply = reply(Dialect::Grpc, &refusal);
         assert_eq!((reply.status, reply.body.as_slice()), (200, &b""[..]));
         for line in [

@@ -11,7 +11,6 @@ use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::token::Flaw;
 
-use crate::limit::report::RateLimitReport;
 use crate::request::batch::Miscount;
 use crate::request::target::Malformed;
 use crate::response::reply::Reply;
@@ -55,10 +54,10 @@ pub enum Refusal {
     LimitsUnavailable,
     /// A limit whose quota is used up.
     RateLimited {
-        /// Which limit.
-        resource: Arc<str>,
-        /// The values of the limit headers.
-        report: RateLimitReport,
+        /// Which limit, and its allowance; none where it is not shown.
+        resource: Option<(Arc<str>, u32)>,
+        /// Seconds until the request would be admitted.
+        retry_after: u64,
     },
     /// A batch body that is not an array, or has too many items.
     Batch {
@@ -202,16 +201,17 @@ impl Refusal {
             }
             Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
             // Joined, not formatted: this is the refusal that a flood gets.
-            Self::RateLimited { resource, report } => [
-                "The allowance `",
-                resource,
-                "` of ",
-                itoa::Buffer::new().format(report.limit),
-                " is used up. Try again in ",
-                itoa::Buffer::new().format(report.retry_after.unwrap_or(1)),
-                " s.",
-            ]
-            .concat(),
+            Self::RateLimited { resource, retry_after } => {
+                let seconds = itoa::Buffer::new().format(*retry_after).to_owned();
+                match resource {
+                    Some((name, limit)) => {
+                        let limit = itoa::Buffer::new().format(*limit).to_owned();
+                        let parts = ["The allowance `", name, "` of ", &limit];
+                        [&parts.concat(), " is used up. Try again in ", &seconds, " s."].concat()
+                    }
+                    None => ["Try again in ", &seconds, " s."].concat(),
+                }
+            }
             Self::Batch { miscount: Miscount::TooMany, items_max } => {
                 format!("A batch has at most {items_max} items. Send the rest in another.")
             }
@@ -246,11 +246,14 @@ impl Refusal {
     pub fn problem(&self) -> Problem {
         let (status, kind, title) = self.words();
         let members = match self {
-            Self::RateLimited { resource, report } => vec![
-                ("resource", Value::from(&**resource)),
-                ("limit", Value::from(report.limit)),
-                ("retry_after", Value::from(report.retry_after.unwrap_or(1))),
+            Self::RateLimited { resource: Some((name, limit)), retry_after } => vec![
+                ("resource", Value::from(&**name)),
+                ("limit", Value::from(*limit)),
+                ("retry_after", Value::from(*retry_after)),
             ],
+            Self::RateLimited { resource: None, retry_after } => {
+                vec![("retry_after", Value::from(*retry_after))]
+            }
             Self::Batch { items_max, .. } => vec![("items_max", Value::from(*items_max))],
             Self::BodyTooLarge { bytes_max } => vec![("bytes_max", Value::from(*bytes_max))],
             _ => Vec::new(),
@@ -275,8 +278,9 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::RateLimited { report, .. } => report.retry_after,
-            Self::NoServer { retry_after } => Some(*retry_after),
+            Self::RateLimited { retry_after, .. } | Self::NoServer { retry_after } => {
+                Some(*retry_after)
+            }
             Self::Busy
             | Self::LimitsUnavailable
             | Self::IdentityUnavailable
@@ -350,9 +354,8 @@ mod tests {
 
     #[test]
     fn a_rate_limited_problem_has_the_limit_its_value_and_the_wait() {
-        let report =
-            RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 0, retry_after: Some(7) };
-        let refusal = Refusal::RateLimited { resource: "workspace".into(), report };
+        let resource = Some(("workspace".into(), 60));
+        let refusal = Refusal::RateLimited { resource, retry_after: 7 };
         let problem: Value = serde_json::from_slice(&refusal.problem().body()).unwrap();
         assert_eq!(problem["status"], 429);
         assert_eq!(problem["resource"], "workspace");

@@ -20,7 +20,7 @@ use crate::limit::{CHECKS_MAX, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Batch, Limit, Plan, Route, Rules};
 use crate::settings::directory::{DirectorySource, Unknown};
-use crate::settings::{LimitKey, RawLimit, RawPlan, RawRoute, RawSettings};
+use crate::settings::{LimitKey, REFUSED, RawLimit, RawPlan, RawRoute, RawSettings};
 
 /// Compiles rules from settings and directory, and reports problems to their documents.
 #[must_use]
@@ -42,7 +42,6 @@ pub fn check(
     checker.token_planes();
     Rules {
         routes,
-        limits,
         plans,
         planes,
         tenants,
@@ -51,6 +50,8 @@ pub fn check(
         by_address: checker.by_address(),
         hosts,
         paths,
+        refused: limits.iter().position(|limit| &*limit.name == REFUSED),
+        limits,
         unknown_limits,
         seed,
     }
@@ -79,8 +80,14 @@ impl Checker<'_> {
             key: limit.key,
             quota: limit.quota,
             enforced: limit.enforced,
+            shown: limit.shown,
         };
-        for (name, _) in &self.raw.limits {
+        for (name, limit) in &self.raw.limits {
+            if name.value == REFUSED && limit.key != LimitKey::Address {
+                let text =
+                    "`refused` limits the gateway's own refusals: it needs key = \"address\"";
+                self.document.fault(name.at, text);
+            }
             if !weir_common::identifier::is_identifier(&name.value) {
                 const NAME: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
                 self.document
@@ -214,10 +221,7 @@ impl Checker<'_> {
             };
             keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
         };
-        // A request without a valid token is charged to its address, and so is one whose tenant a
-        // remote directory cannot look up.
-        let may_be_by_address = |route: &Route| route.needs_token || may_lack_tenant(route);
-        if self.is_file() && !routes.iter().any(may_be_by_address) {
+        if !routes.iter().any(may_lack_tenant) {
             return Vec::new();
         }
         let mut found = Vec::new();

@@ -97,7 +97,7 @@ mod tests {
     fn check(name: u8, quota: Quota) -> LimitCheck {
         let limit = SEED.limit(if matches!(quota, Quota::Bucket(_)) { "bucket" } else { "window" });
         let key = Key::new(SEED.owner(Scope::Workspace, &[name]), limit);
-        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) }
     }
 
     fn window(seconds: u64) -> Quota {

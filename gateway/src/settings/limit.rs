@@ -56,7 +56,9 @@ pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
             burst: burst.map_or(1, |burst| small(burst.value)),
         })
     };
-    RawLimit { key, quota, enforced }
+    let doc = "Whether the headers of responses may show it.";
+    let shown = table.flag("headers", true, doc);
+    RawLimit { key, quota, enforced, shown }
 }
 
 /// Reports values that belong to the other algorithm.

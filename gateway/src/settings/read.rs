@@ -2,7 +2,7 @@
 
 use log::LevelFilter;
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Document, Parsed, suggestion};
+use weir_common::config::document::{Document, Parsed, Spanned, suggestion};
 use weir_common::directory::values_by_limit;
 use weir_common::identifier::IdForm;
 
@@ -15,7 +15,8 @@ use crate::settings::spellings::Spellings;
 use crate::settings::upstream::upstream;
 use crate::settings::values::plain;
 use crate::settings::{
-    Headers, Log, RawPlan, RawPlane, RawRoute, RawSettings, Settings, StoreSettings,
+    Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, Settings,
+    StoreSettings,
 };
 
 /// Reads `gateway.toml`; reports problems to `document`.
@@ -50,7 +51,10 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
     });
     let upstreams = root.tables("upstreams", "Upstreams, each a set of servers.", upstream);
     let doc = "Quotas, and what each is kept for.";
-    let limits = root.tables("limits", doc, |_, table| limit(table));
+    let mut limits = root.tables("limits", doc, |_, table| limit(table));
+    if !limits.iter().any(|(name, _)| name.value == REFUSED) {
+        limits.push((Spanned { value: REFUSED.to_owned(), at: 0 }, RawLimit::refused()));
+    }
     let doc = "Plans of workspaces and organisations.";
     let plans = root.tables("plans", doc, |_, table| RawPlan {
         per_instance_limits: table.flag(

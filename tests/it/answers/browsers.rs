@@ -130,11 +130,11 @@ fn preflight(origin: &str, method: &str, target: &str) -> Request {
 }
 
 #[test]
-fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
+fn a_preflight_is_answered_by_the_gateway_and_charges_no_tenant() {
     for protocol in PROTOCOLS {
         let house =
             House::with(|config| readable(config).with("[limits.workspace]", "requests = 1"));
-        for _ in 0..3 {
+        for left in [599, 598, 597] {
             let origin = format!("Origin: {APP}");
             let preflight =
                 ["-X", "OPTIONS", "-H", &origin, "-H", "Access-Control-Request-Method: PUT"];
@@ -152,7 +152,8 @@ fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
             assert_eq!(field("vary"), vary);
             assert_eq!(answer.field("content-length"), None, "204 has no length");
             assert_eq!(answer.field("access-control-allow-private-network"), None);
-            answer.assert_no_allowance();
+            let allowance = answer.allowance();
+            assert_eq!((allowance.resource.as_str(), allowance.remaining), ("refused", left));
         }
         house.world.control.assert_untouched();
         assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 0);

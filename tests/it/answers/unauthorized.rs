@@ -69,5 +69,5 @@ fn a_missing_or_foreign_token_gets_a_401_or_403_that_every_client_can_read() {
     assert_eq!(house.world.control.requests().len(), PROTOCOLS.len());
     assert_eq!(house.world.gateway.used("workspace", "ws_acme"), PROTOCOLS.len() as u64);
     assert_eq!(house.world.gateway.used("workspace", "ws_quiet"), 0);
-    assert_eq!(house.world.gateway.used("address", "127.0.0.1"), 2 * 4 * PROTOCOLS.len() as u64);
+    assert_eq!(house.world.gateway.used("refused", "127.0.0.1"), 2 * 4 * PROTOCOLS.len() as u64);
 }

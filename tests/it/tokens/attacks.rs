@@ -44,14 +44,16 @@ fn check(made: &str) {
 }
 
 #[test]
-fn a_flood_of_bad_tokens_ends_in_429_and_valid_tokens_pass() {
-    let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 5"));
+fn a_flood_of_bad_tokens_keeps_its_status_and_valid_tokens_pass() {
+    let guarded = Guarded::with(|config| config.with("[limits.refused]", "requests = 5"));
     let forged = Signer::new("first").token(&json!({ "workspace_id": "ws_acme" }));
-    for _ in 0..5 {
-        guarded.world.call(&bearing(TARGET, &forged)).expect(401);
+    for sent in 1..=8 {
+        let refused = guarded.world.call(&bearing(TARGET, &forged)).expect(401);
+        let allowance = refused.allowance();
+        assert_eq!((allowance.resource.as_str(), allowance.limit), ("refused", 5));
+        assert_eq!(allowance.remaining, 5_u64.saturating_sub(sent));
+        assert_eq!(refused.field("retry-after"), None);
     }
-    let refused = guarded.world.call(&bearing(TARGET, &forged)).expect(429);
-    assert_eq!(refused.allowance().resource, "address");
     guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
 }
 
@@ -81,14 +83,15 @@ fn unknown_key_ids_cause_at_most_one_jwks_fetch_a_second() {
 
 #[test]
 fn an_address_beyond_its_limit_causes_no_jwks_fetch() {
-    let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 1"));
+    let guarded = Guarded::with(|config| config.with("[limits.refused]", "requests = 1"));
     guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
     guarded.world.get(TARGET).expect(401);
     let before = guarded.server.requests().len();
     let other = Signer::new("x");
     for number in 0..10 {
         let token = other.token_named(&format!("invented-{number}"), &json!({}));
-        guarded.world.call(&bearing(TARGET, &token)).expect(429);
+        let refused = guarded.world.call(&bearing(TARGET, &token)).expect(503);
+        assert_eq!(refused.json()["type"], "urn:weir:problem:identity-unavailable");
     }
     assert_eq!(guarded.server.requests().len(), before);
 }

@@ -34,7 +34,7 @@ fn a_token_of_an_organisation_fetches_the_workspaces_entry() {
     assert_eq!(guarded.used("workspace", "ws_acme"), 2);
     assert_eq!(guarded.used("organisation", "org_acme"), 2);
     assert_eq!(guarded.used("organisation", "org_globex"), 0);
-    assert_eq!(guarded.used("address", "127.0.0.1"), 4);
+    assert_eq!(guarded.used("refused", "127.0.0.1"), 4);
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn a_failing_directory_is_a_503_charged_to_the_address_alone() {
     for claims in [json!({ "organisation_id": "org_acme" }), json!({ "workspace_id": "ws_acme" })] {
         let answer = guarded.get("/v1/workspaces/ws_acme/users", claims).expect(503);
         assert_eq!(answer.json()["type"], "urn:weir:problem:directory-unavailable");
-        assert_eq!(answer.allowance().resource, "address");
+        assert_eq!(answer.allowance().resource, "refused");
     }
     guarded.world.control.assert_untouched();
-    assert_eq!(guarded.used("address", "127.0.0.1"), 2);
+    assert_eq!(guarded.used("refused", "127.0.0.1"), 2);
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Setup {
                 .with("[identity]", "verify = \"introspection\"\nplanes = [\"control\"]")
                 .with("[identity.introspection]", &url)
                 .with("[limits.workspace]", "requests = 4000")
-                .with("[limits.address]", &format!("requests = {failures}"))
+                .with("[limits.refused]", &format!("requests = {failures}"))
         });
         Self { world, server }
     }
@@ -218,7 +218,7 @@ fn a_flood_of_unknown_tokens_introspects_no_more_than_its_addresss_limit() {
     setup.server.always(inactive());
     let statuses: Vec<u16> = (0..60).map(|n| setup.get(&format!("invented-{n}")).status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);
-    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 40);
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 40);
     assert_eq!(setup.requests(), 20);
 }
 

@@ -50,7 +50,7 @@ fn without_keys_no_token_is_accepted() {
     let answer = world.call(&request).expect(503);
     assert_eq!(answer.json()["type"], "urn:weir:problem:identity-unavailable");
     assert_eq!(answer.retry_after(), 1);
-    assert_eq!(answer.allowance().resource, "address");
+    assert_eq!(answer.allowance().resource, "refused");
     world.control.assert_untouched();
     assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
     server.start_again();

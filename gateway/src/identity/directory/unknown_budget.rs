@@ -40,14 +40,8 @@ impl<'s> UnknownBudget<'s> {
     #[must_use]
     pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Limiter, now: Tick) -> Self {
         let tag = seed.limit(UNKNOWN_LIMIT);
-        let check = LimitCheck {
-            key: Key::new(Subject::address(seed, address).owner, tag),
-            limit: tag,
-            quota: UNKNOWN_QUOTA,
-            lasting: UNKNOWN_QUOTA,
-            enforced: true,
-            known: false,
-        };
+        let key = Key::new(Subject::address(seed, address).owner, tag);
+        let check = LimitCheck::new(key, tag, UNKNOWN_QUOTA);
         Self { limit: Some((limiter, check)), now }
     }
 

@@ -219,8 +219,7 @@ mod tests {
         };
         let adapted = |name: &str, quota| {
             let (key, limit) = (Key::from_bits(1), seed.limit(name));
-            let mut check =
-                LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true };
+            let mut check = LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) };
             adapt(&mut check, &rules);
             assert_eq!(check.quota, check.lasting);
             check.quota

@@ -227,7 +227,7 @@ pub fn read_checks(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>>
         let [marks] = reader.next_array()?;
         let quota = reader.quota()?;
         let (enforced, known) = (marks & 1 != 0, marks & 2 != 0);
-        checks.push(LimitCheck { key, limit, quota, lasting: quota, enforced, known });
+        checks.push(LimitCheck { enforced, known, ..LimitCheck::new(key, limit, quota) });
     }
     reader.end(checks)
 }
@@ -318,12 +318,9 @@ mod tests {
         let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
         let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 5, burst: 7 });
         let check = |bits, quota| LimitCheck {
-            key: Key::from_bits(bits),
-            limit: LimitTag::from_bits(bits + 1),
-            quota,
-            lasting: quota,
             enforced: bits > 1,
             known: bits == 1,
+            ..LimitCheck::new(Key::from_bits(bits), LimitTag::from_bits(bits + 1), quota)
         };
         [check(1, rolling), check(u128::MAX - 1, bucket)]
     }

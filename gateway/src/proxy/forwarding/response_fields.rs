@@ -14,12 +14,24 @@ use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 
+use crate::admission::facts::LimitFacts;
 use crate::proxy::context::{RequestContext, hex};
 use crate::proxy::forwarding::{ADDED, value};
+use crate::rules::Rules;
 
 /// Adds the gateway's fields of every response, as header lines with their line ends.
 pub fn push_lines(to: &mut String, context: &RequestContext) {
     each_field(context, |field, value| {
+        for part in [field.line, value, "\r\n"] {
+            to.push_str(part);
+        }
+    });
+}
+
+/// Adds the fields about limits alone, as header lines with their line ends: for a response to what
+/// is no request.
+pub fn push_limit_lines(to: &mut String, facts: &LimitFacts, rules: &Rules) {
+    each_limit_field(facts, rules, |field, value| {
         for part in [field.line, value, "\r\n"] {
             to.push_str(part);
         }
@@ -97,25 +109,26 @@ fn each_field(context: &RequestContext, mut add: impl FnMut(&'static Field, &str
         Some(given) => add(&ID, given),
         None => add(&ID, &hex(context.id, 32)),
     }
-    let Some(report) = &context.facts.limits.report else { return };
+    each_limit_field(&context.facts.limits, &context.config.rules, add);
+}
+
+/// Calls `add` with each field about the limits of a request and its value.
+fn each_limit_field(facts: &LimitFacts, rules: &Rules, mut add: impl FnMut(&'static Field, &str)) {
     let mut number = |field, number: u64| add(field, itoa::Buffer::new().format(number));
-    number(&LIMIT, report.limit.into());
-    number(&REMAINING, report.remaining.into());
-    number(&RESET, report.reset);
-    if let Some(seconds) = report.retry_after {
+    if let Some(binding) = &facts.report.binding {
+        number(&LIMIT, binding.limit.into());
+        number(&REMAINING, binding.remaining.into());
+        number(&RESET, binding.reset);
+    }
+    if let Some(seconds) = facts.report.retry_after {
         number(&RETRY_AFTER, seconds);
     }
-    let limits = &context.config.rules.limits;
-    let binding = context
-        .facts
-        .limits
-        .outcomes
-        .get(report.binding)
-        .and_then(|outcome| limits.get(outcome.limit));
-    if let Some(limit) = binding {
+    let binding = facts.report.binding.as_ref();
+    let outcome = binding.and_then(|binding| facts.outcomes.get(binding.index));
+    if let Some(limit) = outcome.and_then(|outcome| rules.limits.get(outcome.limit)) {
         add(&RESOURCE, &limit.name);
     }
-    if let Some((policy, usage)) = &context.facts.limits.ietf {
+    if let Some((policy, usage)) = &facts.ietf {
         add(&POLICY, policy);
         add(&STANDING, usage);
     }
