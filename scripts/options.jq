@@ -1,6 +1,7 @@
 # The options of a settings file, from its JSON Schema, as rows of a Markdown table.
 def values:
-    if has("enum") then .enum | map("`\(.)`") | join(", ")
+    if has("anyOf") then [.anyOf[] | values] | join(", or ")
+    elif has("enum") then .enum | map("`\(.)`") | join(", ")
     elif .type == "integer" then
         if .maximum > 1e12 then "from \(.minimum)" else "\(.minimum) to \(.maximum)" end
     elif .type == "boolean" then "`true`, `false`"

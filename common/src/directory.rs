@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::config::document::table::Table;
 use crate::config::document::{Document, Spanned, suggestion};
 use crate::identifier::IdForm;
+use crate::limit::values::Values;
 
 /// The most errors with a suggestion: each compares a name with every known one.
 const SUGGESTIONS_MAX: usize = 100;
@@ -54,17 +55,6 @@ pub struct Instance {
     pub domains: Vec<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
     pub limits: Vec<(Spanned<String>, Values)>,
-}
-
-/// The values that a plan or a tenant sets for a limit. The limit's algorithm decides which apply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Values {
-    /// Requests per window, of a rolling window.
-    pub requests: Option<u32>,
-    /// Tokens per second, of a token bucket.
-    pub rate: Option<u32>,
-    /// Tokens of a full bucket.
-    pub burst: Option<u32>,
 }
 
 impl Directory {
@@ -204,25 +194,8 @@ pub fn is_host(text: &str) -> bool {
 
 /// The values that a plan or a tenant sets for limits: `limits.workspace = { requests = 600 }`.
 pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(Spanned<String>, Values)> {
-    table.tables("limits", "Own values of limits, by the limit's name.", |_, values| {
-        let mut number = |key, most: u32, doc| {
-            let number = values.number(key, 1..=u64::from(most), doc);
-            number.and_then(|number| u32::try_from(number.value).ok())
-        };
-        Values {
-            requests: number(
-                "requests",
-                crate::limit::rolling::REQUESTS_MAX,
-                "Requests per window.",
-            ),
-            rate: number("rate", crate::limit::token_bucket::TOKENS_MAX, "Tokens per second."),
-            burst: number(
-                "burst",
-                crate::limit::token_bucket::TOKENS_MAX,
-                "Tokens of a full bucket.",
-            ),
-        }
-    })
+    let doc = "Own values of limits, by the limit's name.";
+    table.tables("limits", doc, |_, values| Values::read(values))
 }
 
 #[cfg(test)]

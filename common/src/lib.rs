@@ -8,7 +8,7 @@ pub mod allocator;
 // The one place that reads a clock.
 pub mod time;
 
-// Rate limits: rolling windows, token buckets.
+// Limits: rolling windows, token buckets, calendar periods, requests in flight.
 pub mod limit;
 
 // Values with a fixed shape.

@@ -24,7 +24,7 @@ use log::Level;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use weir_common::limit::rolling::Quota;
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
@@ -125,7 +125,7 @@ pub enum Drained {
 fn policies(settings: &Settings) -> Policies {
     let egress = &settings.egress;
     let limits = Limits {
-        quota: Quota { requests: egress.requests, window: egress.window },
+        quota: RollingQuota { requests: egress.requests, window: egress.window },
         per_endpoint: egress.in_flight_per_endpoint(),
         total: egress.in_flight_max,
     };

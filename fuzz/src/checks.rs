@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::Method;
+use http::{HeaderMap, Method};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use weir_common::config::document::{Diagnostic, Document, Spanned};
 use weir_common::directory::Directory;
 use weir_common::identifier::{IdForm, is_identifier};
-use weir_common::time::UnixTime;
+use weir_common::limit::token_bucket::Rate;
+use weir_common::limit::values::Values;
+use weir_common::time::{Moment, UnixTime};
 use weir_common::token::claims::{Claims, NAMES_MAX};
 use weir_common::token::keys::{KEYS_MAX, KeySet};
 use weir_common::token::{Algorithm, Flaw, Terms, verify};
@@ -26,6 +28,7 @@ use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
 use weir_gateway::rules::Charges;
+use weir_gateway::rules::subject::KeySources;
 
 // The fuzz targets and the end-to-end tests include this file at different places.
 #[path = "http1.rs"]
@@ -143,7 +146,15 @@ pub fn settings(data: &[u8]) {
         && let Ok(route_match) = rules.match_route(&target, &Method::GET)
     {
         let identity = rules.identify(&route_match.names, None);
-        rules.charge(route_match.route, &identity, [127, 0, 0, 1].into(), &mut Charges::default());
+        let sources = KeySources {
+            identity: &identity,
+            address: [127, 0, 0, 1].into(),
+            now: Moment::default(),
+            claims: &[],
+            headers: &HeaderMap::new(),
+            dropped: None,
+        };
+        rules.charge(route_match.route, &sources, &mut Charges::default());
     }
 }
 
@@ -172,7 +183,8 @@ pub fn answer(data: &[u8]) {
         };
         let named = |Spanned { value, .. }: Spanned<String>| is_identifier(&value);
         assert!(parent.is_none_or(named), "it would be asked about in a URL");
-        let numbers = limits.iter().flat_map(|(_, v)| [v.requests, v.rate, v.burst]);
+        let rate = |values: &Values| values.rate.map(Rate::tokens);
+        let numbers = limits.iter().flat_map(|(_, v)| [v.requests, rate(v), v.burst]);
         assert!(numbers.flatten().all(|number| number >= 1), "an allowance of nothing");
         assert!(serde_json::from_slice::<Value>(data).is_ok_and(|value| value.is_object()));
     }

@@ -39,6 +39,7 @@ use crate::identity::auth::authorization::Claims;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
+use crate::rules::subject::KeySources;
 use crate::rules::tenant::Identity;
 use crate::rules::{Batch, Charges, RouteMatch};
 use crate::upstream::Upstream;
@@ -140,7 +141,16 @@ async fn authenticate_and_resolve(
             .await?;
     let identity = rules.identify(&names, known.as_ref());
     if !route_match.route.exempt {
-        rules.charge(route_match.route, &identity, address, charges);
+        let untrusted = !facts.client.is_trusted_proxy;
+        let sources = KeySources {
+            identity: &identity,
+            address,
+            now: arrival.started_at,
+            claims: claims.map_or(&[], |claims| &claims.keys),
+            headers: &arrival.head.headers,
+            dropped: untrusted.then_some(&config.settings.server.trusted_headers),
+        };
+        rules.charge(route_match.route, &sources, charges);
     }
     label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
     Ok(())
@@ -157,7 +167,7 @@ async fn authenticate(
     let (verifier, now) = (config.verifier.as_deref(), arrival.started_at);
     let may_query = || {
         let mut charges = Charges::default();
-        config.rules.charge_refusal(address, &mut charges);
+        config.rules.charge_refusal(address, now, &mut charges);
         !shared.limiter.is_used_up(&mut charges.checks, now.tick)
     };
     auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await

@@ -121,7 +121,7 @@ enum Limits {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// A workspace, organisation, instance or address
+    /// A key as logs show it: a workspace, organisation, instance or address, ws_acme/user_7
     key: String,
     /// Only this limit; without it, every limit the key has used
     #[arg(long)]
@@ -153,7 +153,7 @@ impl Command {
                     let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
                     let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
                     let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
-                    match explain(&active, &options, token, known) {
+                    match explain(&active, (&options, clock.now()), token, known) {
                         Ok(explained) if options.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
@@ -270,7 +270,10 @@ impl Which {
         if found.iter().all(|(_, state)| state["known"] == false && is_idle(state)) {
             let of = found.first().filter(|_| self.limit.is_some());
             let kind = of.and_then(|(_, state)| state["kind"].as_str()).unwrap_or("key");
-            let what = format!("it is no {kind} of the directory, and has used nothing");
+            let what = match kind.contains([':', '/']) {
+                true => "it has used nothing".to_owned(),
+                false => format!("it is no {kind} of the directory, and has used nothing"),
+            };
             let why = format!("unknown key `{}`: {what}", self.key);
             // A tenant may be boosted before its first request.
             if method != "POST" {

@@ -29,130 +29,18 @@ pub mod report;
 #[path = "limit/snapshot.rs"]
 pub mod snapshot;
 
-use std::time::Duration;
-
 use arrayvec::ArrayVec;
-use weir_common::directory::Values;
 use weir_common::limit::decision::{Decision, Usage};
-use weir_common::limit::rolling::{self, Log};
-use weir_common::limit::token_bucket::{self, Bucket};
-use weir_common::time::Tick;
+pub use weir_common::limit::quota::{Horizon, Quota};
+pub use weir_common::limit::state::State;
 
 use self::key::{Key, LimitTag};
+use self::limiter::Held;
 
 /// The most limits of one request: the lock of each is held while the others are checked.
 pub const CHECKS_MAX: usize = 8;
 
-/// How much a limit allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quota {
-    /// At most this many requests in any interval as long as the window.
-    Rolling(rolling::Quota),
-    /// A token bucket, refilled at a rate.
-    Bucket(token_bucket::BucketQuota),
-}
-
-impl Quota {
-    /// The allowance in the client's headers: requests per window, or the burst of a bucket.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        match self {
-            Self::Rolling(quota) => quota.requests,
-            Self::Bucket(quota) => quota.burst,
-        }
-    }
-
-    /// Its numbers, in the form in which a plan or a tenant overrides them.
-    #[must_use]
-    pub fn values(&self) -> Values {
-        match self {
-            Self::Rolling(own) => Values { requests: Some(own.requests), ..Values::default() },
-            Self::Bucket(own) => {
-                Values { rate: Some(own.rate), burst: Some(own.burst), ..Values::default() }
-            }
-        }
-    }
-
-    /// How long an exhausted allowance takes to be available in full again.
-    #[must_use]
-    pub fn window(&self) -> Duration {
-        match self {
-            Self::Rolling(quota) => quota.window,
-            Self::Bucket(quota) => Duration::from_micros(
-                (u64::from(quota.burst) * 1_000_000).div_ceil(quota.rate.into()),
-            ),
-        }
-    }
-}
-
-/// What one key has used of one limit.
-#[derive(Clone, Debug)]
-pub enum State {
-    /// Of a rolling window.
-    Log(Log),
-    /// Of a token bucket.
-    Bucket(Bucket),
-}
-
-impl State {
-    /// The state of a key that has used nothing.
-    #[must_use]
-    pub fn fresh(quota: Quota) -> Self {
-        match quota {
-            Quota::Rolling(_) => Self::Log(Log::default()),
-            Quota::Bucket(_) => Self::Bucket(Bucket::default()),
-        }
-    }
-
-    /// Makes the state one of `quota`'s algorithm. A limit whose algorithm has changed starts with
-    /// a fresh state: the state of one algorithm cannot be converted to the other's.
-    pub(crate) fn fit(&mut self, quota: Quota, now: Tick) {
-        match (self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.fit(quota, now),
-            (Self::Bucket(_), Quota::Bucket(_)) => {}
-            (state, _) => *state = Self::fresh(quota),
-        }
-    }
-
-    pub(crate) fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
-        match (self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.decide(quota, cost, now),
-            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.decide(quota, cost, now),
-            _ => Self::fresh(quota).decide(quota, cost, now),
-        }
-    }
-
-    pub(crate) fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Usage {
-        match (&mut *self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.charge(quota, cost, now),
-            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.charge(quota, cost, now),
-            _ => {
-                *self = Self::fresh(quota);
-                self.charge(quota, cost, now)
-            }
-        }
-    }
-
-    pub(crate) fn usage(&self, quota: Quota, now: Tick) -> Usage {
-        match (self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.usage(quota, now),
-            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.usage(quota, now),
-            _ => Self::fresh(quota).usage(quota, now),
-        }
-    }
-
-    /// When the state becomes equal to a fresh one: for a log by the limit's window, for a bucket
-    /// at any rate, because the next request of the key may have another rate.
-    pub(crate) fn forgotten_at(&self, quota: Quota) -> Tick {
-        match (self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.full_at(quota),
-            (Self::Bucket(bucket), Quota::Bucket(_)) => bucket.forgotten_at(),
-            _ => Tick(0),
-        }
-    }
-}
-
-/// Checks whether one more request of a key fits one limit.
+/// Checks whether a request of a key fits one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitCheck {
     /// The key of the state.
@@ -163,6 +51,10 @@ pub struct LimitCheck {
     pub quota: Quota,
     /// How much the key may use without a boost.
     pub lasting: Quota,
+    /// How long a charge can matter under every quota that the limit may have.
+    pub horizon: Horizon,
+    /// What the request costs.
+    pub cost: u32,
     /// Whether the limit refuses, or only reports what it would have refused.
     pub enforced: bool,
     /// Whether the headers of responses may show the limit.
@@ -172,10 +64,21 @@ pub struct LimitCheck {
 }
 
 impl LimitCheck {
-    /// A check of an enforced and shown limit, for a key that the directory does not know.
+    /// A check of an enforced and shown limit that has only this quota, for a request that costs 1,
+    /// of a key that the directory does not know.
     #[must_use]
     pub fn new(key: Key, limit: LimitTag, quota: Quota) -> Self {
-        Self { key, limit, quota, lasting: quota, enforced: true, shown: true, known: false }
+        Self {
+            key,
+            limit,
+            quota,
+            lasting: quota,
+            horizon: Horizon::of([quota]),
+            cost: 1,
+            enforced: true,
+            shown: true,
+            known: false,
+        }
     }
 }
 
@@ -189,15 +92,29 @@ pub struct CheckResult {
 }
 
 /// The results of all checks of a request, in their order.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Verdict {
     answers: ArrayVec<CheckResult, CHECKS_MAX>,
     admitted: bool,
+    /// Counts the request as in flight until dropped, where a limit counts that.
+    pub held: Option<Box<Held>>,
 }
 
 impl Verdict {
     pub(crate) fn new(answers: ArrayVec<CheckResult, CHECKS_MAX>, admitted: bool) -> Self {
-        Self { answers, admitted }
+        Self { answers, admitted, held: None }
+    }
+
+    /// The keys among `checks` that count the request as in flight.
+    pub(crate) fn keys_in_flight<'v>(
+        &'v self,
+        checks: &'v [LimitCheck],
+    ) -> impl Iterator<Item = Key> + 'v {
+        let charged = checks.iter().zip(&self.answers).filter(|(check, answer)| {
+            let counts = matches!(check.quota, Quota::Concurrency(_));
+            counts && self.admitted && answer.decision == Decision::Admit
+        });
+        charged.map(|(check, _)| check.key)
     }
 
     /// Whether every enforced limit admitted the request, and all were charged.

@@ -11,8 +11,8 @@
 //!
 //! # Not here
 //!
-//! Errors in the settings (`rules::compile`), look-ups of a limit by name (`rules::by_name`), what
-//! has been used (`limit`).
+//! Errors in the settings (`rules::compile`), the key that a limit charges (`rules::subject`),
+//! look-ups of a limit by name (`rules::by_name`), what has been used (`limit`).
 
 pub mod retention;
 pub mod tenant;
@@ -20,21 +20,25 @@ pub mod tenant;
 pub mod by_name;
 pub mod compile;
 pub mod quota;
+pub mod subject;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use http::Method;
 use weir_common::identifier::{IdForm, is_identifier};
+use weir_common::time::Moment;
 
 use crate::limit::key::{Key, LimitTag, Seed};
-use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
+use crate::limit::{CHECKS_MAX, Horizon, LimitCheck, Quota};
 use crate::request::cors::Cors;
 use crate::request::route::{Hosts, Index, PathMatch, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
+use crate::rules::subject::KeySources;
 use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants};
-use crate::settings::LimitKey;
+use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
 
 /// The rules of one configuration.
@@ -90,6 +94,8 @@ pub struct Route {
     pub limits: Vec<Index>,
     /// Its upstream.
     pub upstream: Index,
+    /// What a request costs in each of its limits.
+    pub cost: u32,
     /// The bounds of the body, where this is a batch route.
     pub batch: Option<Batch>,
     /// Whether a token is required.
@@ -115,10 +121,14 @@ pub struct Limit {
     /// Its part of the keys of its states: from its name alone, so that states outlive a change of
     /// values.
     pub tag: LimitTag,
+    /// The same of its states that count requests in flight.
+    pub in_flight: LimitTag,
     /// What it counts by.
     pub key: LimitKey,
     /// Its own values.
     pub quota: Quota,
+    /// How long a charge can matter, under its own values and all others that the files have.
+    pub horizon: Horizon,
     /// Whether it refuses, or only observes.
     pub enforced: bool,
     /// Whether the headers of responses may show it.
@@ -273,95 +283,134 @@ impl Rules {
     pub fn rekey(&mut self, seed: Seed) {
         self.seed = seed;
         for limit in &mut self.limits {
-            limit.tag = seed.limit(&limit.name);
+            [limit.tag, limit.in_flight] = Limit::tags(&seed, &limit.name);
         }
         self.tenants.rekey(&seed);
     }
 
-    /// Whether one of a route's limits counts by this kind of key.
+    /// Whether one of a route's limits counts by this part.
     #[must_use]
-    pub fn is_limited_by(&self, route: &Route, key: LimitKey) -> bool {
+    pub fn is_limited_by(&self, route: &Route, part: &KeyPart) -> bool {
         let mut limits = route.limits.iter().filter_map(|index| self.limits.get(*index));
-        limits.any(|limit| limit.key == key)
+        limits.any(|limit| limit.key.parts().contains(part))
+    }
+
+    /// The claims that limits count by, in order, each once.
+    #[must_use]
+    pub fn key_claims(&self) -> Vec<Arc<str>> {
+        let all = self.limits.iter().flat_map(|limit| limit.key.claims()).cloned();
+        all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Adds the checks of a request on this route.
-    pub fn charge(
-        &self,
-        route: &Route,
-        identity: &Identity<'_>,
-        address: IpAddr,
-        charges: &mut Charges,
-    ) {
+    pub fn charge(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {
         let mut by_address = false;
         for index in &route.limits {
             let Some(limit) = self.limits.get(*index) else { continue };
-            if limit.key == LimitKey::Address {
-                self.charge_address(*index, limit, address, charges);
-                continue;
-            }
-            match self.subject(limit.key, identity) {
-                Some(subject) => {
-                    let quota = self.quota(*index, limit, identity);
-                    charges.push(*index, limit, subject, quota);
+            match limit.key.parts() {
+                [KeyPart::Address] => {
+                    self.charge_address(*index, limit, (sources.address, sources.now), charges);
                 }
-                None => by_address = true,
+                // One tenant is the frequent key: it is charged without an allocation.
+                [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
+                    let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
+                    let check = self.check(limit, subject, quota, sources.now);
+                    charges.push(*index, check, subject);
+                }
+                _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
             }
         }
         if by_address {
-            self.charge_by_address(address, charges);
+            self.charge_by_address(sources.address, sources.now, charges);
+        }
+        for check in &mut charges.checks {
+            check.cost = route.cost;
         }
     }
 
+    /// Charges a key of claims, headers or several parts, or one that the request lacks. False
+    /// where it is charged to its address.
+    #[inline(never)]
+    fn charge_combined(
+        &self,
+        (index, limit): (Index, &Limit),
+        sources: &KeySources<'_>,
+        charges: &mut Charges,
+    ) -> bool {
+        let Some(subject) = self.combined(&limit.key, sources) else { return false };
+        let quota = self.quota(index, limit, sources.identity);
+        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject);
+        true
+    }
+
     /// Charges a request that has no tenant to its address.
-    fn charge_by_address(&self, address: IpAddr, charges: &mut Charges) {
+    fn charge_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
         for index in &self.unknown_limits {
             let Some(limit) = self.limits.get(*index) else { continue };
-            self.charge_address(*index, limit, address, charges);
+            self.charge_address(*index, limit, (address, now), charges);
         }
     }
 
     /// Charges a request that the gateway refuses, or answers itself, to its address.
-    pub fn charge_refusal(&self, address: IpAddr, charges: &mut Charges) {
+    pub fn charge_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
         if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
-            self.charge_address(index, limit, address, charges);
+            self.charge_address(index, limit, (address, now), charges);
         }
     }
 
-    fn charge_address(&self, index: Index, limit: &Limit, address: IpAddr, to: &mut Charges) {
+    fn charge_address(
+        &self,
+        index: Index,
+        limit: &Limit,
+        (address, now): (IpAddr, Moment),
+        to: &mut Charges,
+    ) {
         if !to.charges.iter().any(|charge| charge.limit == index) {
-            to.push(index, limit, &Subject::address(&self.seed, address), limit.quota);
+            let subject = Subject::address(&self.seed, address);
+            to.push(index, self.check(limit, &subject, limit.quota, now), &subject);
         }
     }
 
-    /// The tenant that a limit charges. None where the request names no tenant, or where the
-    /// directory does not know it and unknown tenants are charged to the address.
-    fn subject<'i>(&self, key: LimitKey, identity: &'i Identity<'i>) -> Option<&'i Subject<'i>> {
-        let subject = match key {
-            LimitKey::Workspace => identity.workspace.as_ref(),
-            LimitKey::Organisation => identity.organisation.as_ref(),
-            LimitKey::Instance => identity.instance.as_ref(),
-            LimitKey::Address => None,
-        };
-        subject.filter(|subject| subject.tenant.is_some() || !self.by_address)
+    /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
+    fn check(&self, limit: &Limit, subject: &Subject<'_>, quota: Quota, now: Moment) -> LimitCheck {
+        let quota = quota.at(now);
+        LimitCheck {
+            key: Key::new(subject.owner, limit.tag_of(quota)),
+            limit: limit.tag,
+            quota,
+            lasting: quota,
+            // A remote directory may have values that the settings do not know.
+            horizon: match self.is_file {
+                true => limit.horizon,
+                false => limit.horizon.with(quota),
+            },
+            cost: 1,
+            enforced: limit.enforced,
+            shown: limit.shown,
+            known: subject.tenant.is_some(),
+        }
+    }
+}
+
+impl Limit {
+    /// The tag of its states of a quota. Requests in flight have keys of their own: a limit that
+    /// changes between them and another algorithm forgets and confuses nothing.
+    fn tag_of(&self, quota: Quota) -> LimitTag {
+        if matches!(quota, Quota::Concurrency(_)) { self.in_flight } else { self.tag }
+    }
+
+    /// Derives its tags from `seed`.
+    fn tags(seed: &Seed, name: &str) -> [LimitTag; 2] {
+        [seed.limit(name), seed.limit(&[name, " in flight"].concat())]
     }
 }
 
 impl Charges {
-    fn push(&mut self, index: Index, limit: &Limit, subject: &Subject<'_>, quota: Quota) {
+    fn push(&mut self, index: Index, check: LimitCheck, subject: &Subject<'_>) {
         // `rules::compile` allows at most `CHECKS_MAX` limits per request.
         if !self.checks.is_full() {
-            self.checks.push(limit_check(limit, subject, quota));
+            self.checks.push(check);
             self.charges.push(Charge { limit: index, name: subject.name.clone() });
         }
-    }
-}
-
-fn limit_check(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
-    LimitCheck {
-        enforced: limit.enforced,
-        shown: limit.shown,
-        known: subject.tenant.is_some(),
-        ..LimitCheck::new(Key::new(subject.owner, limit.tag), limit.tag, quota)
     }
 }

@@ -12,6 +12,7 @@ pub mod directory;
 pub mod edge;
 pub mod identity;
 mod limit;
+pub mod limit_key;
 pub mod read;
 mod server;
 pub mod spellings;
@@ -26,14 +27,15 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
-use weir_common::directory::Values;
 use weir_common::identifier::IdForm;
 use weir_common::limit::rolling;
+use weir_common::limit::values::Values;
 
 use crate::settings::cors::RawCors;
 use crate::settings::directory::DirectorySettings;
 use crate::settings::edge::Https;
 use crate::settings::identity::IdentitySettings;
+use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
 use crate::settings::trusted::TrustedHeaders;
 use crate::settings::upstream::UpstreamSettings;
@@ -198,34 +200,8 @@ pub struct RawPlane {
     pub cors: Option<RawCors>,
 }
 
-/// What a limit counts by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitKey {
-    /// A workspace.
-    Workspace,
-    /// An organisation.
-    Organisation,
-    /// An instance.
-    Instance,
-    /// A client's address.
-    Address,
-}
-
-impl LimitKey {
-    /// Its word in settings.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Workspace => "workspace",
-            Self::Organisation => "organisation",
-            Self::Instance => "instance",
-            Self::Address => "address",
-        }
-    }
-}
-
 /// `[limits.<name>]`
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RawLimit {
     /// What it counts by.
     pub key: LimitKey,
@@ -242,8 +218,9 @@ impl RawLimit {
     #[must_use]
     pub fn refused() -> Self {
         let window = Duration::from_secs(60);
-        let quota = crate::limit::Quota::Rolling(rolling::Quota { requests: 600, window });
-        Self { key: LimitKey::Address, quota, enforced: true, shown: true }
+        let quota = crate::limit::Quota::Rolling(rolling::RollingQuota { requests: 600, window });
+        let key = LimitKey::of(KeyPart::Address);
+        Self { key, quota, enforced: true, shown: true }
     }
 }
 

@@ -16,7 +16,7 @@ use weir_tests::modelled::limit::{LimitCheck, Quota};
 /// A check of `name` under the limit `limit`, which allows `requests` a minute.
 fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
     let seed = Seed::new([3; 16]);
-    let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
+    let quota = Quota::Rolling(rolling::RollingQuota { requests, window: Duration::from_secs(60) });
     let limit = seed.limit(limit);
     let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
     LimitCheck::new(key, limit, quota)

@@ -1,5 +1,6 @@
 //! A limit admits exactly its allowance, however many requests arrive at once.
 
+mod combined;
 mod directory;
 mod headers;
 mod keys;

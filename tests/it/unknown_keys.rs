@@ -19,7 +19,8 @@ fn resident() -> usize {
 }
 
 fn check(seed: &Seed, name: u32, known: bool) -> LimitCheck {
-    let quota = Quota::Rolling(rolling::Quota { requests: 60, window: Duration::from_secs(60) });
+    let quota =
+        Quota::Rolling(rolling::RollingQuota { requests: 60, window: Duration::from_secs(60) });
     let limit = seed.limit("workspace");
     let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
     LimitCheck { known, ..LimitCheck::new(key, limit, quota) }

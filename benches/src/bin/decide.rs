@@ -82,9 +82,14 @@ impl Workload {
     }
 
     fn quotas(self) -> [Quota; 2] {
-        let window = |requests| Quota::Rolling(rolling::Quota { requests, window: MINUTE });
+        let window = |requests| Quota::Rolling(rolling::RollingQuota { requests, window: MINUTE });
         match self {
-            Self::Bucket => [Quota::Bucket(token_bucket::BucketQuota { rate: 50, burst: 200 }); 2],
+            Self::Bucket => {
+                [Quota::Bucket(token_bucket::BucketQuota {
+                    rate: token_bucket::Rate::per_second(50),
+                    burst: 200,
+                }); 2]
+            }
             Self::Window | Self::Both => [window(60), window(60 * 10)],
             Self::Refused => [window(1), window(60 * 10)],
         }

@@ -440,6 +440,27 @@ mod tests {
     }
 
     #[test]
+    fn a_text_or_a_list_of_texts_is_read_with_the_place_of_each() {
+        let read = |text: &str| {
+            let document = Document::new("f", text);
+            let read = |table: &mut Table<'_>| table.text_or_texts("key", "^[a-z]+$", "Whose.");
+            let texts = document.read(read).made;
+            let texts = texts.into_iter().map(|text| format!("{} {}", text.at, text.value));
+            let faults = document.diagnostics().into_iter().map(|fault| fault.to_string());
+            (texts.collect::<Vec<_>>(), faults.collect::<Vec<_>>())
+        };
+        let good = |texts: &[&str]| (texts.iter().map(|text| (*text).to_owned()).collect(), vec![]);
+        assert_eq!(read(""), good(&[]));
+        assert_eq!(read("key = \"a\""), good(&["6 a"]));
+        assert_eq!(read("key = [\"a\", \"b\"]"), good(&["7 a", "12 b"]));
+        for (wrong, at) in [("key = []", 7), ("key = 7", 7), ("key = [\"a\", 7]", 13)] {
+            let (_, faults) = read(wrong);
+            let start = format!("f:1:{at}: key must be text in quotes, or a list of one text");
+            assert!(faults.len() == 1 && faults[0].starts_with(&start), "{wrong}: {faults:?}");
+        }
+    }
+
+    #[test]
     fn each_item_that_is_wrong_is_reported_at_its_place() {
         let text = "ports = [0, 1, \"a\"]\ndelays = [\"1s\", \"2h\"]\nshare = 1.5";
         let document = Document::new("f.toml", text);

@@ -1,8 +1,9 @@
 //! Decides whether a request fits "N per window", over every interval of that length. (core)
 //!
 //! The state is a log of the admissions of the last window, oldest first, in a ring of 4-byte
-//! timestamps (8-byte for long windows). The log does not depend on N: lowering a quota and raising
-//! it again loses no admission.
+//! timestamps: 4 bytes per request for a window of up to 30 minutes, 8 bytes for a longer one. The
+//! ring grows by half at a time, and shrinks when less than a quarter of it is in use. The log does
+//! not depend on N: lowering a quota and raising it again loses no admission.
 //!
 //! # Invariants
 //!
@@ -10,11 +11,12 @@
 //!    keeps within N is never refused.
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
-//! 4. A decision takes constant time, a charge amortised constant time.
-//! 5. A log has at most the newest [`REQUESTS_MAX`] admissions: no quota looks further back.
+//! 4. A decision takes constant time, a charge amortised constant time for each request.
+//! 5. A log has at most the newest [`EXACT_MAX`] admissions: a larger quota needs `slots`.
 //!
 //! # Not here
 //!
+//! Quotas of more than [`EXACT_MAX`] requests (`slots`), and which of both applies (`state`).
 //! Storage and locks of states (the gateway's `limit::memory`), the headers of a response.
 
 use std::time::Duration;
@@ -22,8 +24,12 @@ use std::time::Duration;
 use crate::limit::decision::{Decision, Usage};
 use crate::time::{Tick, micros};
 
-/// The most requests per window: a longer log would cost too much; use a token bucket.
-pub const REQUESTS_MAX: u32 = 4_096;
+/// The most requests per window of any quota.
+pub const REQUESTS_MAX: u32 = 10_000_000;
+
+/// The most requests per window that are counted one by one. A full log of as many has 256 KiB of
+/// timestamps, or 512 KiB for a window above 30 minutes.
+pub const EXACT_MAX: u32 = 65_536;
 
 /// A month: few processes run for longer than that.
 pub const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
@@ -35,9 +41,16 @@ const NARROW_WINDOW_MAX: Duration = Duration::from_secs(30 * 60);
 /// Capacity of a key's first ring. A busy gateway sees most keys only a few times.
 const RING_MIN: usize = 4;
 
+/// A ring up to this capacity, 1 KiB or 2 KiB, never shrinks: a key that pauses and returns soon
+/// would grow it anew each time.
+const RING_KEPT: usize = 256;
+
+/// Up to so many expired admissions are dropped one by one: a charge rarely finds more than one.
+const DROPPED_ONE_BY_ONE: usize = 8;
+
 /// At most `requests` in any stretch of `window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct RollingQuota {
     /// From 1 to [`REQUESTS_MAX`].
     pub requests: u32,
     /// Up to [`WINDOW_MAX`].
@@ -51,9 +64,11 @@ pub struct Log {
     newest: Tick,
     /// The low 32 bits of each admission's tick, followed by the high 32 bits if `wide`.
     ring: Box<[u32]>,
-    /// The slot of the oldest timestamp; the others follow it, wrapping at the end.
+    /// How many admissions there are.
+    len: u32,
+    /// The place of the oldest timestamp, below [`EXACT_MAX`]; the others follow it, wrapping at
+    /// the end.
     oldest: u16,
-    len: u16,
     /// Whether a timestamp takes two entries, because the window is too long for 32 bits.
     wide: bool,
 }
@@ -61,13 +76,14 @@ pub struct Log {
 impl Log {
     /// Decides whether `cost` more fit at `now`. Changes nothing.
     ///
-    /// A `now` before the newest admission counts as that admission's time.
-    pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
+    /// A `now` before the newest admission counts as that admission's time. A quota above
+    /// [`EXACT_MAX`] is decided as if the log had every admission, which it may not.
+    pub fn decide(&self, quota: RollingQuota, cost: u32, now: Tick) -> Decision {
         if cost > quota.requests {
             return Decision::TooLarge;
         }
         let now = now.max(self.newest);
-        let surplus = (u32::from(self.len) + cost).saturating_sub(quota.requests);
+        let surplus = self.len.saturating_add(cost).saturating_sub(quota.requests);
         let window = micros(quota.window);
         if surplus == 0 || self.lapsed(window, now) {
             return Decision::Admit;
@@ -80,28 +96,25 @@ impl Log {
     }
 
     /// Records an admission of `cost` that [`Log::decide`] allowed at the same `now`.
-    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Usage {
+    pub fn charge(&mut self, quota: RollingQuota, cost: u32, now: Tick) -> Usage {
         let now = now.max(self.newest);
         let window = micros(quota.window);
         self.fit(quota, now);
         self.forget(window, now);
         self.newest = now;
-        for _ in 0..cost {
-            self.push(now);
-        }
-        let used = u32::from(self.len);
+        self.push(now, cost);
         Usage {
             limit: quota.requests,
-            remaining: quota.requests.saturating_sub(used),
+            remaining: quota.requests.saturating_sub(self.len),
             full_at: Tick(now.0.saturating_add(window)),
         }
     }
 
     /// The key's usage at `now`.
     #[must_use]
-    pub fn usage(&self, quota: Quota, now: Tick) -> Usage {
+    pub fn usage(&self, quota: RollingQuota, now: Tick) -> Usage {
         let now = now.max(self.newest);
-        let used = u32::from(self.len) - self.expired(micros(quota.window), now);
+        let used = self.len - self.expired(micros(quota.window), now);
         Usage {
             limit: quota.requests,
             remaining: quota.requests.saturating_sub(used),
@@ -115,41 +128,73 @@ impl Log {
         self.wide
     }
 
-    /// A log of these admissions, oldest first.
+    /// Whether a log for `window` has 64-bit timestamps.
+    #[must_use]
+    pub fn needs_wide(window: Duration) -> bool {
+        window > NARROW_WINDOW_MAX
+    }
+
+    /// A log of these admissions, oldest first: the newest [`EXACT_MAX`] of them.
     #[must_use]
     pub fn of(wide: bool, times: impl IntoIterator<Item = Tick>) -> Self {
+        Self::of_counts(wide, times.into_iter().map(|time| (time, 1)))
+    }
+
+    /// A log of so many admissions at each of these ticks, oldest first: the newest [`EXACT_MAX`]
+    /// of them.
+    #[must_use]
+    pub fn of_counts(wide: bool, counts: impl IntoIterator<Item = (Tick, u32)>) -> Self {
         let mut log = Self { wide, ..Self::default() };
-        for time in times {
+        for (time, count) in counts {
             log.newest = log.newest.max(time);
-            log.push(log.newest);
+            log.push(log.newest, count);
         }
         log
+    }
+
+    /// How many admissions the log has, those included that have left the window since the last
+    /// charge.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.len
+    }
+
+    /// The newest admission; tick 0 if there is none.
+    #[must_use]
+    pub fn newest(&self) -> Tick {
+        if self.len == 0 { Tick(0) } else { self.newest }
     }
 
     /// The ticks of the admissions in the log, oldest first.
     pub fn times(&self) -> impl Iterator<Item = Tick> {
         let time = |nth| Tick(self.newest.0.saturating_sub(self.age(nth, self.newest)));
-        (0..u32::from(self.len)).map(time)
+        (0..self.len).map(time)
     }
 
     /// When every admission has left the window: the state then equals a fresh one.
     #[must_use]
-    pub fn full_at(&self, quota: Quota) -> Tick {
+    pub fn full_at(&self, quota: RollingQuota) -> Tick {
         if self.len == 0 { Tick(0) } else { self.newest.plus(quota.window) }
+    }
+
+    /// Whether [`Log::fit`] has nothing to do, and the log counts every request of the quota.
+    #[must_use]
+    pub fn suits(&self, quota: RollingQuota) -> bool {
+        quota.requests <= EXACT_MAX && self.wide == Self::needs_wide(quota.window)
     }
 
     /// Makes the timestamps as wide as the window needs. Must precede a decision under a quota
     /// whose window has changed; does not change the usage.
-    pub fn fit(&mut self, quota: Quota, now: Tick) {
-        let wide = quota.window > NARROW_WINDOW_MAX;
+    pub fn fit(&mut self, quota: RollingQuota, now: Tick) {
+        let wide = Self::needs_wide(quota.window);
         if wide == self.wide {
             return;
         }
         let now = now.max(self.newest);
-        let ages: Vec<u64> = (0..u32::from(self.len)).map(|nth| self.age(nth, now)).collect();
+        let ages: Vec<u64> = (0..self.len).map(|nth| self.age(nth, now)).collect();
         *self = Self { newest: self.newest, wide, ..Self::default() };
         for age in ages.into_iter().filter(|age| *age < micros(quota.window)) {
-            self.push(Tick(now.0 - age));
+            self.push(Tick(now.0 - age), 1);
         }
     }
 
@@ -164,9 +209,9 @@ impl Log {
     /// How many of the oldest admissions have left the window.
     fn expired(&self, window: u64, now: Tick) -> u32 {
         if self.lapsed(window, now) {
-            return u32::from(self.len);
+            return self.len;
         }
-        let (mut low, mut high) = (0, u32::from(self.len));
+        let (mut low, mut high) = (0, self.len);
         while low < high {
             let middle = low.midpoint(high);
             if self.age(middle, now) >= window { low = middle + 1 } else { high = middle }
@@ -178,17 +223,22 @@ impl Log {
     fn forget(&mut self, window: u64, now: Tick) {
         if self.lapsed(window, now) {
             (self.oldest, self.len) = (0, 0);
-            return;
         }
-        while self.len > 0 && self.age(0, now) >= window {
-            self.drop_oldest();
+        for _ in 0..DROPPED_ONE_BY_ONE {
+            if self.len == 0 || self.age(0, now) < window {
+                return self.shrink();
+            }
+            self.drop_oldest(1);
         }
+        self.drop_oldest(self.expired(window, now));
+        self.shrink();
     }
 
-    fn drop_oldest(&mut self) {
-        let next = usize::from(self.oldest) + 1;
-        self.oldest = if next == self.capacity() { 0 } else { self.oldest + 1 };
-        self.len -= 1;
+    fn drop_oldest(&mut self, count: u32) {
+        let next = usize::from(self.oldest) + count as usize;
+        let next = if next >= self.capacity() { next - self.capacity() } else { next };
+        self.oldest = u16::try_from(next).expect("a place is below EXACT_MAX");
+        self.len -= count;
     }
 
     /// How long before `now` the nth oldest was admitted.
@@ -215,32 +265,43 @@ impl Log {
         wrapped << u32::from(self.wide)
     }
 
-    fn push(&mut self, at: Tick) {
-        if usize::from(self.len) == self.capacity() {
-            match self.capacity() < REQUESTS_MAX as usize {
-                true => self.grow(),
-                false => self.drop_oldest(),
+    /// Adds `count` admissions at `at`; beyond [`EXACT_MAX`] the oldest are dropped.
+    fn push(&mut self, at: Tick, count: u32) {
+        let count = count.min(EXACT_MAX);
+        self.drop_oldest((self.len + count).saturating_sub(EXACT_MAX));
+        let needed = (self.len + count) as usize;
+        if needed > self.capacity() {
+            let grown = self.capacity() + self.capacity() / 2;
+            self.resize(grown.max(needed).clamp(RING_MIN, EXACT_MAX as usize));
+        }
+        for _ in 0..count {
+            let place = self.place(self.len as usize);
+            if let Some(low) = self.ring.get_mut(place) {
+                *low = low_half(at);
             }
+            if let Some(high) = self.ring.get_mut(place + 1).filter(|_| self.wide) {
+                *high = low_half(Tick(at.0 >> 32));
+            }
+            self.len += 1;
         }
-        let place = self.place(usize::from(self.len));
-        if let Some(low) = self.ring.get_mut(place) {
-            *low = low_half(at);
-        }
-        if let Some(high) = self.ring.get_mut(place + 1).filter(|_| self.wide) {
-            *high = low_half(Tick(at.0 >> 32));
-        }
-        self.len += 1;
     }
 
-    /// Grows the ring by half, at most to [`REQUESTS_MAX`], with the oldest timestamp in front.
-    fn grow(&mut self) {
+    /// Makes a large ring smaller of which less than a quarter is in use. It then is half full, so
+    /// that many requests pass before the next change of its size.
+    fn shrink(&mut self) {
+        let len = self.len as usize;
+        if self.capacity() > RING_KEPT && len < self.capacity() / 4 {
+            self.resize((2 * len).max(RING_MIN));
+        }
+    }
+
+    /// Replaces the ring by one of `capacity`, with the oldest timestamp in front.
+    fn resize(&mut self, capacity: usize) {
         let width = 1 << u32::from(self.wide);
-        let capacity = self.capacity() + self.capacity() / 2;
-        let capacity = capacity.clamp(RING_MIN, REQUESTS_MAX as usize);
         self.ring.rotate_left(usize::from(self.oldest) * width);
         self.oldest = 0;
         let mut ring = Vec::with_capacity(capacity * width);
-        ring.extend_from_slice(&self.ring);
+        ring.extend(self.ring.iter().take(self.len as usize * width));
         ring.resize(capacity * width, 0);
         self.ring = ring.into_boxed_slice();
     }
@@ -271,7 +332,7 @@ mod tests {
             u32::try_from(self.0.iter().filter(live).count()).expect("a test is small")
         }
 
-        fn fits(&self, quota: Quota, cost: u32, now: u64) -> bool {
+        fn fits(&self, quota: RollingQuota, cost: u32, now: u64) -> bool {
             self.used(quota.window, now) + cost <= quota.requests
         }
     }
@@ -293,7 +354,7 @@ mod tests {
         )
     }
 
-    fn agrees_with_the_model(quotas: &[Quota], steps: &[Step]) -> Result<(), TestCaseError> {
+    fn agrees_with_the_model(quotas: &[RollingQuota], steps: &[Step]) -> Result<(), TestCaseError> {
         let (mut log, mut model) = (Log::default(), Model::default());
         let mut now = 1_000_000_000_000;
         for step in steps {
@@ -333,15 +394,15 @@ mod tests {
     #[test]
     fn more_admissions_than_any_quota_admits_count_as_its_newest() {
         let day = Duration::from_secs(24 * 3_600);
-        let quota = |requests, window| Quota { requests, window };
+        let quota = |requests, window| RollingQuota { requests, window };
         for wide in [false, true] {
             let mut log = Log::of(wide, (1..=100_000).map(Tick));
-            assert_eq!(log.times().count(), REQUESTS_MAX as usize);
+            assert_eq!(log.times().count(), EXACT_MAX as usize);
             let window = if wide { day } else { MINUTE };
             for _ in 0..70_000 {
                 let _ = log.charge(quota(10, window), 1, Tick(200_000));
             }
-            for requests in [1, 10, REQUESTS_MAX] {
+            for requests in [1, 10, EXACT_MAX] {
                 let Decision::Refuse { retry_at } =
                     log.decide(quota(requests, window), 1, Tick(200_000))
                 else {
@@ -357,12 +418,12 @@ mod tests {
 
         #[test]
         fn a_random_sequence_is_decided_as_by_counting(steps in steps(1), requests in 1..20_u32) {
-            agrees_with_the_model(&[Quota { requests, window: MINUTE }], &steps)?;
+            agrees_with_the_model(&[RollingQuota { requests, window: MINUTE }], &steps)?;
         }
 
         #[test]
         fn a_quota_that_changes_forgets_and_forgives_nothing(steps in steps(3)) {
-            let quota = |requests| Quota { requests, window: MINUTE };
+            let quota = |requests| RollingQuota { requests, window: MINUTE };
             agrees_with_the_model(&[quota(3), quota(12), quota(5)], &steps)?;
         }
 
@@ -371,14 +432,14 @@ mod tests {
             steps in steps(1), requests in 1..9_u32,
         ) {
             let window = Duration::from_secs(3 * 3_600);
-            agrees_with_the_model(&[Quota { requests, window }], &steps)?;
+            agrees_with_the_model(&[RollingQuota { requests, window }], &steps)?;
         }
 
         #[test]
         fn a_client_that_keeps_within_the_limit_is_never_refused(
             waits in prop::collection::vec(0..20_000_000_u64, 1..300), requests in 1..20_u32,
         ) {
-            let quota = Quota { requests, window: MINUTE };
+            let quota = RollingQuota { requests, window: MINUTE };
             let (mut log, mut sent, mut now) = (Log::default(), Model::default(), 0);
             for wait in waits {
                 now += wait;
@@ -393,7 +454,7 @@ mod tests {
 
     #[test]
     fn the_window_slides_by_the_microsecond() {
-        let quota = Quota { requests: 2, window: MINUTE };
+        let quota = RollingQuota { requests: 2, window: MINUTE };
         let mut log = Log::default();
         for now in [Tick(5), Tick(10)] {
             assert_eq!(log.decide(quota, 1, now), Decision::Admit);
@@ -406,8 +467,8 @@ mod tests {
 
     #[test]
     fn a_window_that_grows_past_the_narrow_stamps_keeps_what_it_knows() {
-        let minute = Quota { requests: 2, window: MINUTE };
-        let day = Quota { requests: 2, window: Duration::from_secs(86_400) };
+        let minute = RollingQuota { requests: 2, window: MINUTE };
+        let day = RollingQuota { requests: 2, window: Duration::from_secs(86_400) };
         let mut log = Log::default();
         let _ = log.charge(minute, 1, Tick(5_000_000_000));
         let _ = log.charge(minute, 1, Tick(5_000_000_007));
@@ -422,7 +483,7 @@ mod tests {
     #[test]
     fn a_log_is_the_list_of_its_times() {
         for window in [MINUTE, Duration::from_secs(7_200)] {
-            let quota = Quota { requests: 50, window };
+            let quota = RollingQuota { requests: 50, window };
             let mut log = Log::default();
             let times: Vec<Tick> = (0..40).map(|n| Tick(9_000_000_000 + n * 100_000)).collect();
             for time in &times {
@@ -438,13 +499,13 @@ mod tests {
 
     #[test]
     fn a_cost_above_the_quota_never_fits() {
-        let quota = Quota { requests: 2, window: MINUTE };
+        let quota = RollingQuota { requests: 2, window: MINUTE };
         assert_eq!(Log::default().decide(quota, 3, Tick(0)), Decision::TooLarge);
     }
 
     #[test]
     fn a_clock_read_before_the_last_charge_counts_as_that_charge() {
-        let quota = Quota { requests: 1, window: MINUTE };
+        let quota = RollingQuota { requests: 1, window: MINUTE };
         let mut log = Log::default();
         let _ = log.charge(quota, 1, Tick(100));
         let retry_at = Tick(60_000_100);
@@ -452,8 +513,70 @@ mod tests {
     }
 
     #[test]
+    fn a_request_uses_4_bytes_in_30_minutes_and_8_in_a_longer_window() {
+        for (seconds, bytes) in [(60, 4), (1_800, 4), (1_801, 8), (86_400, 8)] {
+            let window = Duration::from_secs(seconds);
+            let quota = RollingQuota { requests: EXACT_MAX, window };
+            let mut log = Log::default();
+            (0..u64::from(EXACT_MAX)).for_each(|now| {
+                assert_eq!(log.decide(quota, 1, Tick(now)), Decision::Admit);
+                let _ = log.charge(quota, 1, Tick(now));
+            });
+            assert_eq!(size_of_val(&*log.ring), bytes * EXACT_MAX as usize, "{seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_spike_leaves_a_small_ring_after_the_window() {
+        for window in [MINUTE, Duration::from_secs(7_200)] {
+            let quota = RollingQuota { requests: EXACT_MAX, window };
+            let (mut log, mut now) = (Log::default(), Tick(9_000_000_000));
+            for _ in 0..60_000 {
+                now = Tick(now.0 + 100);
+                let _ = log.charge(quota, 1, now);
+            }
+            assert!(log.capacity() >= 60_000);
+            for _ in 0..10 {
+                now = now.plus(window / 4);
+                let _ = log.charge(quota, 1, now);
+            }
+            assert!(log.capacity() <= RING_KEPT, "{} places", log.capacity());
+            assert_eq!(log.usage(quota, now).remaining, EXACT_MAX - 4);
+        }
+    }
+
+    #[test]
+    fn sizes_change_rarely_however_the_load_swings() {
+        let quota = RollingQuota { requests: EXACT_MAX, window: MINUTE };
+        let (mut log, mut now, mut copied, mut charged) = (Log::default(), Tick(0), 0, 0);
+        for swing in 0..40 {
+            for _ in 0..if swing % 2 == 0 { 20_000 } else { 50 } {
+                now = Tick(now.0 + if swing % 2 == 0 { 3_000 } else { 1_200_000 });
+                let before = log.capacity();
+                let _ = log.charge(quota, 1, now);
+                charged += 1;
+                copied += if log.capacity() == before { 0 } else { log.len };
+                assert!(log.capacity() >= before || log.capacity() >= 2 * (log.len as usize - 1));
+            }
+        }
+        assert!(copied < 5 * charged, "{copied} timestamps copied for {charged} requests");
+    }
+
+    #[test]
+    fn a_cost_counts_as_so_many_requests() {
+        let quota = RollingQuota { requests: EXACT_MAX, window: MINUTE };
+        let mut log = Log::default();
+        assert_eq!(log.charge(quota, 60_000, Tick(5)).remaining, 5_536);
+        assert_eq!(log.decide(quota, 5_536, Tick(5)), Decision::Admit);
+        let retry_at = Tick(60_000_005);
+        assert_eq!(log.decide(quota, 5_537, Tick(5)), Decision::Refuse { retry_at });
+        assert_eq!(log.charge(quota, u32::MAX, Tick(6)).remaining, 0);
+        assert_eq!(log.times().count(), EXACT_MAX as usize);
+    }
+
+    #[test]
     fn a_full_minute_of_sixty_uses_at_most_260_bytes() {
-        let quota = Quota { requests: 60, window: MINUTE };
+        let quota = RollingQuota { requests: 60, window: MINUTE };
         let mut log = Log::default();
         (0..60).for_each(|now| assert!(log.charge(quota, 1, Tick(now)).remaining < 60));
         assert!(size_of_val(&*log.ring) <= 260 && size_of::<Log>() == 32);

@@ -126,6 +126,19 @@ impl Claims {
         })
     }
 
+    /// The text, number or boolean in a claim, as text of 1 to `bytes_max` bytes. `None` if the
+    /// claim is missing or is anything else. `path` is as in [`Self::names`].
+    #[must_use]
+    pub fn scalar(&self, path: &str, bytes_max: usize) -> Option<Box<str>> {
+        let text: Box<str> = match self.find(path)? {
+            Value::String(text) if text.len() <= bytes_max => text.as_str().into(),
+            Value::Number(number) => number.to_string().into(),
+            Value::Bool(flag) => flag.to_string().into(),
+            _ => return None,
+        };
+        (1..=bytes_max).contains(&text.len()).then_some(text)
+    }
+
     fn find(&self, path: &str) -> Option<&Value> {
         if let Some(value) = self.0.get(path) {
             return Some(value);
@@ -163,6 +176,30 @@ mod tests {
         }
         check("{}", "ws", "nothing");
         check("{\"ws\": [\"ws_a\", null, 7, \"ws_b\"]}", "ws", "ws_a ws_b");
+    }
+
+    #[test]
+    fn a_scalar_is_a_short_text_a_number_or_a_boolean() {
+        let scalar = |value: &str| {
+            let claims = format!("{{\"of\": {{\"sub\": {value}}}}}");
+            Claims::read(claims.as_bytes()).unwrap().scalar("of.sub", 8)
+        };
+        for (value, text) in [
+            ("\"user 7\"", Some("user 7")),
+            ("\"12345678\"", Some("12345678")),
+            ("\"123456789\"", None),
+            ("123456789", None),
+            ("7", Some("7")),
+            ("-1.5", Some("-1.5")),
+            ("true", Some("true")),
+            ("\"\"", None),
+            ("null", None),
+            ("[\"a\"]", None),
+            ("{\"a\": 1}", None),
+        ] {
+            assert_eq!(scalar(value).as_deref(), text, "{value}");
+        }
+        assert_eq!(Claims::read(b"{}").unwrap().scalar("of.sub", 8), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::limit::rolling::Quota;
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::{Moment, Tick, micros};
 
 use crate::domain::delivery::{Fetched, QueuedDelivery};
@@ -49,7 +49,7 @@ pub(super) struct MemoryLimit {
 
 impl MemoryLimit {
     /// The limit of each of `webhooks` webhooks that share `bytes`, at this rate limit.
-    pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
+    pub(super) fn share(bytes: usize, webhooks: usize, quota: RollingQuota) -> Self {
         let own = bytes / webhooks.max(1);
         let soon = u64::from(quota.requests) * micros(CACHED_SPAN) / micros(quota.window).max(1);
         let most = usize::try_from(soon).unwrap_or(CACHED_MAX).clamp(CACHED_MIN, CACHED_MAX);

@@ -2,7 +2,7 @@
 //!
 //! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
 
-use weir_common::limit::rolling::{Log, Quota, REQUESTS_MAX};
+use weir_common::limit::rolling::{EXACT_MAX, Log, RollingQuota};
 use weir_common::time::Tick;
 
 use crate::domain::id::EndpointId;
@@ -12,7 +12,7 @@ use crate::scheduler::{Scheduler, most};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Attempts that may start per endpoint within a window.
-    pub quota: Quota,
+    pub quota: RollingQuota,
     /// Attempts in flight per endpoint.
     pub per_endpoint: usize,
     /// Attempts in flight, in total.
@@ -53,8 +53,8 @@ impl Scheduler {
 }
 
 /// The log with `count` more starts at `at`, or as many as the largest limit counts.
-pub(super) fn charge_all(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
-    for _ in 0..count.min(REQUESTS_MAX as usize) {
+pub(super) fn charge_all(mut starts: Log, quota: RollingQuota, count: usize, at: Tick) -> Log {
+    for _ in 0..count.min(EXACT_MAX as usize) {
         let _ = starts.charge(quota, 1, at);
     }
     starts

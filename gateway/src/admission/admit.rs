@@ -48,7 +48,7 @@ impl CheckedRequest<'_> {
             return LimitDecision::Admitted;
         }
         match self.shared.limiter.check(&mut charges.checks, self.now.tick) {
-            Ok(verdict) => self.settle(charges, &verdict, facts),
+            Ok(verdict) => self.settle(charges, verdict, facts),
             Err(_moved) => LimitDecision::Moved,
         }
     }
@@ -60,7 +60,7 @@ impl CheckedRequest<'_> {
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         match self.shared.limiter.check_at_owner(&mut charges.checks).await {
-            Ok(verdict) => self.settle(charges, &verdict, facts),
+            Ok(verdict) => self.settle(charges, verdict, facts),
             Err(OwnerLost) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
     }
@@ -70,7 +70,7 @@ impl CheckedRequest<'_> {
     pub async fn charge_refusal(&self, address: IpAddr, facts: &mut LimitFacts) {
         let charges = || {
             let mut charges = Charges::default();
-            self.config.rules.charge_refusal(address, &mut charges);
+            self.config.rules.charge_refusal(address, self.now, &mut charges);
             charges
         };
         if matches!(self.check(&mut charges(), facts), LimitDecision::Moved) {
@@ -85,9 +85,13 @@ impl CheckedRequest<'_> {
     fn settle(
         &self,
         Charges { checks, charges }: &Charges,
-        verdict: &Verdict,
+        mut verdict: Verdict,
         facts: &mut LimitFacts,
     ) -> LimitDecision {
+        if verdict.held.is_some() {
+            facts.held = verdict.held.take();
+        }
+        let verdict = &verdict;
         let (rules, top) = (&self.config.rules, &self.shared.top);
         let settled = facts.outcomes.len();
         for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {

@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use weir_common::limit::decision::Decision;
 
 use crate::limit::CHECKS_MAX;
+use crate::limit::limiter::Held;
 use crate::limit::report::Report;
 use crate::request::route::Index;
 
@@ -64,6 +65,8 @@ pub struct LimitFacts {
     pub outcomes: ArrayVec<LimitOutcome, { CHECKS_MAX + 1 }>,
     /// The limit headers.
     pub report: Report,
+    /// Counts the request as in flight, where a limit does.
+    pub held: Option<Box<Held>>,
     /// The values of `RateLimit-Policy` and `RateLimit`, if they are sent.
     pub ietf: Option<(String, String)>,
 }

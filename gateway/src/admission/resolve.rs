@@ -18,7 +18,7 @@ use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
 use crate::rules::RouteMatch;
 use crate::rules::tenant::{Parents, TenantEntries, TenantRefs};
-use crate::settings::LimitKey;
+use crate::settings::limit_key::KeyPart;
 
 /// The entries of the tenants that a request names; `None` if the directory is a file, which needs
 /// no lookup here. A refusal if the token does not reach them or the directory is unavailable.
@@ -38,9 +38,9 @@ pub(super) async fn resolve(
         )?;
         return Ok(None);
     };
-    let is_limited_by = |key| rules.is_limited_by(route_match.route, key);
-    let with_organisation = is_limited_by(LimitKey::Organisation);
-    let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
+    let is_limited_by = |part| rules.is_limited_by(route_match.route, part);
+    let with_organisation = is_limited_by(&KeyPart::Organisation);
+    let tenants = [&KeyPart::Workspace, &KeyPart::Instance].into_iter().any(is_limited_by);
     let needed = tenants
         || with_organisation
         || crate::identity::auth::authorization::needs_directory(&route_match.names, claims);

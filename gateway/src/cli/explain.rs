@@ -5,9 +5,12 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 use weir_common::config::document::shown;
+use weir_common::limit::calendar::{CalendarQuota, CalendarUnit};
+use weir_common::limit::{rolling, slots};
+use weir_common::time::Moment;
 
 use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
@@ -21,8 +24,10 @@ use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
 use crate::rules::quota::QuotaSource;
-use crate::rules::tenant::{Identity, Parents, TenantEntries, TenantRefs};
-use crate::rules::{Charges, RouteMatch};
+use crate::rules::subject::{KeySources, NO_VALUE};
+use crate::rules::tenant::{Identity, Parents, Subject, TenantEntries, TenantRefs};
+use crate::rules::{Charges, RouteMatch, Rules};
+use crate::settings::limit_key::KeyPart;
 
 /// What the gateway would do with a request.
 pub struct Explained {
@@ -33,7 +38,7 @@ pub struct Explained {
 /// that it names, unless the directory is a file. An error is about `options`.
 pub fn explain(
     active: &ActiveConfig,
-    options: &Explain,
+    (options, now): (&Explain, Moment),
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
     directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
@@ -41,10 +46,7 @@ pub fn explain(
     let method: Method =
         options.method.parse().map_err(|_| format!("`{}` is not a method", options.method))?;
     let (host, target_text) = split(&options.url)?;
-    if let Some(header) = options.headers.iter().find(|header| !header.contains(':')) {
-        return Err(format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is"));
-    }
-    let authorization = authorization(options)?;
+    let all_headers = header_map(options)?;
     let host = headers(options, "host").next().unwrap_or(host);
     let forwarded_for: Vec<&str> = headers(options, "x-forwarded-for").collect();
     let trusted = &active.settings.server.trusted_proxies;
@@ -63,7 +65,7 @@ pub fn explain(
         Ok(route_match) => route_match,
         Err(route_error) => return Ok(refused(&refusal_of(route_error), None)),
     };
-    let claims = match route_match.route.needs_token.then(|| token(&authorization)).transpose() {
+    let claims = match route_match.route.needs_token.then(|| token(&all_headers)).transpose() {
         Ok(claims) => claims.flatten(),
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
@@ -82,14 +84,24 @@ pub fn explain(
         return Ok(refused(&refusal, why));
     }
     let identity = rules.identify(&names, known.as_ref());
+    let from_proxy = trusted.iter().any(|network| network.contains(&options.from.to_canonical()));
+    let sources = KeySources {
+        identity: &identity,
+        address: client,
+        now,
+        claims: claims.as_ref().map_or(&[], |claims| &claims.keys),
+        headers: &all_headers,
+        dropped: (!from_proxy).then_some(&active.settings.server.trusted_headers),
+    };
     let mut charges = Charges::default();
-    rules.charge(route_match.route, &identity, client, &mut charges);
+    rules.charge(route_match.route, &sources, &mut charges);
     let token = match (route_match.route.needs_token, &claims) {
         (false, _) => "not asked for",
         (true, None) => "needed",
         (true, Some(_)) => "needed, and this one is accepted",
     };
-    let mut facts = facts(active, &route_match, &identity, &charges, &client.to_string());
+    let mut facts = facts(active, &route_match, &sources);
+    facts.push(("limits", limits(rules, &charges, &sources, [&route_match.names, &names])));
     facts.insert(TOKEN_AT, ("token", json!(token)));
     Ok(Explained { facts })
 }
@@ -108,14 +120,19 @@ fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
     Explained { facts }
 }
 
-/// The headers that a token is read from.
-fn authorization(options: &Explain) -> Result<HeaderMap, String> {
+/// The headers that a token and the keys of limits are read from.
+fn header_map(options: &Explain) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
-    for value in headers(options, "authorization") {
-        // The value is a secret, and is not printed.
-        let value = HeaderValue::try_from(value)
-            .map_err(|_| "the value of `Authorization` cannot be sent in a header".to_owned())?;
-        all.append(header::AUTHORIZATION, value);
+    for header in &options.headers {
+        let (name, value) = header.split_once(':').ok_or_else(|| {
+            format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is")
+        })?;
+        let name = HeaderName::from_bytes(name.trim().as_bytes())
+            .map_err(|_| format!("`{name}` is not a header name"))?;
+        // The value may be a secret, and is not printed.
+        let value = HeaderValue::try_from(value.trim())
+            .map_err(|_| format!("the value of `{name}` cannot be sent in a header"))?;
+        all.append(name, value);
     }
     Ok(all)
 }
@@ -123,11 +140,9 @@ fn authorization(options: &Explain) -> Result<HeaderMap, String> {
 fn facts(
     active: &ActiveConfig,
     route_match: &RouteMatch<'_>,
-    identity: &Identity<'_>,
-    charges: &Charges,
-    client: &str,
+    sources: &KeySources<'_>,
 ) -> Vec<(&'static str, Value)> {
-    let (rules, route) = (&active.rules, route_match.route);
+    let (rules, route, identity) = (&active.rules, route_match.route, sources.identity);
     let plane = rules.planes.get(route.plane).map(|plane| &plane.name);
     let upstream = active.upstreams.get(route.upstream).map(|upstream| &upstream.name);
     let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
@@ -147,7 +162,7 @@ fn facts(
         let known = if subject.tenant.is_some() { "" } else { " (not in the directory)" };
         facts.push((what, json!(format!("{}{known}", subject.name))));
     }
-    facts.push(("client", json!(client)));
+    facts.push(("client", json!(sources.address.to_string())));
     if let Some(plan) = identity.workspace.as_ref().and_then(|w| w.tenant).and_then(|w| w.plan) {
         facts.push(("plan", json!(rules.plans.get(plan).map(|plan| plan.name.as_str()))));
     }
@@ -157,34 +172,115 @@ fn facts(
             json!(format!("at most {} items, {} bytes", batch.items_max, batch.bytes_max)),
         ));
     }
-    let limits = charges.checks.iter().zip(&charges.charges).filter_map(|(check, charge)| {
+    facts
+}
+
+/// The limits that a request meets, with the parts of their keys. `names` are the tenants of its
+/// target alone, and those with its token's.
+fn limits(
+    rules: &Rules,
+    charges: &Charges,
+    sources: &KeySources<'_>,
+    names: [&TenantRefs<'_>; 2],
+) -> Value {
+    let shown = charges.checks.iter().zip(&charges.charges).filter_map(|(check, charge)| {
         let limit = rules.limits.get(charge.limit)?;
-        let (_, source) = rules.sourced(charge.limit, limit, identity);
+        let (_, source) = rules.sourced(charge.limit, limit, sources.identity);
         let source = match source {
             QuotaSource::Tenant => "its own, in the directory".to_owned(),
             QuotaSource::Plan(plan) => format!("its plan's, {plan}"),
             QuotaSource::Limit => "the limit's own".to_owned(),
         };
         let mode = if check.enforced { "enforce" } else { "observe" };
+        let mut parts = Vec::new();
+        for (part, found) in limit.key.parts().iter().zip(rules.found_parts(&limit.key, sources)?) {
+            let (value, from) = match part {
+                _ if &*found.name == NO_VALUE => (NO_VALUE, "the request has none"),
+                KeyPart::Header(_) => (HASHED, "the header"),
+                _ => (&*found.name, origin(part, sources.identity, names)),
+            };
+            parts.push(json!({"part": part.to_string(), "value": value, "from": from}));
+        }
+        let is_hashed = |part: &Value| part["value"] == HASHED;
+        let key = match parts.iter().any(is_hashed) {
+            false => charge.name.to_string(),
+            true => {
+                let values: Vec<&str> = parts.iter().filter_map(|p| p["value"].as_str()).collect();
+                values.join("/")
+            }
+        };
         Some(json!({
             "limit": &*limit.name,
-            "key": &*charge.name,
+            "key": key,
+            "parts": parts,
             "values": values(check.quota),
             "from": source,
             "mode": mode,
         }))
     });
-    facts.push(("limits", limits.collect()));
-    facts
+    shown.collect()
+}
+
+/// What stands for a header's hash, which only the running gateway can compute.
+const HASHED: &str = "header:(its hash)";
+
+/// Where a part of a key comes from.
+fn origin(
+    part: &KeyPart,
+    identity: &Identity<'_>,
+    [target, named]: [&TenantRefs<'_>; 2],
+) -> &'static str {
+    let parent = |tenant: &Subject<'_>| tenant.tenant.is_some_and(|own| own.parent.is_some());
+    match part {
+        KeyPart::Workspace if target.workspace.is_some() => "the path",
+        KeyPart::Workspace if named.workspace.is_some() => "the token",
+        KeyPart::Workspace => "the directory",
+        KeyPart::Organisation if target.organisation.is_some() => "the path",
+        KeyPart::Organisation if identity.workspace.as_ref().is_some_and(parent) => "the directory",
+        KeyPart::Organisation if named.claimed_organisation.is_some() => "the token",
+        KeyPart::Organisation => "the workspace, which has no other",
+        KeyPart::Instance => "the host",
+        KeyPart::Address => "the client",
+        KeyPart::Claim(_) => "the token",
+        KeyPart::Header(_) => "the header",
+    }
 }
 
 fn values(quota: Quota) -> String {
+    let zone = |own: CalendarQuota| format!("in {}", own.calendar.zone.name());
     match quota {
-        Quota::Rolling(quota) => {
-            format!("{} requests in any {}", quota.requests, shown(quota.window))
+        Quota::Rolling(own) => {
+            let counted = match own.requests > rolling::EXACT_MAX {
+                true => format!(
+                    ", counted in slots of {}",
+                    format_args!("{:.3?}", slots::grain(own.window))
+                ),
+                false => String::new(),
+            };
+            format!("{} requests in any {}{counted}", own.requests, shown(own.window))
         }
-        Quota::Bucket(quota) => format!("{} a second, burst {}", quota.rate, quota.burst),
+        Quota::Bucket(own) => format!("{}, burst {}", own.rate, own.burst),
+        Quota::Calendar(own) => match own.calendar.unit {
+            CalendarUnit::Day => format!("{} requests a day {}", own.requests, zone(own)),
+            CalendarUnit::Month => format!("{} requests a month {}", own.requests, zone(own)),
+        },
+        Quota::Concurrency(own) => format!("{} requests in flight", own.requests),
     }
+}
+
+/// The parts of a key, where the limit's name does not say them: more than a tenant or an address.
+fn key_line(limit: &Value) -> Option<String> {
+    let parts = limit["parts"].as_array()?;
+    let is_named = |part: &Value| part["part"].as_str().is_some_and(|part| part.contains(':'));
+    if parts.len() < 2 && !parts.iter().any(is_named) {
+        return None;
+    }
+    let text = |part: &Value, name: &str| part[name].as_str().unwrap_or_default().to_owned();
+    let shown = |part: &Value| {
+        format!("{} {} ({})", text(part, "part"), text(part, "value"), text(part, "from"))
+    };
+    let parts: Vec<String> = parts.iter().map(shown).collect();
+    Some(format!("{:<13} {}", "key", parts.join(", ")))
 }
 
 /// Host and target of a URL, both as a client would send them.
@@ -228,6 +324,7 @@ impl fmt::Display for Explained {
                             text("from"),
                             text("mode"),
                         ));
+                        lines.extend(key_line(limit));
                     }
                 }
                 Value::String(text) => lines.push(format!("{name:<13} {text}")),

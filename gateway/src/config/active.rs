@@ -253,6 +253,7 @@ impl ActiveConfig {
         let of = crate::identity::auth::verifier::VerifierSource {
             settings: of_identity,
             files: origin.identity.clone(),
+            key_claims: rules.key_claims(),
         };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
         let verifier = Verifier::new(&settings.identity, of, earlier, metrics, clock);

@@ -34,7 +34,7 @@ pub struct Shared {
     /// The active configuration.
     pub active: ArcSwap<ActiveConfig>,
     /// The counters of all limits.
-    pub limiter: Limiter,
+    pub limiter: Arc<Limiter>,
     /// The busiest keys, and those refused most.
     pub top: HeavyHitters,
     /// The metrics.
@@ -90,7 +90,7 @@ impl Shared {
         let reloads = Reloads::new(&metrics.reloads, &metrics.config_ok, &metrics.config_applied);
         metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Self {
-            limiter: Limiter::new(clock.clone(), unknown_keys_max),
+            limiter: Arc::new(Limiter::new(clock.clone(), unknown_keys_max)),
             clock,
             config,
             active: ArcSwap::from_pointee(active),

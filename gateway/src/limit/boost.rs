@@ -6,12 +6,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_common::directory::Values;
-use weir_common::limit::{rolling, token_bucket};
+use weir_common::limit::values::Values;
 use weir_common::time::Tick;
 
 use super::memory::Moved;
-use super::{Key, LimitCheck, Quota};
+use super::{Key, LimitCheck};
 
 /// The most boosts at a time; an operator who needs more should change a plan.
 const BOOSTS_MAX: usize = 10_000;
@@ -19,29 +18,10 @@ const BOOSTS_MAX: usize = 10_000;
 /// A raised allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boost {
-    /// The raised numbers. Algorithm and window are those of the active limit when a request
-    /// arrives.
+    /// The raised numbers; the others are those of the active limit when a request arrives.
     pub raised: Values,
     /// When the boost ends.
     pub until: Tick,
-}
-
-impl Boost {
-    /// The allowance with this boost of a key that has `own` without it: never less than `own`.
-    #[must_use]
-    pub fn raise(&self, own: Quota) -> Quota {
-        let more = |own: u32, raised: Option<u32>| own.max(raised.unwrap_or_default());
-        match own {
-            Quota::Rolling(own) => Quota::Rolling(rolling::Quota {
-                requests: more(own.requests, self.raised.requests),
-                ..own
-            }),
-            Quota::Bucket(own) => Quota::Bucket(token_bucket::BucketQuota {
-                rate: more(own.rate, self.raised.rate),
-                burst: more(own.burst, self.raised.burst),
-            }),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -125,7 +105,7 @@ impl Boosts {
     pub fn apply(&self, checks: &mut [LimitCheck], now: Tick) {
         for check in checks {
             if let Some(boost) = self.of(check.key, now) {
-                check.quota = boost.raise(check.lasting);
+                check.quota = boost.raised.raise(check.lasting);
             }
         }
     }
@@ -135,6 +115,9 @@ impl Boosts {
 mod tests {
     use std::time::Duration;
 
+    use weir_common::limit::rolling::RollingQuota;
+
+    use super::super::Quota;
     use super::super::key::{Scope, Seed};
     use super::*;
 
@@ -144,7 +127,7 @@ mod tests {
         let limit = seed.limit("w");
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
         let of =
-            |requests| Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
+            |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(60) });
         let check = LimitCheck::new(key, limit, of(60));
         let boosts = Boosts::default();
         let quota_at = |now| {
@@ -158,26 +141,6 @@ mod tests {
         assert_eq!([quota_at(9), quota_at(10)], [100, 60]);
         boosts.clear(key).unwrap();
         assert_eq!(quota_at(5), 60);
-    }
-
-    #[test]
-    fn a_boost_raises_numbers_and_leaves_the_rest_to_the_limit() {
-        let rolling = |requests, seconds| {
-            let window = Duration::from_secs(seconds);
-            Quota::Rolling(rolling::Quota { requests, window })
-        };
-        let bucket = |rate, burst| Quota::Bucket(token_bucket::BucketQuota { rate, burst });
-        let boost = |requests, rate, burst| Boost {
-            raised: Values { requests, rate, burst },
-            until: Tick(10),
-        };
-        let of_window = boost(Some(18), None, None);
-        assert_eq!(of_window.raise(rolling(6, 1)), rolling(18, 1));
-        assert_eq!(of_window.raise(rolling(6, 300)), rolling(18, 300), "the window is active now");
-        assert_eq!(of_window.raise(rolling(20, 300)), rolling(20, 300), "never less");
-        assert_eq!(of_window.raise(bucket(5, 9)), bucket(5, 9), "another algorithm by now");
-        assert_eq!(boost(None, Some(50), None).raise(bucket(5, 9)), bucket(50, 9));
-        assert_eq!(boost(None, Some(1), Some(90)).raise(bucket(5, 9)), bucket(5, 90));
     }
 
     #[test]

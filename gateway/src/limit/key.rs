@@ -2,7 +2,8 @@
 //!
 //! The bits come from a keyed hash (SipHash-1-3 with a secret drawn at start), so that no
 //! client can find two names that collide, nor overload one shard. Limit and owner are hashed
-//! apart, each with a byte for its kind, and combined by XOR.
+//! apart, each with a byte for its kind, and combined by XOR. The owner of a combination is the
+//! hash of its parts' owners.
 //!
 //! Not here: where states are stored (`limit::memory`), who owns an allowance (`rules::tenant`).
 
@@ -26,7 +27,36 @@ pub enum Scope {
     Address,
     /// No tenant: an identifier for one request.
     Request,
+    /// A claim of a token, by its name and its value.
+    Claim,
+    /// A header of a request, by its name and the fingerprint of its value.
+    Header,
+    /// Several owners together.
+    Combination,
+    /// All requests that lack one part of a key, by the part's name.
+    Missing,
 }
+
+impl Scope {
+    /// Its byte in hashes: released ones never change, or snapshots would be of other keys.
+    fn kind(self) -> u8 {
+        match self {
+            Self::Workspace => 1,
+            Self::Organisation => 2,
+            Self::OwnOrganisation => 3,
+            Self::Instance => 4,
+            Self::Address => 5,
+            Self::Request => 6,
+            Self::Claim => 7,
+            Self::Header => 8,
+            Self::Combination => 9,
+            Self::Missing => 10,
+        }
+    }
+}
+
+/// The byte of a header's fingerprint.
+const FINGERPRINT: u8 = 11;
 
 /// The secret that keys are derived from. It lives as long as the states that the keys name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,21 +84,53 @@ impl Seed {
     /// The part of a key that identifies the owner of the allowance.
     #[must_use]
     pub fn owner(&self, scope: Scope, name: &[u8]) -> Owner {
-        let kind = match scope {
-            Scope::Workspace => 1,
-            Scope::Organisation => 2,
-            Scope::OwnOrganisation => 3,
-            Scope::Instance => 4,
-            Scope::Address => 5,
-            Scope::Request => 6,
-        };
-        Owner(self.hash(kind, name))
+        Owner(self.hash(scope.kind(), name))
+    }
+
+    /// The owner of the value that a claim has.
+    #[must_use]
+    pub fn claim(&self, name: &str, value: &str) -> Owner {
+        Owner(self.hash_pair(Scope::Claim.kind(), name, value.as_bytes()))
+    }
+
+    /// The owner of the value that a header has, from the value's fingerprint.
+    #[must_use]
+    pub fn header(&self, name: &str, value: Fingerprint) -> Owner {
+        Owner(self.hash_pair(Scope::Header.kind(), name, &value.0.to_be_bytes()))
+    }
+
+    /// What is shown instead of a header's value. It is no part of a state's key, so that a reader
+    /// of the logs cannot find values that overload one shard.
+    #[must_use]
+    pub fn fingerprint(&self, name: &str, value: &[u8]) -> Fingerprint {
+        Fingerprint(self.hash_pair(FINGERPRINT, name, value))
+    }
+
+    /// The owner of a combination, from the owners of its parts in their order.
+    #[must_use]
+    pub fn combined(&self, owners: impl IntoIterator<Item = Owner>) -> Owner {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        hasher.write_u8(Scope::Combination.kind());
+        for owner in owners {
+            hasher.write(&owner.0.to_be_bytes());
+        }
+        Owner(hasher.finish128().as_u128())
     }
 
     /// The part of a key that identifies the limit, by its name in the settings.
     #[must_use]
     pub fn limit(&self, name: &str) -> LimitTag {
         LimitTag(self.hash(0, name.as_bytes()))
+    }
+
+    /// The length of the name separates it from the value.
+    fn hash_pair(&self, kind: u8, name: &str, value: &[u8]) -> u128 {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        hasher.write_u8(kind);
+        hasher.write(&(name.len() as u64).to_be_bytes());
+        hasher.write(name.as_bytes());
+        hasher.write(value);
+        hasher.finish128().as_u128()
     }
 
     fn hash(&self, kind: u8, name: &[u8]) -> u128 {
@@ -88,6 +150,25 @@ impl Owner {
     #[must_use]
     pub fn bits(self) -> u128 {
         self.0
+    }
+}
+
+/// A header's value as logs and the admin listener show it; see [`Seed::fingerprint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint(u128);
+
+impl Fingerprint {
+    /// Reads 32 hexadecimal digits, as they are shown.
+    #[must_use]
+    pub fn read(digits: &str) -> Option<Self> {
+        let is_hex = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_hex.then(|| u128::from_str_radix(digits, 16).ok().map(Self))?
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
     }
 }
 
@@ -184,6 +265,65 @@ mod tests {
         ];
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[..at].contains(key));
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_released_kinds_stay_as_snapshots_have_them() {
+        let seed = Seed::new([7; 16]);
+        let released_owner = |kind: u8, name: &[u8]| {
+            let mut hasher = SipHasher13::new_with_key(&[7; 16]);
+            hasher.write_u8(kind);
+            hasher.write(name);
+            Owner(hasher.finish128().as_u128())
+        };
+        let released = [
+            Scope::Workspace,
+            Scope::Organisation,
+            Scope::OwnOrganisation,
+            Scope::Instance,
+            Scope::Address,
+            Scope::Request,
+        ];
+        for (scope, kind) in released.into_iter().zip(1..) {
+            assert_eq!(seed.owner(scope, b"acme"), released_owner(kind, b"acme"), "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn another_name_value_or_order_of_parts_is_another_owner() {
+        let seed = Seed::new([7; 16]);
+        let (a, b) = (seed.owner(Scope::Workspace, b"a"), seed.owner(Scope::Workspace, b"b"));
+        let mark = |name, value: &str| seed.fingerprint(name, value.as_bytes());
+        let owners = [
+            a,
+            b,
+            seed.combined([a, b]),
+            seed.combined([b, a]),
+            seed.combined([a]),
+            seed.combined([a, a]),
+            seed.claim("sub", "a"),
+            seed.claim("su", "ba"),
+            seed.claim("sub", ""),
+            seed.owner(Scope::Missing, b"claim:sub"),
+            seed.header("sub", mark("sub", "a")),
+            seed.header("sub", mark("sub", "b")),
+            seed.header("su", mark("su", "ba")),
+        ];
+        for (at, owner) in owners.iter().enumerate() {
+            assert!(!owners[..at].contains(owner), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_is_read_as_it_is_shown_and_is_not_its_owner() {
+        let seed = Seed::new([7; 16]);
+        let shown = seed.fingerprint("x-key", b"secret");
+        assert_eq!(Fingerprint::read(&shown.to_string()), Some(shown));
+        assert_ne!(seed.header("x-key", shown).bits(), shown.0);
+        for bad in ["", "0", "+0000000000000000000000000000001", "g0000000000000000000000000000000"]
+        {
+            assert_eq!(Fingerprint::read(bad), None, "{bad}");
         }
     }
 

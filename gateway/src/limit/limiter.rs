@@ -9,18 +9,23 @@
 //! 1. The counters have one owner: a request is charged there, or not at all.
 //! 2. Only the owner of the counters applies boosts.
 //! 3. No check waits longer than [`CHECK_WAIT`]; when the owner is lost, every check fails.
+//! 4. A request that is counted as in flight is released once, by [`Held`], whatever becomes of it;
+//!    while the counters are elsewhere, by a message to their owner.
 //!
 //! # Not here
 //!
 //! How counters and boosts move (`operations::upgrade`), what a limit allows (`rules`).
 
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use weir_common::time::{Clock, Tick};
 
 use super::boost::Boosts;
+use super::key::Key;
 use super::memory::{Moved, Store};
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
@@ -41,6 +46,42 @@ pub struct Limiter {
     /// Raised allowances.
     pub boosts: Boosts,
     owner: watch::Sender<LimitOwner>,
+    /// Keys of requests that have ended since the counters moved; their owner must be told.
+    ended: Mutex<Vec<Key>>,
+    /// Notified when there are some.
+    has_ended: Notify,
+}
+
+/// Counts a request as in flight until dropped.
+pub struct Held {
+    limiter: Arc<Limiter>,
+    keys: ArrayVec<Key, CHECKS_MAX>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Held").field(&self.keys).finish()
+    }
+}
+
+impl Held {
+    /// Holds these keys, which have been charged; none where there are no keys.
+    pub fn of(limiter: &Arc<Limiter>, keys: impl Iterator<Item = Key>) -> Option<Box<Self>> {
+        let keys: ArrayVec<Key, CHECKS_MAX> = keys.collect();
+        (!keys.is_empty()).then(|| Box::new(Self { limiter: limiter.clone(), keys }))
+    }
+
+    /// The keys, which the caller must release.
+    #[must_use]
+    pub fn into_keys(mut self) -> ArrayVec<Key, CHECKS_MAX> {
+        std::mem::take(&mut self.keys)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.keys.iter().for_each(|key| self.limiter.release(*key));
+    }
 }
 
 /// Which process owns the counters.
@@ -80,23 +121,57 @@ impl Limiter {
     #[must_use]
     pub fn new(clock: Clock, unknown_max: usize) -> Self {
         let (store, boosts) = (Store::new(unknown_max), Boosts::default());
-        Self { clock, store, boosts, owner: watch::Sender::new(LimitOwner::Here) }
+        let owner = watch::Sender::new(LimitOwner::Here);
+        Self { clock, store, boosts, owner, ended: Mutex::default(), has_ended: Notify::new() }
     }
 
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`.
-    pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+    pub fn check(self: &Arc<Self>, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        self.store.judge(checks, now)
+        let mut verdict = self.store.judge(checks, now)?;
+        verdict.held = Held::of(self, verdict.keys_in_flight(checks));
+        Ok(verdict)
+    }
+
+    /// Counts one request of a key in flight less.
+    pub fn release(&self, key: Key) {
+        if self.store.release(key).is_ok() {
+            return;
+        }
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // The counters may have come back before the lock was free.
+        if self.store.release(key).is_err() {
+            ended.push(key);
+            self.has_ended.notify_one();
+        }
+    }
+
+    /// Waits for keys whose requests have ended, and which the owner of the counters must release.
+    pub async fn next_ended(&self) -> Vec<Key> {
+        loop {
+            let ended =
+                std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+            if !ended.is_empty() {
+                return ended;
+            }
+            self.has_ended.notified().await;
+        }
     }
 
     /// Checks every limit in the process that owns the counters. Stores the allowances that were
     /// checked in `checks`.
-    pub async fn check_at_owner(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
+    pub async fn check_at_owner(
+        self: &Arc<Self>,
+        checks: &mut [LimitCheck],
+    ) -> Result<Verdict, OwnerLost> {
         let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(checks));
         checked.await.unwrap_or(Err(OwnerLost))
     }
 
-    async fn find_owner_and_check(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
+    async fn find_owner_and_check(
+        self: &Arc<Self>,
+        checks: &mut [LimitCheck],
+    ) -> Result<Verdict, OwnerLost> {
         let mut owner = self.owner.subscribe();
         loop {
             let now_is = owner.borrow_and_update().clone();
@@ -124,8 +199,16 @@ impl Limiter {
         enforced.any(|check| self.store.usage(check, now).is_ok_and(|usage| usage.remaining == 0))
     }
 
-    /// Records which process owns the counters from now on.
+    /// Records which process owns the counters from now on. Where that is this one, all shards are
+    /// open again.
     pub fn set_owner(&self, owner: LimitOwner) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(owner, LimitOwner::Here) {
+            for key in std::mem::take(&mut *ended) {
+                // Cannot fail: the shards are open.
+                let _ = self.store.release(key);
+            }
+        }
         self.owner.send_replace(owner);
     }
 }

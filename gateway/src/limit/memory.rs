@@ -19,13 +19,15 @@
 //!
 //! What a check is (`limit`), when shards are swept (`operations`).
 
+use std::collections::HashMap;
+
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Tick;
 
 use super::key::Key;
-use super::{CHECKS_MAX, CheckResult, LimitCheck, State, Verdict};
+use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, State, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Enough that two cores rarely contend for one shard, and that sweeping one takes microseconds.
@@ -192,13 +194,30 @@ impl Store {
         Ok(table.usage(key, check, now))
     }
 
-    /// Deletes the state of a key, so that it has used nothing.
+    /// Deletes the state of a key, so that it has used nothing. Requests in flight stay counted:
+    /// their end is what releases them.
     pub fn reset(&self, key: Key) -> Result<(), Moved> {
+        self.change(key, |state| !matches!(state, State::InFlight(_)))
+    }
+
+    /// Counts one request of a key in flight less.
+    pub fn release(&self, key: Key) -> Result<(), Moved> {
+        self.change(key, |state| {
+            state.release();
+            matches!(state, State::InFlight(own) if own.count() == 0)
+        })
+    }
+
+    /// Applies `change` to the state of a key, and deletes it where that returns true.
+    fn change(&self, key: Key, change: impl FnOnce(&mut State) -> bool) -> Result<(), Moved> {
         let mut table = self.table(key);
         if table.moved {
             return Err(Moved);
         }
-        if let Ok(entry) = table.entries.find_entry(key.hash(), |entry| entry.key == key) {
+        let found = table.entries.find_entry(key.hash(), |entry| entry.key == key);
+        if let Ok(mut entry) = found
+            && change(&mut entry.get_mut().state)
+        {
             let (entry, _) = entry.remove();
             table.unknown_keys -= usize::from(!entry.known);
         }
@@ -269,6 +288,19 @@ impl Store {
         table.entries.insert_unique(kept.key.hash(), kept, |entry| entry.key.hash());
     }
 
+    /// How many requests are in flight, by key.
+    pub fn in_flight(&self) -> HashMap<Key, u32> {
+        let mut all = HashMap::new();
+        for shard in &self.shards {
+            for entry in &lock(shard).entries {
+                if let State::InFlight(own) = &entry.state {
+                    all.insert(entry.key, own.count());
+                }
+            }
+        }
+        all
+    }
+
     /// How full the store is.
     pub fn fill(&self) -> Fill {
         self.shards.iter().fold(Fill::default(), |fill, shard| {
@@ -301,9 +333,9 @@ impl Table {
         let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
             Some(entry) => {
                 entry.state.fit(check.quota, now);
-                entry.state.decide(check.quota, 1, now)
+                entry.state.decide(check.quota, check.cost, now)
             }
-            None => State::fresh(check.quota).decide(check.quota, 1, now),
+            None => State::fresh(check.quota).decide(check.quota, check.cost, now),
         };
         Lookup { key, place, decision }
     }
@@ -320,7 +352,7 @@ impl Table {
         // There are only a few shared entries: they do not count as unknown keys.
         let shared = key != check.key;
         self.overflowed += u64::from(shared);
-        let known = check.known || shared;
+        let known = check.known || shared || matches!(check.quota, Quota::Concurrency(_));
         // An entry inserted for another check may have moved this one: then it is found by key.
         let place = lookup
             .place
@@ -348,7 +380,9 @@ impl Table {
 
     /// The key whose state applies to `check`: its own, or a shared one where there is no room.
     fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
-        let has_room = check.known || self.unknown_keys < self.unknown_keys_max;
+        // What is in flight is bounded by connections, and must be released by its own key.
+        let is_bounded = check.known || matches!(check.quota, Quota::Concurrency(_));
+        let has_room = is_bounded || self.unknown_keys < self.unknown_keys_max;
         if has_room || self.find(check.key).is_some() {
             return check.key;
         }
@@ -382,8 +416,8 @@ impl CounterEntry {
     }
 
     fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {
-        let usage = self.state.charge(check.quota, 1, now);
-        self.forgotten_at = self.state.forgotten_at(check.quota);
+        let usage = self.state.charge(check.quota, check.cost, now);
+        self.forgotten_at = self.state.forgotten_at(check.horizon);
         usage
     }
 }
@@ -392,9 +426,8 @@ impl CounterEntry {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::limit::rolling;
+    use weir_common::limit::rolling::RollingQuota;
 
-    use super::super::Quota;
     use super::super::key::{Scope, Seed};
     use super::*;
 
@@ -403,7 +436,7 @@ mod tests {
     /// A check of `name` by the limit `limit`, which allows `requests` a minute.
     fn check(limit: &str, requests: u32, name: &str) -> LimitCheck {
         let seed = Seed::new(SEED);
-        let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
+        let quota = Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(60) });
         let limit = seed.limit(limit);
         let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
         LimitCheck::new(key, limit, quota)

@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn minute(requests: u32) -> Quota {
-        Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) })
+        Quota::Rolling(rolling::RollingQuota { requests, window: Duration::from_secs(60) })
     }
 
     #[test]
@@ -179,7 +179,8 @@ mod tests {
 
     #[test]
     fn the_limit_that_refuses_for_longest_is_shown() {
-        let second = Quota::Rolling(rolling::Quota { requests: 1, window: Duration::from_secs(1) });
+        let second =
+            Quota::Rolling(rolling::RollingQuota { requests: 1, window: Duration::from_secs(1) });
         let checks = [check("a", second), check("b", minute(1)), check("c", minute(1_000))];
         let store = Store::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
@@ -192,7 +193,10 @@ mod tests {
 
     #[test]
     fn a_wait_of_a_moment_is_a_second() {
-        let quota = Quota::Bucket(token_bucket::BucketQuota { rate: 50, burst: 1 });
+        let quota = Quota::Bucket(token_bucket::BucketQuota {
+            rate: token_bucket::Rate::per_second(50),
+            burst: 1,
+        });
         let store = Store::new(10);
         let checks = [check("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());

@@ -8,7 +8,8 @@
 //! 1. A file that is truncated or has another format is rejected; no part of it is used.
 //! 2. A clock set back between the two processes frees no allowance: a time in the future is read
 //!    as now.
-//! 3. A state that must not be dropped yet is written even if it equals a fresh one, and the next
+//! 3. Requests in flight are not written: they end with the process.
+//! 4. A state that must not be dropped yet is written even if it equals a fresh one, and the next
 //!    process keeps it for the remaining time.
 //!
 //! # Not here
@@ -18,16 +19,22 @@
 
 use std::time::Duration;
 
+use weir_common::limit::calendar::Count;
+use weir_common::limit::concurrency::InFlight;
 use weir_common::limit::rolling::{self, Log};
+use weir_common::limit::slots::{self, Slots};
 use weir_common::limit::token_bucket::Bucket;
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::State;
 use super::key::{Key, Seed};
 use super::memory::{CounterEntry, Store};
 
 /// The first bytes of the file; another layout gets another number.
-const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
+const MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";
+
+/// A state is kept for a year at most, however wrong the clock was that wrote it.
+const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Why a file is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,8 +82,10 @@ pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
     bytes.extend_from_slice(&0_u64.to_le_bytes());
     let mut count = 0_u64;
     store.each(now.tick, |kept| {
-        count += 1;
-        put(&mut bytes, kept, now);
+        if !matches!(kept.state, State::InFlight(_)) {
+            count += 1;
+            put(&mut bytes, kept, now);
+        }
     });
     if let Some(place) = bytes.get_mut(count_at..count_at + 8) {
         place.copy_from_slice(&count.to_le_bytes());
@@ -95,24 +104,45 @@ pub fn put(bytes: &mut Vec<u8>, kept: &CounterEntry, now: Moment) {
     let known = u64::from(kept.known);
     match &kept.state {
         State::Log(log) => {
-            number(known | if log.is_wide() { WIDE } else { 0 });
-            number(log.times().count() as u64);
+            number(known | if log.is_wide() { WIDE_LOG } else { LOG });
+            number(log.count().into());
             log.times().for_each(|tick| number(time(tick)));
         }
+        State::Slots(slots) => {
+            number(known | SLOTS);
+            number(micros(slots.grain()));
+            number(slots.counts().count() as u64);
+            for (tick, count) in slots.counts() {
+                number(time(tick));
+                number(count.into());
+            }
+        }
         State::Bucket(bucket) => {
-            let (spent, at) = bucket.spent();
             number(known | BUCKET);
-            number(spent);
-            number(time(at));
+            number(bucket.spent());
+            number(bucket.token());
+            number(time(bucket.at()));
+        }
+        State::Count(count) => {
+            number(known | COUNT);
+            number(count.used().into());
+            number(count.starts().0);
+            number(time(count.at()));
+        }
+        State::InFlight(in_flight) => {
+            number(known | IN_FLIGHT);
+            number(in_flight.count().into());
         }
     }
 }
 
-/// The flag of a bucket; bit 0 is whether the key was known.
-const BUCKET: u64 = 2;
-
-/// The flag of a log of a long window.
-const WIDE: u64 = 4;
+// The kinds of states; bit 0 is whether the key was known.
+const LOG: u64 = 0;
+const WIDE_LOG: u64 = 2;
+const SLOTS: u64 = 4;
+const BUCKET: u64 = 6;
+const COUNT: u64 = 8;
+const IN_FLIGHT: u64 = 10;
 
 fn halves(bits: u128) -> [u64; 2] {
     let bytes = bits.to_le_bytes();
@@ -166,10 +196,10 @@ impl Reader<'_> {
         Ok(self.now.tick_of(unix))
     }
 
-    /// A time in the future, or now; at most the longest window ahead.
+    /// A time in the future, or now; at most [`AHEAD_MAX`] ahead.
     fn ahead(&mut self) -> Result<Tick, SnapshotError> {
         let lasts = Duration::from_micros(self.number()?.saturating_sub(self.now.unix.0));
-        Ok(self.now.tick.plus(lasts.min(rolling::WINDOW_MAX)))
+        Ok(self.now.tick.plus(lasts.min(AHEAD_MAX)))
     }
 
     fn memory(&mut self) -> Result<Vec<u8>, SnapshotError> {
@@ -184,22 +214,49 @@ impl Reader<'_> {
         let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
         let forgotten_at = self.ahead()?;
         let marks = self.number()?;
-        let state = if marks & BUCKET == 0 { self.log(marks & WIDE != 0)? } else { self.bucket()? };
+        let state = match marks & !1 {
+            LOG => self.log(false)?,
+            WIDE_LOG => self.log(true)?,
+            SLOTS => self.slots()?,
+            BUCKET => self.bucket()?,
+            COUNT => self.count()?,
+            IN_FLIGHT => State::InFlight(InFlight::of(self.small()?)),
+            _ => return Err(SnapshotError::Damaged),
+        };
         Ok(CounterEntry { key, forgotten_at, state, known: marks & 1 == 1 })
     }
 
     fn log(&mut self, wide: bool) -> Result<State, SnapshotError> {
         let count = self.number()?;
-        if count > u64::from(rolling::REQUESTS_MAX) {
+        if count > u64::from(rolling::EXACT_MAX) {
             return Err(SnapshotError::Damaged);
         }
         let times = (0..count).map(|_| self.past()).collect::<Result<Vec<_>, _>>()?;
         Ok(State::Log(Log::of(wide, times)))
     }
 
+    fn slots(&mut self) -> Result<State, SnapshotError> {
+        let (grain, count) = (Duration::from_micros(self.number()?), self.number()?);
+        if count > slots::SLOTS_MAX as u64 {
+            return Err(SnapshotError::Damaged);
+        }
+        let slot = |_| Ok((self.past()?, self.small()?));
+        let counts = (0..count).map(slot).collect::<Result<Vec<_>, _>>()?;
+        Ok(State::Slots(Slots::of(grain, counts)))
+    }
+
     fn bucket(&mut self) -> Result<State, SnapshotError> {
-        let spent = self.number()?;
-        Ok(State::Bucket(Bucket::of(spent, self.past()?)))
+        let (spent, token) = (self.number()?, self.number()?);
+        Ok(State::Bucket(Bucket::of(spent, token, self.past()?)))
+    }
+
+    fn count(&mut self) -> Result<State, SnapshotError> {
+        let (used, starts) = (self.small()?, UnixTime(self.number()?));
+        Ok(State::Count(Count::of(used, starts, self.past()?)))
+    }
+
+    fn small(&mut self) -> Result<u32, SnapshotError> {
+        u32::try_from(self.number()?).map_err(|_| SnapshotError::Damaged)
     }
 }
 
@@ -225,7 +282,7 @@ mod tests {
     }
 
     fn window(requests: u32, seconds: u64) -> Quota {
-        Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(seconds) })
+        Quota::Rolling(rolling::RollingQuota { requests, window: Duration::from_secs(seconds) })
     }
 
     /// Three states, each charged fifty seconds before the stop and once more at the stop.
@@ -234,7 +291,13 @@ mod tests {
         let checks = vec![
             check("minute", window(5, 60)),
             check("known hours", window(5, 7_200)),
-            check("bucket", Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 100 })),
+            check(
+                "bucket",
+                Quota::Bucket(token_bucket::BucketQuota {
+                    rate: token_bucket::Rate::per_second(1),
+                    burst: 100,
+                }),
+            ),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
             assert!(checks.iter().all(|check| store.judge(&[*check], now).unwrap().is_admitted()));

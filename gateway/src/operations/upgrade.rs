@@ -83,10 +83,11 @@ fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> UpgradeError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use weir_common::directory::Values;
+    use weir_common::limit::values::Values;
     use weir_common::time::{Clock, UnixTime};
 
     use super::predecessor::Predecessor;
@@ -102,7 +103,8 @@ mod tests {
     fn transfer(old: &Shared, new: &Shared) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
-        let mut predecessor = Predecessor { stream: ours, offer, sockets: Vec::new() };
+        let mut predecessor =
+            Predecessor { stream: ours, offer, sockets: Vec::new(), in_flight: HashMap::new() };
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| predecessor.receive_counters(new).unwrap());
             assert_eq!(protocol::read(&mut theirs).unwrap().0, protocol::Kind::Ready);

@@ -7,20 +7,22 @@
 
 mod cors;
 mod identity;
+mod keys;
 mod paths;
 pub mod tenants;
 
 use http::Method;
 use weir_common::config::document::{Document, Spanned, suggestion};
-use weir_common::directory::{Directory, Instance, Values, is_host};
-use weir_common::limit::{rolling, token_bucket};
+use weir_common::directory::{Directory, is_host};
+use weir_common::limit::values::Values;
 
 use crate::limit::key::Seed;
-use crate::limit::{CHECKS_MAX, Quota};
+use crate::limit::{CHECKS_MAX, Horizon, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Batch, Limit, Plan, Route, Rules};
 use crate::settings::directory::{DirectorySource, Unknown};
-use crate::settings::{LimitKey, REFUSED, RawLimit, RawPlan, RawRoute, RawSettings};
+use crate::settings::limit_key::KeyPart;
+use crate::settings::{REFUSED, RawLimit, RawPlan, RawRoute, RawSettings};
 
 /// Compiles rules from settings and directory, and reports problems to their documents.
 #[must_use]
@@ -40,7 +42,7 @@ pub fn check(
     let paths = checker.paths(&routes);
     let planes = checker.planes();
     checker.token_planes();
-    Rules {
+    let mut rules = Rules {
         routes,
         plans,
         planes,
@@ -54,7 +56,12 @@ pub fn check(
         limits,
         unknown_limits,
         seed,
+    };
+    let horizons = (0..rules.limits.len()).map(|index| Horizon::of(rules.quotas_of(index)));
+    for (index, horizon) in horizons.collect::<Vec<_>>().into_iter().enumerate() {
+        rules.limits.get_mut(index).into_iter().for_each(|limit| limit.horizon = horizon);
     }
+    rules
 }
 
 struct Checker<'c> {
@@ -65,27 +72,26 @@ struct Checker<'c> {
     seed: Seed,
 }
 
-/// Which tenants the requests of a route may name.
-struct NamedTenants {
-    workspace: bool,
-    organisation: bool,
-    instance: bool,
-}
-
 impl Checker<'_> {
     fn limits(&self) -> Vec<Limit> {
-        let limit = |(name, limit): &(Spanned<String>, RawLimit)| Limit {
-            name: name.value.as_str().into(),
-            tag: self.seed.limit(&name.value),
-            key: limit.key,
-            quota: limit.quota,
-            enforced: limit.enforced,
-            shown: limit.shown,
+        let limit = |(name, limit): &(Spanned<String>, RawLimit)| {
+            let [tag, in_flight] = Limit::tags(&self.seed, &name.value);
+            Limit {
+                name: name.value.as_str().into(),
+                tag,
+                in_flight,
+                key: limit.key.clone(),
+                quota: limit.quota,
+                horizon: Horizon::of([limit.quota]),
+                enforced: limit.enforced,
+                shown: limit.shown,
+            }
         };
         for (name, limit) in &self.raw.limits {
-            if name.value == REFUSED && limit.key != LimitKey::Address {
-                let text =
-                    "`refused` limits the gateway's own refusals: it needs key = \"address\"";
+            let in_flight = matches!(limit.quota, Quota::Concurrency(_));
+            if name.value == REFUSED && (in_flight || !limit.key.is_address()) {
+                let text = "`refused` counts the gateway's own refusals: it needs key = \"address\" \
+                            and no algorithm = \"concurrency\"";
                 self.document.fault(name.at, text);
             }
             if !weir_common::identifier::is_identifier(&name.value) {
@@ -94,6 +100,7 @@ impl Checker<'_> {
                     .fault(name.at, format!("`{}` is not a limit's name: {NAME}", name.value));
             }
         }
+        self.check_claims();
         self.raw.limits.iter().map(limit).collect()
     }
 
@@ -140,16 +147,29 @@ impl Checker<'_> {
                 continue;
             }
             if let Some(limit) = limits.get(index) {
-                self.check_key(name, limit.key, &named);
+                self.check_key(name, &limit.key, &named);
             }
             own_limits.push(index);
         }
+        self.check_choice(route, &own_limits, limits);
         let batch = route
             .batch_items_max
             .as_ref()
             .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
         let (exempt, limits, spellings) = (route.exempt, own_limits, route.spellings);
-        Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token, spellings }
+        let cost = 1;
+        Route {
+            pattern,
+            plane,
+            methods,
+            exempt,
+            limits,
+            upstream,
+            cost,
+            batch,
+            needs_token,
+            spellings,
+        }
     }
 
     fn method(&self, name: &Spanned<String>) -> Option<Method> {
@@ -160,33 +180,6 @@ impl Checker<'_> {
             self.document.fault(name.at, text);
         }
         name.value.parse().ok()
-    }
-
-    /// Which tenants a request may name. A token may always name a workspace and an organisation.
-    fn named(&self, pattern: &Pattern, plane: Index, needs_token: bool) -> NamedTenants {
-        let instance = self.names_instance(plane);
-        let has_workspace = |instance: &Instance| instance.workspace.is_some();
-        let by_instance =
-            instance && (!self.is_file() || self.directory.instances.values().any(has_workspace));
-        let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
-        let organisation = pattern.organisation_at.is_some() || workspace;
-        NamedTenants { workspace, organisation, instance }
-    }
-
-    /// Reports a limit whose key no request of a route can have.
-    fn check_key(&self, limit: &Spanned<String>, key: LimitKey, named: &NamedTenants) {
-        let (found, needed) = match key {
-            LimitKey::Workspace => (named.workspace, "its path needs {workspace}"),
-            LimitKey::Organisation => {
-                (named.organisation, "its path needs {organisation} or {workspace}")
-            }
-            LimitKey::Instance => (named.instance, "a host of its plane needs {instance}"),
-            LimitKey::Address => (true, ""),
-        };
-        if !found {
-            let kept = format!("limit `{}` is kept by {}", limit.value, noun(key));
-            self.document.fault(limit.at, format!("{kept}, and this route has none: {needed}"));
-        }
     }
 
     /// Whether the directory is a file, which lists all tenants.
@@ -208,27 +201,18 @@ impl Checker<'_> {
     }
 
     fn unknown_limits(&self, limits: &[Limit], routes: &[Route]) -> Vec<Index> {
-        let by_address = self.by_address();
-        let may_lack_tenant = |route: &Route| {
-            let keys = || {
-                route.limits.iter().filter_map(|index| limits.get(*index)).map(|limit| limit.key)
-            };
-            let named = route.pattern.workspace_at.is_some();
-            let by_instance = |key| match key {
-                LimitKey::Workspace => !named,
-                LimitKey::Organisation => !named && route.pattern.organisation_at.is_none(),
-                LimitKey::Instance | LimitKey::Address => false,
-            };
-            keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
+        let may_lack_part = |route: &Route| {
+            let mut own = route.limits.iter().filter_map(|index| limits.get(*index));
+            own.any(|limit| self.may_be_by_address(&limit.key, &route.pattern))
         };
-        if !routes.iter().any(may_lack_tenant) {
+        if !routes.iter().any(may_lack_part) {
             return Vec::new();
         }
         let mut found = Vec::new();
         for name in &self.raw.unknown_limits {
             let known = names(limits, |limit| &limit.name);
             let Some(index) = lookup(self.document, name, "limit", known) else { continue };
-            if limits.get(index).is_some_and(|limit| limit.key != LimitKey::Address) {
+            if limits.get(index).is_some_and(|limit| !limit.key.is_address()) {
                 let needed = "unknown_limits needs limits with key = \"address\"";
                 self.document.fault(name.at, format!("{needed}, which `{}` has not", name.value));
             }
@@ -281,7 +265,7 @@ fn quotas(
     document: &Document,
     values: &[(Spanned<String>, Values)],
     limits: &[Limit],
-    key: Option<LimitKey>,
+    key: Option<&KeyPart>,
 ) -> Vec<(Index, Quota)> {
     let mut quotas = Vec::new();
     for (name, values) in values {
@@ -290,17 +274,22 @@ fn quotas(
             continue;
         };
         let Some(limit) = limits.get(index) else { continue };
-        if let Some(key) = key.filter(|key| *key != limit.key) {
-            let (kept, here) = (noun(limit.key), noun(key));
-            let text = format!("limit `{}` is kept by {kept}, not by {here}", limit.name);
-            document.fault(name.at, text);
+        let kept = format!("limit `{}` is kept by {}", limit.name, limit.key);
+        match (key, limit.key.tenant()) {
+            (None, None) => {
+                let needed = "which has no values of a plan: that needs one tenant in its key";
+                document.fault(name.at, format!("{kept}, {needed}"));
+            }
+            (Some(here), own) if own != Some(here) => {
+                document.fault(name.at, format!("{kept}, not by {here}"));
+            }
+            _ => {}
         }
-        match with_values(limit.quota, *values) {
-            Some(quota) => quotas.push((index, quota)),
-            None => document.fault(
-                name.at,
-                format!("limit `{}` is {}", limit.name, accepted_values(limit.quota)),
-            ),
+        match values.over(Some(limit.quota)) {
+            Ok(quota) => quotas.push((index, quota)),
+            Err(error) => {
+                document.fault(name.at, format!("limit `{}`: {}", limit.name, error.message()));
+            }
         }
     }
     quotas
@@ -327,39 +316,6 @@ fn lookup(
         document.fault(name.at, format!("unknown {what} `{}`; {hint}", name.value));
     }
     found
-}
-
-/// A quota with other values; none where they belong to another algorithm, or there are none.
-fn with_values(quota: Quota, values: Values) -> Option<Quota> {
-    match (quota, values) {
-        (Quota::Rolling(own), Values { requests: Some(requests), rate: None, burst: None }) => {
-            Some(Quota::Rolling(rolling::Quota { requests, ..own }))
-        }
-        (Quota::Bucket(own), Values { requests: None, rate, burst })
-            if rate.or(burst).is_some() =>
-        {
-            let (rate, burst) = (rate.unwrap_or(own.rate), burst.unwrap_or(own.burst));
-            Some(Quota::Bucket(token_bucket::BucketQuota { rate, burst }))
-        }
-        _ => None,
-    }
-}
-
-/// The word for a key in the settings.
-fn noun(key: LimitKey) -> &'static str {
-    match key {
-        LimitKey::Workspace => "workspace",
-        LimitKey::Organisation => "organisation",
-        LimitKey::Instance => "instance",
-        LimitKey::Address => "address",
-    }
-}
-
-fn accepted_values(quota: Quota) -> &'static str {
-    match quota {
-        Quota::Rolling(_) => "a rolling window: it takes { requests = … } alone",
-        Quota::Bucket(_) => "a token bucket: it takes { rate = …, burst = … }, or one of these",
-    }
 }
 
 #[cfg(test)]
@@ -484,11 +440,13 @@ mod tests {
         );
         assert_eq!(
             found,
-            ["limit `workspace` is a rolling window: it takes { requests = … } alone"]
+            ["limit `workspace`: `rate` is used only with algorithm = \"token_bucket\", not with \
+              \"rolling_window\": remove it"]
         );
         let found = of_settings("burst = 200", "burst = 200\nwindow = \"1s\"");
-        assert_eq!(found, ["`window` is used only with algorithm = \"rolling_window\": remove it"]);
-        let found = of_settings("requests = 60", "requests = 5000");
+        let only = "used only with algorithm = \"rolling_window\", not with \"token_bucket\"";
+        assert!(found[0].contains(&format!("`window` is {only}: remove it")), "{found:?}");
+        let found = of_settings("requests = 60", "requests = 10_000_001");
         assert!(found[0].contains("or use algorithm = \"token_bucket\""), "{found:?}");
     }
 

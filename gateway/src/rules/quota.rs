@@ -1,14 +1,17 @@
 //! Finds how much a limit allows a request. (core)
 //!
-//! Invariant: a tenant's own value precedes its plan's value, which precedes the limit's default.
+//! # Invariants
+//!
+//! 1. A tenant's own value precedes its plan's value, which precedes the limit's default.
+//! 2. A key has a tenant's values only if it has exactly one tenant among its parts.
 //!
 //! Not here: what has been used (`limit`).
 
 use crate::limit::Quota;
 use crate::request::route::Index;
-use crate::rules::tenant::{Identity, Subject, Tenant};
+use crate::rules::tenant::{Identity, Subject};
 use crate::rules::{Limit, Rules};
-use crate::settings::LimitKey;
+use crate::settings::limit_key::KeyPart;
 
 /// Where a limit's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +39,32 @@ impl Rules {
         limit: &Limit,
         identity: &Identity<'r>,
     ) -> (Quota, QuotaSource<'r>) {
-        let workspace = tenant_of(&identity.workspace);
-        let own = match limit.key {
-            LimitKey::Workspace => workspace,
-            LimitKey::Organisation => tenant_of(&identity.organisation),
-            LimitKey::Instance => tenant_of(&identity.instance),
-            LimitKey::Address => None,
+        let own = match limit.key.tenant() {
+            Some(KeyPart::Workspace) => &identity.workspace,
+            Some(KeyPart::Organisation) => &identity.organisation,
+            Some(KeyPart::Instance) => &identity.instance,
+            _ => &None,
         };
-        if let Some(quota) = own.and_then(|own| value_of(&own.quotas, index)) {
+        match own {
+            Some(own) => self.quota_of(index, limit, own, identity),
+            None => (limit.quota, QuotaSource::Limit),
+        }
+    }
+
+    /// How much a limit allows `own`, the only tenant of its key, and the source of the value.
+    pub(super) fn quota_of<'r>(
+        &'r self,
+        index: Index,
+        limit: &Limit,
+        own: &Subject<'r>,
+        identity: &Identity<'r>,
+    ) -> (Quota, QuotaSource<'r>) {
+        if let Some(quota) = own.tenant.and_then(|own| value_of(&own.quotas, index)) {
             return (quota, QuotaSource::Tenant);
         }
+        let workspace = identity.workspace.as_ref().and_then(|workspace| workspace.tenant);
         let plan = own
+            .tenant
             .and_then(|own| own.plan)
             .or_else(|| workspace.and_then(|workspace| workspace.plan))
             .and_then(|plan| self.plans.get(plan));
@@ -55,10 +73,6 @@ impl Rules {
             None => (limit.quota, QuotaSource::Limit),
         }
     }
-}
-
-fn tenant_of<'t>(subject: &Option<Subject<'t>>) -> Option<&'t Tenant> {
-    subject.as_ref().and_then(|subject| subject.tenant)
 }
 
 pub(super) fn value_of(quotas: &[(Index, Quota)], limit: Index) -> Option<Quota> {

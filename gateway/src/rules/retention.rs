@@ -4,38 +4,56 @@
 //!
 //! 1. After a window grows, no state is dropped for the length of the new window, so that it counts
 //!    every request that was stored at the change.
+//! 2. After a rate slows down, no state is dropped until it would be full at the new rate, or for a
+//!    month.
 //!
 //! # Not here
 //!
-//! What is dropped otherwise (`limit::memory`). Rates need nothing here: each bucket is kept for
-//! the slowest rate.
+//! What is dropped otherwise (`limit::memory`).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use weir_common::time::Tick;
 
-use crate::limit::Quota;
 use crate::limit::memory::Store;
+use crate::request::route::Index;
 use crate::rules::{self, Rules};
+
+/// The longest time for which a change of rules keeps all states.
+const KEPT_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// How long rules keep states. The default, if the earlier rules are unknown: only as long as each
 /// state itself requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// The window of each limit that has one, by the limit's name.
-    windows: Vec<(String, Duration)>,
+    limits: Vec<LimitRetention>,
+}
+
+/// How long the states of one limit matter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LimitRetention {
+    /// The limit's name.
+    name: String,
+    /// The longest window or period, in microseconds.
+    window: u64,
+    /// How long the slowest token takes to come back, in microseconds.
+    token: u64,
+    /// The most that a key may use at once.
+    most: u32,
 }
 
 impl Retention {
     /// The retention of `rules`.
     #[must_use]
     pub fn of(rules: &Rules) -> Self {
-        let window = |limit: &rules::Limit| match limit.quota {
-            Quota::Rolling(quota) => Some((limit.name.to_string(), quota.window)),
-            Quota::Bucket(_) => None,
+        let of_limit = |(index, limit): (Index, &rules::Limit)| LimitRetention {
+            name: limit.name.to_string(),
+            window: limit.horizon.window,
+            token: limit.horizon.token,
+            most: rules.quotas_of(index).map(|quota| quota.limit()).max().unwrap_or_default(),
         };
-        Self { windows: rules.limits.iter().filter_map(window).collect() }
+        Self { limits: rules.limits.iter().enumerate().map(of_limit).collect() }
     }
 
     /// Makes `store`, whose states were kept under `self`, keep all that `rules` may still need.
@@ -44,11 +62,13 @@ impl Retention {
     }
 
     fn longest_grown(&self, later: &Self) -> Duration {
-        let grown = later.windows.iter().filter(|(name, window)| {
-            let old = self.windows.iter().find(|(old, _)| old == name);
-            old.is_some_and(|(_, old)| window > old)
+        let grown = later.limits.iter().filter_map(|later| {
+            let old = self.limits.iter().find(|old| old.name == later.name)?;
+            let has_grown = later.window > old.window || later.token > old.token;
+            let refill = later.token.saturating_mul(old.most.max(later.most).into());
+            has_grown.then_some(later.window.max(refill))
         });
-        grown.map(|(_, window)| *window).max().unwrap_or_default()
+        Duration::from_micros(grown.max().unwrap_or_default()).min(KEPT_MAX)
     }
 }
 
@@ -57,12 +77,13 @@ mod tests {
     use proptest::prelude::*;
     use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::limit::{rolling, token_bucket};
+    use weir_common::limit::rolling::RollingQuota;
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
     use weir_common::time::{Moment, UnixTime};
 
     use super::*;
     use crate::limit::key::{Key, Scope, Seed};
-    use crate::limit::{LimitCheck, snapshot};
+    use crate::limit::{Horizon, LimitCheck, Quota, snapshot};
     use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 
     const SEED: Seed = Seed::new([4; 16]);
@@ -97,20 +118,28 @@ mod tests {
     fn check(name: u8, quota: Quota) -> LimitCheck {
         let limit = SEED.limit(if matches!(quota, Quota::Bucket(_)) { "bucket" } else { "window" });
         let key = Key::new(SEED.owner(Scope::Workspace, &[name]), limit);
-        LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) }
+        // As the limit of a bucket has it whose plans have all of the rates.
+        let horizon = match quota {
+            Quota::Bucket(_) => Horizon::of(RATES.map(rated)),
+            _ => Horizon::of([quota]),
+        };
+        LimitCheck { known: true, horizon, ..LimitCheck::new(key, limit, quota) }
     }
 
     fn window(seconds: u64) -> Quota {
         let window = Duration::from_secs(seconds);
-        Quota::Rolling(rolling::Quota { requests: 1_000, window })
+        Quota::Rolling(RollingQuota { requests: 1_000, window })
     }
 
     fn rated(rate: u32) -> Quota {
-        Quota::Bucket(token_bucket::BucketQuota { rate, burst: 1_000 })
+        Quota::Bucket(BucketQuota { rate: Rate::per_second(rate), burst: 1_000 })
     }
 
     fn kept_so(seconds: u64) -> Retention {
-        Retention { windows: vec![("window".to_owned(), Duration::from_secs(seconds))] }
+        let name = "window".to_owned();
+        Retention {
+            limits: vec![LimitRetention { name, window: seconds * 1_000_000, token: 0, most: 9 }],
+        }
     }
 
     fn sweep(store: &Store, now: Tick) {
@@ -221,7 +250,7 @@ mod tests {
     fn instance_check(rules: &Rules, known: Option<&TenantEntries>) -> LimitCheck {
         let names = TenantRefs { instance: Some("in_a"), ..TenantRefs::default() };
         let identity = rules.identify(&names, known);
-        rules.key_checks("instance", "in_a", &identity).unwrap().checks[0].1
+        rules.key_checks("instance", "in_a", &identity, Moment::default()).unwrap().checks[0].1
     }
 
     #[test]
@@ -258,6 +287,14 @@ mod tests {
         let kept = |old, new| kept_so(old).longest_grown(&kept_so(new));
         assert_eq!(kept(60, 600), Duration::from_secs(600));
         assert_eq!(kept(600, 60), Duration::ZERO);
+        let rated = |token| {
+            let name = "bucket".to_owned();
+            Retention { limits: vec![LimitRetention { name, window: 0, token, most: 200 }] }
+        };
+        let seconds = |old, new| rated(old).longest_grown(&rated(new)).as_secs();
+        assert_eq!(seconds(20_000, 1_000_000), 200, "two hundred tokens, one a second");
+        assert_eq!(seconds(1_000_000, 20_000), 0);
+        assert_eq!(seconds(1, 3_600_000_000 * 24), KEPT_MAX.as_secs());
         assert_eq!(Retention::default().longest_grown(&kept_so(60)), Duration::ZERO);
     }
 }

@@ -107,6 +107,12 @@ impl Tenants {
         }
     }
 
+    /// Every value of a limit that a tenant overrides.
+    pub(super) fn quotas(&self) -> impl Iterator<Item = &(Index, Quota)> {
+        let all = [&self.workspaces, &self.organisations, &self.instances];
+        all.into_iter().flat_map(HashMap::values).flat_map(|tenant| &tenant.quotas)
+    }
+
     /// Combines the references of a request with the entries of the file.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {

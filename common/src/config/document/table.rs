@@ -192,6 +192,22 @@ impl<'d> Table<'d> {
         }
     }
 
+    /// A value of any type, where given. `read` stores it, or says what it should be; `shape` is
+    /// its JSON Schema.
+    pub fn parsed(
+        &mut self,
+        key: &str,
+        doc: &str,
+        shape: Value,
+        read: impl FnOnce(&Value) -> Result<(), String>,
+    ) {
+        self.describe(key, doc, shape);
+        let Some((at, value)) = self.value(key) else { return };
+        if let Err(wanted) = read(&json_of(value)) {
+            let _: Option<()> = self.wrong(key, at, value, &wanted);
+        }
+    }
+
     /// A length of time within `range`, or `default`.
     pub fn span_or(
         &mut self,

@@ -83,7 +83,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
     let window = Duration::from_millis(1)..=rolling::WINDOW_MAX;
     let requests = table.number_or(
         "requests",
-        1..=rolling::REQUESTS_MAX.into(),
+        1..=rolling::EXACT_MAX.into(),
         100,
         "Rate limit: attempts that may start per endpoint within the window.",
     );
@@ -94,7 +94,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
             "10s",
             "Timeout of an attempt, from its start to the response headers.",
         ),
-        requests: u32::try_from(requests).unwrap_or(rolling::REQUESTS_MAX),
+        requests: u32::try_from(requests).unwrap_or(rolling::EXACT_MAX),
         window: span(table, "window", window, "1m", "The sliding window of the rate limit."),
         in_flight_max: count(
             table,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_common::limit::rolling::Quota;
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 
@@ -28,7 +28,7 @@ const START: u64 = 1_000_000_000;
 
 pub(super) fn limits(requests: u32, window_ms: u64, per_endpoint: usize, total: usize) -> Limits {
     Limits {
-        quota: Quota { requests, window: Duration::from_millis(window_ms) },
+        quota: RollingQuota { requests, window: Duration::from_millis(window_ms) },
         per_endpoint,
         total,
     }

@@ -15,28 +15,48 @@
 //!
 //! Whether the token is valid (`verifier`), which tenants exist (`directory`).
 
+use std::sync::Arc;
+
 use weir_common::identifier::IdForm;
 
 use crate::response::refusal::{Foreign, Refusal};
+use crate::rules::subject::{CLAIM_BYTES_MAX, KeyClaim};
 use crate::rules::tenant::{Parents, TenantRefs};
 
-/// Which tenants a verified token is for.
+/// Which tenants a verified token is for, and what limits count by of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// Its workspaces; without the claim, all workspaces of its organisations.
     pub workspaces: Option<Vec<Box<str>>>,
     /// Its organisations, if it has the claim.
     pub organisations: Option<Vec<Box<str>>>,
+    /// The values of the claims that limits count by, of those that it has.
+    pub keys: Box<[KeyClaim]>,
+}
+
+/// The names of the claims that are read from a token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimNames {
+    /// The claim with its workspaces.
+    pub workspace: String,
+    /// The claim with its organisations.
+    pub organisation: String,
+    /// The claims that limits count by.
+    pub keys: Vec<Arc<str>>,
 }
 
 impl Claims {
-    /// Reads them from a token's claims by the names of the two claims.
-    pub(super) fn of(
-        claims: &weir_common::token::claims::Claims,
-        workspace: &str,
-        organisation: &str,
-    ) -> Self {
-        Self { workspaces: claims.names(workspace), organisations: claims.names(organisation) }
+    /// Reads them from a token's claims.
+    pub(super) fn of(claims: &weir_common::token::claims::Claims, names: &ClaimNames) -> Self {
+        let key = |name: &Arc<str>| {
+            let value = claims.scalar(name, CLAIM_BYTES_MAX)?;
+            Some(KeyClaim { name: name.clone(), value })
+        };
+        Self {
+            workspaces: claims.names(&names.workspace),
+            organisations: claims.names(&names.organisation),
+            keys: names.keys.iter().filter_map(key).collect(),
+        }
     }
 
     fn has_organisation(&self, name: &str) -> bool {
@@ -173,7 +193,7 @@ mod tests {
         let [workspace, organisation, instance] = names.map(named);
         let names = TenantRefs { workspace, organisation, instance, claimed_organisation: None };
         let [workspaces, organisations] = claims.map(list);
-        let claims = Claims { workspaces, organisations };
+        let claims = Claims { workspaces, organisations, ..Claims::default() };
         let authorized = authorize(Parents::File(&tenants()), &names, Some(&claims))
             .map_err(|refusal| refusal.reason())
             .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
@@ -265,7 +285,7 @@ mod tests {
             let names =
                 TenantRefs { workspace, organisation, instance, claimed_organisation: None };
             let [workspaces, organisations] = claims.map(list);
-            is_foreign(&names, Some(&Claims { workspaces, organisations }))
+            is_foreign(&names, Some(&Claims { workspaces, organisations, ..Claims::default() }))
         };
         for (names, claims) in [
             (["ws_x", "", ""], ["ws_a", ""]),

@@ -22,7 +22,7 @@ use weir_common::secret::Secret;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use weir_common::token::{self, Flaw, Terms};
 
-use crate::identity::auth::authorization::Claims;
+use crate::identity::auth::authorization::{ClaimNames, Claims};
 use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::auth::introspection::IntrospectionClient;
 use crate::identity::auth::jwks::{Jwks, Keys};
@@ -49,8 +49,7 @@ type Hash = [u8; 32];
 pub struct Verifier {
     source: VerifierSource,
     method: Method,
-    workspace_claim: String,
-    organisation_claim: String,
+    claims: ClaimNames,
     valid: Cache<Hash, ValidToken>,
     invalid: Cache<Hash, Flaw>,
     timeout: Duration,
@@ -64,6 +63,8 @@ pub struct VerifierSource {
     pub settings: Value,
     /// The content of the files that it names.
     pub files: IdentityFiles,
+    /// The claims that limits count by: no cached token may lack one that was added since.
+    pub key_claims: Vec<Arc<str>>,
 }
 
 /// The files that `[identity]` names.
@@ -151,9 +152,12 @@ impl Verifier {
         };
         Some(Arc::new(Self {
             method,
+            claims: ClaimNames {
+                workspace: settings.workspace_claim.clone(),
+                organisation: settings.organisation_claim.clone(),
+                keys: source.key_claims.clone(),
+            },
             source,
-            workspace_claim: settings.workspace_claim.clone(),
-            organisation_claim: settings.organisation_claim.clone(),
             valid: Cache::builder()
                 .max_capacity(u64::try_from(settings.cache_max).unwrap_or(u64::MAX))
                 .expire_after(WhileValid)
@@ -200,8 +204,7 @@ impl Verifier {
                 introspected.map_err(|why| why.to_string())?.map(|(claims, _)| claims)
             }
         };
-        let claims = |claims| Claims::of(&claims, &self.workspace_claim, &self.organisation_claim);
-        Ok(judged.map(claims))
+        Ok(judged.map(|claims| Claims::of(&claims, &self.claims)))
     }
 
     /// Sends one probe to the identity server; an error explains why it cannot be used.
@@ -324,7 +327,7 @@ impl Verifier {
         now: Moment,
         edition: u64,
     ) -> ValidToken {
-        let claims = Claims::of(claims, &self.workspace_claim, &self.organisation_claim);
+        let claims = Claims::of(claims, &self.claims);
         let lasts = expires.since(now.unix).min(CACHED_MAX);
         ValidToken { claims: Arc::new(claims), expires, lasts, edition }
     }

@@ -234,8 +234,8 @@ mod tests {
             (r#"{"plan": "por"}"#, "unknown plan `por`; did you mean `pro`?"),
             (r#"{"limits": {"wrokspace": {"requests": 1}}}"#, "unknown limit `wrokspace`"),
             (r#"{"limits": {"instance": {"rate": 1}}}"#, "is kept by instance, not by workspace"),
-            (r#"{"limits": {"workspace": {"rate": 1}}}"#, "is a rolling window"),
-            (r#"{"limits": {"workspace": {}}}"#, "is a rolling window"),
+            (r#"{"limits": {"workspace": {"rate": 1}}}"#, "only with algorithm"),
+            (r#"{"limits": {"workspace": {}}}"#, "takes requests and window: none"),
         ] {
             let found = entry(body).err().unwrap_or_default();
             assert!(found.contains(wrong), "{body}: {found}");

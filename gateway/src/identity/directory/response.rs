@@ -9,10 +9,10 @@
 
 use serde_json::{Map, Value};
 use weir_common::config::document::{Document, Spanned};
-use weir_common::directory::{Instance, Organisation, Values, Workspace};
+use weir_common::directory::{Instance, Organisation, Workspace};
 use weir_common::identifier::IdForm;
 use weir_common::json;
-use weir_common::limit::{rolling, token_bucket};
+use weir_common::limit::values::Values;
 
 use crate::limit::key::Scope;
 
@@ -167,21 +167,9 @@ impl Members<'_> {
             self.fault(format!("limits.{limit} must be an object, not {}", kind_of(values)));
             return Values::default();
         };
-        let number = |key: &str, most: u32| {
-            let value = members.get(key).filter(|value| !value.is_null())?;
-            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-            let number = number.filter(|number| (1..=most).contains(number));
-            if number.is_none() {
-                let wanted = format!("a whole number from 1 to {most}");
-                self.fault(format!("limits.{limit}.{key} must be {wanted}"));
-            }
-            number
-        };
-        Values {
-            requests: number("requests", rolling::REQUESTS_MAX),
-            rate: number("rate", token_bucket::TOKENS_MAX),
-            burst: number("burst", token_bucket::TOKENS_MAX),
-        }
+        Values::from_json(members, |key, wanted| {
+            self.fault(format!("limits.{limit}.{key} must be {wanted}"));
+        })
     }
 }
 
@@ -262,7 +250,7 @@ mod tests {
                 "plan must be text, not a number",
                 "organisation is not an identifier",
                 "limits.a must be an object, not a number",
-                "limits.b.rate must be a whole number from 1 to",
+                "limits.b.rate must be tokens per second",
             ],
         );
         check(kind, r#"{"limits": []}"#, &["limits must be an object, not a list"]);

@@ -5,8 +5,9 @@
 //! many tenants is never refused for them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use weir_common::limit::token_bucket;
+use weir_common::limit::token_bucket::{BucketQuota, Rate};
 use weir_common::time::Tick;
 
 use crate::limit::key::{Key, Seed};
@@ -25,12 +26,12 @@ const UNKNOWN_PER_SECOND: u32 = 1;
 const UNKNOWN_LIMIT: &str = "unknown names";
 
 const UNKNOWN_QUOTA: Quota =
-    Quota::Bucket(token_bucket::BucketQuota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
+    Quota::Bucket(BucketQuota { rate: Rate::per_second(UNKNOWN_PER_SECOND), burst: UNKNOWN_MAX });
 
 /// The remaining lookups that one request may cause.
 pub struct UnknownBudget<'s> {
     /// `None` for the operator, who is not limited.
-    limit: Option<(&'s Limiter, LimitCheck)>,
+    limit: Option<(&'s Arc<Limiter>, LimitCheck)>,
     /// When the request arrived.
     pub(super) now: Tick,
 }
@@ -38,7 +39,7 @@ pub struct UnknownBudget<'s> {
 impl<'s> UnknownBudget<'s> {
     /// The budget of an address.
     #[must_use]
-    pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Limiter, now: Tick) -> Self {
+    pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Arc<Limiter>, now: Tick) -> Self {
         let tag = seed.limit(UNKNOWN_LIMIT);
         let key = Key::new(Subject::address(seed, address).owner, tag);
         let check = LimitCheck::new(key, tag, UNKNOWN_QUOTA);

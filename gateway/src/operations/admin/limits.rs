@@ -13,13 +13,14 @@
 use std::time::Duration;
 
 use log::Level;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_common::admin;
-use weir_common::config::document::{shown, span_of};
-use weir_common::directory::Values;
+use weir_common::config::document::span_of;
+
 use weir_common::http_server::problems::refusal;
 use weir_common::http_server::reply::Reply;
-use weir_common::limit::{rolling, token_bucket};
+use weir_common::limit::rolling;
+use weir_common::limit::values::{Algorithm, Values};
 use weir_common::log::events;
 
 use crate::limit::Quota;
@@ -66,7 +67,7 @@ impl GatewayAdmin {
             "limit": limit,
             "key": key,
             "known": resolved.known,
-            "kind": resolved.kind.word(),
+            "kind": resolved.kind,
             "allowance": of("allowance"),
             "used": of("used"),
             "remaining": of("remaining"),
@@ -104,15 +105,11 @@ impl GatewayAdmin {
                 return Err(refusal(409, "too-many-boosts", "Too many boosts", detail));
             }
         }
-        let fields = [
-            ("limit", json!(limit)),
-            ("key", json!(key)),
-            ("requests", json!(raised.requests)),
-            ("rate", json!(raised.rate)),
-            ("burst", json!(raised.burst)),
-            ("seconds", json!(ttl.as_secs_f64())),
-        ];
-        let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
+        let mut fields = vec![("limit", json!(limit)), ("key", json!(key))];
+        let raised = raised.to_json();
+        fields
+            .extend(RAISED.into_iter().filter_map(|name| Some((name, raised.get(name)?.clone()))));
+        fields.push(("seconds", json!(ttl.as_secs_f64())));
         events::event(Level::Info, "limit boosted", &fields);
         self.usage(limit, key).await
     }
@@ -126,13 +123,11 @@ impl GatewayAdmin {
 
 /// A quota as JSON for operators.
 fn allowance(quota: Quota) -> Value {
-    match quota {
-        Quota::Rolling(quota) => {
-            json!({"requests": quota.requests, "window": shown(quota.window)})
-        }
-        Quota::Bucket(quota) => json!({"rate": quota.rate, "burst": quota.burst}),
-    }
+    Values::of(quota).to_json().into()
 }
+
+/// The values that a boost raises.
+const RAISED: [&str; 3] = ["requests", "rate", "burst"];
 
 /// Reads the numbers and the duration of a boost from its body; `own` has the allowances without
 /// it.
@@ -140,44 +135,44 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     let body: Value =
         serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;
     let members = body.as_object().ok_or("The body is not a JSON object.")?;
-    let known = ["requests", "rate", "burst", "ttl"];
-    if let Some(other) = members.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err(format!("`{other}` is not a member of a boost: {} are.", known.join(", ")));
+    if let Some(other) = members.keys().find(|key| *key != "ttl" && !RAISED.contains(&&***key)) {
+        let known = RAISED.join(", ");
+        return Err(format!("`{other}` is not a member of a boost: {known}, ttl are."));
     }
-    let number = |name: &str, most: u32| match members.get(name) {
-        None => Ok(None),
-        Some(value) => {
-            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-            let number = number.filter(|number| (1..=most).contains(number));
-            let wrong = format!("`{name}` must be a whole number from 1 to {most}, not {value}.");
-            number.map(Some).ok_or(wrong)
-        }
-    };
-    let raised = Values {
-        requests: number("requests", rolling::REQUESTS_MAX)?,
-        rate: number("rate", token_bucket::TOKENS_MAX)?,
-        burst: number("burst", token_bucket::TOKENS_MAX)?,
-    };
-    let is_window = own.iter().any(|own| matches!(own, Quota::Rolling(_)));
-    match (is_window, raised.requests, raised.rate.or(raised.burst)) {
-        (true, Some(_), None) | (false, None, Some(_)) => {}
-        (true, ..) => return Err("This limit has a window: send `requests`.".to_owned()),
-        (false, ..) => return Err("This limit is a bucket: send `rate` or `burst`.".to_owned()),
+    let mut wrong = None;
+    let raised = Values::from_json(members, |name, wanted| {
+        let value = members.get(name).unwrap_or(&Value::Null);
+        wrong = Some(format!("`{name}` must be {wanted}, not {value}."));
+    });
+    if let Some(wrong) = wrong {
+        return Err(wrong);
     }
-    let least = |of: fn(&Quota) -> Option<u32>| own.iter().filter_map(of).min().unwrap_or(0);
-    let now = [
-        ("requests", raised.requests, least(|own| own.values().requests)),
-        ("rate", raised.rate, least(|own| own.values().rate)),
-        ("burst", raised.burst, least(|own| own.values().burst)),
-    ];
-    for (name, raised, now) in now {
-        if let Some(raised) = raised.filter(|raised| *raised < now) {
-            return Err(format!("A boost raises: `{name}` is {now} now, and {raised} is less."));
-        }
+    for quota in own {
+        is_raised(*quota, &raised)?;
     }
     let ttl = members.get("ttl").and_then(Value::as_str).and_then(span_of);
     let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
     let ttl =
         ttl.ok_or("`ttl` says how long, as \"10m\" does (ms, s, m, h or d), and 31 days at most.")?;
     Ok((raised, ttl))
+}
+
+/// Whether values are those of a quota's algorithm, and none is less than the quota's.
+fn is_raised(own: Quota, raised: &Values) -> Result<(), String> {
+    let takes: Vec<&str> =
+        RAISED.into_iter().filter(|name| Algorithm::of(own).fields().contains(name)).collect();
+    let given = raised.to_json();
+    if given.is_empty() || given.keys().any(|name| !takes.contains(&name.as_str())) {
+        let algorithm = Algorithm::of(own).name();
+        return Err(format!("This limit is a {algorithm}: send {}.", takes.join(" or ")));
+    }
+    let quota = raised.over(Some(own)).map_err(|error| format!("{}.", error.message()))?;
+    let (now, then) = (Values::of(own).to_json(), Values::of(quota).to_json());
+    if raised.raise(own) == quota {
+        return Ok(());
+    }
+    let changed = given.keys().find(|name| now.get(*name) != then.get(*name));
+    let name = changed.map_or("requests", String::as_str);
+    let value = |of: &Map<String, Value>| of.get(name).cloned().unwrap_or_default();
+    Err(format!("A boost raises: `{name}` is {} now, and {} is less.", value(&now), value(&then)))
 }

@@ -14,14 +14,13 @@ use crate::identity::directory::response::TenantKind;
 use crate::limit::LimitCheck;
 use crate::limit::key::Key;
 use crate::operations::admin::GatewayAdmin;
-use crate::settings::LimitKey;
 
 /// A key of a limit, and the checks that apply to its requests now.
 pub(super) struct ResolvedKey {
     /// The key of its state.
     pub(super) key: Key,
     /// What the limit counts by.
-    pub(super) kind: LimitKey,
+    pub(super) kind: String,
     /// Whether the directory knows the key.
     pub(super) known: bool,
     /// By the plan of a request's workspace, where the allowance depends on it; boosts are applied.
@@ -34,19 +33,19 @@ impl GatewayAdmin {
         let unknown = || unknown_limit(limit, key);
         let active = self.0.active.load_full();
         let names = active.rules.named(limit, key).ok_or_else(unknown)?;
-        let now = self.0.clock.now().tick;
-        let known = active.known(&names, now).await.map_err(|DirectoryUnavailable| {
+        let now = self.0.clock.now();
+        let known = active.known(&names, now.tick).await.map_err(|DirectoryUnavailable| {
             let detail = "The directory cannot be asked; see the log and directory_* metrics.";
             refusal(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
         let identity = active.rules.identify(&names, known.as_ref());
-        let found = active.rules.key_checks(limit, key, &identity).ok_or_else(unknown)?;
+        let found = active.rules.key_checks(limit, key, &identity, now).ok_or_else(unknown)?;
         let boosted = |(plan, mut check): (Option<&str>, LimitCheck)| {
-            self.0.limiter.boosts.apply(std::slice::from_mut(&mut check), now);
+            self.0.limiter.boosts.apply(std::slice::from_mut(&mut check), now.tick);
             (plan.map(str::to_owned), check)
         };
         let checks = found.checks.into_iter().map(boosted).collect();
-        Ok(ResolvedKey { key: found.key, kind: found.kind, known: found.known, checks })
+        Ok(ResolvedKey { key: found.key, kind: found.kind.to_string(), known: found.known, checks })
     }
 
     /// Removes one tenant's entry from the cache of the remote directory, as `workspaces/ws_acme`.

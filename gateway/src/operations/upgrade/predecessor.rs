@@ -5,7 +5,8 @@
 //!
 //! 1. This process accepts nothing before it has everything, and needs nothing from the predecessor
 //!    afterwards.
-//! 2. The predecessor's checks are decided like this process's own, with the predecessor's
+//! 2. What the predecessor has in flight is released when it says so, or when it ends.
+//! 3. The predecessor's checks are decided like this process's own, with the predecessor's
 //!    allowances. Where a limit now has another window or algorithm, this process's allowance is
 //!    used: the state must not be converted back to the earlier one.
 //!
@@ -13,6 +14,7 @@
 //!
 //! The old process's side (`upgrade::successor`), the messages (`upgrade::protocol`).
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -24,9 +26,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use weir_common::directory::Values;
 use weir_common::log::events;
-use weir_common::time::Tick;
+use weir_common::time::{Moment, Tick};
 
 use crate::config::shared::Shared;
 use crate::edge::drain::turned;
@@ -47,7 +48,12 @@ pub struct Predecessor {
     pub offer: Offer,
     /// Its listening sockets.
     pub sockets: Vec<(NamedSocket, TcpListener)>,
+    /// Its requests that are counted as in flight.
+    pub(super) in_flight: InFlight,
 }
+
+/// The requests of the predecessor that are counted as in flight, by key.
+pub(super) type InFlight = HashMap<Key, u32>;
 
 impl Predecessor {
     /// Connects to it over standard input, and receives its sockets.
@@ -73,7 +79,7 @@ impl Predecessor {
             return Err(UpgradeError::Unexpected("what its sockets are"));
         }
         let sockets = offer.sockets.iter().cloned().zip(passed).collect();
-        Ok(Self { stream, offer, sockets })
+        Ok(Self { stream, offer, sockets, in_flight: InFlight::new() })
     }
 
     /// Reports why this process cannot take over.
@@ -98,7 +104,9 @@ impl Predecessor {
                 }
                 Kind::Moved => {
                     let rest: OtherStates = serde_json::from_slice(&body).map_err(|_| damaged())?;
-                    self.restore_rest(shared, rest);
+                    self.restore_rest(shared, rest).map_err(|_| damaged())?;
+                    // This process accepts nothing yet: all of them are the predecessor's.
+                    self.in_flight = shared.limiter.store.in_flight();
                     // An error means that it has ended; this process has everything already.
                     let _ = protocol::write(&mut self.stream, Kind::Received, &[]);
                     return Ok(count);
@@ -108,10 +116,10 @@ impl Predecessor {
         }
     }
 
-    fn restore_rest(&self, shared: &Shared, rest: OtherStates) {
+    fn restore_rest(&self, shared: &Shared, rest: OtherStates) -> io::Result<()> {
         let now = shared.clock.now().tick;
-        for (bits, [requests, rate, burst], until) in rest.boosts {
-            let raised = Values { requests, rate, burst };
+        for (bits, raised, until) in rest.boosts {
+            let raised = protocol::values_of(&raised)?;
             let boost = Boost { raised, until: Tick(until) };
             // Cannot fail: the predecessor has no more boosts than are allowed.
             let _ =
@@ -119,11 +127,18 @@ impl Predecessor {
         }
         shared.limiter.store.keep_until(Tick(rest.keep_until));
         rest.memory.retain_in(&shared.limiter.store, &shared.active.load().rules, now);
+        Ok(())
     }
 
     /// Decides its checks until it ends. Sends it [`Kind::End`] when this process stops.
     pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
-        if let Err(error) = serve(self.stream, &shared, ending).await {
+        let mut in_flight = self.in_flight;
+        let served = serve(self.stream, &shared, ending, &mut in_flight).await;
+        // It has ended, and all of its requests with it.
+        for (key, count) in in_flight {
+            (0..count).for_each(|_| shared.limiter.release(key));
+        }
+        if let Err(error) = served {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Warn, "predecessor connection lost", &fields);
         }
@@ -134,6 +149,7 @@ async fn serve(
     stream: StdStream,
     shared: &Shared,
     mut ending: watch::Receiver<bool>,
+    in_flight: &mut InFlight,
 ) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     stream.set_nonblocking(true)?;
@@ -154,7 +170,11 @@ async fn serve(
         };
         let Some(mut frame) = frame else { return Ok(()) };
         loop {
-            put_answer(&mut bytes, frame, shared).await?;
+            match frame {
+                (Kind::Check, body) => put_answer(&mut bytes, &body, shared, in_flight).await?,
+                (Kind::Released, body) => release(&body, shared, in_flight)?,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
             match frames.ready()? {
                 Some(next) => frame = next,
                 None => break,
@@ -167,34 +187,61 @@ async fn serve(
 
 async fn put_answer(
     bytes: &mut Vec<u8>,
-    (kind, body): (Kind, Vec<u8>),
+    body: &[u8],
     shared: &Shared,
+    in_flight: &mut InFlight,
 ) -> io::Result<()> {
-    if kind != Kind::Check {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut checks = protocol::read_checks(&body)?;
+    let now = shared.clock.now();
+    let mut checks = protocol::read_checks(body, now)?;
     let active = shared.active.load_full();
-    checks.iter_mut().for_each(|check| adapt(check, &active.rules));
+    checks.iter_mut().for_each(|check| adapt(check, &active.rules, now));
     let verdict = shared.limiter.check_at_owner(&mut checks).await;
-    let verdict =
+    let mut verdict =
         verdict.map_err(|_| io::Error::other("the counters have moved on and are lost"))?;
-    let mut answer = Vec::with_capacity(64 * checks.len());
-    protocol::put_answer(&mut answer, &verdict, &checks);
+    // The request is in flight there: its end is a message, or the end of that process.
+    for key in verdict.held.take().into_iter().flat_map(|held| held.into_keys()) {
+        *in_flight.entry(key).or_default() += 1;
+    }
+    let mut answer = Vec::with_capacity(256 * checks.len());
+    protocol::put_answer(&mut answer, &verdict, &checks)?;
     protocol::put(bytes, Kind::Answer, &answer);
     Ok(())
 }
 
-/// Replaces the allowance of a check if its limit now has another window or algorithm.
-fn adapt(check: &mut LimitCheck, rules: &Rules) {
-    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == check.limit) else { return };
-    let same_shape = match (check.lasting, limit.quota) {
+/// Releases requests that have ended in the predecessor.
+fn release(body: &[u8], shared: &Shared, in_flight: &mut InFlight) -> io::Result<()> {
+    for key in protocol::read_released(body)? {
+        // One that it does not hold is a fault of its own, and releases nothing.
+        if let Some(count) = in_flight.get_mut(&key).filter(|count| **count > 0) {
+            *count -= 1;
+            shared.limiter.release(key);
+        }
+        in_flight.retain(|_, count| *count > 0);
+    }
+    Ok(())
+}
+
+/// Replaces the allowance of a check if its limit now has only others: other windows, algorithms
+/// or calendars.
+fn adapt(check: &mut LimitCheck, rules: &Rules, now: Moment) {
+    let Some((index, limit)) =
+        rules.limits.iter().enumerate().find(|(_, limit)| limit.tag == check.limit)
+    else {
+        return;
+    };
+    let then = check.lasting;
+    check.horizon = limit.horizon.with(then);
+    let has_same_shape = |now: Quota| match (then, now) {
         (Quota::Rolling(then), Quota::Rolling(now)) => then.window == now.window,
         (Quota::Bucket(_), Quota::Bucket(_)) => true,
+        (Quota::Calendar(then), Quota::Calendar(now)) => then.calendar == now.calendar,
+        // Their key is another one: the check is made as it came.
+        (Quota::Concurrency(_), _) | (_, Quota::Concurrency(_)) => true,
         _ => false,
     };
-    if !same_shape {
-        (check.quota, check.lasting) = (limit.quota, limit.quota);
+    if !rules.quotas_of(index).any(has_same_shape) {
+        let quota = limit.quota.at(now);
+        (check.quota, check.lasting) = (quota, quota);
     }
 }
 
@@ -202,7 +249,9 @@ fn adapt(check: &mut LimitCheck, rules: &Rules) {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::limit::{rolling, token_bucket};
+    use weir_common::limit::rolling::RollingQuota;
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
+    use weir_common::time::UnixTime;
 
     use super::*;
     use crate::config::active::Config;
@@ -215,18 +264,19 @@ mod tests {
         let now = rules.limits.iter().find(|limit| &*limit.name == "workspace").unwrap().quota;
         let window = |requests, seconds| {
             let window = Duration::from_secs(seconds);
-            Quota::Rolling(rolling::Quota { requests, window })
+            Quota::Rolling(RollingQuota { requests, window })
         };
         let adapted = |name: &str, quota| {
             let (key, limit) = (Key::from_bits(1), seed.limit(name));
             let mut check = LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) };
-            adapt(&mut check, &rules);
+            let moment = Moment { tick: Tick(1), unix: UnixTime(1) };
+            adapt(&mut check, &rules, moment);
             assert_eq!(check.quota, check.lasting);
             check.quota
         };
         let own = window(600, now.window().as_secs());
         assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");
-        let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 2 });
+        let bucket = Quota::Bucket(BucketQuota { rate: Rate::per_second(1), burst: 2 });
         for then in [window(600, 1), window(600, 7_200), bucket] {
             assert_eq!(adapted("workspace", then), now);
             assert_eq!(adapted("gone", then), then);

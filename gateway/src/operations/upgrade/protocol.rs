@@ -6,22 +6,22 @@
 //! Not here: the order of messages (`successor`, `predecessor`), states (`limit::snapshot`).
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_common::limit::decision::{Decision, Usage};
-use weir_common::limit::{rolling, token_bucket};
-use weir_common::time::{Tick, micros};
+use weir_common::limit::values::Values;
+use weir_common::time::{Moment, Tick};
 
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::limiter::RemoteVerdict;
-use crate::limit::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
+use crate::limit::{CHECKS_MAX, CheckResult, Horizon, LimitCheck, Quota, Verdict};
 use crate::rules::retention::Retention;
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The largest body of a frame: ten thousand boosts take half of it.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -52,10 +52,12 @@ pub enum Kind {
     Answer,
     /// The new process is stopping, and requests the old one to stop.
     End,
+    /// Keys of requests in flight that have ended in the old process.
+    Released,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Sockets,
         Self::Offer,
@@ -67,6 +69,7 @@ impl Kind {
         Self::Check,
         Self::Answer,
         Self::End,
+        Self::Released,
     ];
 
     fn of(byte: u8) -> io::Result<Self> {
@@ -100,40 +103,8 @@ pub struct OtherStates {
     pub keep_until: u64,
     /// How long states were kept: the new rules may need to keep them longer.
     pub memory: Retention,
-    /// Boosts: the bits of the key; requests, rate and burst, those that are raised; the tick at
-    /// which the boost ends.
-    pub boosts: Vec<([u8; 16], [Option<u32>; 3], u64)>,
-}
-
-/// A quota as the numbers that are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Allowance {
-    /// Requests, and the window in microseconds.
-    Rolling(u32, u64),
-    /// Rate and burst.
-    Bucket(u32, u32),
-}
-
-impl From<Quota> for Allowance {
-    fn from(quota: Quota) -> Self {
-        match quota {
-            Quota::Rolling(quota) => Self::Rolling(quota.requests, micros(quota.window)),
-            Quota::Bucket(quota) => Self::Bucket(quota.rate, quota.burst),
-        }
-    }
-}
-
-impl From<Allowance> for Quota {
-    fn from(allowance: Allowance) -> Self {
-        match allowance {
-            Allowance::Rolling(requests, window) => {
-                Self::Rolling(rolling::Quota { requests, window: Duration::from_micros(window) })
-            }
-            Allowance::Bucket(rate, burst) => {
-                Self::Bucket(token_bucket::BucketQuota { rate, burst })
-            }
-        }
-    }
+    /// Boosts: the bits of the key, the raised values, the tick at which the boost ends.
+    pub boosts: Vec<([u8; 16], Map<String, Value>, u64)>,
 }
 
 fn damaged(why: &'static str) -> io::Error {
@@ -207,131 +178,155 @@ impl<R: AsyncRead + Unpin> Messages<R> {
     }
 }
 
-/// Writes the checks of a request.
-pub fn put_checks(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
-    for check in checks {
-        bytes.extend_from_slice(&check.key.bits().to_le_bytes());
-        bytes.extend_from_slice(&check.limit.bits().to_le_bytes());
-        bytes.push(u8::from(check.enforced) | u8::from(check.known) << 1);
-        put_quota(bytes, check.lasting);
-    }
+/// One check of a request.
+#[derive(Serialize, Deserialize)]
+struct CheckFrame {
+    key: [u8; 16],
+    limit: [u8; 16],
+    /// Without a boost.
+    values: Map<String, Value>,
+    /// Its window and token.
+    horizon: [u64; 2],
+    cost: u32,
+    enforced: bool,
+    known: bool,
 }
 
-/// Reads what [`put_checks`] wrote.
-pub fn read_checks(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
-    let mut reader = Reader(bytes);
-    let mut checks = ArrayVec::new();
-    while !reader.0.is_empty() && !checks.is_full() {
-        let key = Key::from_bits(u128::from_le_bytes(reader.next_array()?));
-        let limit = LimitTag::from_bits(u128::from_le_bytes(reader.next_array()?));
-        let [marks] = reader.next_array()?;
-        let quota = reader.quota()?;
-        let (enforced, known) = (marks & 1 != 0, marks & 2 != 0);
-        checks.push(LimitCheck { enforced, known, ..LimitCheck::new(key, limit, quota) });
-    }
-    reader.end(checks)
+/// One answer to a check.
+#[derive(Serialize, Deserialize)]
+struct AnswerFrame {
+    /// Whether the limit would admit the request; else when, if it ever would.
+    admits: bool,
+    retry_at: Option<u64>,
+    limit: u32,
+    remaining: u32,
+    full_at: u64,
+    /// The allowance that was checked, with a boost.
+    values: Map<String, Value>,
+}
+
+/// Writes the checks of a request.
+pub fn put_checks(bytes: &mut Vec<u8>, checks: &[LimitCheck]) -> io::Result<()> {
+    let frame = |check: &LimitCheck| CheckFrame {
+        key: check.key.bits().to_le_bytes(),
+        limit: check.limit.bits().to_le_bytes(),
+        values: Values::of(check.lasting).to_json(),
+        horizon: [check.horizon.window, check.horizon.token],
+        cost: check.cost,
+        enforced: check.enforced,
+        known: check.known,
+    };
+    Ok(serde_json::to_writer(bytes, &checks.iter().map(frame).collect::<Vec<_>>())?)
+}
+
+/// Reads what [`put_checks`] wrote; calendars have the period of `now`.
+pub fn read_checks(bytes: &[u8], now: Moment) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
+    let frames: Vec<CheckFrame> = serde_json::from_slice(bytes)?;
+    let check = |frame: CheckFrame| {
+        let key = Key::from_bits(u128::from_le_bytes(frame.key));
+        let limit = LimitTag::from_bits(u128::from_le_bytes(frame.limit));
+        let [window, token] = frame.horizon;
+        let (horizon, cost) = (Horizon { window, token }, frame.cost);
+        let (enforced, known) = (frame.enforced, frame.known);
+        let made = LimitCheck::new(key, limit, quota(&frame.values)?.at(now));
+        Ok(LimitCheck { horizon, cost, enforced, known, ..made })
+    };
+    frames.into_iter().take(CHECKS_MAX).map(check).collect()
+}
+
+/// Writes keys of requests in flight that have ended.
+pub fn put_released(bytes: &mut Vec<u8>, keys: &[Key]) {
+    keys.iter().for_each(|key| bytes.extend_from_slice(&key.bits().to_le_bytes()));
+}
+
+/// Reads what [`put_released`] wrote.
+pub fn read_released(bytes: &[u8]) -> io::Result<Vec<Key>> {
+    let (keys, rest) = bytes.as_chunks::<16>();
+    let key = |bits: &[u8; 16]| Key::from_bits(u128::from_le_bytes(*bits));
+    if rest.is_empty() { Ok(keys.iter().map(key).collect()) } else { Err(damaged("half a key")) }
 }
 
 /// Writes the verdict on a request, with the allowances that were checked.
-pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck]) {
-    bytes.push(u8::from(verdict.is_admitted()));
-    for (answer, check) in verdict.answers().zip(checks) {
-        let (kind, tick) = match answer.decision {
-            Decision::Admit => (0, Tick(0)),
-            Decision::Refuse { retry_at } => (1, retry_at),
-            Decision::TooLarge => (2, Tick(0)),
-        };
-        let Usage { limit, remaining, full_at } = answer.usage;
-        bytes.push(kind);
-        bytes.extend_from_slice(&tick.0.to_le_bytes());
-        bytes.extend_from_slice(&limit.to_le_bytes());
-        bytes.extend_from_slice(&remaining.to_le_bytes());
-        bytes.extend_from_slice(&full_at.0.to_le_bytes());
-        put_quota(bytes, check.quota);
-    }
-}
-
-/// Reads what [`put_answer`] wrote.
-pub(super) fn answer(bytes: &[u8]) -> io::Result<RemoteVerdict> {
-    let mut reader = Reader(bytes);
-    let [admitted] = reader.next_array()?;
-    let (mut answers, mut quotas) = (ArrayVec::new(), ArrayVec::new());
-    while !reader.0.is_empty() && !answers.is_full() {
-        let [kind] = reader.next_array()?;
-        let retry_at = Tick(u64::from_le_bytes(reader.next_array()?));
-        let decision = match kind {
-            0 => Decision::Admit,
-            1 => Decision::Refuse { retry_at },
-            _ => Decision::TooLarge,
-        };
-        let limit = u32::from_le_bytes(reader.next_array()?);
-        let remaining = u32::from_le_bytes(reader.next_array()?);
-        let full_at = Tick(u64::from_le_bytes(reader.next_array()?));
-        answers.push(CheckResult { decision, usage: Usage { limit, remaining, full_at } });
-        quotas.push(reader.quota()?);
-    }
-    reader.end(RemoteVerdict { verdict: Verdict::new(answers, admitted != 0), quotas })
-}
-
-fn put_quota(bytes: &mut Vec<u8>, quota: Quota) {
-    let (kind, first, second) = match Allowance::from(quota) {
-        Allowance::Rolling(requests, window) => (0, requests, window),
-        Allowance::Bucket(rate, burst) => (1, rate, u64::from(burst)),
+pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck]) -> io::Result<()> {
+    let frame = |(answer, check): (&CheckResult, &LimitCheck)| AnswerFrame {
+        admits: answer.decision == Decision::Admit,
+        retry_at: match answer.decision {
+            Decision::Refuse { retry_at } => Some(retry_at.0),
+            Decision::Admit | Decision::TooLarge => None,
+        },
+        limit: answer.usage.limit,
+        remaining: answer.usage.remaining,
+        full_at: answer.usage.full_at.0,
+        values: Values::of(check.quota).to_json(),
     };
-    bytes.push(kind);
-    bytes.extend_from_slice(&first.to_le_bytes());
-    bytes.extend_from_slice(&second.to_le_bytes());
+    let frames: Vec<AnswerFrame> = verdict.answers().zip(checks).map(frame).collect();
+    Ok(serde_json::to_writer(bytes, &(verdict.is_admitted(), frames))?)
 }
 
-struct Reader<'b>(&'b [u8]);
-
-impl Reader<'_> {
-    fn next_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(|| damaged("a short frame"))?;
-        self.0 = rest;
-        Ok(*bytes)
+/// Reads what [`put_answer`] wrote; calendars have the period of `now`.
+pub(super) fn answer(bytes: &[u8], now: Moment) -> io::Result<RemoteVerdict> {
+    let (admitted, frames): (bool, Vec<AnswerFrame>) = serde_json::from_slice(bytes)?;
+    let (mut answers, mut quotas) = (ArrayVec::new(), ArrayVec::new());
+    for frame in frames.into_iter().take(CHECKS_MAX) {
+        let decision = match (frame.admits, frame.retry_at) {
+            (true, _) => Decision::Admit,
+            (false, Some(retry_at)) => Decision::Refuse { retry_at: Tick(retry_at) },
+            (false, None) => Decision::TooLarge,
+        };
+        let (limit, remaining, full_at) = (frame.limit, frame.remaining, Tick(frame.full_at));
+        answers.push(CheckResult { decision, usage: Usage { limit, remaining, full_at } });
+        quotas.push(quota(&frame.values)?.at(now));
     }
+    Ok(RemoteVerdict { verdict: Verdict::new(answers, admitted), quotas })
+}
 
-    fn quota(&mut self) -> io::Result<Quota> {
-        let [kind] = self.next_array()?;
-        let first = u32::from_le_bytes(self.next_array()?);
-        let second = u64::from_le_bytes(self.next_array()?);
-        let burst = || u32::try_from(second).map_err(|_| damaged("a burst beyond all"));
-        Ok(match kind {
-            0 => Allowance::Rolling(first, second),
-            _ => Allowance::Bucket(first, burst()?),
-        }
-        .into())
-    }
+fn quota(values: &Map<String, Value>) -> io::Result<Quota> {
+    values_of(values)?.over(None).map_err(|_| damaged("a quota that is none"))
+}
 
-    fn end<T>(&self, made: T) -> io::Result<T> {
-        if self.0.is_empty() { Ok(made) } else { Err(damaged("a frame that goes on")) }
-    }
+/// Reads values that [`Values::to_json`] wrote.
+pub fn values_of(members: &Map<String, Value>) -> io::Result<Values> {
+    let mut is_wrong = false;
+    let values = Values::from_json(members, |_, _| is_wrong = true);
+    if is_wrong { Err(damaged("a value that is none")) } else { Ok(values) }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use weir_common::time::UnixTime;
+
     use super::*;
 
-    fn checks() -> [LimitCheck; 2] {
-        let window = Duration::from_secs(60);
-        let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
-        let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 5, burst: 7 });
+    const NOW: Moment = Moment { tick: Tick(1 << 45), unix: UnixTime(1_795_000_000_000_000) };
+
+    fn checks() -> [LimitCheck; 4] {
+        let quota = |json: Value| quota(json.as_object().unwrap()).unwrap();
+        let rolling = quota(json!({"algorithm": "rolling_window", "requests": 3, "window": "1m"}));
+        let bucket = quota(json!({"algorithm": "token_bucket", "rate": "5/h", "burst": 7}));
+        let day = json!({"algorithm": "calendar_day", "requests": 9, "time_zone": "Asia/Tokyo"});
+        let flight = quota(json!({"algorithm": "concurrency", "requests": 3}));
         let check = |bits, quota| LimitCheck {
             enforced: bits > 1,
             known: bits == 1,
+            cost: 7,
             ..LimitCheck::new(Key::from_bits(bits), LimitTag::from_bits(bits + 1), quota)
         };
-        [check(1, rolling), check(u128::MAX - 1, bucket)]
+        [
+            check(1, rolling),
+            check(u128::MAX - 1, bucket),
+            check(2, quota(day).at(NOW)),
+            check(3, flight),
+        ]
     }
 
     #[test]
     fn a_check_arrives_as_it_was_sent() {
         let mut bytes = Vec::new();
-        put_checks(&mut bytes, &checks());
-        assert_eq!(format!("{:?}", read_checks(&bytes).unwrap()), format!("{:?}", checks()));
-        for length in (1..bytes.len()).filter(|length| length * 2 != bytes.len()) {
-            assert!(read_checks(&bytes[..length]).is_err(), "{length}");
+        put_checks(&mut bytes, &checks()).unwrap();
+        assert_eq!(format!("{:?}", read_checks(&bytes, NOW).unwrap()), format!("{:?}", checks()));
+        for length in 0..bytes.len() {
+            assert!(read_checks(&bytes[..length], NOW).is_err(), "{length}");
         }
     }
 
@@ -346,11 +341,11 @@ mod tests {
             let answers = checks().map(|_| CheckResult { decision, usage });
             let verdict = Verdict::new(answers.into_iter().collect(), admitted);
             let mut bytes = Vec::new();
-            put_answer(&mut bytes, &verdict, &checks());
-            let decided = answer(&bytes).unwrap();
+            put_answer(&mut bytes, &verdict, &checks()).unwrap();
+            let decided = answer(&bytes, NOW).unwrap();
             assert_eq!(format!("{:?}", decided.verdict), format!("{verdict:?}"));
             assert_eq!(decided.quotas[..], checks().map(|check| check.quota));
-            assert!(answer(&bytes[..bytes.len() - 1]).is_err());
+            assert!(answer(&bytes[..bytes.len() - 1], NOW).is_err());
         }
     }
 
@@ -359,7 +354,7 @@ mod tests {
         let mut bytes = Vec::new();
         put(&mut bytes, Kind::Moved, b"what");
         assert_eq!(read(&mut bytes.as_slice()).unwrap(), (Kind::Moved, b"what".to_vec()));
-        for (at, byte) in [(4, 0), (4, 12), (3, 255), (0, 0)] {
+        for (at, byte) in [(4, 0), (4, 13), (3, 255), (0, 0)] {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
             assert!(read(&mut bytes.as_slice()).is_err(), "{at} {byte}");

@@ -25,13 +25,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
-use weir_common::directory::Values;
+use tokio::sync::{mpsc, watch};
 use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Shared;
-use crate::limit::limiter::{LimitOwner, RemoteCheck, RemoteVerdict};
+use crate::limit::limiter::{Held, LimitOwner, RemoteCheck};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{self, Kind, Messages, Offer, OtherStates, PROTOCOL};
@@ -199,10 +198,9 @@ pub(super) fn send_states(
         }
     }
     protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
-    let boosts = boosts.into_iter().map(|(key, boost)| {
-        let Values { requests, rate, burst } = boost.raised;
-        (key.bits().to_le_bytes(), [requests, rate, burst], boost.until.0)
-    });
+    let boosts = boosts
+        .into_iter()
+        .map(|(key, boost)| (key.bits().to_le_bytes(), boost.raised.to_json(), boost.until.0));
     // Read last: a reload during the transfer changes both values.
     let memory = Retention::of(&shared.active.load().rules);
     let keep_until = shared.limiter.store.kept_until().0;
@@ -245,7 +243,7 @@ impl Successor {
     /// process requests this one to end, or has ended.
     pub async fn answer(self, shared: Arc<Shared>, end_requested: watch::Sender<bool>) {
         let Self { stream, mut checks_to_send, .. } = self;
-        if let Err(error) = forward(stream, &mut checks_to_send, &end_requested).await {
+        if let Err(error) = forward(stream, &mut checks_to_send, (&shared, &end_requested)).await {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Error, "limit owner lost", &fields);
         }
@@ -257,12 +255,12 @@ impl Successor {
 async fn forward(
     stream: StdStream,
     checks_to_send: &mut mpsc::Receiver<RemoteCheck>,
-    end_requested: &watch::Sender<bool>,
+    (shared, end_requested): (&Shared, &watch::Sender<bool>),
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
     let mut frames = Messages::new(reader);
-    let mut waiting: VecDeque<oneshot::Sender<RemoteVerdict>> = VecDeque::new();
+    let mut waiting = VecDeque::new();
     let mut bytes = Vec::new();
     loop {
         tokio::select! {
@@ -270,22 +268,32 @@ async fn forward(
                 bytes.clear();
                 let mut next = Some(first);
                 while let Some(RemoteCheck { checks, answer }) = next.take() {
-                    let mut body = Vec::with_capacity(64 * checks.len());
-                    protocol::put_checks(&mut body, &checks);
+                    let mut body = Vec::with_capacity(256 * checks.len());
+                    protocol::put_checks(&mut body, &checks)?;
                     protocol::put(&mut bytes, Kind::Check, &body);
-                    waiting.push_back(answer);
+                    waiting.push_back((checks, answer));
                     if waiting.len() < PIPELINE_MAX {
                         next = checks_to_send.try_recv().ok();
                     }
                 }
                 writer.write_all(&bytes).await?;
             }
+            ended = shared.limiter.next_ended() => {
+                bytes.clear();
+                let mut body = Vec::with_capacity(16 * ended.len());
+                protocol::put_released(&mut body, &ended);
+                protocol::put(&mut bytes, Kind::Released, &body);
+                writer.write_all(&bytes).await?;
+            }
             message = frames.next() => match message? {
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some((Kind::Answer, body)) => {
-                    let verdict = protocol::answer(&body)?;
-                    // The receiver may be gone.
-                    waiting.pop_front().map(|caller| caller.send(verdict).ok());
+                    let mut answered = protocol::answer(&body, shared.clock.now())?;
+                    let Some((checks, caller)) = waiting.pop_front() else { continue };
+                    let verdict = &mut answered.verdict;
+                    verdict.held = Held::of(&shared.limiter, verdict.keys_in_flight(&checks));
+                    // The receiver may be gone: the request is then released.
+                    drop(caller.send(answered));
                 }
                 Some((Kind::End, _)) => drop(end_requested.send(true)),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),

@@ -116,11 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_needs_a_token_charges_the_address_without_one() {
+    fn limits_of_unknown_tenants_are_read_where_one_may_be_unknown() {
         let without =
             SHIPPED.replace("unknown_limits = [\"address\"]", "unknown_limits = [\"adress\"]");
-        assert!(read(&without, "verify = \"none\"").1.is_empty(), "no tenant would be charged");
-        let (_, found) = read(&without, JWT);
+        for verify in ["verify = \"none\"", JWT] {
+            assert!(
+                read(&without, verify).1.is_empty(),
+                "each request charges a tenant or `refused`"
+            );
+        }
+        let by_address = without.replace("unknown = \"own_key\"", "unknown = \"by_address\"");
+        let (_, found) = read(&by_address, "verify = \"none\"");
         assert_eq!(found, ["unknown limit `adress`; did you mean `address`?"]);
     }
 

@@ -5,13 +5,14 @@
 
 use weir_common::config::document::{Document, Spanned};
 use weir_common::directory;
+use weir_common::limit::values::Values;
 
 use crate::limit::key::{Scope, Seed};
 use crate::request::route::{Hosts, Index};
 use crate::rules::compile::{Checker, lookup, names, quotas};
 use crate::rules::tenant::{Tenant, Tenants};
 use crate::rules::{Limit, Plan};
-use crate::settings::LimitKey;
+use crate::settings::limit_key::KeyPart;
 
 /// Compiles entries into tenants. Errors in an entry are reported to the document.
 pub struct Entries<'c> {
@@ -30,7 +31,7 @@ impl Entries<'_> {
     pub fn organisation(&self, name: &str, entry: &directory::Organisation) -> Tenant {
         Tenant {
             plan: self.plan(&entry.plan),
-            quotas: self.quotas(&entry.limits, LimitKey::Organisation),
+            quotas: self.quotas(&entry.limits, &KeyPart::Organisation),
             ..self.bare(Scope::Organisation, name)
         }
     }
@@ -40,7 +41,7 @@ impl Entries<'_> {
         Tenant {
             parent: entry.organisation.as_ref().map(|name| name.value.as_str().into()),
             plan: self.plan(&entry.plan),
-            quotas: self.quotas(&entry.limits, LimitKey::Workspace),
+            quotas: self.quotas(&entry.limits, &KeyPart::Workspace),
             ..self.bare(Scope::Workspace, name)
         }
     }
@@ -49,7 +50,7 @@ impl Entries<'_> {
     pub fn instance(&self, name: &str, entry: &directory::Instance) -> Tenant {
         Tenant {
             parent: entry.workspace.as_ref().map(|name| name.value.as_str().into()),
-            quotas: self.quotas(&entry.limits, LimitKey::Instance),
+            quotas: self.quotas(&entry.limits, &KeyPart::Instance),
             ..self.bare(Scope::Instance, name)
         }
     }
@@ -66,8 +67,8 @@ impl Entries<'_> {
 
     fn quotas(
         &self,
-        values: &[(Spanned<String>, directory::Values)],
-        key: LimitKey,
+        values: &[(Spanned<String>, Values)],
+        key: &KeyPart,
     ) -> Vec<(Index, crate::limit::Quota)> {
         quotas(self.document, values, self.limits, Some(key))
     }

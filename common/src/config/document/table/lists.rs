@@ -32,6 +32,28 @@ impl Table<'_> {
         self.items(key, doc, texts)
     }
 
+    /// A text, or a list of texts, each of the form that the regular expression `pattern` tells
+    /// editors; the caller reports another. Empty only where not given, or reported.
+    pub fn text_or_texts(&mut self, key: &str, pattern: &str, doc: &str) -> Vec<Spanned<String>> {
+        let shape = json!({"type": "string", "pattern": pattern});
+        let list = json!({"type": "array", "items": shape, "minItems": 1, "uniqueItems": true});
+        self.describe(key, doc, json!({"anyOf": [shape, list]}));
+        const WANTED: &str = "text in quotes, or a list of one text or more";
+        let Some((at, value)) = self.value(key) else { return Vec::new() };
+        let mut texts = Vec::new();
+        let mut read = |at, item: &DeValue<'_>| match item {
+            DeValue::String(text) => texts.push(Spanned { value: text.to_string(), at }),
+            other => drop(self.wrong::<()>(key, at, other, WANTED)),
+        };
+        match value {
+            DeValue::Array(items) if !items.is_empty() => {
+                items.iter().for_each(|item| read(item.span().start, item.get_ref()));
+            }
+            one => read(at, one),
+        }
+        texts
+    }
+
     /// A list of whole numbers within `range`; empty where not given.
     pub fn numbers(
         &mut self,
