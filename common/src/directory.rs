@@ -3,12 +3,14 @@
 //! Returns raw values and their places: only the gateway knows the names of plans and limits, and
 //! checks them. Checked here: identifiers, and that references lead to an entry.
 
+pub mod values;
+
 use std::collections::BTreeMap;
 
+use self::values::Values;
 use crate::config::document::table::Table;
 use crate::config::document::{Document, Spanned, suggestion};
 use crate::identifier::IdForm;
-use crate::limit::values::Values;
 
 /// The most errors with a suggestion: each compares a name with every known one.
 const SUGGESTIONS_MAX: usize = 100;

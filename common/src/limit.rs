@@ -12,4 +12,3 @@ pub mod rolling;
 pub mod slots;
 pub mod state;
 pub mod token_bucket;
-pub mod values;

@@ -15,9 +15,9 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use weir_common::config::document::{Diagnostic, Document, Spanned};
 use weir_common::directory::Directory;
+use weir_common::directory::values::Values;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::limit::token_bucket::Rate;
-use weir_common::limit::values::Values;
 use weir_common::time::{Moment, UnixTime};
 use weir_common::token::claims::{Claims, NAMES_MAX};
 use weir_common::token::keys::{KEYS_MAX, KeySet};
@@ -27,7 +27,7 @@ use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
-use weir_gateway::rules::Charges;
+use weir_gateway::rules::charges::Charges;
 use weir_gateway::rules::subject::KeySources;
 
 // The fuzz targets and the end-to-end tests include this file at different places.

@@ -39,9 +39,10 @@ use crate::identity::auth::authorization::Claims;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
+use crate::rules::charges::Charges;
 use crate::rules::subject::KeySources;
 use crate::rules::tenant::Identity;
-use crate::rules::{Batch, Charges, RouteMatch};
+use crate::rules::{Batch, RouteMatch};
 use crate::upstream::Upstream;
 
 /// What to do with a request.

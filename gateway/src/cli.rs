@@ -295,11 +295,18 @@ impl Which {
     }
 }
 
+/// Whether an allowance of this algorithm is clear from its values alone.
+fn is_evident(algorithm: &Value) -> bool {
+    algorithm == "rolling_window" || algorithm == "token_bucket"
+}
+
 /// Adds a line for each value that may apply to requests of a key.
 fn shown(state: &Value, lines: &mut Vec<String>) {
     let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
     let line = |value: &Value, plan: &str| {
         let allowance = value["allowance"].as_object().into_iter().flatten();
+        let allowance =
+            allowance.filter(|(name, value)| *name != "algorithm" || !is_evident(value));
         let allowance: Vec<String> = allowance
             .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
             .collect();

@@ -18,6 +18,8 @@
 pub mod boost;
 #[path = "limit/heavy_hitters.rs"]
 pub mod heavy_hitters;
+#[path = "limit/held.rs"]
+pub mod held;
 #[path = "limit/key.rs"]
 pub mod key;
 #[path = "limit/limiter.rs"]
@@ -26,6 +28,8 @@ pub mod limiter;
 pub mod memory;
 #[path = "limit/report.rs"]
 pub mod report;
+#[path = "limit/shard.rs"]
+pub mod shard;
 #[path = "limit/snapshot.rs"]
 pub mod snapshot;
 
@@ -34,8 +38,8 @@ use weir_common::limit::decision::{Decision, Usage};
 pub use weir_common::limit::quota::{Horizon, Quota};
 pub use weir_common::limit::state::State;
 
+use self::held::Held;
 use self::key::{Key, LimitTag};
-use self::limiter::Held;
 
 /// The most limits of one request: the lock of each is held while the others are checked.
 pub const CHECKS_MAX: usize = 8;

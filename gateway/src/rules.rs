@@ -14,6 +14,7 @@
 //! Errors in the settings (`rules::compile`), the key that a limit charges (`rules::subject`),
 //! look-ups of a limit by name (`rules::by_name`), what has been used (`limit`).
 
+pub mod charges;
 pub mod retention;
 pub mod tenant;
 
@@ -23,21 +24,17 @@ pub mod quota;
 pub mod subject;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use http::Method;
 use weir_common::identifier::{IdForm, is_identifier};
-use weir_common::time::Moment;
 
-use crate::limit::key::{Key, LimitTag, Seed};
-use crate::limit::{CHECKS_MAX, Horizon, LimitCheck, Quota};
+use crate::limit::key::{LimitTag, Seed};
+use crate::limit::{Horizon, Quota};
 use crate::request::cors::Cors;
 use crate::request::route::{Hosts, Index, PathMatch, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
-use crate::rules::subject::KeySources;
-use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants};
+use crate::rules::tenant::{Identity, TenantEntries, TenantRefs, Tenants};
 use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
 
@@ -181,24 +178,6 @@ impl RouteError {
     }
 }
 
-/// The limit of a check, and the tenant or address that is charged.
-#[derive(Clone)]
-pub struct Charge {
-    /// The limit.
-    pub limit: Index,
-    /// The tenant or address, as in logs and on the admin listener.
-    pub name: Arc<str>,
-}
-
-/// The checks of one request, and what each is charged to.
-#[derive(Clone, Default)]
-pub struct Charges {
-    /// The checks.
-    pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
-    /// What each check is charged to, in the same order.
-    pub charges: ArrayVec<Charge, CHECKS_MAX>,
-}
-
 impl Rules {
     /// Finds the route of a request, and the tenants that its target names.
     pub fn match_route<'r>(
@@ -301,95 +280,6 @@ impl Rules {
         let all = self.limits.iter().flat_map(|limit| limit.key.claims()).cloned();
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
-
-    /// Adds the checks of a request on this route.
-    pub fn charge(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {
-        let mut by_address = false;
-        for index in &route.limits {
-            let Some(limit) = self.limits.get(*index) else { continue };
-            match limit.key.parts() {
-                [KeyPart::Address] => {
-                    self.charge_address(*index, limit, (sources.address, sources.now), charges);
-                }
-                // One tenant is the frequent key: it is charged without an allocation.
-                [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
-                    let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
-                    let check = self.check(limit, subject, quota, sources.now);
-                    charges.push(*index, check, subject);
-                }
-                _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
-            }
-        }
-        if by_address {
-            self.charge_by_address(sources.address, sources.now, charges);
-        }
-        for check in &mut charges.checks {
-            check.cost = route.cost;
-        }
-    }
-
-    /// Charges a key of claims, headers or several parts, or one that the request lacks. False
-    /// where it is charged to its address.
-    #[inline(never)]
-    fn charge_combined(
-        &self,
-        (index, limit): (Index, &Limit),
-        sources: &KeySources<'_>,
-        charges: &mut Charges,
-    ) -> bool {
-        let Some(subject) = self.combined(&limit.key, sources) else { return false };
-        let quota = self.quota(index, limit, sources.identity);
-        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject);
-        true
-    }
-
-    /// Charges a request that has no tenant to its address.
-    fn charge_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
-        for index in &self.unknown_limits {
-            let Some(limit) = self.limits.get(*index) else { continue };
-            self.charge_address(*index, limit, (address, now), charges);
-        }
-    }
-
-    /// Charges a request that the gateway refuses, or answers itself, to its address.
-    pub fn charge_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
-        if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
-            self.charge_address(index, limit, (address, now), charges);
-        }
-    }
-
-    fn charge_address(
-        &self,
-        index: Index,
-        limit: &Limit,
-        (address, now): (IpAddr, Moment),
-        to: &mut Charges,
-    ) {
-        if !to.charges.iter().any(|charge| charge.limit == index) {
-            let subject = Subject::address(&self.seed, address);
-            to.push(index, self.check(limit, &subject, limit.quota, now), &subject);
-        }
-    }
-
-    /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
-    fn check(&self, limit: &Limit, subject: &Subject<'_>, quota: Quota, now: Moment) -> LimitCheck {
-        let quota = quota.at(now);
-        LimitCheck {
-            key: Key::new(subject.owner, limit.tag_of(quota)),
-            limit: limit.tag,
-            quota,
-            lasting: quota,
-            // A remote directory may have values that the settings do not know.
-            horizon: match self.is_file {
-                true => limit.horizon,
-                false => limit.horizon.with(quota),
-            },
-            cost: 1,
-            enforced: limit.enforced,
-            shown: limit.shown,
-            known: subject.tenant.is_some(),
-        }
-    }
 }
 
 impl Limit {
@@ -402,15 +292,5 @@ impl Limit {
     /// Derives its tags from `seed`.
     fn tags(seed: &Seed, name: &str) -> [LimitTag; 2] {
         [seed.limit(name), seed.limit(&[name, " in flight"].concat())]
-    }
-}
-
-impl Charges {
-    fn push(&mut self, index: Index, check: LimitCheck, subject: &Subject<'_>) {
-        // `rules::compile` allows at most `CHECKS_MAX` limits per request.
-        if !self.checks.is_full() {
-            self.checks.push(check);
-            self.charges.push(Charge { limit: index, name: subject.name.clone() });
-        }
     }
 }

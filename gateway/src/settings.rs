@@ -27,9 +27,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
+use weir_common::directory::values::Values;
 use weir_common::identifier::IdForm;
 use weir_common::limit::rolling;
-use weir_common::limit::values::Values;
 
 use crate::settings::cors::RawCors;
 use crate::settings::directory::DirectorySettings;

@@ -217,7 +217,6 @@ mod tests {
     use crate::limit::calendar::{Calendar, CalendarUnit, parse_zone};
     use crate::limit::concurrency::ConcurrencyQuota;
     use crate::limit::token_bucket::Rate;
-    use crate::limit::values::Algorithm;
     use crate::time::{Moment, UnixTime, micros};
 
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -235,6 +234,12 @@ mod tests {
     fn calendar_quota(unit: CalendarUnit, requests: u32) -> Quota {
         let calendar = Calendar { unit, zone: parse_zone("Europe/Zurich").unwrap() };
         Quota::Calendar(CalendarQuota::new(requests, calendar))
+    }
+
+    /// Quotas of one kind share their states.
+    fn kind(quota: Quota) -> (std::mem::Discriminant<Quota>, Option<CalendarUnit>) {
+        let unit = if let Quota::Calendar(own) = quota { Some(own.calendar.unit) } else { None };
+        (std::mem::discriminant(&quota), unit)
     }
 
     fn moment(tick: Tick) -> Moment {
@@ -271,7 +276,7 @@ mod tests {
             };
             let changes = self.before.is_some_and(|own| match quota {
                 Quota::Bucket(_) => own != quota,
-                _ => Algorithm::of(own) != Algorithm::of(quota),
+                _ => kind(own) != kind(quota),
             });
             let known = known.map(|known| match (self.before, quota) {
                 (Some(Quota::Calendar(_)), Quota::Bucket(own)) => known.min(own.burst.into()),

@@ -17,7 +17,7 @@ use crate::limit::Verdict;
 use crate::limit::limiter::OwnerLost;
 use crate::limit::report::{self, Named};
 use crate::response::refusal::Refusal;
-use crate::rules::Charges;
+use crate::rules::charges::Charges;
 
 /// What the limits decided.
 pub enum LimitDecision {

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use weir_common::limit::decision::Decision;
 
 use crate::limit::CHECKS_MAX;
-use crate::limit::limiter::Held;
+use crate::limit::held::Held;
 use crate::limit::report::Report;
 use crate::request::route::Index;
 

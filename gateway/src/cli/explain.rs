@@ -23,10 +23,11 @@ use crate::limit::Quota;
 use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
+use crate::rules::charges::Charges;
 use crate::rules::quota::QuotaSource;
 use crate::rules::subject::{KeySources, NO_VALUE};
 use crate::rules::tenant::{Identity, Parents, Subject, TenantEntries, TenantRefs};
-use crate::rules::{Charges, RouteMatch, Rules};
+use crate::rules::{RouteMatch, Rules};
 use crate::settings::limit_key::KeyPart;
 
 /// What the gateway would do with a request.

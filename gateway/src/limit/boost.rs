@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_common::limit::values::Values;
+use weir_common::directory::values::Values;
 use weir_common::time::Tick;
 
 use super::memory::Moved;

@@ -16,7 +16,6 @@
 //!
 //! How counters and boosts move (`operations::upgrade`), what a limit allows (`rules`).
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use weir_common::time::{Clock, Tick};
 
 use super::boost::Boosts;
+use super::held::{Held, Releases};
 use super::key::Key;
 use super::memory::{Moved, Store};
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
@@ -52,38 +52,6 @@ pub struct Limiter {
     has_ended: Notify,
 }
 
-/// Counts a request as in flight until dropped.
-pub struct Held {
-    limiter: Arc<Limiter>,
-    keys: ArrayVec<Key, CHECKS_MAX>,
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Held").field(&self.keys).finish()
-    }
-}
-
-impl Held {
-    /// Holds these keys, which have been charged; none where there are no keys.
-    pub fn of(limiter: &Arc<Limiter>, keys: impl Iterator<Item = Key>) -> Option<Box<Self>> {
-        let keys: ArrayVec<Key, CHECKS_MAX> = keys.collect();
-        (!keys.is_empty()).then(|| Box::new(Self { limiter: limiter.clone(), keys }))
-    }
-
-    /// The keys, which the caller must release.
-    #[must_use]
-    pub fn into_keys(mut self) -> ArrayVec<Key, CHECKS_MAX> {
-        std::mem::take(&mut self.keys)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.limiter.release(*key));
-    }
-}
-
 /// Which process owns the counters.
 #[derive(Clone, Debug)]
 pub enum LimitOwner {
@@ -95,6 +63,12 @@ pub enum LimitOwner {
     There(mpsc::Sender<RemoteCheck>),
     /// That process has ended.
     Lost,
+}
+
+impl Releases for Limiter {
+    fn release(&self, key: Key) {
+        Self::release(self, key);
+    }
 }
 
 /// The checks of one request, for the process that owns the counters.
@@ -129,7 +103,7 @@ impl Limiter {
     pub fn check(self: &Arc<Self>, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
         let mut verdict = self.store.judge(checks, now)?;
-        verdict.held = Held::of(self, verdict.keys_in_flight(checks));
+        verdict.held = Held::of(self.clone(), verdict.keys_in_flight(checks));
         Ok(verdict)
     }
 

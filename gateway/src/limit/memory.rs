@@ -27,15 +27,12 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Tick;
 
 use super::key::Key;
-use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, State, Verdict};
+use super::shard::{CounterEntry, Lookup, Table};
+use super::{CHECKS_MAX, CheckResult, LimitCheck, State, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Enough that two cores rarely contend for one shard, and that sweeping one takes microseconds.
 pub const SHARDS: usize = 256;
-
-/// The shortest time between two sweeps of a full shard, in microseconds: in a flood of unknown
-/// keys not every request may cause a sweep.
-const SWEEP_PAUSE: u64 = 1_000_000;
 
 /// Every state of every limit of this process.
 #[derive(Debug)]
@@ -47,23 +44,6 @@ pub struct Store {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard(Mutex<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    entries: HashTable<CounterEntry>,
-    /// How many entries the directory does not know.
-    unknown_keys: usize,
-    unknown_keys_max: usize,
-    shards: usize,
-    /// Charges to a shared state because the shard had no room.
-    overflowed: u64,
-    swept_at: Tick,
-    /// No state is dropped before this tick: a change of quotas changed which states equal a
-    /// fresh one.
-    keep_until: Tick,
-    /// Whether another process has the states now.
-    moved: bool,
-}
 
 /// Another process has the states, and must be queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,28 +63,6 @@ impl Closed {
     pub fn each(&self, now: Tick) -> impl Iterator<Item = &CounterEntry> {
         self.entries.iter().filter(move |kept| kept.stays(self.keep_until, now))
     }
-}
-
-/// The state that applies to a check.
-struct Lookup {
-    /// The key of that state: the check's own, or a shared one.
-    key: Key,
-    /// Its index in the table, if it exists.
-    place: Option<usize>,
-    decision: Decision,
-}
-
-/// One entry of the store.
-#[derive(Clone, Debug)]
-pub struct CounterEntry {
-    /// Identifies the limit and the owner of the allowance.
-    pub key: Key,
-    /// When the state equals a fresh one under every plan.
-    pub forgotten_at: Tick,
-    /// What has been used.
-    pub state: State,
-    /// Whether the directory knew the key.
-    pub known: bool,
 }
 
 /// How full the store is.
@@ -325,109 +283,13 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
     shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Table {
-    /// Finds the state that applies to `check`, and decides the check by it.
-    fn decide(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
-        let key = self.effective(check, now);
-        let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
-        let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
-            Some(entry) => {
-                entry.state.fit(check.quota, now);
-                entry.state.decide(check.quota, check.cost, now)
-            }
-            None => State::fresh(check.quota).decide(check.quota, check.cost, now),
-        };
-        Lookup { key, place, decision }
-    }
-
-    fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
-        match self.find(key) {
-            Some(entry) => entry.state.usage(check.quota, now),
-            None => State::fresh(check.quota).usage(check.quota, now),
-        }
-    }
-
-    fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
-        let key = lookup.key;
-        // There are only a few shared entries: they do not count as unknown keys.
-        let shared = key != check.key;
-        self.overflowed += u64::from(shared);
-        let known = check.known || shared || matches!(check.quota, Quota::Concurrency(_));
-        // An entry inserted for another check may have moved this one: then it is found by key.
-        let place = lookup
-            .place
-            .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
-        let place =
-            place.or_else(|| self.entries.find_bucket_index(key.hash(), |entry| entry.key == key));
-        if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place)) {
-            if known && !entry.known {
-                entry.known = true;
-                self.unknown_keys -= 1;
-            }
-            return entry.charge(check, now);
-        }
-        let mut entry =
-            CounterEntry { key, forgotten_at: now, state: State::fresh(check.quota), known };
-        let usage = entry.charge(check, now);
-        self.unknown_keys += usize::from(!known);
-        self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
-        usage
-    }
-
-    fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
-        self.entries.find_mut(key.hash(), |entry| entry.key == key)
-    }
-
-    /// The key whose state applies to `check`: its own, or a shared one where there is no room.
-    fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
-        // What is in flight is bounded by connections, and must be released by its own key.
-        let is_bounded = check.known || matches!(check.quota, Quota::Concurrency(_));
-        let has_room = is_bounded || self.unknown_keys < self.unknown_keys_max;
-        if has_room || self.find(check.key).is_some() {
-            return check.key;
-        }
-        if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
-            self.sweep(now);
-        }
-        if self.unknown_keys < self.unknown_keys_max {
-            check.key
-        } else {
-            check.key.overflow(check.limit, self.shards)
-        }
-    }
-
-    fn sweep(&mut self, now: Tick) {
-        self.swept_at = now;
-        if now < self.keep_until {
-            return;
-        }
-        self.entries.retain(|entry| entry.stays(self.keep_until, now));
-        self.unknown_keys = self.entries.iter().filter(|entry| !entry.known).count();
-        if self.entries.capacity() > 4 * (self.entries.len() + 4) {
-            self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
-        }
-    }
-}
-
-impl CounterEntry {
-    /// Whether the state must not be dropped yet; no state is dropped before `keep_until`.
-    fn stays(&self, keep_until: Tick, now: Tick) -> bool {
-        now < self.forgotten_at.max(keep_until)
-    }
-
-    fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {
-        let usage = self.state.charge(check.quota, check.cost, now);
-        self.forgotten_at = self.state.forgotten_at(check.horizon);
-        usage
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use weir_common::limit::rolling::RollingQuota;
 
+    use super::super::Quota;
     use super::super::key::{Scope, Seed};
     use super::*;
 

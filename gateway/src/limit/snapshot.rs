@@ -28,7 +28,8 @@ use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::State;
 use super::key::{Key, Seed};
-use super::memory::{CounterEntry, Store};
+use super::memory::Store;
+use super::shard::CounterEntry;
 
 /// The first bytes of the file; another layout gets another number.
 const MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";

@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use weir_common::limit::values::Values;
+    use weir_common::directory::values::Values;
     use weir_common::time::{Clock, UnixTime};
 
     use super::predecessor::Predecessor;

@@ -13,8 +13,8 @@ pub mod tenants;
 
 use http::Method;
 use weir_common::config::document::{Document, Spanned, suggestion};
+use weir_common::directory::values::Values;
 use weir_common::directory::{Directory, is_host};
-use weir_common::limit::values::Values;
 
 use crate::limit::key::Seed;
 use crate::limit::{CHECKS_MAX, Horizon, Quota};
@@ -90,8 +90,8 @@ impl Checker<'_> {
         for (name, limit) in &self.raw.limits {
             let in_flight = matches!(limit.quota, Quota::Concurrency(_));
             if name.value == REFUSED && (in_flight || !limit.key.is_address()) {
-                let text = "`refused` counts the gateway's own refusals: it needs key = \"address\" \
-                            and no algorithm = \"concurrency\"";
+                let needed = "it needs key = \"address\" and no algorithm = \"concurrency\"";
+                let text = format!("`refused` counts the gateway's own refusals: {needed}");
                 self.document.fault(name.at, text);
             }
             if !weir_common::identifier::is_identifier(&name.value) {
@@ -441,11 +441,11 @@ mod tests {
         assert_eq!(
             found,
             ["limit `workspace`: `rate` is used only with algorithm = \"token_bucket\", not with \
-              \"rolling_window\": remove it"]
+              \"rolling_window\", which takes requests and window: remove it"]
         );
         let found = of_settings("burst = 200", "burst = 200\nwindow = \"1s\"");
         let only = "used only with algorithm = \"rolling_window\", not with \"token_bucket\"";
-        assert!(found[0].contains(&format!("`window` is {only}: remove it")), "{found:?}");
+        assert!(found[0].contains(&format!("`window` is {only}")), "{found:?}");
         let found = of_settings("requests = 60", "requests = 10_000_001");
         assert!(found[0].contains("or use algorithm = \"token_bucket\""), "{found:?}");
     }

@@ -1,7 +1,7 @@
 //! Reads a limit: its key, its values, and what it does with them.
 
 use weir_common::config::document::table::Table;
-use weir_common::limit::values::{Values, ValuesError};
+use weir_common::directory::values::{Values, ValuesError};
 
 use crate::limit::Quota;
 use crate::settings::RawLimit;

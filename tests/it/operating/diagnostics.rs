@@ -43,7 +43,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     ("[upstreams.control]", "servers = [\"no port\"]", "no port"),
     ("[upstreams.control.ejection]", "pause = \"2m\"\npause_max = \"1m\"", "pause_max"),
     ("[limits.workspace]", "requests = 0", "requests"),
-    ("[limits.workspace]", "requests = 5000", "token_bucket"),
+    ("[limits.workspace]", "requests = 10_000_001", "token_bucket"),
     ("[limits.workspace]", "request = 60", "requests"),
     ("[limits.workspace]", "window = \"1 fortnight\"", "window"),
     ("[limits.workspace]", "rate = 5", "rate"),

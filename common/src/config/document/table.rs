@@ -192,22 +192,6 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// A value of any type, where given. `read` stores it, or says what it should be; `shape` is
-    /// its JSON Schema.
-    pub fn parsed(
-        &mut self,
-        key: &str,
-        doc: &str,
-        shape: Value,
-        read: impl FnOnce(&Value) -> Result<(), String>,
-    ) {
-        self.describe(key, doc, shape);
-        let Some((at, value)) = self.value(key) else { return };
-        if let Err(wanted) = read(&json_of(value)) {
-            let _: Option<()> = self.wrong(key, at, value, &wanted);
-        }
-    }
-
     /// A length of time within `range`, or `default`.
     pub fn span_or(
         &mut self,
@@ -363,13 +347,6 @@ impl<'d> Table<'d> {
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
-    }
-
-    /// Sets a number's maximum in the schema alone: the caller reports a larger one itself.
-    pub fn set_maximum(&mut self, key: &str, most: u64) {
-        if let Some(Value::Object(shape)) = self.described.get_mut(key) {
-            shape.insert("maximum".to_owned(), most.into());
-        }
     }
 
     /// Sets the default: in the schema, and in the active values if `key` is missing.

@@ -9,10 +9,10 @@
 
 use serde_json::{Map, Value};
 use weir_common::config::document::{Document, Spanned};
+use weir_common::directory::values::Values;
 use weir_common::directory::{Instance, Organisation, Workspace};
 use weir_common::identifier::IdForm;
 use weir_common::json;
-use weir_common::limit::values::Values;
 
 use crate::limit::key::Scope;
 

@@ -17,10 +17,10 @@ use serde_json::{Map, Value, json};
 use weir_common::admin;
 use weir_common::config::document::span_of;
 
+use weir_common::directory::values::{LimitAlgorithm, Values};
 use weir_common::http_server::problems::refusal;
 use weir_common::http_server::reply::Reply;
 use weir_common::limit::rolling;
-use weir_common::limit::values::{Algorithm, Values};
 use weir_common::log::events;
 
 use crate::limit::Quota;
@@ -147,9 +147,9 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     if let Some(wrong) = wrong {
         return Err(wrong);
     }
-    for quota in own {
-        is_raised(*quota, &raised)?;
-    }
+    // Where plans differ, the boost raises those that have less.
+    let least = own.iter().min_by_key(|quota| quota.limit());
+    least.map_or(Ok(()), |least| is_raised(*least, members))?;
     let ttl = members.get("ttl").and_then(Value::as_str).and_then(span_of);
     let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
     let ttl =
@@ -157,22 +157,24 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     Ok((raised, ttl))
 }
 
-/// Whether values are those of a quota's algorithm, and none is less than the quota's.
-fn is_raised(own: Quota, raised: &Values) -> Result<(), String> {
+/// Whether the numbers of a boost are those of a quota's algorithm, and none is less than its own.
+fn is_raised(own: Quota, boost: &Map<String, Value>) -> Result<(), String> {
     let takes: Vec<&str> =
-        RAISED.into_iter().filter(|name| Algorithm::of(own).fields().contains(name)).collect();
-    let given = raised.to_json();
-    if given.is_empty() || given.keys().any(|name| !takes.contains(&name.as_str())) {
-        let algorithm = Algorithm::of(own).name();
+        RAISED.into_iter().filter(|name| LimitAlgorithm::of(own).fields().contains(name)).collect();
+    let given: Vec<&str> = RAISED.into_iter().filter(|name| boost.contains_key(*name)).collect();
+    if given.is_empty() || given.iter().any(|name| !takes.contains(name)) {
+        let algorithm = LimitAlgorithm::of(own).name();
         return Err(format!("This limit is a {algorithm}: send {}.", takes.join(" or ")));
     }
-    let quota = raised.over(Some(own)).map_err(|error| format!("{}.", error.message()))?;
-    let (now, then) = (Values::of(own).to_json(), Values::of(quota).to_json());
-    if raised.raise(own) == quota {
-        return Ok(());
+    for name in given {
+        let value = boost.get(name).cloned().unwrap_or_default();
+        let one = Map::from_iter([(name.to_owned(), value.clone())]);
+        let one = Values::from_json(&one, |_, _| {});
+        let quota = one.over(Some(own)).map_err(|error| format!("{}.", error.message()))?;
+        if one.raise(own) != quota {
+            let now = Values::of(own).to_json().get(name).cloned().unwrap_or_default();
+            return Err(format!("A boost raises: `{name}` is {now} now, and {value} is less."));
+        }
     }
-    let changed = given.keys().find(|name| now.get(*name) != then.get(*name));
-    let name = changed.map_or("requests", String::as_str);
-    let value = |of: &Map<String, Value>| of.get(name).cloned().unwrap_or_default();
-    Err(format!("A boost raises: `{name}` is {} now, and {} is less.", value(&now), value(&then)))
+    Ok(())
 }

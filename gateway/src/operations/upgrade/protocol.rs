@@ -11,8 +11,8 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use weir_common::directory::values::Values;
 use weir_common::limit::decision::{Decision, Usage};
-use weir_common::limit::values::Values;
 use weir_common::time::{Moment, Tick};
 
 use crate::limit::key::{Key, LimitTag};

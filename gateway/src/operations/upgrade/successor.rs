@@ -30,7 +30,8 @@ use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Shared;
-use crate::limit::limiter::{Held, LimitOwner, RemoteCheck};
+use crate::limit::held::Held;
+use crate::limit::limiter::{LimitOwner, RemoteCheck};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{self, Kind, Messages, Offer, OtherStates, PROTOCOL};
@@ -291,7 +292,8 @@ async fn forward(
                     let mut answered = protocol::answer(&body, shared.clock.now())?;
                     let Some((checks, caller)) = waiting.pop_front() else { continue };
                     let verdict = &mut answered.verdict;
-                    verdict.held = Held::of(&shared.limiter, verdict.keys_in_flight(&checks));
+                    let keys = verdict.keys_in_flight(&checks);
+                    verdict.held = Held::of(shared.limiter.clone(), keys);
                     // The receiver may be gone: the request is then released.
                     drop(caller.send(answered));
                 }

@@ -5,7 +5,7 @@
 
 use weir_common::config::document::{Document, Spanned};
 use weir_common::directory;
-use weir_common::limit::values::Values;
+use weir_common::directory::values::Values;
 
 use crate::limit::key::{Scope, Seed};
 use crate::request::route::{Hosts, Index};

@@ -113,7 +113,7 @@ fn an_invalid_response_is_refused_logged_once_and_counted() {
         (Answer::ok(r#"{"plan": 7}"#), "plan must be text"),
         (Answer::ok(r#"{"plan": "gold"}"#), "unknown plan `gold`"),
         (Answer::ok(r#"{"limits": {"wrkspace": {"requests": 1}}}"#), "unknown limit `wrkspace`"),
-        (Answer::ok(r#"{"limits": {"workspace": {"rate": 1}}}"#), "is a rolling window"),
+        (Answer::ok(r#"{"limits": {"workspace": {"rate": 1}}}"#), "only with algorithm"),
         (Answer::ok(r#"{"organisation": "a/../b"}"#), "not an identifier"),
         (Answer::status(500), "answered 500"),
         (Answer::status(302).field("Location", "http://127.0.0.1:1/"), "answered 302"),

@@ -74,7 +74,7 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
         ("exit 3", "waiting for the new process"),
         ("printf nonsense >&0; exit 0", ""),
         // A valid `Hello`, and then the end.
-        (r"printf '\005\000\000\000\001\002\000\000\000' >&0; exit 0", ""),
+        (r"printf '\005\000\000\000\001\003\000\000\000' >&0; exit 0", ""),
         (r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2", "our protocol"),
     ];
     let count = all.len();
@@ -111,7 +111,7 @@ fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_pr
     let mut kept = gateway.client();
     kept.get(TARGET).expect(200);
     // Sends `Hello` and `Ready`, reads 300 bytes, and exits.
-    let ready = r"printf '\005\000\000\000\001\002\000\000\000\001\000\000\000\004' >&0";
+    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
     put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; exit 0"));
     gateway.signal("USR2");
     let why = gateway.wait_for_no_successor();

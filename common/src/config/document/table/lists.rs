@@ -1,4 +1,5 @@
-//! Lists in a settings file: each item is read by itself, and each invalid one is reported.
+//! Values of a settings file that are lists, or of more than one type. Each item of a list is read
+//! by itself, and each invalid one is reported.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toml::de::DeValue;
 
+use crate::config::document::schema::json_of;
 use crate::config::document::table::Table;
 use crate::config::document::table::shape_of;
 use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
@@ -21,6 +23,21 @@ struct ItemKind<R> {
 }
 
 impl Table<'_> {
+    /// A value of any type, where given: `read` stores it, or says what it should be.
+    pub fn parsed(
+        &mut self,
+        key: &str,
+        doc: &str,
+        shape: Value,
+        read: impl FnOnce(&Value) -> Result<(), String>,
+    ) {
+        self.describe(key, doc, shape);
+        let Some((at, value)) = self.value(key) else { return };
+        if let Err(wanted) = read(&json_of(value)) {
+            let _: Option<()> = self.wrong(key, at, value, &wanted);
+        }
+    }
+
     /// A list of texts; empty where not given.
     pub fn texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
         let read = |item: &DeValue<'_>| match item {

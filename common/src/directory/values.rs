@@ -1,8 +1,8 @@
-//! The values of a limit in a configuration: those of the limit itself, and those by which a plan, a
-//! tenant or a boost replaces them. (core)
+//! The values of a limit in a configuration: those of the limit itself, and those by which a plan,
+//! a tenant or a boost replaces them. (core)
 //!
-//! A table of `gateway.toml`, an entry of the directory and a message of the admin listener have the
-//! same values; [`FIELDS`] is the list of them.
+//! A table of `gateway.toml`, an entry of the directory and a message of the admin listener have
+//! the same values; [`FIELDS`] is the list of them.
 //!
 //! # Invariants
 //!
@@ -13,24 +13,24 @@
 //!
 //! Which values apply to a request (the gateway's `rules`).
 
+mod fields;
+
 use std::time::Duration;
 
 use chrono_tz::Tz;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::config::document::table::Table;
-use crate::config::document::{SPAN_UNITS, shown, span_of};
-use crate::limit::calendar::{
-    Calendar, CalendarQuota, CalendarUnit, PERIOD_REQUESTS_MAX, parse_zone,
-};
+use crate::directory::values::fields::{FIELDS, Field, WINDOW_MIN};
+use crate::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, PERIOD_REQUESTS_MAX};
 use crate::limit::concurrency::{ConcurrencyQuota, IN_FLIGHT_MAX};
 use crate::limit::quota::Quota;
-use crate::limit::rolling::{REQUESTS_MAX, RollingQuota, WINDOW_MAX};
-use crate::limit::token_bucket::{BucketQuota, Rate, TOKENS_MAX};
+use crate::limit::rolling::{REQUESTS_MAX, RollingQuota};
+use crate::limit::token_bucket::{BucketQuota, Rate};
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum LimitAlgorithm {
     /// At most so many requests in any interval of a length.
     RollingWindow,
     /// A burst, refilled at a rate.
@@ -43,7 +43,7 @@ pub enum Algorithm {
     Concurrency,
 }
 
-impl Algorithm {
+impl LimitAlgorithm {
     /// All of them, by their names in settings.
     pub const ALL: [(&str, Self); 5] = [
         ("rolling_window", Self::RollingWindow),
@@ -99,7 +99,7 @@ impl Algorithm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     /// How it counts.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<LimitAlgorithm>,
     /// Requests per window, day or month, or in flight.
     pub requests: Option<u32>,
     /// The length of a rolling window.
@@ -116,20 +116,20 @@ pub struct Values {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValuesError {
     /// Nothing is given.
-    Nothing(Algorithm),
+    Nothing(LimitAlgorithm),
     /// A value that the algorithm needs is not given.
-    Missing(&'static str, Algorithm),
+    Missing(&'static str, LimitAlgorithm),
     /// A value is given that the algorithm does not take.
-    Foreign(&'static str, Algorithm),
+    Foreign(&'static str, LimitAlgorithm),
     /// More requests than the algorithm counts.
-    TooMany(Algorithm),
+    TooMany(LimitAlgorithm),
 }
 
 impl ValuesError {
     /// What is wrong, and what to do.
     #[must_use]
     pub fn message(&self) -> String {
-        let named = |algorithm: Algorithm| format!("algorithm = \"{}\"", algorithm.name());
+        let named = |algorithm: LimitAlgorithm| format!("algorithm = \"{}\"", algorithm.name());
         match *self {
             Self::Nothing(own) => {
                 format!("{} takes {}: none is given", named(own), own.fields().join(" and "))
@@ -138,19 +138,22 @@ impl ValuesError {
                 format!("missing `{field}`: {} needs {}", named(own), own.fields().join(" and "))
             }
             Self::Foreign(field, own) => {
-                let others = Algorithm::ALL.iter().filter(|(_, one)| one.fields().contains(&field));
+                let others =
+                    LimitAlgorithm::ALL.iter().filter(|(_, one)| one.fields().contains(&field));
                 let others: Vec<String> =
                     others.map(|(_, one)| format!("\"{}\"", one.name())).collect();
                 format!(
-                    "`{field}` is used only with algorithm = {}, not with \"{}\": remove it",
+                    "`{field}` is used only with algorithm = {}, not with \"{}\", which takes {}: \
+                     remove it",
                     others.join(" or "),
-                    own.name()
+                    own.name(),
+                    own.fields().join(" and ")
                 )
             }
             Self::TooMany(own) => {
                 let most = own.requests_max();
                 let instead = match own {
-                    Algorithm::RollingWindow => ", or use algorithm = \"token_bucket\"",
+                    LimitAlgorithm::RollingWindow => ", or use algorithm = \"token_bucket\"",
                     _ => "",
                 };
                 format!("`requests` must be at most {most} with {}: lower it{instead}", named(own))
@@ -159,132 +162,11 @@ impl ValuesError {
     }
 }
 
-/// How one value is read, described and written.
-struct Field {
-    name: &'static str,
-    doc: &'static str,
-    shape: fn() -> Value,
-    /// What a value should be, for errors.
-    wanted: fn(&Value) -> String,
-    /// Stores the value; false where it is not one.
-    read: fn(&mut Values, &Value) -> bool,
-    write: fn(&Values) -> Option<Value>,
-}
-
-fn whole_number(value: &Value, most: u32) -> Option<u32> {
-    let number = u32::try_from(value.as_u64()?).ok()?;
-    (1..=most).contains(&number).then_some(number)
-}
-
-/// Stores a value that was read; returns whether there was one.
-fn stored<T>(place: &mut Option<T>, read: Option<T>) -> bool {
-    let is_read = read.is_some();
-    *place = read;
-    is_read
-}
-
-fn rate_of(value: &Value) -> Option<Rate> {
-    match value {
-        Value::String(text) => Rate::parse(text).ok(),
-        _ => whole_number(value, TOKENS_MAX).map(Rate::per_second),
-    }
-}
-
-/// A rate as in settings: a number is per second.
-fn rate_value(rate: Rate) -> Value {
-    if rate == Rate::per_second(rate.tokens()) {
-        json!(rate.tokens())
-    } else {
-        json!(rate.to_string())
-    }
-}
-
-/// Every value, in the order of the documentation.
-static FIELDS: [Field; 6] = [
-    Field {
-        name: "algorithm",
-        doc: "How it counts: rolling_window (so many requests in any window), token_bucket (a rate \
-              and a burst), calendar_day or calendar_month (so many in each), concurrency (so many \
-              in flight).",
-        shape: || json!({"type": "string", "enum": Algorithm::ALL.map(|(name, _)| name)}),
-        wanted: |_| format!("one of {}", Algorithm::ALL.map(|(name, _)| name).join(", ")),
-        read: |to, value| {
-            let known = |(name, _): &&(&str, Algorithm)| value.as_str() == Some(name);
-            stored(&mut to.algorithm, Algorithm::ALL.iter().find(known).map(|(_, own)| *own))
-        },
-        write: |of| of.algorithm.map(|own| json!(own.name())),
-    },
-    Field {
-        name: "requests",
-        doc: "Requests per window (up to 10,000,000), day or month (1,000,000,000), or in flight.",
-        shape: || json!({"type": "integer", "minimum": 1, "maximum": PERIOD_REQUESTS_MAX}),
-        wanted: |_| format!("a whole number from 1 to {PERIOD_REQUESTS_MAX}"),
-        read: |to, value| stored(&mut to.requests, whole_number(value, PERIOD_REQUESTS_MAX)),
-        write: |of| of.requests.map(Value::from),
-    },
-    Field {
-        name: "window",
-        doc: "rolling_window: the length of the window.",
-        shape: || json!({"type": "string", "examples": ["1s", "1m", "1h", "30d"]}),
-        wanted: |_| {
-            let most = shown(WINDOW_MAX);
-            format!("a time such as \"10s\" (in {SPAN_UNITS}), from 1ms to {most}")
-        },
-        read: |to, value| {
-            let span = value.as_str().and_then(span_of);
-            let is_window = |span: &Duration| (WINDOW_MIN..=WINDOW_MAX).contains(span);
-            stored(&mut to.window, span.filter(is_window))
-        },
-        write: |of| of.window.map(|window| json!(shown(window))),
-    },
-    Field {
-        name: "rate",
-        doc: "token_bucket: tokens per second, or per any period.",
-        shape: || {
-            json!({"type": ["integer", "string"], "minimum": 1, "maximum": TOKENS_MAX,
-                   "examples": ["5000/h", "10000/d", "10/15m"]})
-        },
-        wanted: |_| {
-            format!(
-                "tokens per second, or per period as \"5000/h\", from 1 to {TOKENS_MAX} per at \
-                 most 31d"
-            )
-        },
-        read: |to, value| stored(&mut to.rate, rate_of(value)),
-        write: |of| of.rate.map(rate_value),
-    },
-    Field {
-        name: "burst",
-        doc: "token_bucket: tokens of a full bucket.",
-        shape: || json!({"type": "integer", "minimum": 1, "maximum": TOKENS_MAX}),
-        wanted: |_| format!("a whole number from 1 to {TOKENS_MAX}"),
-        read: |to, value| stored(&mut to.burst, whole_number(value, TOKENS_MAX)),
-        write: |of| of.burst.map(Value::from),
-    },
-    Field {
-        name: "time_zone",
-        doc: "calendar_day and calendar_month: where they begin, as \"Europe/Zurich\" or \"UTC\".",
-        shape: || json!({"type": "string", "examples": ["UTC", "Europe/Zurich"]}),
-        wanted: |value| {
-            let why = value.as_str().and_then(|name| parse_zone(name).err());
-            format!("a time zone ({})", why.as_deref().unwrap_or("such as \"Europe/Zurich\""))
-        },
-        read: |to, value| {
-            let zone = value.as_str().and_then(|name| parse_zone(name).ok());
-            stored(&mut to.time_zone, zone)
-        },
-        write: |of| of.time_zone.map(|zone| json!(zone.name())),
-    },
-];
-
-/// The shortest rolling window.
-pub const WINDOW_MIN: Duration = Duration::from_millis(1);
-
 impl Values {
     /// Those of a quota.
     #[must_use]
     pub fn of(quota: Quota) -> Self {
-        let algorithm = Some(Algorithm::of(quota));
+        let algorithm = Some(LimitAlgorithm::of(quota));
         let none = Self { algorithm, ..Self::default() };
         match quota {
             Quota::Rolling(own) => {
@@ -337,9 +219,9 @@ impl Values {
     /// The quota of these values; those that are not given are `own`'s, where the algorithm is the
     /// same.
     pub fn over(self, own: Option<Quota>) -> Result<Quota, ValuesError> {
-        use Algorithm::{CalendarDay, CalendarMonth, Concurrency, RollingWindow, TokenBucket};
+        use LimitAlgorithm::{CalendarDay, CalendarMonth, Concurrency, RollingWindow, TokenBucket};
 
-        let inherited = own.map(Algorithm::of);
+        let inherited = own.map(LimitAlgorithm::of);
         let algorithm = self.algorithm.or(inherited).unwrap_or(RollingWindow);
         if self == Self::default() {
             return Err(ValuesError::Nothing(algorithm));
@@ -405,7 +287,7 @@ impl Values {
     #[must_use]
     pub fn raise(&self, own: Quota) -> Quota {
         let more = |own: u32, most: u32| own.max(self.requests.unwrap_or_default().min(most));
-        let requests = |now| more(now, Algorithm::of(own).requests_max());
+        let requests = |now| more(now, LimitAlgorithm::of(own).requests_max());
         match own {
             Quota::Rolling(now) => {
                 Quota::Rolling(RollingQuota { requests: requests(now.requests), ..now })
@@ -426,6 +308,8 @@ impl Values {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn of(json: Value) -> Values {
@@ -451,7 +335,7 @@ mod tests {
             assert_eq!(Value::from(values.to_json()), json);
             let quota = values.over(None).unwrap();
             assert_eq!(Values::of(quota), values);
-            assert_eq!(Algorithm::of(quota).name(), json["algorithm"]);
+            assert_eq!(LimitAlgorithm::of(quota).name(), json["algorithm"]);
         }
     }
 
@@ -465,7 +349,7 @@ mod tests {
             assert_eq!(over(json.clone()), of(json).over(None), "all values are given");
         }
         let bucket = json!({"algorithm": "token_bucket", "rate": 5});
-        assert_eq!(over(bucket), Err(ValuesError::Missing("burst", Algorithm::TokenBucket)));
+        assert_eq!(over(bucket), Err(ValuesError::Missing("burst", LimitAlgorithm::TokenBucket)));
     }
 
     #[test]
@@ -476,12 +360,12 @@ mod tests {
             (
                 json!({"burst": 9}),
                 "`burst` is used only with algorithm = \"token_bucket\", not with \
-                 \"rolling_window\": remove it",
+                 \"rolling_window\", which takes requests and window: remove it",
             ),
             (
                 json!({"algorithm": "concurrency", "requests": 9, "window": "1s"}),
                 "`window` is used only with algorithm = \"rolling_window\", not with \
-                 \"concurrency\": remove it",
+                 \"concurrency\", which takes requests: remove it",
             ),
             (
                 json!({"algorithm": "calendar_day", "requests": 9}),

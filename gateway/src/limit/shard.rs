@@ -1,0 +1,158 @@
+//! One shard of the store: the states of some keys, and room for a bounded number of unknown ones.
+//!
+//! # Invariants
+//!
+//! 1. A state is dropped only when it equals a fresh one under every plan that its key may have at
+//!    that time: [`CounterEntry::stays`].
+//! 2. Unknown keys beyond the bound share a few states, which count as known. So do requests in
+//!    flight, which connections bound.
+//!
+//! Not here: locks, and which shard a key is in (`limit::memory`).
+
+use hashbrown::HashTable;
+use weir_common::limit::decision::{Decision, Usage};
+use weir_common::time::Tick;
+
+use super::key::Key;
+use super::{LimitCheck, Quota, State};
+
+/// The shortest time between two sweeps of a full shard, in microseconds: in a flood of unknown
+/// keys not every request may cause a sweep.
+const SWEEP_PAUSE: u64 = 1_000_000;
+
+/// The states of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) entries: HashTable<CounterEntry>,
+    /// How many entries the directory does not know.
+    pub(super) unknown_keys: usize,
+    pub(super) unknown_keys_max: usize,
+    pub(super) shards: usize,
+    /// Charges to a shared state because the shard had no room.
+    pub(super) overflowed: u64,
+    pub(super) swept_at: Tick,
+    /// No state is dropped before this tick: a change of quotas changed which states equal a
+    /// fresh one.
+    pub(super) keep_until: Tick,
+    /// Whether another process has the states now.
+    pub(super) moved: bool,
+}
+
+/// The state that applies to a check.
+pub(super) struct Lookup {
+    /// The key of that state: the check's own, or a shared one.
+    pub(super) key: Key,
+    /// Its index in the table, if it exists.
+    pub(super) place: Option<usize>,
+    pub(super) decision: Decision,
+}
+
+/// One entry of the store.
+#[derive(Clone, Debug)]
+pub struct CounterEntry {
+    /// Identifies the limit and the owner of the allowance.
+    pub key: Key,
+    /// When the state equals a fresh one under every plan.
+    pub forgotten_at: Tick,
+    /// What has been used.
+    pub state: State,
+    /// Whether the directory knew the key.
+    pub known: bool,
+}
+
+impl Table {
+    /// Finds the state that applies to `check`, and decides the check by it.
+    pub(super) fn decide(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
+        let key = self.effective(check, now);
+        let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
+        let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
+            Some(entry) => {
+                entry.state.fit(check.quota, now);
+                entry.state.decide(check.quota, check.cost, now)
+            }
+            None => State::fresh(check.quota).decide(check.quota, check.cost, now),
+        };
+        Lookup { key, place, decision }
+    }
+
+    pub(super) fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
+        match self.find(key) {
+            Some(entry) => entry.state.usage(check.quota, now),
+            None => State::fresh(check.quota).usage(check.quota, now),
+        }
+    }
+
+    pub(super) fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
+        let key = lookup.key;
+        // There are only a few shared entries: they do not count as unknown keys.
+        let shared = key != check.key;
+        self.overflowed += u64::from(shared);
+        let known = check.known || shared || matches!(check.quota, Quota::Concurrency(_));
+        // An entry inserted for another check may have moved this one: then it is found by key.
+        let place = lookup
+            .place
+            .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
+        let place =
+            place.or_else(|| self.entries.find_bucket_index(key.hash(), |entry| entry.key == key));
+        if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place)) {
+            if known && !entry.known {
+                entry.known = true;
+                self.unknown_keys -= 1;
+            }
+            return entry.charge(check, now);
+        }
+        let mut entry =
+            CounterEntry { key, forgotten_at: now, state: State::fresh(check.quota), known };
+        let usage = entry.charge(check, now);
+        self.unknown_keys += usize::from(!known);
+        self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        usage
+    }
+
+    fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
+        self.entries.find_mut(key.hash(), |entry| entry.key == key)
+    }
+
+    /// The key whose state applies to `check`: its own, or a shared one where there is no room.
+    pub(super) fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
+        // What is in flight is bounded by connections, and must be released by its own key.
+        let is_bounded = check.known || matches!(check.quota, Quota::Concurrency(_));
+        let has_room = is_bounded || self.unknown_keys < self.unknown_keys_max;
+        if has_room || self.find(check.key).is_some() {
+            return check.key;
+        }
+        if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
+            self.sweep(now);
+        }
+        if self.unknown_keys < self.unknown_keys_max {
+            check.key
+        } else {
+            check.key.overflow(check.limit, self.shards)
+        }
+    }
+
+    pub(super) fn sweep(&mut self, now: Tick) {
+        self.swept_at = now;
+        if now < self.keep_until {
+            return;
+        }
+        self.entries.retain(|entry| entry.stays(self.keep_until, now));
+        self.unknown_keys = self.entries.iter().filter(|entry| !entry.known).count();
+        if self.entries.capacity() > 4 * (self.entries.len() + 4) {
+            self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
+        }
+    }
+}
+
+impl CounterEntry {
+    /// Whether the state must not be dropped yet; no state is dropped before `keep_until`.
+    pub(super) fn stays(&self, keep_until: Tick, now: Tick) -> bool {
+        now < self.forgotten_at.max(keep_until)
+    }
+
+    fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {
+        let usage = self.state.charge(check.quota, check.cost, now);
+        self.forgotten_at = self.state.forgotten_at(check.horizon);
+        usage
+    }
+}

@@ -1,0 +1,150 @@
+//! What a request is charged: one check for each of its limits. (core)
+//!
+//! # Invariants
+//!
+//! 1. Each limit of a route is checked, or the request is charged to its address instead.
+//! 2. A limit is checked once for a request.
+//!
+//! # Not here
+//!
+//! The key of a request under a limit (`rules::subject`), how much it allows (`rules::quota`), the
+//! check itself (`limit`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use weir_common::time::Moment;
+
+use crate::limit::key::Key;
+use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
+use crate::request::route::Index;
+use crate::rules::subject::KeySources;
+use crate::rules::tenant::Subject;
+use crate::rules::{Limit, Route, Rules};
+use crate::settings::limit_key::KeyPart;
+
+/// The limit of a check, and the tenant or address that is charged.
+#[derive(Clone)]
+pub struct Charge {
+    /// The limit.
+    pub limit: Index,
+    /// The tenant or address, as in logs and on the admin listener.
+    pub name: Arc<str>,
+}
+
+/// The checks of one request, and what each is charged to.
+#[derive(Clone, Default)]
+pub struct Charges {
+    /// The checks.
+    pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
+    /// What each check is charged to, in the same order.
+    pub charges: ArrayVec<Charge, CHECKS_MAX>,
+}
+
+impl Rules {
+    /// Adds the checks of a request on this route.
+    pub fn charge(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {
+        let mut by_address = false;
+        for index in &route.limits {
+            let Some(limit) = self.limits.get(*index) else { continue };
+            match limit.key.parts() {
+                [KeyPart::Address] => {
+                    self.charge_address(*index, limit, (sources.address, sources.now), charges);
+                }
+                // One tenant is the frequent key: it is charged without an allocation.
+                [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
+                    let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
+                    let check = self.check(limit, subject, quota, sources.now);
+                    charges.push(*index, check, subject);
+                }
+                _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
+            }
+        }
+        if by_address {
+            self.charge_by_address(sources.address, sources.now, charges);
+        }
+        for check in &mut charges.checks {
+            check.cost = route.cost;
+        }
+    }
+
+    /// Charges a key of claims, headers or several parts, or one that the request lacks. False
+    /// where it is charged to its address.
+    #[inline(never)]
+    fn charge_combined(
+        &self,
+        (index, limit): (Index, &Limit),
+        sources: &KeySources<'_>,
+        charges: &mut Charges,
+    ) -> bool {
+        let Some(subject) = self.combined(&limit.key, sources) else { return false };
+        let quota = self.quota(index, limit, sources.identity);
+        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject);
+        true
+    }
+
+    /// Charges a request that has no tenant to its address.
+    fn charge_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
+        for index in &self.unknown_limits {
+            let Some(limit) = self.limits.get(*index) else { continue };
+            self.charge_address(*index, limit, (address, now), charges);
+        }
+    }
+
+    /// Charges a request that the gateway refuses, or answers itself, to its address.
+    pub fn charge_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
+        if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
+            self.charge_address(index, limit, (address, now), charges);
+        }
+    }
+
+    fn charge_address(
+        &self,
+        index: Index,
+        limit: &Limit,
+        (address, now): (IpAddr, Moment),
+        to: &mut Charges,
+    ) {
+        if !to.charges.iter().any(|charge| charge.limit == index) {
+            let subject = Subject::address(&self.seed, address);
+            to.push(index, self.check(limit, &subject, limit.quota, now), &subject);
+        }
+    }
+
+    /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        subject: &Subject<'_>,
+        quota: Quota,
+        now: Moment,
+    ) -> LimitCheck {
+        let quota = quota.at(now);
+        LimitCheck {
+            key: Key::new(subject.owner, limit.tag_of(quota)),
+            limit: limit.tag,
+            quota,
+            lasting: quota,
+            // A remote directory may have values that the settings do not know.
+            horizon: match self.is_file {
+                true => limit.horizon,
+                false => limit.horizon.with(quota),
+            },
+            cost: 1,
+            enforced: limit.enforced,
+            shown: limit.shown,
+            known: subject.tenant.is_some(),
+        }
+    }
+}
+
+impl Charges {
+    fn push(&mut self, index: Index, check: LimitCheck, subject: &Subject<'_>) {
+        // `rules::compile` allows at most `CHECKS_MAX` limits per request.
+        if !self.checks.is_full() {
+            self.checks.push(check);
+            self.charges.push(Charge { limit: index, name: subject.name.clone() });
+        }
+    }
+}
