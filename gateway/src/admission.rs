@@ -19,18 +19,21 @@
 pub mod admit;
 pub mod classify;
 pub mod facts;
+mod own_limits;
 pub mod request_head;
 pub mod resolve;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use http::header;
 use pingora_http::RequestHeader;
 use weir_common::time::Moment;
 
 use crate::admission::admit::{CheckedRequest, LimitDecision};
 use crate::admission::classify::{Classified, classify};
 use crate::admission::facts::{RequestFacts, TenantLabels};
+use crate::admission::own_limits::OwnLimits;
 use crate::admission::resolve::resolve;
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
@@ -43,6 +46,7 @@ use crate::rules::charges::Charges;
 use crate::rules::subject::KeySources;
 use crate::rules::tenant::Identity;
 use crate::rules::{Batch, RouteMatch};
+use crate::settings::RouteCost;
 use crate::upstream::Upstream;
 
 /// What to do with a request.
@@ -50,10 +54,11 @@ use crate::upstream::Upstream;
 pub enum Admission {
     /// Forward it.
     Forward,
-    /// Buffer its body, count the items of its batch, and only then forward it.
-    BufferBody(Batch),
-    /// Answer a CORS preflight.
-    Preflight(Reply),
+    /// Buffer its body, count the items of its batch, and only then forward it. What is charged
+    /// only then, by the number of items, comes with it.
+    BufferBody(Batch, Option<Box<Charges>>),
+    /// Answer it, as it is no request for an upstream.
+    Answer(Reply),
     /// Send a refusal.
     Refuse(Refusal),
 }
@@ -85,7 +90,7 @@ pub async fn admit(
     };
     let route_match = match classify(&config.rules, &arrival, &target, facts) {
         Classified::Routed(route_match) => route_match,
-        Classified::Preflight(reply) => return Admission::Preflight(reply),
+        Classified::Preflight(reply) => return Admission::Answer(reply),
         Classified::Refused(refusal) => return Admission::Refuse(refusal),
     };
     let address = facts.client.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -98,38 +103,57 @@ pub async fn admit(
         (&arrival, address),
         (facts, &mut charges),
     );
-    // `proxy::respond` charges the refusal.
-    if let Err(refusal) = resolved.await {
-        return Admission::Refuse(refusal);
-    }
-    let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
-    let decision = match checked.check(&mut charges, &mut facts.limits) {
-        // Boxed: this is rare, and inline it would make every request's future larger.
-        LimitDecision::Moved => {
-            Box::pin(checked.check_at_owner(&mut charges, &mut facts.limits)).await
-        }
-        decision => decision,
+    let own_limits = match resolved.await {
+        Ok(own_limits) => own_limits,
+        // `proxy::respond` charges the refusal.
+        Err(refusal) => return Admission::Refuse(refusal),
     };
-    if let LimitDecision::Refused(refusal) = decision {
+    let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
+    let route = route_match.route;
+    let charged = match route.cost {
+        RouteCost::Fixed(_) => checked.charge(&mut charges, &mut facts.limits).await,
+        RouteCost::Items => match checked.preview(&mut charges, &mut facts.limits) {
+            LimitDecision::Refused(refusal) => Err(refusal),
+            _ => Ok(()),
+        },
+    };
+    if let Err(refusal) = charged {
         return Admission::Refuse(refusal);
     }
-    let upstream = config.upstreams.get(route_match.route.upstream);
+    if let Some(limits) = own_limits {
+        return Admission::Answer(limits.reply(shared, &config.rules, arrival.started_at));
+    }
+    let too_large = |max: &u64| announced(arrival.head).is_some_and(|bytes| bytes > *max);
+    if let Some(bytes_max) = route.body_bytes_max.filter(too_large) {
+        return Admission::Refuse(Refusal::BodyTooLarge { bytes_max });
+    }
+    let upstream = config.upstreams.get(route.upstream);
     if !upstream.is_some_and(|upstream| upstream.has_healthy()) {
         return Admission::Refuse(no_server(upstream.map(|upstream| &**upstream)));
     }
-    route_match.route.batch.map_or(Admission::Forward, Admission::BufferBody)
+    let Some(batch) = route.batch else { return Admission::Forward };
+    let by_items = route.cost == RouteCost::Items;
+    Admission::BufferBody(batch, by_items.then(|| Box::new(charges)))
 }
 
-/// Adds what a request is charged to; a refusal, and no charges, if its token is not accepted or
-/// does not reach the tenants that the request names, or if either cannot be checked now.
+/// The value of `Content-Length`, where there is one.
+#[must_use]
+pub fn announced(head: &RequestHeader) -> Option<u64> {
+    head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// Adds what a request is charged to, and returns what its route answers by itself. A refusal, and
+/// no charges, if its token is not accepted or does not reach the tenants that the request names,
+/// or if either cannot be checked now.
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
     route_match: &RouteMatch<'_>,
     (arrival, address): (&Arrival<'_>, IpAddr),
     (facts, charges): (&mut RequestFacts, &mut Charges),
-) -> Result<(), Refusal> {
+) -> Result<Option<OwnLimits>, Refusal> {
     let rules = &config.rules;
+    let mut own_limits = None;
     let claims = match route_match.route.needs_token {
         // Boxed, so that the future of a request that needs no token is smaller.
         true => Some(Box::pin(authenticate(shared, config, arrival, address)).await?),
@@ -152,9 +176,10 @@ async fn authenticate_and_resolve(
             dropped: untrusted.then_some(&config.settings.server.trusted_headers),
         };
         rules.charge(route_match.route, &sources, charges);
+        own_limits = route_match.route.answers_limits.then(|| OwnLimits::of(rules, &sources));
     }
     label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
-    Ok(())
+    Ok(own_limits)
 }
 
 /// Verifies the token of a request. An identity server is queried only for an address that has

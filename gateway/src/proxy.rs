@@ -67,6 +67,7 @@ impl ProxyHttp for Proxy {
         context.upstream.server = Some(pick.server);
         context.upstream.failed = false;
         context.upstream.unconnected = false;
+        context.body_bytes = 0;
         let switches = may_switch(&session.downstream_session);
         if switches {
             context.exchange.set_silence_max(upstream.settings.read_timeout, now);
@@ -93,8 +94,14 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        _context: &mut Box<RequestContext>,
+        context: &mut Box<RequestContext>,
     ) -> Result<()> {
+        context.body_bytes += body.as_ref().map_or(0, |body| body.len() as u64);
+        // A tunnel is no body.
+        let is_body = context.response.status != Some(StatusCode::SWITCHING_PROTOCOLS.as_u16());
+        if is_body && context.body_bytes_max().is_some_and(|most| context.body_bytes > most) {
+            return Err(retry::body_too_large());
+        }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
         // second end would be parsed as the start of the next request.
         if end && body.as_ref().is_some_and(Bytes::is_empty) {

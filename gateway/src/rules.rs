@@ -35,6 +35,7 @@ use crate::request::cors::Cors;
 use crate::request::route::{Hosts, Index, PathMatch, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
 use crate::rules::tenant::{Identity, TenantEntries, TenantRefs, Tenants};
+use crate::settings::RouteCost;
 use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
 
@@ -92,7 +93,11 @@ pub struct Route {
     /// Its upstream.
     pub upstream: Index,
     /// What a request costs in each of its limits.
-    pub cost: u32,
+    pub cost: RouteCost,
+    /// The largest body, in bytes.
+    pub body_bytes_max: Option<u64>,
+    /// Whether the gateway itself answers, with the limits of the request's tenants.
+    pub answers_limits: bool,
     /// The bounds of the body, where this is a batch route.
     pub batch: Option<Batch>,
     /// Whether a token is required.

@@ -259,6 +259,21 @@ pub struct RawRoute {
     pub upstream: Option<Spanned<String>>,
     /// The most items of a batch, which makes this a batch route.
     pub batch_items_max: Option<Spanned<u64>>,
-    /// The largest body of a batch.
-    pub body_bytes_max: u64,
+    /// The largest body.
+    pub body_bytes_max: Option<Spanned<u64>>,
+    /// What a request costs.
+    pub cost: Option<Spanned<RouteCost>>,
+    /// Whether the gateway itself answers, with the limits of the request's tenants.
+    pub answers_limits: bool,
+    /// Whether those may be read without a token.
+    pub public: bool,
+}
+
+/// What a request costs in each of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteCost {
+    /// So much.
+    Fixed(u32),
+    /// As much as its batch has items; 1 at least.
+    Items,
 }

@@ -1,6 +1,7 @@
 //! A limit admits exactly its allowance, however many requests arrive at once.
 
 mod combined;
+mod costs;
 mod directory;
 mod headers;
 mod keys;

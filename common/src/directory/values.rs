@@ -184,7 +184,7 @@ impl Values {
     pub fn read(table: &mut Table<'_>) -> Self {
         let mut values = Self::default();
         for Field { name, doc, shape, wanted, read, .. } in &FIELDS {
-            table.parsed(name, doc, shape(), |value| {
+            let _place = table.parsed(name, doc, shape(), |value| {
                 if read(&mut values, value) { Ok(()) } else { Err(wanted(value)) }
             });
         }

@@ -53,6 +53,29 @@ impl CheckedRequest<'_> {
         }
     }
 
+    /// Refuses a request that the limits would refuse even at the least cost; charges nothing.
+    pub(super) fn preview(&self, charges: &mut Charges, facts: &mut LimitFacts) -> LimitDecision {
+        match self.shared.limiter.preview(&mut charges.checks, self.now.tick) {
+            Ok(verdict) if !verdict.is_admitted() => self.settle(charges, verdict, facts),
+            // Where the counters have moved, the charge itself decides.
+            Ok(_) | Err(_) => LimitDecision::Admitted,
+        }
+    }
+
+    /// Charges what a request costs, wherever the counters are.
+    pub async fn charge(
+        &self,
+        charges: &mut Charges,
+        facts: &mut LimitFacts,
+    ) -> Result<(), Refusal> {
+        let decision = match self.check(charges, facts) {
+            // Boxed: this is rare, and inline it would make every request's future larger.
+            LimitDecision::Moved => Box::pin(self.check_at_owner(charges, facts)).await,
+            decision => decision,
+        };
+        if let LimitDecision::Refused(refusal) = decision { Err(refusal) } else { Ok(()) }
+    }
+
     /// Checks the limits of a request in the process that owns the counters.
     pub(super) async fn check_at_owner(
         &self,
@@ -108,6 +131,12 @@ impl CheckedRequest<'_> {
                         if check.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
                     });
                     top.refused(check.key, &limit.name, &charge.name);
+                    if !check.enforced {
+                        let plan = charge.plan.and_then(|plan| rules.plans.get(plan));
+                        let plan = plan.map_or("", |plan| &plan.name);
+                        let by_plan = &self.shared.metrics.would_refuse;
+                        by_plan.with_label_values(&[&*limit.name, plan]).inc();
+                    }
                 }
             }
             facts.outcomes.push(LimitOutcome {

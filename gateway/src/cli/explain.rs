@@ -27,7 +27,8 @@ use crate::rules::charges::Charges;
 use crate::rules::quota::QuotaSource;
 use crate::rules::subject::{KeySources, NO_VALUE};
 use crate::rules::tenant::{Identity, Parents, Subject, TenantEntries, TenantRefs};
-use crate::rules::{RouteMatch, Rules};
+use crate::rules::{Route, RouteMatch, Rules};
+use crate::settings::RouteCost;
 use crate::settings::limit_key::KeyPart;
 
 /// What the gateway would do with a request.
@@ -102,6 +103,7 @@ pub fn explain(
         (true, Some(_)) => "needed, and this one is accepted",
     };
     let mut facts = facts(active, &route_match, &sources);
+    facts.extend(costs(route_match.route));
     facts.push(("limits", limits(rules, &charges, &sources, [&route_match.names, &names])));
     facts.insert(TOKEN_AT, ("token", json!(token)));
     Ok(Explained { facts })
@@ -151,7 +153,7 @@ fn facts(
         ("plane", json!(plane)),
         ("route", json!(route.pattern.text)),
         ("methods", if methods.is_empty() { json!("all") } else { json!(methods) }),
-        ("upstream", json!(upstream)),
+        ("upstream", if route.answers_limits { json!("none") } else { json!(upstream) }),
         ("exempt", json!(route.exempt)),
     ];
     for (what, subject) in [
@@ -220,6 +222,23 @@ fn limits(
         }))
     });
     shown.collect()
+}
+
+/// What a route does beside forwarding, where that is not usual.
+fn costs(route: &Route) -> Vec<(&'static str, Value)> {
+    let mut facts = Vec::new();
+    if let Some(bytes_max) = route.body_bytes_max {
+        facts.push(("body", json!(format!("at most {bytes_max} bytes"))));
+    }
+    match route.cost {
+        RouteCost::Fixed(1) => {}
+        RouteCost::Fixed(cost) => facts.push(("cost", json!(cost))),
+        RouteCost::Items => facts.push(("cost", json!("as much as its batch has items"))),
+    }
+    if route.answers_limits {
+        facts.push(("answer", json!("the limits of its tenants, by the gateway itself")));
+    }
+    facts
 }
 
 /// What stands for a header's hash, which only the running gateway can compute.

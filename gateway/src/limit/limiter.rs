@@ -107,6 +107,13 @@ impl Limiter {
         Ok(verdict)
     }
 
+    /// Whether every limit would admit a request of the same costs now; the verdict charges
+    /// nothing. Applies boosts to `checks`.
+    pub fn preview(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+        self.boosts.apply(checks, now);
+        self.store.preview(checks, now)
+    }
+
     /// Counts one request of a key in flight less.
     pub fn release(&self, key: Key) {
         if self.store.release(key).is_ok() {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Moment;
 
-use super::{LimitCheck, Verdict};
+use super::{LimitCheck, Quota, Verdict};
 
 /// The name of a limit for headers, and its check.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +92,12 @@ fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), with every
+/// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), with every
 /// limit of the request that is enforced and shown.
+///
+/// `t` is the time in which a client can use no more than what is left: until a refused request
+/// would pass, and to the end of a calendar's period. Else there is none: something may come back
+/// at any time.
 #[must_use]
 pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, String) {
     let (mut policy, mut usage) = (String::new(), String::new());
@@ -101,11 +105,22 @@ pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, St
     for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(limit, _)| shown(limit)) {
         let comma = if policy.is_empty() { "" } else { ", " };
         let quota = limit.check.quota;
-        let window = seconds_up(quota.window()).max(1);
-        let full_in = seconds_up(answer.usage.full_at.since(now.tick));
         // Writing to a String cannot fail.
-        let _ = write!(policy, "{comma}\"{}\";q={};w={window}", limit.name, quota.limit());
-        let _ = write!(usage, "{comma}\"{}\";r={};t={full_in}", limit.name, answer.usage.remaining);
+        let _ = write!(policy, "{comma}\"{}\";q={}", limit.name, quota.limit());
+        let _ = match quota {
+            Quota::Concurrency(_) => write!(policy, ";qu=\"concurrent-requests\""),
+            _ => write!(policy, ";w={}", seconds_up(quota.window()).max(1)),
+        };
+        let _ = write!(usage, "{comma}\"{}\";r={}", limit.name, answer.usage.remaining);
+        let until = match (answer.decision, quota) {
+            (_, Quota::Concurrency(_)) => None,
+            (Decision::Refuse { retry_at }, _) => Some(retry_at),
+            (_, Quota::Calendar(_)) => Some(answer.usage.full_at),
+            _ => None,
+        };
+        if let Some(until) = until {
+            let _ = write!(usage, ";t={}", seconds_up(until.since(now.tick)));
+        }
     }
     (policy, usage)
 }
@@ -145,10 +160,10 @@ pub fn is_traceparent(value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_common::limit::concurrency::ConcurrencyQuota;
     use weir_common::limit::{rolling, token_bucket};
     use weir_common::time::{Tick, UnixTime};
 
-    use super::super::Quota;
     use super::super::key::{Key, Scope, Seed};
     use super::super::memory::Store;
     use super::*;
@@ -236,7 +251,36 @@ mod tests {
         ];
         let (policy, usage) = ietf(&named, &verdict, NOW);
         assert_eq!(policy, "\"workspace\";q=60;w=60, \"organisation\";q=600;w=60");
-        assert_eq!(usage, "\"workspace\";r=59;t=60, \"organisation\";r=599;t=60");
+        assert_eq!(usage, "\"workspace\";r=59, \"organisation\";r=599");
+    }
+
+    #[test]
+    fn the_drafts_own_examples_are_written_as_it_has_them() {
+        let window = |requests, seconds| {
+            let window = Duration::from_secs(seconds);
+            Quota::Rolling(rolling::RollingQuota { requests, window })
+        };
+        let fields = |limits: &[(&str, Quota)], requests| {
+            let checks: Vec<LimitCheck> =
+                limits.iter().map(|(name, quota)| check(name, *quota)).collect();
+            let store = Store::new(10);
+            let mut verdict = store.judge(&checks, NOW.tick).unwrap();
+            (1..requests).for_each(|_| verdict = store.judge(&checks, NOW.tick).unwrap());
+            let named = limits.iter().zip(&checks);
+            let named: Vec<_> = named.map(|((name, _), check)| Named { name, check }).collect();
+            ietf(&named, &verdict, NOW)
+        };
+        // 429 of a dynamic limit: fifteen in twenty seconds, all used.
+        let (policy, usage) = fields(&[("dynamic", window(15, 20))], 16);
+        assert_eq!((&*policy, &*usage), ("\"dynamic\";q=15;w=20", "\"dynamic\";r=0;t=20"));
+        let (policy, usage) = fields(&[("fixedwindow", window(100, 60))], 1);
+        assert_eq!((&*policy, &*usage), ("\"fixedwindow\";q=100;w=60", "\"fixedwindow\";r=99"));
+        let (policy, _) = fields(&[("permin", window(50, 60)), ("perhr", window(1_000, 3_600))], 1);
+        assert_eq!(policy, "\"permin\";q=50;w=60, \"perhr\";q=1000;w=3600");
+        let in_flight = Quota::Concurrency(ConcurrencyQuota { requests: 10 });
+        let (policy, usage) = fields(&[("inflight", in_flight)], 7);
+        assert_eq!(policy, "\"inflight\";q=10;qu=\"concurrent-requests\"");
+        assert_eq!(usage, "\"inflight\";r=3");
     }
 
     #[test]

@@ -119,15 +119,16 @@ impl Requests {
         };
         let refusal = match admit(shared, &context.config, arrival, &mut context.facts).await {
             Admission::Forward => return Ok(true),
-            Admission::BufferBody(batch) => {
+            Admission::BufferBody(batch, charges) => {
                 // Boxed, so that the future of other requests is smaller.
-                match Box::pin(buffering::buffer(shared, session, context, batch)).await {
+                match Box::pin(buffering::buffer(shared, session, context, (batch, charges))).await
+                {
                     Ok(()) => return Ok(true),
                     Err(Unread::Refused(refusal)) => refusal,
                     Err(Unread::Broken(error)) => return Err(error),
                 }
             }
-            Admission::Preflight(reply) => {
+            Admission::Answer(reply) => {
                 context.response.status = Some(reply.status);
                 respond::charge_answer(shared, context).await;
                 respond::send(reply, session, context).await?;

@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, Result};
 
+use crate::admission::announced;
 use crate::request::body_budget::{BodyBudget, BudgetPermit};
 use crate::response::refusal::Refusal;
 
@@ -71,7 +72,7 @@ async fn read_all(
     limits: Limits,
 ) -> Result<BufferedBody, Unread> {
     let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
-    if announced(session).is_some_and(|bytes| bytes > limits.bytes_max) {
+    if announced(session.req_header()).is_some_and(|bytes| bytes > limits.bytes_max) {
         return Err(too_large());
     }
     invite_body(session).await.map_err(Unread::Broken)?;
@@ -107,12 +108,6 @@ async fn invite_body(session: &mut ServerSession) -> Result<()> {
         session.write_continue_response().await?;
     }
     Ok(())
-}
-
-/// The value of `Content-Length`, where there is one.
-fn announced(session: &ServerSession) -> Option<u64> {
-    let value = session.req_header().headers.get(http::header::CONTENT_LENGTH)?;
-    value.to_str().ok()?.trim().parse().ok()
 }
 
 /// Discards a small body. Where it is large or slow, or its client waits for a `100 Continue` that

@@ -11,20 +11,49 @@
 use http::header;
 use pingora_core::protocols::http::ServerSession;
 
+use crate::admission::admit::CheckedRequest;
 use crate::config::shared::Shared;
-use crate::proxy::body::{self, Unread};
+use crate::proxy::body::{self, BufferedBody, Unread};
 use crate::proxy::context::{Replayed, RequestContext};
 use crate::request::batch;
 use crate::response::refusal::Refusal;
 use crate::rules::Batch;
+use crate::rules::charges::Charges;
 
-/// Reads a batch's body, counts its items, and prepares its replay to the upstream.
+/// Reads a batch's body, counts its items, and prepares its replay to the upstream. Charges what
+/// its limits charge by items; a body that is refused costs 1.
 pub async fn buffer(
     shared: &Shared,
     session: &mut ServerSession,
     context: &mut RequestContext,
-    batch: Batch,
+    (batch, charges): (Batch, Option<Box<Charges>>),
 ) -> Result<(), Unread> {
+    let counted = count(shared, session, context, batch).await;
+    if let Some(mut charges) = charges {
+        let items = counted.as_ref().map_or(1, |(items, _)| (*items).max(1));
+        charges.cost(u32::try_from(items).unwrap_or(u32::MAX));
+        let (config, nth) = (&context.config, context.nth);
+        let request = CheckedRequest { shared, config, now: shared.clock.now(), nth };
+        let charged = request.charge(&mut charges, &mut context.facts.limits).await;
+        // What is wrong with the body comes first: waiting would not help.
+        if counted.is_ok() {
+            charged.map_err(Unread::Refused)?;
+        }
+    }
+    let (_, buffered) = counted?;
+    let bytes = buffered.body.len();
+    context.exchange.replay(buffered.body);
+    context.buffered = Some(Replayed { bytes, permit: buffered.permit });
+    Ok(())
+}
+
+/// Reads a batch's body, and counts its items.
+async fn count(
+    shared: &Shared,
+    session: &mut ServerSession,
+    context: &RequestContext,
+    batch: Batch,
+) -> Result<(u64, BufferedBody), Unread> {
     let head = session.req_header();
     let mut codings = head.headers.get_all(header::CONTENT_ENCODING).iter();
     if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -42,10 +71,7 @@ pub async fn buffer(
     };
     let buffered = body::read(session, &shared.body_budget, limits).await?;
     let items_max = batch.items_max;
-    batch::count(&buffered.body, items_max)
+    let items = batch::count(&buffered.body, items_max)
         .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
-    let bytes = buffered.body.len();
-    context.exchange.replay(buffered.body);
-    context.buffered = Some(Replayed { bytes, permit: buffered.permit });
-    Ok(())
+    Ok((items, buffered))
 }

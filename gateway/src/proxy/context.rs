@@ -44,6 +44,8 @@ pub struct RequestContext {
     pub response: ResponseFacts,
     /// Its buffered body.
     pub buffered: Option<Replayed>,
+    /// How many bytes of its body a server was sent.
+    pub body_bytes: u64,
     /// What its session is to do.
     pub exchange: Arc<Exchange>,
     /// Counts it as in flight, however it ends.
@@ -129,6 +131,7 @@ impl RequestContext {
             upstream: UpstreamFacts::default(),
             response: ResponseFacts::default(),
             buffered: None,
+            body_bytes: 0,
             exchange,
             _in_flight: in_flight,
         }
@@ -148,6 +151,12 @@ impl RequestContext {
             Some(given) => Cow::Borrowed(given),
             None => Cow::Owned(hex(self.id, 32).to_string()),
         }
+    }
+
+    /// The largest body that the request's route accepts, in bytes.
+    #[must_use]
+    pub fn body_bytes_max(&self) -> Option<u64> {
+        self.config.rules.routes.get(self.facts.tenant.route?)?.body_bytes_max
     }
 
     /// The upstream of the request's route.

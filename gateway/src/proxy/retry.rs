@@ -226,10 +226,20 @@ pub fn no_server() -> Box<Error> {
     Error::explain(ErrorType::HTTPStatus(503), "no server is healthy")
 }
 
+/// The error of a body that turns out to be larger than its route accepts.
+#[must_use]
+pub fn body_too_large() -> Box<Error> {
+    Error::explain(ErrorType::HTTPStatus(413), "a body that is too large").into_down()
+}
+
 /// The refusal for a failure; none where the client has disconnected. `silent` is set where a
 /// server that was to switch protocols did not respond, which the client's connection times.
 #[must_use]
 pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<Refusal> {
+    if *error.etype() == ErrorType::HTTPStatus(413) {
+        let bytes_max = context.body_bytes_max().unwrap_or_default();
+        return Some(Refusal::BodyTooLarge { bytes_max });
+    }
     match refusal_of(error) {
         None if silent => Some(Refusal::GatewayTimeout),
         Some(Refusal::NoServer { .. }) => {

@@ -20,21 +20,24 @@ use crate::limit::key::Key;
 use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
 use crate::request::route::Index;
 use crate::rules::subject::KeySources;
-use crate::rules::tenant::Subject;
+use crate::rules::tenant::{Identity, Subject};
 use crate::rules::{Limit, Route, Rules};
+use crate::settings::RouteCost;
 use crate::settings::limit_key::KeyPart;
 
 /// The limit of a check, and the tenant or address that is charged.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Charge {
     /// The limit.
     pub limit: Index,
     /// The tenant or address, as in logs and on the admin listener.
     pub name: Arc<str>,
+    /// The plan of the tenant, or of the request's workspace.
+    pub plan: Option<Index>,
 }
 
 /// The checks of one request, and what each is charged to.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Charges {
     /// The checks.
     pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
@@ -56,7 +59,8 @@ impl Rules {
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
                     let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
                     let check = self.check(limit, subject, quota, sources.now);
-                    charges.push(*index, check, subject);
+                    let plan = plan_of(subject, sources.identity);
+                    charges.push(*index, check, subject, plan);
                 }
                 _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
             }
@@ -64,8 +68,8 @@ impl Rules {
         if by_address {
             self.charge_by_address(sources.address, sources.now, charges);
         }
-        for check in &mut charges.checks {
-            check.cost = route.cost;
+        if let RouteCost::Fixed(cost) = route.cost {
+            charges.cost(cost);
         }
     }
 
@@ -80,8 +84,25 @@ impl Rules {
     ) -> bool {
         let Some(subject) = self.combined(&limit.key, sources) else { return false };
         let quota = self.quota(index, limit, sources.identity);
-        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject);
+        let plan = plan_of(&subject, sources.identity);
+        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject, plan);
         true
+    }
+
+    /// The check that a limit makes for the key of a request, whatever its route; none where the
+    /// request lacks a part of it.
+    #[must_use]
+    pub fn own_check(
+        &self,
+        index: Index,
+        limit: &Limit,
+        sources: &KeySources<'_>,
+    ) -> Option<(LimitCheck, Charge)> {
+        let subject = self.combined(&limit.key, sources)?;
+        let quota = self.quota(index, limit, sources.identity);
+        let plan = plan_of(&subject, sources.identity);
+        let check = self.check(limit, &subject, quota, sources.now);
+        Some((check, Charge { limit: index, name: subject.name, plan }))
     }
 
     /// Charges a request that has no tenant to its address.
@@ -108,7 +129,7 @@ impl Rules {
     ) {
         if !to.charges.iter().any(|charge| charge.limit == index) {
             let subject = Subject::address(&self.seed, address);
-            to.push(index, self.check(limit, &subject, limit.quota, now), &subject);
+            to.push(index, self.check(limit, &subject, limit.quota, now), &subject, None);
         }
     }
 
@@ -139,12 +160,30 @@ impl Rules {
     }
 }
 
+/// The plan of a tenant, or else of the request's workspace.
+fn plan_of(subject: &Subject<'_>, identity: &Identity<'_>) -> Option<Index> {
+    let own = subject.tenant.and_then(|own| own.plan);
+    let workspace = || identity.workspace.as_ref().and_then(|workspace| workspace.tenant);
+    own.or_else(|| workspace().and_then(|workspace| workspace.plan))
+}
+
 impl Charges {
-    fn push(&mut self, index: Index, check: LimitCheck, subject: &Subject<'_>) {
+    /// Sets what the request costs in each of its limits.
+    pub fn cost(&mut self, cost: u32) {
+        self.checks.iter_mut().for_each(|check| check.cost = cost);
+    }
+
+    fn push(
+        &mut self,
+        limit: Index,
+        check: LimitCheck,
+        subject: &Subject<'_>,
+        plan: Option<Index>,
+    ) {
         // `rules::compile` allows at most `CHECKS_MAX` limits per request.
         if !self.checks.is_full() {
             self.checks.push(check);
-            self.charges.push(Charge { limit: index, name: subject.name.clone() });
+            self.charges.push(Charge { limit, name: subject.name.clone(), plan });
         }
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! Not here: errors of a single value (`settings`).
 
+mod bodies;
 mod cors;
 mod identity;
 mod keys;
@@ -19,10 +20,10 @@ use weir_common::directory::{Directory, is_host};
 use crate::limit::key::Seed;
 use crate::limit::{CHECKS_MAX, Horizon, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
-use crate::rules::{Batch, Limit, Plan, Route, Rules};
+use crate::rules::{Limit, Plan, Route, Rules};
 use crate::settings::directory::{DirectorySource, Unknown};
 use crate::settings::limit_key::KeyPart;
-use crate::settings::{REFUSED, RawLimit, RawPlan, RawRoute, RawSettings};
+use crate::settings::{REFUSED, RawLimit, RawPlan, RawRoute, RawSettings, RouteCost};
 
 /// Compiles rules from settings and directory, and reports problems to their documents.
 #[must_use]
@@ -61,6 +62,7 @@ pub fn check(
     for (index, horizon) in horizons.collect::<Vec<_>>().into_iter().enumerate() {
         rules.limits.get_mut(index).into_iter().for_each(|limit| limit.horizon = horizon);
     }
+    checker.check_costs(&rules);
     rules
 }
 
@@ -152,12 +154,10 @@ impl Checker<'_> {
             own_limits.push(index);
         }
         self.check_choice(route, &own_limits, limits);
-        let batch = route
-            .batch_items_max
-            .as_ref()
-            .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
+        let (batch, body_bytes_max) = self.body(route);
         let (exempt, limits, spellings) = (route.exempt, own_limits, route.spellings);
-        let cost = 1;
+        let cost = route.cost.as_ref().map_or(RouteCost::Fixed(1), |cost| cost.value);
+        let answers_limits = self.answers_limits(route, needs_token, &named);
         Route {
             pattern,
             plane,
@@ -167,6 +167,8 @@ impl Checker<'_> {
             upstream,
             cost,
             batch,
+            body_bytes_max,
+            answers_limits,
             needs_token,
             spellings,
         }

@@ -1,6 +1,7 @@
 //! Reads `gateway.toml`: each key with its bounds, its default and its description, in one place.
 
 use log::LevelFilter;
+use serde_json::json;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, suggestion};
 use weir_common::directory::values_by_limit;
@@ -15,7 +16,7 @@ use crate::settings::spellings::Spellings;
 use crate::settings::upstream::upstream;
 use crate::settings::values::plain;
 use crate::settings::{
-    Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, Settings,
+    Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, RouteCost, Settings,
     StoreSettings,
 };
 
@@ -106,11 +107,17 @@ fn log(table: &mut Table<'_>) -> Log {
 }
 
 fn route(table: &mut Table<'_>) -> RawRoute {
-    for key in ["plane", "path", "upstream"] {
+    for key in ["plane", "path"] {
         table.require(key);
     }
-    if table.has("body_bytes_max") && !table.has("batch_items_max") {
-        table.fault("`body_bytes_max` is used only for batches: add batch_items_max");
+    let cost = cost(table);
+    let answers_limits = table.choice(
+        "answer",
+        &[("upstream", false), ("limits", true)],
+        "limits: the gateway itself answers, with what the request's tenants have used.",
+    );
+    if !answers_limits {
+        table.need("upstream");
     }
     RawRoute {
         at: table.at(),
@@ -132,13 +139,36 @@ fn route(table: &mut Table<'_>) -> RawRoute {
             1..=1_000_000,
             "The body is a JSON array of at most so many items; it is buffered until counted.",
         ),
-        body_bytes_max: table.bytes_or(
+        body_bytes_max: table.bytes(
             "body_bytes_max",
-            1..=64 << 20,
-            1 << 20,
-            "The largest body of a batch; a larger one is 413.",
+            1..=1 << 40,
+            "The largest body; a larger one is 413. 1MiB of a batch, and at most 64MiB.",
         ),
+        cost,
+        answers_limits,
+        public: table.flag("public", false, "answer = \"limits\": may be read without a token."),
     }
+}
+
+/// The most that one request may cost.
+const COST_MAX: u64 = 1_000_000;
+
+fn cost(table: &mut Table<'_>) -> Option<Spanned<RouteCost>> {
+    let mut cost = None;
+    let shape = json!({"type": ["integer", "string"], "minimum": 1, "maximum": COST_MAX,
+                       "examples": ["items"]});
+    let doc = "What a request costs in each of its limits, 1 where not given. \"items\": as much \
+               as its batch has items, charged before the upstream sees the body.";
+    let at = table.parsed("cost", doc, shape, |value| {
+        let number = value.as_u64().filter(|number| (1..=COST_MAX).contains(number));
+        cost = match number.and_then(|number| u32::try_from(number).ok()) {
+            Some(number) => Some(RouteCost::Fixed(number)),
+            None => (value == "items").then_some(RouteCost::Items),
+        };
+        let wanted = || format!("a whole number from 1 to {COST_MAX}, or \"items\"");
+        cost.map(drop).ok_or_else(wanted)
+    });
+    cost.zip(at).map(|(value, at)| Spanned { value, at })
 }
 
 /// Reads the names of the spellings that a route accepts.

@@ -27,6 +27,8 @@ metrics! {
     in_flight: IntGauge = "requests_in_flight";
     /// Decisions of limits: admit, refuse, or would_refuse where a limit only observes.
     decisions: IntCounterVec = "limit_decisions_total", "limit", "outcome";
+    /// Requests that a limit which only observes would have refused, by the tenant's plan, if any.
+    would_refuse: IntCounterVec = "limit_would_refuse_total", "limit", "plan";
     /// Requests refused by the gateway itself, by reason.
     refusals: IntCounterVec = "refusals_total", "reason";
     /// Entries of limits in memory, one per limit and key.
@@ -173,7 +175,8 @@ mod tests {
     #[test]
     fn no_label_names_a_tenant() {
         let allowed = [
-            "plane", "code", "limit", "outcome", "reason", "upstream", "server", "kind", "version",
+            "plane", "code", "limit", "plan", "outcome", "reason", "upstream", "server", "kind",
+            "version",
         ];
         for (name, labels, _) in Metrics::table() {
             assert!(labels.iter().all(|label| allowed.contains(label)), "{name}");

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::config::document::schema::{Shape, found, json_of};
 use crate::config::document::{
-    Document, SPAN_UNITS, Spanned, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
+    Document, SPAN_UNITS, Spanned, bytes_shown, one_of, shown, span_of, suggestion,
 };
 
 /// One table of the document; a missing one has all defaults.
@@ -205,7 +205,7 @@ impl<'d> Table<'d> {
         span.map_or(default, |span| span.value)
     }
 
-    /// A number of bytes within `range`, written as `"1MiB"`, or `default`.
+    /// A number of bytes within `range`, or `default`.
     pub fn bytes_or(
         &mut self,
         key: &str,
@@ -213,18 +213,9 @@ impl<'d> Table<'d> {
         default: u64,
         doc: &str,
     ) -> u64 {
-        self.describe(key, doc, json!({"type": "string", "examples": ["32KiB", "1MiB"]}));
+        let bytes = self.bytes(key, range, doc);
         self.set_default(key, bytes_shown(default).into());
-        let Some((at, value)) = self.value(key) else { return default };
-        let bytes = match value {
-            DeValue::String(text) => bytes_of(text),
-            _ => None,
-        };
-        bytes.filter(|bytes| range.contains(bytes)).unwrap_or_else(|| {
-            let (least, most) = (bytes_shown(*range.start()), bytes_shown(*range.end()));
-            let wanted = format!("a size such as \"1MiB\", from {least} to {most}");
-            self.wrong(key, at, value, &wanted).unwrap_or(default)
-        })
+        bytes.map_or(default, |bytes| bytes.value)
     }
 
     /// One of several words, each standing for a value; the first is the default.

@@ -15,7 +15,7 @@ const CLAIMS_MAX: usize = 16;
 /// Which parts of keys the requests of a route may have.
 pub(super) struct NamedParts {
     workspace: bool,
-    organisation: bool,
+    pub(super) organisation: bool,
     instance: bool,
     claims: bool,
 }

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use crate::config::document::schema::json_of;
 use crate::config::document::table::Table;
 use crate::config::document::table::shape_of;
-use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
+use crate::config::document::{SPAN_UNITS, Spanned, bytes_of, bytes_shown, shown, span_of};
 
 /// How the items of a list are read.
 struct ItemKind<R> {
@@ -23,19 +23,39 @@ struct ItemKind<R> {
 }
 
 impl Table<'_> {
-    /// A value of any type, where given: `read` stores it, or says what it should be.
+    /// A number of bytes within `range`, written as `"1MiB"`, where given.
+    pub fn bytes(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u64>,
+        doc: &str,
+    ) -> Option<Spanned<u64>> {
+        let mut bytes = None;
+        let shape = json!({"type": "string", "examples": ["32KiB", "1MiB"]});
+        let at = self.parsed(key, doc, shape, |value| {
+            let (least, most) = (bytes_shown(*range.start()), bytes_shown(*range.end()));
+            bytes = value.as_str().and_then(bytes_of).filter(|bytes| range.contains(bytes));
+            let wanted = || format!("a size such as \"1MiB\", from {least} to {most}");
+            bytes.map(drop).ok_or_else(wanted)
+        });
+        Some(Spanned { value: bytes?, at: at? })
+    }
+
+    /// A value of any type, where given: `read` stores it, or says what it should be. Returns its
+    /// place.
     pub fn parsed(
         &mut self,
         key: &str,
         doc: &str,
         shape: Value,
         read: impl FnOnce(&Value) -> Result<(), String>,
-    ) {
+    ) -> Option<usize> {
         self.describe(key, doc, shape);
-        let Some((at, value)) = self.value(key) else { return };
+        let (at, value) = self.value(key)?;
         if let Err(wanted) = read(&json_of(value)) {
-            let _: Option<()> = self.wrong(key, at, value, &wanted);
+            return self.wrong(key, at, value, &wanted);
         }
+        Some(at)
     }
 
     /// A list of texts; empty where not given.
