@@ -52,16 +52,15 @@ impl State {
         }
     }
 
-    /// Makes the state one of `quota`'s algorithm and window. Must precede a decision under a quota
-    /// that has changed.
+    /// Makes the state one of `quota`'s algorithm and window.
     ///
     /// A bucket knows what was spent of it and the last charge, a count knows what was used in its
     /// period and the newest charge: all of that counts as used at that charge. A window's requests
     /// become what a bucket would have left of them, or those within a calendar's period. Requests
     /// in flight have nothing in common with the others: the state is then a fresh one. A bucket
     /// starts empty at worst where a calendar's period knows more than its burst.
-    pub fn fit(&mut self, quota: Quota, now: Tick) {
-        match (&mut *self, quota) {
+    pub fn fit(&mut self, quota: &Quota, now: Tick) {
+        match (&mut *self, *quota) {
             (Self::Log(log), Quota::Rolling(own)) if own.requests <= EXACT_MAX => log.fit(own, now),
             (Self::Slots(slots), Quota::Rolling(own))
                 if own.requests.max(slots.count()) > EXACT_MAX =>
@@ -78,13 +77,14 @@ impl State {
             }
             (_, Quota::Bucket(own)) => *self = bucket(self.charges(now), own),
             (_, Quota::Calendar(own)) => *self = count(self.charges(now), own),
-            (_, Quota::Concurrency(_)) => *self = Self::fresh(quota),
+            (_, Quota::Concurrency(_)) => *self = Self::fresh(*quota),
         }
     }
 
-    /// Decides whether `cost` more fit at `now`. Changes nothing.
-    pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
-        match (self, quota) {
+    /// Decides whether `cost` more fit at `now`. Changes only the form of a state whose quota has
+    /// changed: see [`State::fit`].
+    pub fn decide(&mut self, quota: &Quota, cost: u32, now: Tick) -> Decision {
+        match (&mut *self, *quota) {
             (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.decide(own, cost, now),
             (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => {
                 slots.decide(own, cost, now)
@@ -92,13 +92,16 @@ impl State {
             (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.decide(own, cost, now),
             (Self::Count(count), Quota::Calendar(own)) => count.decide(own, cost),
             (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.decide(own, now),
-            _ => self.fitted(quota, now).decide(quota, cost, now),
+            _ => {
+                self.fit(quota, now);
+                self.decide(quota, cost, now)
+            }
         }
     }
 
     /// Records an admission of `cost` that [`State::decide`] allowed at the same `now`.
-    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Usage {
-        match (&mut *self, quota) {
+    pub fn charge(&mut self, quota: &Quota, cost: u32, now: Tick) -> Usage {
+        match (&mut *self, *quota) {
             (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.charge(own, cost, now),
             (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => {
                 slots.charge(own, cost, now)
@@ -107,7 +110,7 @@ impl State {
             (Self::Count(count), Quota::Calendar(own)) => count.charge(own, cost, now),
             (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.charge(own, now),
             _ => {
-                *self = self.fitted(quota, now);
+                self.fit(quota, now);
                 self.charge(quota, cost, now)
             }
         }
@@ -123,8 +126,8 @@ impl State {
 
     /// The key's usage at `now`.
     #[must_use]
-    pub fn usage(&self, quota: Quota, now: Tick) -> Usage {
-        match (self, quota) {
+    pub fn usage(&self, quota: &Quota, now: Tick) -> Usage {
+        match (self, *quota) {
             (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.usage(own, now),
             (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => slots.usage(own, now),
             (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.usage(own, now),
@@ -157,7 +160,7 @@ impl State {
         }
     }
 
-    fn fitted(&self, quota: Quota, now: Tick) -> Self {
+    fn fitted(&self, quota: &Quota, now: Tick) -> Self {
         let mut state = self.clone();
         state.fit(quota, now);
         state
@@ -346,16 +349,16 @@ mod tests {
         for (wait, cost, nth) in steps {
             now += wait;
             let (quota, cost) = (quotas[*nth].at(moment(Tick(now))), *cost);
-            let unfitted = state.clone();
-            state.fit(quota, Tick(now));
+            let mut unfitted = state.clone();
+            state.fit(&quota, Tick(now));
             model.fit(quota, now);
-            let decision = state.decide(quota, cost, Tick(now));
-            prop_assert_eq!(unfitted.decide(quota, cost, Tick(now)), decision);
+            let decision = state.decide(&quota, cost, Tick(now));
+            prop_assert_eq!(unfitted.decide(&quota, cost, Tick(now)), decision);
             match decision {
                 Decision::Admit => {
                     prop_assert!(model.fits(quota, cost, now), "{} by {:?}", cost, quota);
-                    let usage = state.charge(quota, cost, Tick(now));
-                    let left = state.usage(quota, Tick(now)).remaining;
+                    let usage = state.charge(&quota, cost, Tick(now));
+                    let left = state.usage(&quota, Tick(now)).remaining;
                     prop_assert_eq!(left, usage.remaining);
                     model.charges.push((now, cost.into()));
                 }
@@ -423,24 +426,24 @@ mod tests {
             for (wait, cost, of) in steps {
                 now += wait;
                 let quota = nth(of, now);
-                state.fit(quota, Tick(now));
-                if state.decide(quota, cost, Tick(now)) == Decision::Admit {
-                    let _ = state.charge(quota, cost, Tick(now));
+                state.fit(&quota, Tick(now));
+                if state.decide(&quota, cost, Tick(now)) == Decision::Admit {
+                    let _ = state.charge(&quota, cost, Tick(now));
                 }
             }
             for (wait, of) in fits {
                 now += wait;
-                state.fit(nth(of, now), Tick(now));
+                state.fit(&nth(of, now), Tick(now));
             }
             let forgotten_at = state.forgotten_at(horizon).0.max(now);
             for at in [forgotten_at, forgotten_at + 1, forgotten_at + 7_000_000_000] {
                 for quota in &quotas {
                     let quota = quota.at(moment(Tick(at)));
                     let (mut own, fresh) = (state.clone(), State::fresh(quota));
-                    own.fit(quota, Tick(at));
+                    own.fit(&quota, Tick(at));
                     let limit = quota.limit();
-                    prop_assert_eq!(own.decide(quota, limit, Tick(at)), Decision::Admit);
-                    prop_assert_eq!(own.usage(quota, Tick(at)), fresh.usage(quota, Tick(at)));
+                    prop_assert_eq!(own.decide(&quota, limit, Tick(at)), Decision::Admit);
+                    prop_assert_eq!(own.usage(&quota, Tick(at)), fresh.usage(&quota, Tick(at)));
                 }
             }
         }
@@ -456,7 +459,7 @@ mod tests {
         let (mut state, mut now) = (State::fresh(quota), START.tick);
         for cost in costs {
             now = now.plus(HOUR / 60);
-            let _ = state.charge(quota.at(moment(now)), *cost, now);
+            let _ = state.charge(&quota.at(moment(now)), *cost, now);
         }
         (state, now)
     }
@@ -467,8 +470,8 @@ mod tests {
         [Duration::ZERO, later].map(|later| {
             let now = now.plus(later);
             let quota = to.at(moment(now));
-            state.fit(quota, now);
-            state.usage(quota, now).remaining
+            state.fit(&quota, now);
+            state.usage(&quota, now).remaining
         })
     }
 
@@ -496,24 +499,24 @@ mod tests {
         let Quota::Calendar(today) = day.at(START) else { panic!("it is a calendar's") };
         let midnight = today.period.ends;
         let mut state = State::fresh(window);
-        let _ = state.charge(window, 9, Tick(midnight.0 - 1));
-        let _ = state.charge(window, 20, midnight);
+        let _ = state.charge(&window, 9, Tick(midnight.0 - 1));
+        let _ = state.charge(&window, 20, midnight);
         let tomorrow = day.at(moment(midnight));
-        state.fit(tomorrow, midnight);
-        assert_eq!(state.usage(tomorrow, midnight).remaining, 80);
+        state.fit(&tomorrow, midnight);
+        assert_eq!(state.usage(&tomorrow, midnight).remaining, 80);
     }
 
     #[test]
     fn many_requests_stay_in_slots_under_a_low_quota() {
         let (low, high) = (rolling_quota(60), rolling_quota(1_000_000));
         let (mut state, now) = charged(high, &[400_000, 500_000]);
-        state.fit(low, now);
-        assert_eq!(state.usage(low, now).remaining, 0);
-        state.fit(high, now);
-        assert_eq!(state.usage(high, now).remaining, 100_000);
+        state.fit(&low, now);
+        assert_eq!(state.usage(&low, now).remaining, 0);
+        state.fit(&high, now);
+        assert_eq!(state.usage(&high, now).remaining, 100_000);
         let later = now.plus(2 * HOUR);
-        assert_eq!(state.charge(low, 1, later).remaining, 59);
-        state.fit(low, later);
+        assert_eq!(state.charge(&low, 1, later).remaining, 59);
+        state.fit(&low, later);
         assert!(matches!(state, State::Log(_)));
     }
 
@@ -528,10 +531,10 @@ mod tests {
             let minute = quota(100, Duration::from_secs(60));
             for to in [minute, quota(100_000, Duration::from_millis(1))] {
                 let mut state = State::fresh(from);
-                let _ = state.charge(from, 40, START.tick);
-                let _ = state.charge(from, 2, later);
-                state.fit(to, later);
-                assert_eq!(state.usage(to, later).remaining, to.limit() - 2);
+                let _ = state.charge(&from, 40, START.tick);
+                let _ = state.charge(&from, 2, later);
+                state.fit(&to, later);
+                assert_eq!(state.usage(&to, later).remaining, to.limit() - 2);
             }
         }
     }
@@ -543,8 +546,8 @@ mod tests {
             let window = Duration::from_secs(seconds);
             let low = Quota::Rolling(RollingQuota { requests: 60, window });
             let forgotten_at = state.forgotten_at(Horizon::of([low]));
-            state.fit(low, now.plus(HOUR / 60));
-            assert_eq!(state.usage(low, forgotten_at).remaining, 60);
+            state.fit(&low, now.plus(HOUR / 60));
+            assert_eq!(state.usage(&low, forgotten_at).remaining, 60);
         }
     }
 
@@ -552,19 +555,19 @@ mod tests {
     fn requests_in_flight_stay_until_they_end() {
         let flight = Quota::Concurrency(ConcurrencyQuota { requests: 3 });
         let mut state = State::fresh(flight);
-        assert_eq!(state.charge(flight, 5, START.tick).remaining, 2);
+        assert_eq!(state.charge(&flight, 5, START.tick).remaining, 2);
         let horizon = Horizon::of([flight]);
         assert_eq!(state.forgotten_at(horizon), Tick(u64::MAX));
         let mut other = state.clone();
-        other.fit(rolling_quota(9), START.tick);
-        assert_eq!(other.usage(rolling_quota(9), START.tick).remaining, 9);
+        other.fit(&rolling_quota(9), START.tick);
+        assert_eq!(other.usage(&rolling_quota(9), START.tick).remaining, 9);
         state.release();
         assert_eq!(state.forgotten_at(horizon), Tick(0));
         let (mut window, now) = charged(rolling_quota(9), &[4]);
         window.release();
-        assert_eq!(window.usage(rolling_quota(9), now).remaining, 5);
-        window.fit(flight, now);
-        assert_eq!(window.usage(flight, now).remaining, 3);
+        assert_eq!(window.usage(&rolling_quota(9), now).remaining, 5);
+        window.fit(&flight, now);
+        assert_eq!(window.usage(&flight, now).remaining, 3);
     }
 
     #[test]

@@ -102,8 +102,10 @@ impl Limiter {
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`.
     pub fn check(self: &Arc<Self>, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        let mut verdict = self.store.judge(checks, now)?;
-        verdict.held = Held::of(self.clone(), verdict.keys_in_flight(checks));
+        let mut verdict = self.store.decide(checks, now, true)?;
+        if checks.iter().any(|check| matches!(check.quota, Quota::Concurrency(_))) {
+            verdict.held = Held::of(self.clone(), verdict.keys_in_flight(checks));
+        }
         Ok(verdict)
     }
 
@@ -111,7 +113,7 @@ impl Limiter {
     /// nothing. Applies boosts to `checks`.
     pub fn preview(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        self.store.preview(checks, now)
+        self.store.decide(checks, now, false)
     }
 
     /// Counts one request of a key in flight less.

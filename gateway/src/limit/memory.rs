@@ -99,12 +99,8 @@ impl Store {
         self.decide(checks, now, true)
     }
 
-    /// What [`Store::judge`] would answer at `now`. Charges nothing.
-    pub fn preview(&self, checks: &[LimitCheck], now: Tick) -> Result<Verdict, Moved> {
-        self.decide(checks, now, false)
-    }
-
-    fn decide(&self, checks: &[LimitCheck], now: Tick, charges: bool) -> Result<Verdict, Moved> {
+    /// As [`Store::judge`]; where it does not `charge`, all states stay as they are.
+    pub fn decide(&self, checks: &[LimitCheck], now: Tick, charge: bool) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
         let order = self.order(checks);
         let mut tables: ArrayVec<_, CHECKS_MAX> =
@@ -128,7 +124,7 @@ impl Store {
         let mut answers = ArrayVec::new();
         for (check, lookup) in checks.iter().zip(lookups) {
             let Some(table) = tables.get_mut(place(check)) else { continue };
-            let usage = if charges && admitted && lookup.decision == Decision::Admit {
+            let usage = if charge && admitted && lookup.decision == Decision::Admit {
                 table.charge(&lookup, check, now)
             } else {
                 table.usage(lookup.key, check, now)

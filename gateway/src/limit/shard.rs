@@ -66,19 +66,16 @@ impl Table {
         let key = self.effective(check, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
         let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
-            Some(entry) => {
-                entry.state.fit(check.quota, now);
-                entry.state.decide(check.quota, check.cost, now)
-            }
-            None => State::fresh(check.quota).decide(check.quota, check.cost, now),
+            Some(entry) => entry.state.decide(&check.quota, check.cost, now),
+            None => State::fresh(check.quota).decide(&check.quota, check.cost, now),
         };
         Lookup { key, place, decision }
     }
 
     pub(super) fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
         match self.find(key) {
-            Some(entry) => entry.state.usage(check.quota, now),
-            None => State::fresh(check.quota).usage(check.quota, now),
+            Some(entry) => entry.state.usage(&check.quota, now),
+            None => State::fresh(check.quota).usage(&check.quota, now),
         }
     }
 
@@ -151,7 +148,7 @@ impl CounterEntry {
     }
 
     fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {
-        let usage = self.state.charge(check.quota, check.cost, now);
+        let usage = self.state.charge(&check.quota, check.cost, now);
         self.forgotten_at = self.state.forgotten_at(check.horizon);
         usage
     }

@@ -202,15 +202,16 @@ impl Refusal {
             Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
             // Joined, not formatted: this is the refusal that a flood gets.
             Self::RateLimited { resource, retry_after } => {
-                let seconds = itoa::Buffer::new().format(*retry_after).to_owned();
-                match resource {
+                let (mut seconds, mut allowance) = (itoa::Buffer::new(), itoa::Buffer::new());
+                let seconds = seconds.format(*retry_after);
+                let [before, name, of, limit, after] = match resource {
                     Some((name, limit)) => {
-                        let limit = itoa::Buffer::new().format(*limit).to_owned();
-                        let parts = ["The allowance `", name, "` of ", &limit];
-                        [&parts.concat(), " is used up. Try again in ", &seconds, " s."].concat()
+                        let limit = allowance.format(*limit);
+                        ["The allowance `", &**name, "` of ", limit, " is used up. "]
                     }
-                    None => ["Try again in ", &seconds, " s."].concat(),
-                }
+                    None => [""; 5],
+                };
+                [before, name, of, limit, after, "Try again in ", seconds, " s."].concat()
             }
             Self::Batch { miscount: Miscount::TooMany, items_max } => {
                 format!("A batch has at most {items_max} items. Send the rest in another.")

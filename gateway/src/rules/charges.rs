@@ -68,7 +68,8 @@ impl Rules {
         if by_address {
             self.charge_by_address(sources.address, sources.now, charges);
         }
-        if let RouteCost::Fixed(cost) = route.cost {
+        // Each costs 1 already.
+        if let RouteCost::Fixed(cost @ 2..) = route.cost {
             charges.cost(cost);
         }
     }
