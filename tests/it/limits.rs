@@ -4,6 +4,7 @@ mod combined;
 mod costs;
 mod directory;
 mod headers;
+mod in_flight;
 mod keys;
 mod refusals;
 
