@@ -19,6 +19,7 @@ pub mod retry;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -145,17 +146,34 @@ impl ProxyHttp for Proxy {
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
+        if context.is_held() && retry::has_no_body(&session.req_header().method, head) {
+            release(session, context);
+        }
         let client = session.req_header().version;
         forwarding::end_hop(head, client);
         forwarding::to_client(client, head, context)
     }
 
+    fn response_body_filter(
+        &self,
+        session: &mut Session,
+        _body: &mut Option<Bytes>,
+        end: bool,
+        context: &mut Box<RequestContext>,
+    ) -> Result<Option<Duration>> {
+        if end && context.is_held() {
+            release(session, context);
+        }
+        Ok(None)
+    }
+
     async fn response_trailer_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         trailers: &mut HeaderMap,
-        _context: &mut Box<RequestContext>,
+        context: &mut Box<RequestContext>,
     ) -> Result<Option<Bytes>> {
+        release(session, context);
         forwarding::remove_limits(trailers);
         Ok(None)
     }
@@ -238,5 +256,13 @@ impl ProxyHttp for Proxy {
         _what: ProxyWarnLogContext,
     ) -> bool {
         true
+    }
+}
+
+/// Counts a request no longer as in flight once its response has arrived whole, unless its body is
+/// still being forwarded.
+fn release(session: &mut Session, context: &mut RequestContext) {
+    if session.downstream_session.is_body_done() {
+        context.release();
     }
 }

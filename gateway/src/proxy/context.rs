@@ -137,6 +137,18 @@ impl RequestContext {
         }
     }
 
+    /// Whether a limit counts the request as in flight.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.facts.limits.held.is_some()
+    }
+
+    /// Counts the request no longer as in flight under its limits: what remains of its response is
+    /// about to be written, and a client that has read it may send the next request at once.
+    pub fn release(&mut self) {
+        self.facts.limits.held = None;
+    }
+
     /// The server and address that were tried last.
     #[must_use]
     pub fn picked(&self) -> Option<Pick> {

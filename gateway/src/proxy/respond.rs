@@ -143,6 +143,7 @@ pub async fn send(
     context: &mut RequestContext,
 ) -> Result<()> {
     response_fields::push_lines(&mut reply.lines, context);
+    context.release();
     let with_body = session.req_header().method != Method::HEAD;
     if session.req_header().version == Version::HTTP_2 {
         // Boxed, so that the future of HTTP/1 is smaller.

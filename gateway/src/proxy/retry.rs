@@ -14,9 +14,11 @@
 //! When a server is ejected (`ejection`), which is tried next (`upstream`), texts of
 //! refusals (`refusal`).
 
-use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http::{Method, StatusCode};
 use log::Level;
 use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
+use pingora_http::ResponseHeader;
 use serde_json::json;
 use weir_common::log::events;
 
@@ -166,6 +168,13 @@ pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCod
 #[must_use]
 pub fn is_interim(status: StatusCode) -> bool {
     status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+/// Whether the head of a response is all of it, as far as the head tells.
+#[must_use]
+pub fn has_no_body(method: &Method, head: &ResponseHeader) -> bool {
+    let is_empty = head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0");
+    is_empty || method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304)
 }
 
 /// Counts an interim response, and fails beyond `INTERIMS_MAX`.
