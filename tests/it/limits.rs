@@ -1,5 +1,6 @@
 //! A limit admits exactly its allowance, however many requests arrive at once.
 
+mod algorithms;
 mod combined;
 mod costs;
 mod directory;

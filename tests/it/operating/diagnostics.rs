@@ -52,6 +52,43 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     ("[limits.instance]", "burst = 0", "burst"),
     ("[limits.instance]", "window = \"1m\"", "window"),
     ("[limits.more]", "key = \"address\"", "algorithm"),
+    ("[limits.workspace]", "algorithm = \"concurrency\"", "which takes requests: remove it"),
+    ("[limits.workspace]", "time_zone = \"UTC\"", "\"calendar_day\" or \"calendar_month\""),
+    ("[limits.instance]", "rate = \"5 per hour\"", "as \"5000/h\""),
+    ("[limits.instance]", "rate = \"5/40d\"", "31d"),
+    ("[limits.more]", "key = \"address\"\nalgorithm = \"concurrency\"", "missing `requests`"),
+    (
+        "[limits.more]",
+        "key = \"address\"\nalgorithm = \"concurrency\"\nrequests = 1_000_001",
+        "at most 1000000 with algorithm = \"concurrency\": lower it",
+    ),
+    (
+        "[limits.more]",
+        "key = \"address\"\nalgorithm = \"calendar_day\"\nrequests = 5",
+        "missing `time_zone`",
+    ),
+    (
+        "[limits.more]",
+        "key = \"address\"\nalgorithm = \"calendar_day\"\nrequests = 1_000_000_001\n\
+         time_zone = \"UTC\"",
+        "from 1 to 1000000000",
+    ),
+    (
+        "[limits.more]",
+        "key = \"address\"\nalgorithm = \"calendar_month\"\nrequests = 5\n\
+         time_zone = \"Europe/Zurch\"",
+        "did you mean `Europe/Zurich`?",
+    ),
+    (
+        "[plans.free]",
+        "limits.workspace = { algorithm = \"token_bucket\", burst = 6 }",
+        "missing `rate`",
+    ),
+    (
+        "[plans.free]",
+        "limits.workspace = { algorithm = \"concurrency\", requests = 6, window = \"1m\" }",
+        "remove it",
+    ),
     ("[plans.free]", "limits.wrkspace = { requests = 6 }", "workspace"),
     ("[plans.free]", "limits.workspace = { burst = 6 }", "requests"),
     ("[[routes]]", "plane = \"contrl\"\npath = \"/a\"\nupstream = \"control\"", "control"),
