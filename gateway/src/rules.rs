@@ -27,6 +27,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::Method;
+use serde_json::Value;
+use weir_common::directory::values::Values;
 use weir_common::identifier::{IdForm, is_identifier};
 
 use crate::limit::key::{LimitTag, Seed};
@@ -272,6 +274,22 @@ impl Rules {
         self.tenants.rekey(&seed);
     }
 
+    /// The tag of a limit's states of a quota. Requests in flight have keys of their own: a limit
+    /// that changes between them and another algorithm forgets and confuses nothing. So has a
+    /// quota of another algorithm, window or calendar, where it `varies` from request to request:
+    /// a state that is converted there and back each time would forget what it counted.
+    fn tag_of(&self, limit: &Limit, quota: Quota, varies: bool) -> LimitTag {
+        let shape = |quota| Values { requests: None, rate: None, burst: None, ..Values::of(quota) };
+        match quota {
+            Quota::Concurrency(_) => limit.in_flight,
+            _ if varies && shape(quota) != shape(limit.quota) => {
+                let shape = Value::from(shape(quota).to_json());
+                self.seed.limit(&format!("{} by {shape}", limit.name))
+            }
+            _ => limit.tag,
+        }
+    }
+
     /// Whether one of a route's limits counts by this part.
     #[must_use]
     pub fn is_limited_by(&self, route: &Route, part: &KeyPart) -> bool {
@@ -288,12 +306,6 @@ impl Rules {
 }
 
 impl Limit {
-    /// The tag of its states of a quota. Requests in flight have keys of their own: a limit that
-    /// changes between them and another algorithm forgets and confuses nothing.
-    fn tag_of(&self, quota: Quota) -> LimitTag {
-        if matches!(quota, Quota::Concurrency(_)) { self.in_flight } else { self.tag }
-    }
-
     /// Derives its tags from `seed`.
     fn tags(seed: &Seed, name: &str) -> [LimitTag; 2] {
         [seed.limit(name), seed.limit(&[name, " in flight"].concat())]

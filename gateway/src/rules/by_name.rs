@@ -4,18 +4,15 @@
 
 use weir_common::time::Moment;
 
-use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
 use crate::rules::quota::value_of;
-use crate::rules::tenant::{Identity, Tenant, TenantRefs};
+use crate::rules::tenant::{Identity, TenantRefs};
 use crate::rules::{Limit, Rules};
 use crate::settings::limit_key::{KeyPart, LimitKey};
 
 /// The checks that a limit makes for one key.
 pub struct KeyChecks<'r> {
-    /// The key of its state.
-    pub key: Key,
     /// What the limit counts by.
     pub kind: &'r LimitKey,
     /// Whether the directory knows the key. Always true for an address.
@@ -52,15 +49,15 @@ impl Rules {
     ) -> Option<KeyChecks<'_>> {
         let (index, limit) = self.limit(limit_name)?;
         let subject = self.named_subject(&limit.key, name, identity)?;
-        let own = self.check(limit, &subject, self.quota(index, limit, identity), now);
+        let own = self.check((index, limit), &subject, self.quota(index, limit, identity), now);
         let mut checks = vec![(None, own)];
         for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
-            checks.push((Some(plan), self.check(limit, &subject, quota, now)));
+            checks.push((Some(plan), self.check((index, limit), &subject, quota, now)));
         }
         let differs = checks.iter().any(|(_, check)| check.quota != own.quota);
         checks.truncate(if differs { checks.len() } else { 1 });
         let known = limit.key.is_address() || subject.tenant.is_some();
-        Some(KeyChecks { key: own.key, kind: &limit.key, known, checks })
+        Some(KeyChecks { kind: &limit.key, known, checks })
     }
 
     /// The values that the plans of an organisation's workspaces set for it, where it has no plan
@@ -77,9 +74,7 @@ impl Rules {
         else {
             return Vec::new();
         };
-        let decides =
-            |tenant: &Tenant| tenant.plan.is_some() || value_of(&tenant.quotas, index).is_some();
-        if organisation.tenant.is_some_and(decides) {
+        if organisation.tenant.is_some_and(|own| own.decides(index)) {
             return Vec::new();
         }
         let is_met = |plan: Index| {

@@ -58,7 +58,7 @@ impl Rules {
                 // One tenant is the frequent key: it is charged without an allocation.
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
                     let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
-                    let check = self.check(limit, subject, quota, sources.now);
+                    let check = self.check((*index, limit), subject, quota, sources.now);
                     let plan = plan_of(subject, sources.identity);
                     charges.push(*index, check, subject, plan);
                 }
@@ -85,8 +85,8 @@ impl Rules {
     ) -> bool {
         let Some(subject) = self.combined(&limit.key, sources) else { return false };
         let quota = self.quota(index, limit, sources.identity);
-        let plan = plan_of(&subject, sources.identity);
-        charges.push(index, self.check(limit, &subject, quota, sources.now), &subject, plan);
+        let check = self.check((index, limit), &subject, quota, sources.now);
+        charges.push(index, check, &subject, plan_of(&subject, sources.identity));
         true
     }
 
@@ -102,7 +102,7 @@ impl Rules {
         let subject = self.combined(&limit.key, sources)?;
         let quota = self.quota(index, limit, sources.identity);
         let plan = plan_of(&subject, sources.identity);
-        let check = self.check(limit, &subject, quota, sources.now);
+        let check = self.check((index, limit), &subject, quota, sources.now);
         Some((check, Charge { limit: index, name: subject.name, plan }))
     }
 
@@ -130,21 +130,24 @@ impl Rules {
     ) {
         if !to.charges.iter().any(|charge| charge.limit == index) {
             let subject = Subject::address(&self.seed, address);
-            to.push(index, self.check(limit, &subject, limit.quota, now), &subject, None);
+            let check = self.check((index, limit), &subject, limit.quota, now);
+            to.push(index, check, &subject, None);
         }
     }
 
     /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
     pub(super) fn check(
         &self,
-        limit: &Limit,
+        (index, limit): (Index, &Limit),
         subject: &Subject<'_>,
         quota: Quota,
         now: Moment,
     ) -> LimitCheck {
         let quota = quota.at(now);
+        let varies = limit.key.tenant() == Some(&KeyPart::Organisation)
+            && !subject.tenant.is_some_and(|own| own.decides(index));
         LimitCheck {
-            key: Key::new(subject.owner, limit.tag_of(quota)),
+            key: Key::new(subject.owner, self.tag_of(limit, quota, varies)),
             limit: limit.tag,
             quota,
             lasting: quota,

@@ -9,7 +9,7 @@
 
 use crate::limit::Quota;
 use crate::request::route::Index;
-use crate::rules::tenant::{Identity, Subject};
+use crate::rules::tenant::{Identity, Subject, Tenant};
 use crate::rules::{Limit, Rules};
 use crate::settings::limit_key::KeyPart;
 
@@ -72,6 +72,14 @@ impl Rules {
             Some((quota, plan)) => (quota, QuotaSource::Plan(&plan.name)),
             None => (limit.quota, QuotaSource::Limit),
         }
+    }
+}
+
+impl Tenant {
+    /// Whether its own entry decides the value of a limit, whatever the plans of others are.
+    #[must_use]
+    pub fn decides(&self, limit: Index) -> bool {
+        self.plan.is_some() || value_of(&self.quotas, limit).is_some()
     }
 }
 

@@ -20,6 +20,7 @@ const DAY: u64 = 86_400;
 fn limited(config: Config, lines: &str) -> Config {
     let section = "[limits.workspace]";
     let config = config.without(section).with(section, &format!("key = \"workspace\"\n{lines}"));
+    let config = config.with("[limits.organisation]", "requests = 10_000_000");
     config.without("[plans.enterprise]").with("[plans.enterprise]", "per_instance_limits = true")
 }
 
@@ -250,8 +251,10 @@ fn workspaces_of_several_plans_do_not_free_their_organisations_allowance() {
                     .with("[limits.organisation]", "requests = 5")
                     .with("[plans.enterprise]", &enterprise(value))
             },
-            &DIRECTORY.replace("[workspaces.ws_quiet]\norganisation = \"org_acme\"\nplan = \"free\"",
-                "[workspaces.ws_quiet]\norganisation = \"org_acme\"\nplan = \"enterprise\""),
+            &DIRECTORY.replace(
+                "[workspaces.ws_quiet]\norganisation = \"org_acme\"\nplan = \"free\"",
+                "[workspaces.ws_quiet]\norganisation = \"org_acme\"\nplan = \"enterprise\"",
+            ),
         );
         let answers = repeat(&world, 6, &Request::get(TARGET));
         assert_eq!(count(&answers, 200), 5, "{value}");

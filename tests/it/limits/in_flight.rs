@@ -20,8 +20,7 @@ const KEY: &str = "ws_acme";
 
 /// The limits of workspaces and of batches allow so many requests in flight.
 fn in_flight(config: Config, requests: u32) -> Config {
-    let lines =
-        format!("key = \"workspace\"\nalgorithm = \"concurrency\"\nrequests = {requests}");
+    let lines = format!("key = \"workspace\"\nalgorithm = \"concurrency\"\nrequests = {requests}");
     let limits = ["[limits.workspace]", "[limits.batch]"];
     limits.iter().fold(config, |config, limit| config.without(limit).with(limit, &lines))
 }
@@ -55,9 +54,7 @@ fn wait_for(gateway: &Gateway, count: u64) {
 
 #[track_caller]
 fn wait_for_limit(gateway: &Gateway, limit: &str, count: u64) {
-    let used = wait::within(wait::PATIENCE, || {
-        (gateway.used(limit, KEY) == count).then_some(())
-    });
+    let used = wait::within(wait::PATIENCE, || (gateway.used(limit, KEY) == count).then_some(()));
     assert!(used.is_some(), "{} in flight, not {count}", gateway.used(limit, KEY));
 }
 
@@ -320,9 +317,8 @@ fn a_client_that_sends_one_request_after_another_is_never_refused() {
 
 #[test]
 fn a_limit_of_requests_in_flight_that_only_observes_refuses_none() {
-    let world = World::with(|config| {
-        in_flight(config, 1).with("[limits.workspace]", "mode = \"observe\"")
-    });
+    let world =
+        World::with(|config| in_flight(config, 1).with("[limits.workspace]", "mode = \"observe\""));
     let gate = gated(&world.control);
     let mut clients = [(); 3].map(|()| {
         let mut client = world.client();
@@ -348,12 +344,9 @@ fn a_reset_and_a_change_of_the_algorithm_release_nothing() {
     assert_eq!(world.gateway.used("workspace", KEY), 2);
     world.get(TARGET).expect(429);
     let other = "key = \"workspace\"\nalgorithm = \"token_bucket\"\nrate = 1\nburst = 9";
-    let rated =
-        world.config().without("[limits.workspace]").with("[limits.workspace]", other);
-    let rated = rated.replacing(
-        "limits.workspace = { requests = 600 }",
-        "limits.workspace = { burst = 600 }",
-    );
+    let rated = world.config().without("[limits.workspace]").with("[limits.workspace]", other);
+    let rated = rated
+        .replacing("limits.workspace = { requests = 600 }", "limits.workspace = { burst = 600 }");
     let directory = DIRECTORY.replace("{ requests = 7 }", "{ burst = 7 }");
     world.gateway.write_directory(&directory);
     world.gateway.write_config(&rated.to_string());

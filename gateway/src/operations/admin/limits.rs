@@ -61,7 +61,8 @@ impl GatewayAdmin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boost = self.0.limiter.boosts.of(resolved.key, now.tick);
+        let boosts = &self.0.limiter.boosts;
+        let boost = resolved.keys().into_iter().find_map(|key| boosts.of(key, now.tick));
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
             "limit": limit,
@@ -83,7 +84,9 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.0.limiter.store.reset(self.resolve_key(limit, key).await?.key)?;
+        for own in self.resolve_key(limit, key).await?.keys() {
+            self.0.limiter.store.reset(own)?;
+        }
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
@@ -97,7 +100,8 @@ impl GatewayAdmin {
         };
         let now = self.0.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        match self.0.limiter.boosts.set(resolved.key, boost, now) {
+        let mut keys = resolved.keys().into_iter();
+        match keys.try_for_each(|own| self.0.limiter.boosts.set(own, boost, now)) {
             Ok(()) => {}
             Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
@@ -115,7 +119,9 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.0.limiter.boosts.clear(self.resolve_key(limit, key).await?.key)?;
+        for own in self.resolve_key(limit, key).await?.keys() {
+            self.0.limiter.boosts.clear(own)?;
+        }
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
@@ -171,7 +177,8 @@ fn is_raised(own: Quota, boost: &Map<String, Value>) -> Result<(), String> {
         let one = Map::from_iter([(name.to_owned(), value.clone())]);
         let one = Values::from_json(&one, |_, _| {});
         let quota = one.over(Some(own)).map_err(|error| format!("{}.", error.message()))?;
-        if one.raise(own) != quota {
+        // As values: a calendar's quota also has the period of a decision.
+        if Values::of(one.raise(own)) != Values::of(quota) {
             let now = Values::of(own).to_json().get(name).cloned().unwrap_or_default();
             return Err(format!("A boost raises: `{name}` is {now} now, and {value} is less."));
         }

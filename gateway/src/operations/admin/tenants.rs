@@ -17,14 +17,22 @@ use crate::operations::admin::GatewayAdmin;
 
 /// A key of a limit, and the checks that apply to its requests now.
 pub(super) struct ResolvedKey {
-    /// The key of its state.
-    pub(super) key: Key,
     /// What the limit counts by.
     pub(super) kind: String,
     /// Whether the directory knows the key.
     pub(super) known: bool,
     /// By the plan of a request's workspace, where the allowance depends on it; boosts are applied.
     pub(super) checks: Vec<(Option<String>, LimitCheck)>,
+}
+
+impl ResolvedKey {
+    /// The keys of its states: several where allowances differ in more than their numbers.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.checks.iter().map(|(_, check)| check.key).collect();
+        keys.sort_unstable_by_key(|key| key.bits());
+        keys.dedup();
+        keys
+    }
 }
 
 impl GatewayAdmin {
@@ -45,7 +53,7 @@ impl GatewayAdmin {
             (plan.map(str::to_owned), check)
         };
         let checks = found.checks.into_iter().map(boosted).collect();
-        Ok(ResolvedKey { key: found.key, kind: found.kind.to_string(), known: found.known, checks })
+        Ok(ResolvedKey { kind: found.kind.to_string(), known: found.known, checks })
     }
 
     /// Removes one tenant's entry from the cache of the remote directory, as `workspaces/ws_acme`.
