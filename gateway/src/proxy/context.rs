@@ -139,7 +139,7 @@ impl RequestContext {
 
     /// Whether a limit counts the request as in flight.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub fn is_in_flight(&self) -> bool {
         self.facts.limits.held.is_some()
     }
 

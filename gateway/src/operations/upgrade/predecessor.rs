@@ -212,11 +212,12 @@ async fn put_answer(
 fn release(body: &[u8], shared: &Shared, in_flight: &mut InFlight) -> io::Result<()> {
     for key in protocol::read_released(body)? {
         // One that it does not hold is a fault of its own, and releases nothing.
-        if let Some(count) = in_flight.get_mut(&key).filter(|count| **count > 0) {
-            *count -= 1;
-            shared.limiter.release(key);
+        let Some(count) = in_flight.get_mut(&key) else { continue };
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            in_flight.remove(&key);
         }
-        in_flight.retain(|_, count| *count > 0);
+        shared.limiter.release(key);
     }
     Ok(())
 }
