@@ -48,7 +48,10 @@ impl CheckedRequest<'_> {
             return LimitDecision::Admitted;
         }
         match self.shared.limiter.check(&mut charges.checks, self.now.tick) {
-            Ok(verdict) => self.settle(charges, verdict, facts),
+            Ok(mut verdict) => {
+                self.shared.limiter.hold(&mut verdict, &charges.checks);
+                self.settle(charges, &mut verdict, facts)
+            }
             Err(_moved) => LimitDecision::Moved,
         }
     }
@@ -56,7 +59,7 @@ impl CheckedRequest<'_> {
     /// Refuses a request that the limits would refuse even at the least cost; charges nothing.
     pub(super) fn preview(&self, charges: &mut Charges, facts: &mut LimitFacts) -> LimitDecision {
         match self.shared.limiter.preview(&mut charges.checks, self.now.tick) {
-            Ok(verdict) if !verdict.is_admitted() => self.settle(charges, verdict, facts),
+            Ok(mut verdict) if !verdict.is_admitted() => self.settle(charges, &mut verdict, facts),
             // Where the counters have moved, the charge itself decides.
             Ok(_) | Err(_) => LimitDecision::Admitted,
         }
@@ -83,7 +86,7 @@ impl CheckedRequest<'_> {
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         match self.shared.limiter.check_at_owner(&mut charges.checks).await {
-            Ok(verdict) => self.settle(charges, verdict, facts),
+            Ok(mut verdict) => self.settle(charges, &mut verdict, facts),
             Err(OwnerLost) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
     }
@@ -108,13 +111,13 @@ impl CheckedRequest<'_> {
     fn settle(
         &self,
         Charges { checks, charges }: &Charges,
-        mut verdict: Verdict,
+        verdict: &mut Verdict,
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         if verdict.held.is_some() {
             facts.held = verdict.held.take();
         }
-        let verdict = &verdict;
+
         let (rules, top) = (&self.config.rules, &self.shared.top);
         let settled = facts.outcomes.len();
         for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {

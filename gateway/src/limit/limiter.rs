@@ -99,14 +99,18 @@ impl Limiter {
         Self { clock, store, boosts, owner, ended: Mutex::default(), has_ended: Notify::new() }
     }
 
-    /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`.
-    pub fn check(self: &Arc<Self>, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+    /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller
+    /// must [hold](Self::hold) what the verdict counts as in flight.
+    pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        let mut verdict = self.store.decide(checks, now, true)?;
+        self.store.decide(checks, now, true)
+    }
+
+    /// Makes the verdict on `checks` hold what it counts as in flight.
+    pub fn hold(self: &Arc<Self>, verdict: &mut Verdict, checks: &[LimitCheck]) {
         if checks.iter().any(|check| matches!(check.quota, Quota::Concurrency(_))) {
             verdict.held = Held::of(self.clone(), verdict.keys_in_flight(checks));
         }
-        Ok(verdict)
     }
 
     /// Whether every limit would admit a request of the same costs now; the verdict charges
@@ -162,7 +166,8 @@ impl Limiter {
                 LimitOwner::Here => {
                     remove_boosts(checks);
                     // Where this fails, another transfer has started and has changed `owner`.
-                    if let Ok(verdict) = self.check(checks, self.clock.now().tick) {
+                    if let Ok(mut verdict) = self.check(checks, self.clock.now().tick) {
+                        self.hold(&mut verdict, checks);
                         return Ok(verdict);
                     }
                 }

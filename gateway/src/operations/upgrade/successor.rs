@@ -30,7 +30,6 @@ use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Shared;
-use crate::limit::held::Held;
 use crate::limit::limiter::{LimitOwner, RemoteCheck};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
@@ -292,8 +291,7 @@ async fn forward(
                     let mut answered = protocol::answer(&body, shared.clock.now())?;
                     let Some((checks, caller)) = waiting.pop_front() else { continue };
                     let verdict = &mut answered.verdict;
-                    let keys = verdict.keys_in_flight(&checks);
-                    verdict.held = Held::of(shared.limiter.clone(), keys);
+                    shared.limiter.hold(verdict, &checks);
                     // The receiver may be gone: the request is then released.
                     drop(caller.send(answered));
                 }
