@@ -52,12 +52,16 @@ fn an_address_in_use_leaves_the_old_process_serving() {
 
 /// A gateway that was started through a symlink, which a test changes later.
 fn by_link(upstream: &Upstream) -> Gateway {
+    by_link_with(upstream, |config| config)
+}
+
+fn by_link_with(upstream: &Upstream, change: impl FnOnce(Config) -> Config) -> Gateway {
     let folder = Folder::new();
     let link = folder.path("weir");
     symlink(program("weir-gateway"), &link).unwrap();
     let servers = format!("servers = [\"{}\"]", upstream.address());
     let config = Config::default().with("[upstreams.control]", &servers);
-    Gateway::start_as(&link, &[], folder, &config.to_string(), DIRECTORY)
+    Gateway::start_as(&link, &[], folder, &change(config).to_string(), DIRECTORY)
 }
 
 fn put_script(gateway: &Gateway, script: &str) {
@@ -119,6 +123,37 @@ fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_pr
     assert_eq!(kept.get(TARGET).expect(200).allowance().remaining, 57);
     assert_eq!(gateway.used("workspace", "ws_acme"), 3);
     gateway.call_admin(&Request::get("/readyz")).expect(200);
+}
+
+#[test]
+fn requests_that_end_during_a_transfer_that_fails_are_released() {
+    let upstream = Upstream::start();
+    let section = "[limits.workspace]";
+    let lines = "key = \"workspace\"\nalgorithm = \"concurrency\"\nrequests = 2";
+    let gateway = by_link_with(&upstream, |config| config.without(section).with(section, lines));
+    let (first, second) = (Gate::new(), Gate::new());
+    let mut clients = [(&first, 1), (&second, 2)].map(|(gate, count)| {
+        upstream.always(Answer::script().wait(gate).and(Answer::ok("finished")));
+        let mut client = gateway.client();
+        client.send(Request::get(TARGET).head_bytes());
+        upstream.wait_for_requests(count);
+        client
+    });
+    // As above; all shards are closed when it has reported.
+    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
+    let reports = "sleep 0.3; echo closed >&2; sleep 1";
+    put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; {reports}; exit 0"));
+    gateway.signal("USR2");
+    wait::until("the transfer", || gateway.log().text().contains("\nclosed").then_some(()));
+    first.open();
+    clients[0].read().expect(200);
+    gateway.wait_for_no_successor();
+    wait::until("its release", || (gateway.used("workspace", "ws_acme") == 1).then_some(()));
+    upstream.always(Answer::ok("third"));
+    gateway.client().get(TARGET).expect(200);
+    second.open();
+    clients[1].read().expect(200);
+    wait::until("the other", || (gateway.used("workspace", "ws_acme") == 0).then_some(()));
 }
 
 #[test]
