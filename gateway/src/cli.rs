@@ -104,12 +104,12 @@ enum Limits {
     Boost {
         #[command(flatten)]
         which: Which,
-        /// Requests per window
+        /// Requests per window, day or month, or in flight
         #[arg(long)]
         requests: Option<u32>,
-        /// Tokens per second
+        /// Tokens per second, or per period as 5000/h
         #[arg(long)]
-        rate: Option<u32>,
+        rate: Option<String>,
         /// Tokens of a full bucket
         #[arg(long)]
         burst: Option<u32>,
@@ -216,10 +216,14 @@ impl Limits {
                     return Ok(fail(EXIT_USAGE, "a boost is of one limit: add --limit"));
                 }
                 let mut body = Map::from_iter([("ttl".to_owned(), Value::from(ttl))]);
-                for (name, value) in [("requests", requests), ("rate", rate), ("burst", burst)] {
+                for (name, value) in [("requests", requests), ("burst", burst)] {
                     if let Some(value) = value {
                         body.insert(name.to_owned(), value.into());
                     }
+                }
+                if let Some(rate) = rate {
+                    let value = rate.parse::<u32>().map_or(Value::from(rate), Value::from);
+                    body.insert("rate".to_owned(), value);
                 }
                 which.each("POST", "/boost", Value::Object(body).to_string().as_bytes())
             }

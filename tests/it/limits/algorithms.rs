@@ -236,6 +236,23 @@ fn a_boost_raises_what_may_be_in_flight_and_what_a_day_has() {
 }
 
 #[test]
+fn a_rate_per_hour_is_boosted_by_the_command_line() {
+    let world = world("algorithm = \"token_bucket\"\nrate = \"360/h\"\nburst = 2");
+    let admin = world.gateway.admin();
+    let boost = |rate: &str| {
+        let arguments = ["limits", "boost", "ws_acme", "--limit", "workspace", "--rate", rate];
+        run(world.gateway.folder(), &[&arguments[..], &["--admin", admin]].concat())
+    };
+    let shown = boost("720/h").expect(0).stdout;
+    assert!(shown.contains("(rate 720/h, burst 2)"), "{shown}");
+    assert!(boost("3").expect(0).stdout.contains("(rate 3, burst 2)"));
+    for (rate, why) in [("5 per hour", "5000/h"), ("359/h", "is less")] {
+        let refused = boost(rate).expect(1).stderr;
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+#[test]
 fn workspaces_of_several_plans_do_not_free_their_organisations_allowance() {
     let enterprise = |value: &str| format!("limits.organisation = {{ {value} }}");
     let mut wrong = Vec::new();
