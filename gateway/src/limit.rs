@@ -32,6 +32,8 @@ pub mod report;
 pub mod shard;
 #[path = "limit/snapshot.rs"]
 pub mod snapshot;
+#[path = "limit/warnings.rs"]
+pub mod warnings;
 
 use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};

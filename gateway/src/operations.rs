@@ -5,3 +5,4 @@ pub mod background;
 pub mod persistence;
 pub mod systemd;
 pub mod upgrade;
+pub mod warnings;

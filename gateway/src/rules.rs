@@ -137,6 +137,8 @@ pub struct Limit {
     pub enforced: bool,
     /// Whether the headers of responses may show it.
     pub shown: bool,
+    /// At which share of the allowance to warn, in millionths; 0: never.
+    pub warn_at: u32,
 }
 
 /// A plan.

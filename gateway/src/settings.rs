@@ -70,6 +70,8 @@ pub struct Settings {
     pub headers: Headers,
     /// What is logged.
     pub log: Log,
+    /// Where warnings of limits are posted.
+    pub warnings_url: Option<String>,
     /// How clients authenticate.
     pub identity: IdentitySettings,
     /// What identifiers of workspaces look like.
@@ -211,6 +213,8 @@ pub struct RawLimit {
     pub enforced: bool,
     /// Whether the headers of responses may show it.
     pub shown: bool,
+    /// At which share of the allowance to warn, in millionths; 0: never.
+    pub warn_at: u32,
 }
 
 impl RawLimit {
@@ -220,7 +224,7 @@ impl RawLimit {
         let window = Duration::from_secs(60);
         let quota = crate::limit::Quota::Rolling(rolling::RollingQuota { requests: 600, window });
         let key = LimitKey::of(KeyPart::Address);
-        Self { key, quota, enforced: true, shown: true }
+        Self { key, quota, enforced: true, shown: true, warn_at: 0 }
     }
 }
 

@@ -8,6 +8,7 @@ mod headers;
 mod in_flight;
 mod keys;
 mod refusals;
+mod warnings;
 
 use std::thread;
 use std::time::Duration;

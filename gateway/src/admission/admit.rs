@@ -6,16 +6,18 @@
 //! headers the client receives (`limit::report`).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use weir_common::limit::decision::Decision;
+use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Moment;
 
 use crate::admission::facts::{LimitFacts, LimitOutcome};
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::limit::Verdict;
 use crate::limit::limiter::OwnerLost;
 use crate::limit::report::{self, Named};
+use crate::limit::warnings::{Warning, is_reached};
+use crate::limit::{LimitCheck, Verdict};
 use crate::response::refusal::Refusal;
 use crate::rules::charges::Charges;
 
@@ -107,6 +109,16 @@ impl CheckedRequest<'_> {
         facts.report.retry_after = None;
     }
 
+    /// Passes a warning on that a key has nearly used a limit.
+    #[cold]
+    fn warn(&self, check: &LimitCheck, (limit, name): (&Arc<str>, &Arc<str>), usage: Usage) {
+        let (key, window) = (check.key, check.quota.window());
+        let warning = Warning { key, limit: limit.clone(), name: name.clone(), usage, window };
+        if !self.shared.warnings.send(warning) {
+            self.shared.metrics.warnings_lost.inc();
+        }
+    }
+
     /// Records what the limits decided, in the metrics and in the facts of the request.
     fn settle(
         &self,
@@ -127,6 +139,9 @@ impl CheckedRequest<'_> {
                 Decision::Admit if verdict.is_admitted() => {
                     meter.inspect(|meter| meter.admit.inc());
                     top.admitted(check.key, &limit.name, &charge.name, self.nth);
+                    if limit.warn_at > 0 && is_reached(&answer.usage, check.cost, limit.warn_at) {
+                        self.warn(check, (&limit.name, &charge.name), answer.usage);
+                    }
                 }
                 Decision::Admit => {}
                 _ => {

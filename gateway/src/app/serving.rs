@@ -36,10 +36,10 @@ use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::{self, Drain, ListenerContext};
 use crate::identity::auth;
 use crate::operations::admin::GatewayAdmin;
-use crate::operations::background;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::upgrade::successor::{self, Successor};
+use crate::operations::{background, warnings};
 
 /// How long the end waits for the admin listener's last response.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
@@ -155,6 +155,7 @@ impl Serving {
             auth::refresh_jwks(verifier, &of_keys.applied).await;
         });
         self.tasks.spawn(background::states(shared.clone()));
+        self.tasks.spawn(warnings::pass_on(shared.clone()));
     }
 
     /// After an upgrade: decides the limit checks of the predecessor until it ends.

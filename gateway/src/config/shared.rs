@@ -19,6 +19,7 @@ use crate::config::active::{ActiveConfig, CheckedConfig, Config};
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
+use crate::limit::warnings::Warnings;
 use crate::request::body_budget::BodyBudget;
 use crate::response::refusal::{RATE_LIMITED, Refusal};
 use crate::rules::retention::Retention;
@@ -37,6 +38,8 @@ pub struct Shared {
     pub limiter: Arc<Limiter>,
     /// The busiest keys, and those refused most.
     pub top: HeavyHitters,
+    /// Warnings of limits, on their way to the operator.
+    pub warnings: Warnings,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Counts refusals by a limit: looked up once, for a flood gets no other.
@@ -95,6 +98,7 @@ impl Shared {
             config,
             active: ArcSwap::from_pointee(active),
             top: HeavyHitters::default(),
+            warnings: Warnings::default(),
             rate_limited: metrics.refusals.with_label_values(&[RATE_LIMITED]),
             metrics,
             access_log,

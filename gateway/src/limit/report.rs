@@ -284,17 +284,6 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_flight_have_a_unit_and_no_window() {
-        let flight = Quota::Concurrency(ConcurrencyQuota { requests: 2 });
-        let checks = [check("workspace", minute(60)), check("flight", flight)];
-        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        let named = checks.each_ref().map(|check| Named { name: "any", check });
-        let (policy, usage) = ietf(&named, &verdict, NOW);
-        assert_eq!(policy, "\"any\";q=60;w=60, \"any\";q=2;qu=\"concurrent-requests\"");
-        assert_eq!(usage, "\"any\";r=59;t=60, \"any\";r=1");
-    }
-
-    #[test]
     fn a_hop_is_written_as_rfc_7239_has_it() {
         assert_eq!(
             forwarded("192.0.2.1", "a.test:80", "http"),

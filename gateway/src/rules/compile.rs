@@ -87,6 +87,7 @@ impl Checker<'_> {
                 horizon: Horizon::of([limit.quota]),
                 enforced: limit.enforced,
                 shown: limit.shown,
+                warn_at: limit.warn_at,
             }
         };
         for (name, limit) in &self.raw.limits {

@@ -1,9 +1,11 @@
 //! Reads a limit: its key, its values, and what it does with them.
 
+use serde_json::json;
 use weir_common::config::document::table::Table;
 use weir_common::directory::values::{Values, ValuesError};
 
 use crate::limit::Quota;
+use crate::limit::warnings::WHOLE;
 use crate::settings::RawLimit;
 use crate::settings::limit_key::limit_key;
 
@@ -19,7 +21,25 @@ pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
     );
     let doc = "Whether the headers of responses may show it.";
     let shown = table.flag("headers", true, doc);
-    RawLimit { key, quota, enforced, shown }
+    let warn_at = warn_at(table);
+    RawLimit { key, quota, enforced, shown, warn_at }
+}
+
+/// The share of the allowance at which to warn, in millionths.
+fn warn_at(table: &mut Table<'_>) -> u32 {
+    let mut warn_at = 0;
+    let shape = json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1});
+    let doc = "At which share of the allowance to warn, as 0.8: a line in the log, a metric and a \
+               call of warnings.url, once per window and key.";
+    let _place = table.parsed("warn_at", doc, shape, |value| {
+        let share = value.as_f64().filter(|share| *share > 0.0 && *share <= 1.0);
+        let millionths = share.map(|share| (share * f64::from(WHOLE)).ceil());
+        // At most a million, and above 0.
+        let parsed = millionths.and_then(|millionths| format!("{millionths:.0}").parse().ok());
+        warn_at = parsed.unwrap_or_default();
+        if parsed.is_some() { Ok(()) } else { Err("a share from 0 to 1, such as 0.8".to_owned()) }
+    });
+    warn_at
 }
 
 /// Reads the values, and reports all that is wrong with them.

@@ -14,7 +14,7 @@ use crate::settings::limit::limit;
 use crate::settings::server::server;
 use crate::settings::spellings::Spellings;
 use crate::settings::upstream::upstream;
-use crate::settings::values::plain;
+use crate::settings::values::{check_url, plain};
 use crate::settings::{
     Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, RouteCost, Settings,
     StoreSettings,
@@ -39,6 +39,13 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
         ),
     });
     let log = root.table("log", "What is logged.", log);
+    let doc = "Where warnings of limits go: see limits.NAME.warn_at.";
+    let warnings_url = root.table("warnings", doc, |table| {
+        let doc =
+            "Each warning is posted there as JSON, at most four at a time; what fails is lost.";
+        let url = table.text("url", doc)?;
+        check_url(table, "url", &url, "put a relay in front").map(String::from)
+    });
     let (identity, token_planes) = root.table("identity", "How clients authenticate.", identity);
     let workspaces = root.table("identifiers", "What identifiers look like.", |table| {
         let doc = "The prefix of workspaces' identifiers; \"\": none.";
@@ -68,8 +75,17 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
     let doc = "Which limits and which upstream a request has; the most specific route wins.";
     let routes = root.list("routes", doc, route);
     let upstreams = upstreams.into_iter().map(|(_, upstream)| upstream).collect();
-    let settings =
-        Settings { server, store, headers, log, identity, workspaces, directory, upstreams };
+    let settings = Settings {
+        server,
+        store,
+        headers,
+        log,
+        warnings_url,
+        identity,
+        workspaces,
+        directory,
+        upstreams,
+    };
     RawSettings { settings, token_planes, unknown_limits, planes, limits, plans, routes }
 }
 
