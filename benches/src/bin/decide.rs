@@ -13,8 +13,10 @@ use weir_benches::counted::{Counted, Counts};
 use weir_benches::flags::{Flags, fail};
 use weir_benches::lab::resident_kib;
 use weir_benches::report::{Series, table};
+use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
+use weir_common::limit::concurrency::ConcurrencyQuota;
 use weir_common::limit::{rolling, token_bucket};
-use weir_common::time::{Clock, Tick, micros};
+use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
 use weir_gateway::limit::memory::Store;
 use weir_gateway::limit::{LimitCheck, Quota};
@@ -35,6 +37,8 @@ const AGREE_EVERY: usize = 16;
 const COUNTED: u64 = 10_000;
 const COUNTED_KEYS: usize = 100;
 const INVENTED: u64 = 10_000_000;
+/// When the store's time starts.
+const START: u64 = 1_000_000_000;
 
 fn main() {
     let mut flags = Flags::from_env(USAGE);
@@ -65,6 +69,12 @@ enum Workload {
     Bucket,
     /// One rolling window.
     Window,
+    /// One rolling window that counts in slots.
+    Slots,
+    /// One day of a calendar.
+    Day,
+    /// One limit of requests in flight, each released at once.
+    InFlight,
     /// A workspace's window and its organisation's, all or nothing.
     Both,
     /// The same two windows; the first one refuses.
@@ -76,6 +86,9 @@ impl Workload {
         match self {
             Self::Bucket => "one token bucket",
             Self::Window => "one rolling window",
+            Self::Slots => "one rolling window of 100,000",
+            Self::Day => "one calendar day",
+            Self::InFlight => "one in flight, and its release",
             Self::Both => "two windows, all or nothing",
             Self::Refused => "two windows, refused",
         }
@@ -92,12 +105,21 @@ impl Workload {
             }
             Self::Window | Self::Both => [window(60), window(60 * 10)],
             Self::Refused => [window(1), window(60 * 10)],
+            Self::Slots => [window(100_000); 2],
+            Self::Day => {
+                let zone = parse_zone("UTC").unwrap_or_else(|why| fail(&why));
+                let calendar = Calendar { unit: CalendarUnit::Day, zone };
+                let quota = Quota::Calendar(CalendarQuota::new(1_000_000_000, calendar));
+                // The store's time starts at midnight.
+                [quota.at(Moment { tick: Tick(START), unix: UnixTime(0) }); 2]
+            }
+            Self::InFlight => [Quota::Concurrency(ConcurrencyQuota { requests: 1_000 }); 2],
         }
     }
 
     fn count(self) -> usize {
         match self {
-            Self::Bucket | Self::Window => 1,
+            Self::Bucket | Self::Window | Self::Slots | Self::Day | Self::InFlight => 1,
             Self::Both | Self::Refused => 2,
         }
     }
@@ -133,7 +155,7 @@ impl World {
                 .map(|n| seed.owner(Scope::Organisation, &n.to_be_bytes()))
                 .collect(),
             step: if refused { 0 } else { PAUSE.div_ceil(keys as u64) },
-            now: AtomicU64::new(1_000_000_000),
+            now: AtomicU64::new(START),
             seed,
             workload,
         }
@@ -146,7 +168,13 @@ impl World {
     }
 
     fn judge(&self, checks: &[LimitCheck], now: Tick) -> bool {
-        black_box(self.store.decide(checks, now, true)).is_ok_and(|verdict| verdict.is_admitted())
+        let verdict = black_box(self.store.decide(checks, now, true));
+        let is_admitted = verdict.is_ok_and(|verdict| verdict.is_admitted());
+        if matches!(self.workload, Workload::InFlight) {
+            let released = checks.iter().all(|check| self.store.release(check.key).is_ok());
+            return is_admitted && released;
+        }
+        is_admitted
     }
 
     fn checks(&self, nth: usize) -> [LimitCheck; 2] {
@@ -188,7 +216,15 @@ fn next(random: &mut u64, bound: usize) -> usize {
 }
 
 fn time(rounds: usize, decisions: usize) -> String {
-    let workloads = [Workload::Bucket, Workload::Window, Workload::Both, Workload::Refused];
+    let workloads = [
+        Workload::Both,
+        Workload::Refused,
+        Workload::Window,
+        Workload::Slots,
+        Workload::Bucket,
+        Workload::Day,
+        Workload::InFlight,
+    ];
     let mut rows = Vec::new();
     for workload in workloads {
         for keys in [1, 10_000, 1_000_000] {

@@ -25,6 +25,7 @@ use weir_common::log::events;
 
 use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
+use crate::limit::warnings::WHOLE;
 use crate::operations::admin::GatewayAdmin;
 
 impl GatewayAdmin {
@@ -35,8 +36,11 @@ impl GatewayAdmin {
             let of_plan = |(plan, quota)| json!({"plan": plan, "allowance": allowance(quota)});
             json!({
                 "limit": &*limit.name,
+                "key": limit.key.to_string(),
                 "allowance": allowance(limit.quota),
                 "mode": mode,
+                "headers": limit.shown,
+                "warn_at": (limit.warn_at > 0).then(|| f64::from(limit.warn_at) / f64::from(WHOLE)),
                 "by_plan": active.rules.values_of_plans(index).map(of_plan).collect::<Value>(),
             })
         });
