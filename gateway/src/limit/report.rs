@@ -81,10 +81,18 @@ pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Report 
         index,
         refuses: wait.is_some(),
         limit: usage.limit,
-        remaining: if wait.is_some() { 0 } else { usage.remaining },
+        // What is left of an allowance that a request never fits is not nothing.
+        remaining: match wait {
+            Some(_) if verdict_of(verdict, index) != Some(Decision::TooLarge) => 0,
+            _ => usage.remaining,
+        },
         reset: now.unix_of(usage.full_at).seconds_up(),
     });
     Report { binding, retry_after }
+}
+
+fn verdict_of(verdict: &Verdict, nth: usize) -> Option<Decision> {
+    verdict.answers().nth(nth).map(|answer| answer.decision)
 }
 
 /// Whole seconds, rounded up.

@@ -59,6 +59,11 @@ pub enum Refusal {
         /// Seconds until the request would be admitted.
         retry_after: u64,
     },
+    /// A request that costs more than a whole allowance: waiting does not help.
+    TooCostly {
+        /// Which limit, and its allowance; none where it is not shown.
+        resource: Option<(Arc<str>, u32)>,
+    },
     /// A batch body that is not an array, or has too many items.
     Batch {
         /// What is wrong.
@@ -162,6 +167,7 @@ impl Refusal {
             }
             Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be checked now"),
             Self::RateLimited { .. } => (429, RATE_LIMITED, "Too many requests"),
+            Self::TooCostly { .. } => (422, "too-costly", "The request costs too much"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")
             }
@@ -213,6 +219,12 @@ impl Refusal {
                 };
                 [before, name, of, limit, after, "Try again in ", seconds, " s."].concat()
             }
+            Self::TooCostly { resource: Some((name, limit)) } => {
+                format!("It costs more than the whole allowance `{name}` of {limit}.")
+            }
+            Self::TooCostly { resource: None } => {
+                "It costs more than a whole allowance.".to_owned()
+            }
             Self::Batch { miscount: Miscount::TooMany, items_max } => {
                 format!("A batch has at most {items_max} items. Send the rest in another.")
             }
@@ -254,6 +266,9 @@ impl Refusal {
             ],
             Self::RateLimited { resource: None, retry_after } => {
                 vec![("retry_after", Value::from(*retry_after))]
+            }
+            Self::TooCostly { resource: Some((name, limit)) } => {
+                vec![("resource", Value::from(&**name)), ("limit", Value::from(*limit))]
             }
             Self::Batch { items_max, .. } => vec![("items_max", Value::from(*items_max))],
             Self::BodyTooLarge { bytes_max } => vec![("bytes_max", Value::from(*bytes_max))],

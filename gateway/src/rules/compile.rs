@@ -14,7 +14,7 @@ pub mod tenants;
 
 use http::Method;
 use weir_common::config::document::{Document, Spanned, suggestion};
-use weir_common::directory::values::Values;
+use weir_common::directory::values::{Values, ValuesError};
 use weir_common::directory::{Directory, is_host};
 
 use crate::limit::key::Seed;
@@ -290,6 +290,8 @@ fn quotas(
         }
         match values.over(Some(limit.quota)) {
             Ok(quota) => quotas.push((index, quota)),
+            // What is wrong with the only value is reported already.
+            Err(ValuesError::Nothing(_)) if document.count() > 0 => {}
             Err(error) => {
                 document.fault(name.at, format!("limit `{}`: {}", limit.name, error.message()));
             }

@@ -59,6 +59,7 @@ fn quota(table: &mut Table<'_>) -> Quota {
 fn report(table: &Table<'_>, error: ValuesError) {
     match error {
         // The missing algorithm, or a value of another type, is reported already.
+        _ if !table.has("algorithm") => {}
         ValuesError::Nothing(_) => {}
         ValuesError::Missing(field, _) if table.has(field) => {}
         ValuesError::Missing(..) => table.fault(error.message()),

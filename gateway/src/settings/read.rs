@@ -158,7 +158,7 @@ fn route(table: &mut Table<'_>) -> RawRoute {
         body_bytes_max: table.bytes(
             "body_bytes_max",
             1..=1 << 40,
-            "The largest body; a larger one is 413. 1MiB of a batch, and at most 64MiB.",
+            "The largest body; a larger one is 413. A batch has 1MiB, and 64MiB at most.",
         ),
         cost,
         answers_limits,

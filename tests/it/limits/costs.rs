@@ -75,6 +75,23 @@ fn a_route_has_a_cost_in_each_of_its_limits() {
 }
 
 #[test]
+fn a_request_that_costs_more_than_a_tenants_whole_allowance_is_no_429() {
+    let world = World::with(|config| {
+        config.with(
+            "[[routes]]",
+            "plane = \"control\"\npath = \"/v1/workspaces/{workspace}/export\"\n\
+             limits = [\"workspace\"]\ncost = 25\nupstream = \"control\"",
+        )
+    });
+    let refused = world.get("/v1/workspaces/ws_special/export");
+    assert_eq!((refused.allowance().remaining, refused.field("retry-after")), (7, None));
+    let problem = refused.expect_problem(422);
+    assert_eq!((&problem["limit"], &problem["resource"]), (&json!(7), &json!("workspace")));
+    world.get("/v1/workspaces/ws_special").expect(200);
+    world.control.only();
+}
+
+#[test]
 fn a_body_above_its_routes_maximum_is_a_413_and_the_upstream_sees_no_more() {
     let world = World::with(|config| {
         config.with(

@@ -47,6 +47,9 @@ impl Checker<'_> {
                  needs no token: set identity.verify, or public = true",
             );
         }
+        if route.exempt {
+            fault("answer = \"limits\" costs what its limits say: remove exempt");
+        }
         if !named.organisation {
             fault("answer = \"limits\" needs {workspace} or {organisation} in the path");
         }
@@ -60,6 +63,9 @@ impl Checker<'_> {
     pub(super) fn check_costs(&self, rules: &Rules) {
         for (raw, route) in self.raw.routes.iter().zip(&rules.routes) {
             let Some(cost) = &raw.cost else { continue };
+            if route.limits.is_empty() {
+                self.document.fault(cost.at, "`cost` has no effect on a route without limits");
+            }
             let most = match (cost.value, &route.batch) {
                 (RouteCost::Fixed(cost), _) => cost.into(),
                 (RouteCost::Items, Some(batch)) => batch.items_max,
