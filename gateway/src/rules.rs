@@ -135,6 +135,8 @@ pub struct Limit {
     pub horizon: Horizon,
     /// Whether it refuses, or only observes.
     pub enforced: bool,
+    /// One quota of each algorithm, window and calendar that the files have for it.
+    pub shapes: Vec<Quota>,
     /// Whether the headers of responses may show it.
     pub shown: bool,
     /// At which share of the allowance to warn, in millionths; 0: never.
@@ -284,7 +286,7 @@ impl Rules {
         let shape = |quota| Values { requests: None, rate: None, burst: None, ..Values::of(quota) };
         match quota {
             Quota::Concurrency(_) => limit.in_flight,
-            _ if varies && shape(quota) != shape(limit.quota) => {
+            _ if varies && !quota.is_alike(&limit.quota) => {
                 let shape = Value::from(shape(quota).to_json());
                 self.seed.limit(&format!("{} by {shape}", limit.name))
             }

@@ -59,6 +59,19 @@ impl Quota {
         }
     }
 
+    /// Whether two quotas differ in their numbers alone: a state of one is a state of the other.
+    #[must_use]
+    pub fn is_alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Rolling(one), Self::Rolling(other)) => one.window == other.window,
+            (Self::Calendar(one), Self::Calendar(other)) => one.calendar == other.calendar,
+            (Self::Bucket(_), Self::Bucket(_)) | (Self::Concurrency(_), Self::Concurrency(_)) => {
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The quota of decisions at `now`: a calendar's has the period of that moment.
     #[must_use]
     pub fn at(self, now: Moment) -> Self {

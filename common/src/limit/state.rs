@@ -203,7 +203,8 @@ fn bucket(charges: Vec<(Tick, u32)>, quota: BucketQuota) -> State {
 /// The count of a period with these charges: those before it do not count.
 fn count(charges: Vec<(Tick, u32)>, quota: CalendarQuota) -> State {
     let within = charges.iter().filter(|(at, _)| *at >= quota.period.began);
-    let used = within.fold(0_u32, |used, (_, count)| used.saturating_add(*count));
+    let used: u64 = within.map(|(_, count)| u64::from(*count)).sum();
+    let used = u32::try_from(used).unwrap_or(u32::MAX);
     State::Count(match charges.last().filter(|_| used > 0) {
         Some((at, _)) => Count::of(used, quota.period.starts, *at),
         None => Count::default(),

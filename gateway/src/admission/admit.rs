@@ -129,7 +129,6 @@ impl CheckedRequest<'_> {
         if verdict.held.is_some() {
             facts.held = verdict.held.take();
         }
-
         let (rules, top) = (&self.config.rules, &self.shared.top);
         let settled = facts.outcomes.len();
         for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
@@ -186,24 +185,12 @@ impl CheckedRequest<'_> {
             Some((name_of(outcome.limit)?.clone(), binding.limit))
         });
         facts.report = report;
-        if let Some(refusal) = too_costly(checks, verdict, &resource) {
-            facts.report.retry_after = None;
-            return LimitDecision::Refused(refusal);
+        if facts.report.is_too_costly {
+            return LimitDecision::Refused(Refusal::TooCostly { resource });
         }
         match verdict.is_admitted() {
             true => LimitDecision::Admitted,
             false => LimitDecision::Refused(Refusal::RateLimited { resource, retry_after }),
         }
     }
-}
-
-/// The refusal of a request that costs more than one of its limits ever admits.
-fn too_costly(
-    checks: &[LimitCheck],
-    verdict: &Verdict,
-    resource: &Option<(Arc<str>, u32)>,
-) -> Option<Refusal> {
-    let mut enforced = checks.iter().zip(verdict.answers()).filter(|(check, _)| check.enforced);
-    let never = enforced.any(|(_, answer)| answer.decision == Decision::TooLarge);
-    (never && !verdict.is_admitted()).then(|| Refusal::TooCostly { resource: resource.clone() })
 }

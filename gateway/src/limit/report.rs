@@ -34,6 +34,8 @@ pub struct Report {
     pub binding: Option<BindingLimit>,
     /// `Retry-After` of a refused request: seconds until every limit admits it.
     pub retry_after: Option<u64>,
+    /// Whether the request costs more than the whole of an allowance: waiting does not help.
+    pub is_too_costly: bool,
 }
 
 /// The limit in the headers of a response.
@@ -59,12 +61,15 @@ pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Report 
     let enforced =
         checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (check, _))| check.enforced);
     let mut binding: Option<(usize, &Usage, Option<Duration>)> = None;
-    let mut retry_after = None;
+    let (mut retry_after, mut is_too_costly) = (None, false);
     for (nth, (check, answer)) in enforced {
         let wait = match answer.decision {
             Decision::Admit => None,
             Decision::Refuse { retry_at } => Some(retry_at.since(now.tick)),
-            Decision::TooLarge => Some(check.quota.window()),
+            Decision::TooLarge => {
+                is_too_costly = true;
+                Some(Duration::MAX)
+            }
         };
         retry_after = retry_after.max(wait.map(seconds_up));
         if !check.shown {
@@ -83,21 +88,17 @@ pub fn summary(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Report 
         limit: usage.limit,
         // What is left of an allowance that a request never fits is not nothing.
         remaining: match wait {
-            Some(_) if verdict_of(verdict, index) != Some(Decision::TooLarge) => 0,
-            _ => usage.remaining,
+            None | Some(Duration::MAX) => usage.remaining,
+            Some(_) => 0,
         },
         reset: now.unix_of(usage.full_at).seconds_up(),
     });
-    Report { binding, retry_after }
-}
-
-fn verdict_of(verdict: &Verdict, nth: usize) -> Option<Decision> {
-    verdict.answers().nth(nth).map(|answer| answer.decision)
+    Report { binding, retry_after: retry_after.filter(|_| !is_too_costly), is_too_costly }
 }
 
 /// Whole seconds, rounded up.
 fn seconds_up(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0))
 }
 
 /// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), with every
@@ -193,7 +194,7 @@ mod tests {
     fn the_limit_with_the_least_left_is_shown() {
         let checks = [check("a", minute(10)), check("b", minute(3)), check("c", minute(3))];
         let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
-        let Report { binding, retry_after } = summary(&checks, &verdict, NOW);
+        let Report { binding, retry_after, .. } = summary(&checks, &verdict, NOW);
         let binding = binding.unwrap();
         assert_eq!((binding.index, binding.limit, binding.remaining), (1, 3, 2));
         assert_eq!(binding.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
@@ -241,7 +242,7 @@ mod tests {
         let store = Store::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let verdict = store.judge(&checks, NOW.tick).unwrap();
-        let Report { binding, retry_after } = summary(&checks, &verdict, NOW);
+        let Report { binding, retry_after, .. } = summary(&checks, &verdict, NOW);
         let binding = binding.unwrap();
         assert_eq!((binding.index, binding.refuses, binding.remaining), (1, false, 4));
         assert_eq!(retry_after, Some(60));

@@ -39,8 +39,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn pass_on(shared: Arc<Shared>) {
     let Some(mut warnings) = shared.warnings.receiver() else { return };
     let mut calls = JoinSet::new();
-    // Cannot fail: it needs no file.
-    let client = http_client::client(None, CALL_TIMEOUT).ok();
+    let client = http_client::client(None, CALL_TIMEOUT);
+    if let Err(why) = &client {
+        events::event(Level::Error, "warnings cannot be posted", &[("error", json!(why))]);
+    }
     let mut warned = HashMap::new();
     while let Some(warning) = warnings.recv().await {
         let now = shared.clock.now();
@@ -59,7 +61,7 @@ pub async fn pass_on(shared: Arc<Shared>) {
         ];
         events::event(Level::Warn, "limit nearly used up", &fields);
         let url = shared.active.load().settings.warnings_url.clone();
-        if let (Some(url), Some(client)) = (url, &client) {
+        if let (Some(url), Ok(client)) = (url, &client) {
             let mut body: Value = fields.into_iter().collect();
             if let Some(members) = body.as_object_mut() {
                 members.insert("time".to_owned(), json!(now.unix.rfc3339()));

@@ -58,12 +58,25 @@ pub fn check(
         unknown_limits,
         seed,
     };
-    let horizons = (0..rules.limits.len()).map(|index| Horizon::of(rules.quotas_of(index)));
-    for (index, horizon) in horizons.collect::<Vec<_>>().into_iter().enumerate() {
-        rules.limits.get_mut(index).into_iter().for_each(|limit| limit.horizon = horizon);
+    let widened = (0..rules.limits.len())
+        .map(|index| (Horizon::of(rules.quotas_of(index)), shapes(rules.quotas_of(index))))
+        .collect::<Vec<_>>();
+    for (limit, (horizon, shapes)) in rules.limits.iter_mut().zip(widened) {
+        (limit.horizon, limit.shapes) = (horizon, shapes);
     }
     checker.check_costs(&rules);
     rules
+}
+
+/// One of each kind of quotas that differ in more than their numbers.
+fn shapes(quotas: impl Iterator<Item = Quota>) -> Vec<Quota> {
+    let mut shapes: Vec<Quota> = Vec::new();
+    for quota in quotas {
+        if !shapes.iter().any(|shape| shape.is_alike(&quota)) {
+            shapes.push(quota);
+        }
+    }
+    shapes
 }
 
 struct Checker<'c> {
@@ -85,6 +98,7 @@ impl Checker<'_> {
                 key: limit.key.clone(),
                 quota: limit.quota,
                 horizon: Horizon::of([limit.quota]),
+                shapes: vec![limit.quota],
                 enforced: limit.enforced,
                 shown: limit.shown,
                 warn_at: limit.warn_at,

@@ -225,22 +225,15 @@ fn release(body: &[u8], shared: &Shared, in_flight: &mut InFlight) -> io::Result
 /// Replaces the allowance of a check if its limit now has only others: other windows, algorithms
 /// or calendars.
 fn adapt(check: &mut LimitCheck, rules: &Rules, now: Moment) {
-    let Some((index, limit)) =
-        rules.limits.iter().enumerate().find(|(_, limit)| limit.tag == check.limit)
-    else {
-        return;
-    };
+    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == check.limit) else { return };
     let then = check.lasting;
     check.horizon = limit.horizon.with(then);
-    let has_same_shape = |now: Quota| match (then, now) {
-        (Quota::Rolling(then), Quota::Rolling(now)) => then.window == now.window,
-        (Quota::Bucket(_), Quota::Bucket(_)) => true,
-        (Quota::Calendar(then), Quota::Calendar(now)) => then.calendar == now.calendar,
-        // Their key is another one: the check is made as it came.
-        (Quota::Concurrency(_), _) | (_, Quota::Concurrency(_)) => true,
-        _ => false,
+    // The key of requests in flight is another one: such a check is made as it came.
+    let is_kept = |now: &Quota| {
+        let in_flight = |quota: &Quota| matches!(quota, Quota::Concurrency(_));
+        now.is_alike(&then) || in_flight(&then) || in_flight(now)
     };
-    if !rules.quotas_of(index).any(has_same_shape) {
+    if !limit.shapes.iter().any(is_kept) {
         let quota = limit.quota.at(now);
         (check.quota, check.lasting) = (quota, quota);
     }

@@ -25,9 +25,10 @@ impl Checker<'_> {
     pub(super) fn check_claims(&self) {
         let mut known = Vec::new();
         for (name, limit) in &self.raw.limits {
-            for claim in
-                limit.key.claims().filter(|claim| !known.contains(claim)).collect::<Vec<_>>()
-            {
+            for claim in limit.key.claims() {
+                if known.contains(&claim) {
+                    continue;
+                }
                 known.push(claim);
                 if known.len() == CLAIMS_MAX + 1 {
                     let text = format!("limits can count by at most {CLAIMS_MAX} claims");
