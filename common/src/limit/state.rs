@@ -84,35 +84,29 @@ impl State {
     /// Decides whether `cost` more fit at `now`. Changes only the form of a state whose quota has
     /// changed: see [`State::fit`].
     pub fn decide(&mut self, quota: &Quota, cost: u32, now: Tick) -> Decision {
-        match (&mut *self, *quota) {
-            (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.decide(own, cost, now),
-            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => {
-                slots.decide(own, cost, now)
+        match (&mut *self, quota) {
+            (Self::Log(log), Quota::Rolling(own)) if log.suits(*own) => log.decide(*own, cost, now),
+            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(*own) => {
+                slots.decide(*own, cost, now)
             }
-            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.decide(own, cost, now),
-            (Self::Count(count), Quota::Calendar(own)) => count.decide(own, cost),
-            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.decide(own, now),
-            _ => {
-                self.fit(quota, now);
-                self.decide(quota, cost, now)
-            }
+            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.decide(*own, cost, now),
+            (Self::Count(count), Quota::Calendar(own)) => count.decide(*own, cost),
+            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.decide(*own, now),
+            _ => self.refitted(quota, now, |own| own.decide(quota, cost, now)),
         }
     }
 
     /// Records an admission of `cost` that [`State::decide`] allowed at the same `now`.
     pub fn charge(&mut self, quota: &Quota, cost: u32, now: Tick) -> Usage {
-        match (&mut *self, *quota) {
-            (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.charge(own, cost, now),
-            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => {
-                slots.charge(own, cost, now)
+        match (&mut *self, quota) {
+            (Self::Log(log), Quota::Rolling(own)) if log.suits(*own) => log.charge(*own, cost, now),
+            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(*own) => {
+                slots.charge(*own, cost, now)
             }
-            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.charge(own, cost, now),
-            (Self::Count(count), Quota::Calendar(own)) => count.charge(own, cost, now),
-            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.charge(own, now),
-            _ => {
-                self.fit(quota, now);
-                self.charge(quota, cost, now)
-            }
+            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.charge(*own, cost, now),
+            (Self::Count(count), Quota::Calendar(own)) => count.charge(*own, cost, now),
+            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.charge(*own, now),
+            _ => self.refitted(quota, now, |own| own.charge(quota, cost, now)),
         }
     }
 
@@ -127,13 +121,15 @@ impl State {
     /// The key's usage at `now`.
     #[must_use]
     pub fn usage(&self, quota: &Quota, now: Tick) -> Usage {
-        match (self, *quota) {
-            (Self::Log(log), Quota::Rolling(own)) if log.suits(own) => log.usage(own, now),
-            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(own) => slots.usage(own, now),
-            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.usage(own, now),
-            (Self::Count(count), Quota::Calendar(own)) => count.usage(own, now),
-            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.usage(own, now),
-            _ => self.fitted(quota, now).usage(quota, now),
+        match (self, quota) {
+            (Self::Log(log), Quota::Rolling(own)) if log.suits(*own) => log.usage(*own, now),
+            (Self::Slots(slots), Quota::Rolling(own)) if slots.suits(*own) => {
+                slots.usage(*own, now)
+            }
+            (Self::Bucket(bucket), Quota::Bucket(own)) => bucket.usage(*own, now),
+            (Self::Count(count), Quota::Calendar(own)) => count.usage(*own, now),
+            (Self::InFlight(in_flight), Quota::Concurrency(own)) => in_flight.usage(*own, now),
+            _ => self.usage_fitted(quota, now),
         }
     }
 
@@ -160,10 +156,22 @@ impl State {
         }
     }
 
-    fn fitted(&self, quota: &Quota, now: Tick) -> Self {
+    /// Calls `then` once the state fits the quota. Out of line: as a loop within a decision, this
+    /// would cost each decision what the loop does not change, of all algorithms.
+    #[cold]
+    #[inline(never)]
+    fn refitted<T>(&mut self, quota: &Quota, now: Tick, then: impl FnOnce(&mut Self) -> T) -> T {
+        self.fit(quota, now);
+        then(self)
+    }
+
+    /// Out of line for the same reason.
+    #[cold]
+    #[inline(never)]
+    fn usage_fitted(&self, quota: &Quota, now: Tick) -> Usage {
         let mut state = self.clone();
         state.fit(quota, now);
-        state
+        state.usage(quota, now)
     }
 
     /// What is known to have been used, and when, oldest first.
