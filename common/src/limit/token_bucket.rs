@@ -118,8 +118,13 @@ impl Rate {
     /// In how many microseconds `tokens` come back, rounded up.
     #[must_use]
     pub fn micros_of(self, tokens: u32) -> u64 {
+        let per_period = u64::from(self.tokens);
+        // A division of 128 bits takes several times as long, and few products need it.
+        if let Some(product) = u64::from(tokens).checked_mul(self.period) {
+            return product.div_ceil(per_period.max(1));
+        }
         // At most 2^32 × 2.7 × 10^12, which 128 bits hold.
-        let micros = (u128::from(tokens) * u128::from(self.period)).div_ceil(self.tokens.into());
+        let micros = (u128::from(tokens) * u128::from(self.period)).div_ceil(per_period.into());
         u64::try_from(micros).unwrap_or(u64::MAX)
     }
 
