@@ -186,13 +186,16 @@ impl Log {
     /// Makes the timestamps as wide as the window needs. Must precede a decision under a quota
     /// whose window has changed; does not change the usage.
     pub fn fit(&mut self, quota: RollingQuota, now: Tick) {
-        let wide = Self::needs_wide(quota.window);
-        if wide == self.wide {
-            return;
+        if self.wide != Self::needs_wide(quota.window) {
+            self.change_width(quota, now);
         }
+    }
+
+    #[cold]
+    fn change_width(&mut self, quota: RollingQuota, now: Tick) {
         let now = now.max(self.newest);
         let ages: Vec<u64> = (0..self.len).map(|nth| self.age(nth, now)).collect();
-        *self = Self { newest: self.newest, wide, ..Self::default() };
+        *self = Self { newest: self.newest, wide: !self.wide, ..Self::default() };
         for age in ages.into_iter().filter(|age| *age < micros(quota.window)) {
             self.push(Tick(now.0 - age), 1);
         }
