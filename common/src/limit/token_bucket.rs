@@ -264,9 +264,7 @@ impl Units {
 
     /// The usage of a bucket of which `spent` is spent at `now`.
     fn usage(self, quota: BucketQuota, spent: u64, now: Tick) -> Usage {
-        let left = self.of(quota.burst).saturating_sub(spent);
-        // Most rates are per second, and a constant spares them a division.
-        let left = if self.token == UNITS_MIN { left / UNITS_MIN } else { left / self.token };
+        let left = self.of(quota.burst).saturating_sub(spent) / self.token;
         Usage {
             limit: quota.burst,
             remaining: u32::try_from(left).unwrap_or(quota.burst),
@@ -483,6 +481,14 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         assert!(Rate::new(1, Duration::from_micros(1_500)).is_err());
+    }
+
+    #[test]
+    fn the_time_of_any_number_of_tokens_is_rounded_up() {
+        assert_eq!(Rate::parse("7/31d").unwrap().micros_of(1), 382_628_571_429);
+        // Their product needs more than 64 bits.
+        let rate = Rate::parse("1000/31d").unwrap();
+        assert_eq!(rate.micros_of(u32::MAX), 11_503_640_402_928_000_000);
     }
 
     #[test]
