@@ -45,6 +45,18 @@ pub struct Store {
 #[repr(align(128))]
 struct Shard(Mutex<Table>);
 
+/// The locked tables of a request's checks, each with the index of its shard.
+type Tables<'s> = ArrayVec<(usize, MutexGuard<'s, Table>), CHECKS_MAX>;
+
+/// One check of a request, and the state that applies to it.
+struct Checked<'c> {
+    check: &'c LimitCheck,
+    /// The index of its table among those that are locked.
+    table: usize,
+    lookup: Lookup,
+    decision: Decision,
+}
+
 /// Another process has the states, and must be queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the counters have moved to another process")]
@@ -102,49 +114,54 @@ impl Store {
     /// As [`Store::judge`]; where it does not `charge`, all states stay as they are.
     pub fn decide(&self, checks: &[LimitCheck], now: Tick, charge: bool) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
-        let order = self.order(checks);
-        let mut tables: ArrayVec<_, CHECKS_MAX> =
-            order.iter().filter_map(|shard| self.shards.get(*shard)).map(lock).collect();
+        let mut tables = Tables::new();
+        self.lock(checks, &mut tables);
         // All locks are held here, so no shard can close before the request is charged.
-        if tables.iter().any(|table| table.moved) {
+        if tables.iter().any(|(_, table)| table.moved) {
             return Err(Moved);
         }
-        let place = |check: &LimitCheck| {
-            let shard = check.key.shard(self.shards.len());
-            order.iter().position(|other| *other == shard).unwrap_or_default()
-        };
-        let mut admitted = true;
-        let mut lookups: ArrayVec<Lookup, CHECKS_MAX> = ArrayVec::new();
+        // All are looked up before one is decided, so that the processor waits for their entries
+        // together.
+        let mut checked: ArrayVec<Checked, CHECKS_MAX> = ArrayVec::new();
         for check in checks {
-            let Some(table) = tables.get_mut(place(check)) else { continue };
-            let lookup = table.decide(check, now);
-            admitted &= !check.enforced || lookup.decision == Decision::Admit;
-            lookups.push(lookup);
+            let shard = check.key.shard(self.shards.len());
+            let nth = tables.iter().position(|(other, _)| *other == shard);
+            let Some((table, (_, own))) = nth.and_then(|nth| Some((nth, tables.get_mut(nth)?)))
+            else {
+                continue;
+            };
+            let lookup = own.look_up(check, now);
+            checked.push(Checked { check, table, lookup, decision: Decision::TooLarge });
+        }
+        let mut admitted = true;
+        for Checked { check, table, lookup, decision } in &mut checked {
+            let Some((_, table)) = tables.get_mut(*table) else { continue };
+            *decision = table.decide(lookup, check, now);
+            admitted &= !check.enforced || *decision == Decision::Admit;
         }
         let mut answers = ArrayVec::new();
-        for (check, lookup) in checks.iter().zip(lookups) {
-            let Some(table) = tables.get_mut(place(check)) else { continue };
-            let usage = if charge && admitted && lookup.decision == Decision::Admit {
-                table.charge(&lookup, check, now)
+        for Checked { check, table, lookup, decision } in &checked {
+            let Some((_, table)) = tables.get_mut(*table) else { continue };
+            let usage = if charge && admitted && *decision == Decision::Admit {
+                table.charge(lookup, check, now)
             } else {
-                table.usage(lookup.key, check, now)
+                table.usage(lookup, check, now)
             };
-            answers.push(CheckResult { decision: lookup.decision, usage });
+            answers.push(CheckResult { decision: *decision, usage });
         }
         Ok(Verdict::new(answers, admitted))
     }
 
-    /// The shards of all checks, in ascending order without duplicates: the locking order.
-    fn order(&self, checks: &[LimitCheck]) -> ArrayVec<usize, CHECKS_MAX> {
-        let mut order = ArrayVec::new();
-        for check in checks {
-            let shard = check.key.shard(self.shards.len());
-            let place = order.iter().position(|other| *other >= shard).unwrap_or(order.len());
-            if order.get(place) != Some(&shard) {
-                order.insert(place, shard);
+    /// Locks the shards of all checks, each once, in ascending order.
+    fn lock<'s>(&'s self, checks: &[LimitCheck], tables: &mut Tables<'s>) {
+        let shard = |check: &LimitCheck| check.key.shard(self.shards.len());
+        let mut next = checks.iter().map(shard).min();
+        while let Some(shard_of_next) = next {
+            if let Some(own) = self.shards.get(shard_of_next) {
+                tables.push((shard_of_next, lock(own)));
             }
+            next = checks.iter().map(shard).filter(|other| *other > shard_of_next).min();
         }
-        order
     }
 
     /// The usage of the key of `check` at `now`; a key without a state has used nothing.
@@ -153,8 +170,8 @@ impl Store {
         if table.moved {
             return Err(Moved);
         }
-        let key = table.effective(check, now);
-        Ok(table.usage(key, check, now))
+        let lookup = table.look_up(check, now);
+        Ok(table.usage(&lookup, check, now))
     }
 
     /// Deletes the state of a key, so that it has used nothing. Requests in flight stay counted:
@@ -345,6 +362,21 @@ mod tests {
         let checks = [check("a", 2, "x"), check("b", 3, "x"), check("c", 4, "x")];
         assert_eq!(admitted(&store, &checks, 10), 2);
         assert_eq!(checks.map(|check| remaining(&store, &check)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_state_that_an_insertion_moves_is_found_again() {
+        let store = Store::with_shards(1_000, 1);
+        let observed = LimitCheck { enforced: false, ..check("trial", 1, "ws") };
+        let enforced = check("workspace", 9, "ws");
+        assert!(store.judge(&[observed, enforced], Tick(1)).unwrap().is_admitted());
+        for nth in 0..50 {
+            let checks = [check("w", 5, &format!("new{nth}")), observed, enforced];
+            let enough = nth < 8;
+            let verdict = store.judge(&checks, Tick(1)).unwrap();
+            let left: Vec<u32> = verdict.answers().map(|answer| answer.usage.remaining).collect();
+            assert_eq!(left, if enough { [4, 0, 7 - nth] } else { [5, 0, 0] });
+        }
     }
 
     #[test]

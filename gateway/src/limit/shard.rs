@@ -20,10 +20,14 @@ use super::{LimitCheck, Quota, State};
 /// keys not every request may cause a sweep.
 const SWEEP_PAUSE: u64 = 1_000_000;
 
-/// The states of one shard.
+/// The states of one shard. In this order, the cache line of the lock has what each decision reads,
+/// and a decision writes to no other: two cores exchange one line for it.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Table {
     pub(super) entries: HashTable<CounterEntry>,
+    /// Whether another process has the states now.
+    pub(super) moved: bool,
     /// How many entries the directory does not know.
     pub(super) unknown_keys: usize,
     pub(super) unknown_keys_max: usize,
@@ -34,17 +38,14 @@ pub(super) struct Table {
     /// No state is dropped before this tick: a change of quotas changed which states equal a
     /// fresh one.
     pub(super) keep_until: Tick,
-    /// Whether another process has the states now.
-    pub(super) moved: bool,
 }
 
 /// The state that applies to a check.
 pub(super) struct Lookup {
     /// The key of that state: the check's own, or a shared one.
-    pub(super) key: Key,
+    key: Key,
     /// Its index in the table, if it exists.
-    pub(super) place: Option<usize>,
-    pub(super) decision: Decision,
+    place: Option<usize>,
 }
 
 /// One entry of the store.
@@ -61,19 +62,22 @@ pub struct CounterEntry {
 }
 
 impl Table {
-    /// Finds the state that applies to `check`, and decides the check by it.
-    pub(super) fn decide(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
+    /// Finds the state that applies to `check`.
+    pub(super) fn look_up(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
         let key = self.effective(check, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
-        let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
-            Some(entry) => entry.state.decide(&check.quota, check.cost, now),
-            None => State::fresh(check.quota).decide(&check.quota, check.cost, now),
-        };
-        Lookup { key, place, decision }
+        Lookup { key, place }
     }
 
-    pub(super) fn usage(&mut self, key: Key, check: &LimitCheck, now: Tick) -> Usage {
-        match self.find(key) {
+    pub(super) fn decide(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Decision {
+        match lookup.entry(&mut self.entries) {
+            Some(entry) => entry.state.decide(&check.quota, check.cost, now),
+            None => State::fresh(check.quota).decide(&check.quota, check.cost, now),
+        }
+    }
+
+    pub(super) fn usage(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
+        match lookup.entry(&mut self.entries) {
             Some(entry) => entry.state.usage(&check.quota, now),
             None => State::fresh(check.quota).usage(&check.quota, now),
         }
@@ -83,15 +87,11 @@ impl Table {
         let key = lookup.key;
         // There are only a few shared entries: they do not count as unknown keys.
         let shared = key != check.key;
-        self.overflowed += u64::from(shared);
+        if shared {
+            self.overflowed += 1;
+        }
         let known = check.known || shared || matches!(check.quota, Quota::Concurrency(_));
-        // An entry inserted for another check may have moved this one: then it is found by key.
-        let place = lookup
-            .place
-            .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
-        let place =
-            place.or_else(|| self.entries.find_bucket_index(key.hash(), |entry| entry.key == key));
-        if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place)) {
+        if let Some(entry) = lookup.entry(&mut self.entries) {
             if known && !entry.known {
                 entry.known = true;
                 self.unknown_keys -= 1;
@@ -138,6 +138,17 @@ impl Table {
         if self.entries.capacity() > 4 * (self.entries.len() + 4) {
             self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
         }
+    }
+}
+
+impl Lookup {
+    /// The entry that was looked up, if it exists now. An insertion or a sweep for another check may
+    /// have moved it: then it is found by its key.
+    fn entry<'t>(&self, among: &'t mut HashTable<CounterEntry>) -> Option<&'t mut CounterEntry> {
+        let is_own = |entry: &CounterEntry| entry.key == self.key;
+        let place = self.place.filter(|place| among.get_bucket(*place).is_some_and(is_own));
+        let place = place.or_else(|| among.find_bucket_index(self.key.hash(), is_own));
+        place.and_then(|place| among.get_bucket_mut(place))
     }
 }
 
