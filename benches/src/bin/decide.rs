@@ -17,7 +17,7 @@ use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_
 use weir_common::limit::concurrency::ConcurrencyQuota;
 use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
-use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
+use weir_gateway::limit::key::{Key, Owner, Scope, Seed};
 use weir_gateway::limit::memory::Store;
 use weir_gateway::limit::{LimitCheck, Quota};
 
@@ -129,11 +129,12 @@ impl Workload {
 struct World {
     store: Store,
     seed: Seed,
-    tags: [LimitTag; 2],
     workload: Workload,
     workspaces: Vec<[u8; 12]>,
     /// Precomputed, as in the directory's cache.
     organisations: Vec<Owner>,
+    /// A check by each limit, with its horizon, which the gateway computes when it reads its files.
+    limits: [LimitCheck; 2],
     /// The store's time; threads synchronise with it every [`AGREE_EVERY`] decisions.
     now: AtomicU64,
     step: u64,
@@ -147,9 +148,17 @@ impl World {
             text.as_bytes().try_into().unwrap_or_else(|_| fail("a name of twelve bytes"))
         };
         let refused = matches!(workload, Workload::Refused);
+        let [workspace, organisation] = workload.quotas();
+        let limit = |tag, quota| LimitCheck {
+            known: true,
+            ..LimitCheck::new(Key::from_bits(0), tag, quota)
+        };
         Self {
             store: Store::new(1_000_000),
-            tags: [seed.limit("workspace"), seed.limit("organisation")],
+            limits: [
+                limit(seed.limit("workspace"), workspace),
+                limit(seed.limit("organisation"), organisation),
+            ],
             workspaces: (0..keys).map(name).collect(),
             organisations: (0..keys.div_ceil(SIBLINGS) as u64)
                 .map(|n| seed.owner(Scope::Organisation, &n.to_be_bytes()))
@@ -181,13 +190,9 @@ impl World {
         let name = self.workspaces.get(nth).map_or(&b""[..], |name| name);
         let owner = self.seed.owner(Scope::Workspace, name);
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
-        let [workspace, wider] = self.workload.quotas();
-        let check = |owner, limit, quota| LimitCheck {
-            known: true,
-            ..LimitCheck::new(Key::new(owner, limit), limit, quota)
-        };
-        let [first, second] = self.tags;
-        [check(owner, first, workspace), check(organisation, second, wider)]
+        let check = |owner, of: LimitCheck| LimitCheck { key: Key::new(owner, of.limit), ..of };
+        let [workspace, wider] = self.limits;
+        [check(owner, workspace), check(organisation, wider)]
     }
 
     /// Makes `decisions` checks in random order, `step` apart, and counts admissions.
@@ -362,12 +367,10 @@ fn busy(keys: usize, requests: u64) -> World {
 /// Ten million names that no directory knows, in ten seconds of the store's time.
 fn invented() -> World {
     let world = World::new(Workload::Window, 1);
-    let [quota, _] = world.workload.quotas();
-    let [limit, _] = world.tags;
+    let [of, _] = world.limits;
     for nth in 0..INVENTED {
         let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());
-        let key = Key::new(owner, limit);
-        let check = LimitCheck::new(key, limit, quota);
+        let check = LimitCheck { key: Key::new(owner, of.limit), known: false, ..of };
         let _ = black_box(world.store.judge(&[check], Tick(1_000_000_000 + nth)));
     }
     world
