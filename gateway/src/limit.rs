@@ -79,7 +79,7 @@ impl LimitCheck {
             limit,
             quota,
             lasting: quota,
-            horizon: Horizon::of([quota]),
+            horizon: Horizon::of_one(&quota),
             cost: 1,
             enforced: true,
             shown: true,

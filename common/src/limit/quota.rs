@@ -96,14 +96,29 @@ impl Horizon {
     /// The horizon of its quotas and one more.
     #[must_use]
     pub fn with(self, quota: Quota) -> Self {
-        let own = Self::of([quota]);
+        let own = Self::of_one(&quota);
         if own == self {
             return self;
         }
         let window = self.window.max(own.window);
         // Of quotas of two algorithms, one may count in slots.
-        let window = window + micros(slots::grain(Duration::from_micros(window)));
-        Self { window, token: self.token.max(own.token) }
+        Self { window: with_grain(window), token: self.token.max(own.token) }
+    }
+
+    /// The horizon of a limit that has only this quota.
+    #[must_use]
+    pub fn of_one(quota: &Quota) -> Self {
+        match quota {
+            Quota::Rolling(own) if own.requests > EXACT_MAX => {
+                Self { window: with_grain(micros(own.window)), token: 0 }
+            }
+            Quota::Rolling(own) => Self { window: micros(own.window), token: 0 },
+            Quota::Bucket(own) => Self { window: 0, token: own.rate.micros_of(1) },
+            Quota::Calendar(own) => {
+                Self { window: micros(own.calendar.nominal() + PERIOD_MARGIN), token: 0 }
+            }
+            Quota::Concurrency(_) => Self::default(),
+        }
     }
 
     /// The horizon of all these quotas.
@@ -111,28 +126,32 @@ impl Horizon {
     pub fn of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         let (mut horizon, mut slotted, mut rolling) = (Self::default(), false, 0);
         for quota in quotas {
+            let own = Self::of_one(&quota);
+            horizon.token = horizon.token.max(own.token);
             match quota {
                 Quota::Rolling(own) => {
                     slotted |= own.requests > EXACT_MAX;
                     rolling = rolling.max(micros(own.window));
                 }
                 // More may be used than a log counts one by one.
-                Quota::Bucket(own) => {
+                Quota::Bucket(_) => slotted = true,
+                Quota::Calendar(_) => {
                     slotted = true;
-                    horizon.token = horizon.token.max(own.rate.micros_of(1));
-                }
-                Quota::Calendar(own) => {
-                    slotted = true;
-                    let longest = own.calendar.nominal() + PERIOD_MARGIN;
-                    horizon.window = horizon.window.max(micros(longest));
+                    horizon.window = horizon.window.max(own.window);
                 }
                 Quota::Concurrency(_) => {}
             }
         }
-        if slotted && rolling > 0 {
-            rolling += micros(slots::grain(Duration::from_micros(rolling)));
-        }
+        let rolling = if slotted { with_grain(rolling) } else { rolling };
         Self { window: horizon.window.max(rolling), ..horizon }
+    }
+}
+
+/// A window, and a slot of it; none if there is no window. In microseconds.
+fn with_grain(window: u64) -> u64 {
+    match window {
+        0 => 0,
+        _ => window + micros(slots::grain(Duration::from_micros(window))),
     }
 }
 
