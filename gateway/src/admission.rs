@@ -121,7 +121,9 @@ pub async fn admit(
         return Admission::Refuse(refusal);
     }
     if let Some(limits) = own_limits {
-        return Admission::Answer(limits.reply(shared, &config.rules, arrival.started_at));
+        // Boxed: it is rare, and inline it would make every request's future larger.
+        let reply = Box::pin(limits.reply(shared, &config.rules, arrival.started_at)).await;
+        return Admission::Answer(reply);
     }
     let too_large = |max: &u64| announced(arrival.head).is_some_and(|bytes| bytes > *max);
     if let Some(bytes_max) = route.body_bytes_max.filter(too_large) {

@@ -11,6 +11,7 @@
 
 mod front;
 mod serving;
+mod store;
 mod workers;
 
 use std::ffi::OsString;
@@ -60,6 +61,12 @@ pub enum RunError {
     /// An address is in use, or not one of this machine.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The store that gateways share is reached, and must not be used.
+    #[error("cannot use the shared store {0}: {1}")]
+    Store(String, String),
+    /// An upgrade cannot carry counters over to other keys.
+    #[error("store.kind or store.secret_file has changed: stop the gateway and start it again")]
+    OtherStore,
     /// The counters cannot be saved for the next start.
     #[error(transparent)]
     Snapshot(#[from] SnapshotFileError),
@@ -154,7 +161,7 @@ fn start(
     predecessor: &mut Option<Predecessor>,
     control: &Runtime,
 ) -> Result<Serving, RunError> {
-    let Prepared { shared, sockets, clients, admin } = prepare(config, predecessor)?;
+    let Prepared { shared, sockets, clients, admin } = prepare(config, predecessor, control)?;
     if let Some(log) = &shared.access_log {
         log.share(predecessor.is_some());
         log.write_to_stdout("access-log")?;
@@ -200,7 +207,11 @@ struct Prepared {
     admin: TcpListener,
 }
 
-fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prepared, RunError> {
+fn prepare(
+    config: Config,
+    predecessor: &mut Option<Predecessor>,
+    control: &Runtime,
+) -> Result<Prepared, RunError> {
     let clock = Clock::system();
     let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
     let mut sockets = Sockets::default();
@@ -223,15 +234,26 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     sockets.drop_rest();
     let connections_max = room_for(settings.server.caps.connections_max);
     persistence::check(&settings.store)?;
+    let store = store::reach(&checked, &clock, control)?;
+    if let Some((seed, _)) = &store {
+        if predecessor.is_some() && *seed != seeds.keys {
+            return Err(RunError::OtherStore);
+        }
+        seeds.keys = *seed;
+        checked.rules.rekey(seeds.keys);
+    }
+    let now = store.as_ref().map_or(clock.now(), |(_, store)| store.moment(clock.now()));
     let earlier = match predecessor {
-        None => persistence::earlier(&settings.store, &clock),
+        None => persistence::earlier(&checked.settings.store, now),
         Some(_) => None,
     };
+    let earlier = earlier.filter(|earlier| store::has_keys_of(earlier, &store));
     if let Some(earlier) = &earlier {
         seeds.keys = earlier.seed;
         checked.rules.rekey(seeds.keys);
     }
-    let shared = Arc::new(Shared::new(clock, config, checked, seeds, connections_max));
+    let shared = Shared::new(clock, config, checked, seeds, connections_max);
+    let shared = Arc::new(shared.sharing(store.map(|(_, store)| store)));
     shared.mark_applied();
     if let Some(earlier) = earlier {
         let states = persistence::restore(&shared, earlier);

@@ -30,6 +30,8 @@ pub mod memory;
 pub mod report;
 #[path = "limit/shard.rs"]
 pub mod shard;
+#[path = "limit/shared.rs"]
+pub mod shared;
 #[path = "limit/snapshot.rs"]
 pub mod snapshot;
 #[path = "limit/warnings.rs"]
@@ -67,6 +69,23 @@ pub struct LimitCheck {
     pub shown: bool,
     /// Whether the directory knows the key. The number of entries for unknown keys is bounded.
     pub known: bool,
+    /// What decides while the shared store is away.
+    pub on_failure: StoreFailure,
+    /// Keys of one decision have the same slot in a shared store: a keyed hash of the organisation,
+    /// or of the owner itself.
+    pub slot: u64,
+}
+
+/// What decides a check while the store that gateways share is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum StoreFailure {
+    /// This gateway's share of the allowance.
+    #[default]
+    LocalShare,
+    /// The request is refused.
+    Refuse,
+    /// The check is not made.
+    Allow,
 }
 
 impl LimitCheck {
@@ -84,6 +103,8 @@ impl LimitCheck {
             enforced: true,
             shown: true,
             known: false,
+            on_failure: StoreFailure::LocalShare,
+            slot: 0,
         }
     }
 }

@@ -32,7 +32,7 @@ use weir_common::directory::values::Values;
 use weir_common::identifier::{IdForm, is_identifier};
 
 use crate::limit::key::{LimitTag, Seed};
-use crate::limit::{Horizon, Quota};
+use crate::limit::{Horizon, Quota, StoreFailure};
 use crate::request::cors::Cors;
 use crate::request::route::{Hosts, Index, PathMatch, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
@@ -139,6 +139,8 @@ pub struct Limit {
     pub shapes: Vec<Quota>,
     /// Whether the headers of responses may show it.
     pub shown: bool,
+    /// What decides while a shared store is away.
+    pub on_failure: StoreFailure,
     /// At which share of the allowance to warn, in millionths; 0: never.
     pub warn_at: u32,
 }

@@ -16,6 +16,7 @@ pub mod limit_key;
 pub mod read;
 mod server;
 pub mod spellings;
+pub mod store;
 pub mod trusted;
 pub mod upstream;
 mod values;
@@ -31,12 +32,14 @@ use weir_common::directory::values::Values;
 use weir_common::identifier::IdForm;
 use weir_common::limit::rolling;
 
+use crate::limit::StoreFailure;
 use crate::settings::cors::RawCors;
 use crate::settings::directory::DirectorySettings;
 use crate::settings::edge::Https;
 use crate::settings::identity::IdentitySettings;
 use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
+use crate::settings::store::StoreSettings;
 use crate::settings::trusted::TrustedHeaders;
 use crate::settings::upstream::UpstreamSettings;
 
@@ -168,15 +171,6 @@ pub struct Caps {
     pub streams_max: u32,
 }
 
-/// `[store]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreSettings {
-    /// Most entries of keys that the directory does not know.
-    pub max_keys: u64,
-    /// The file that has the counters while the process is not running.
-    pub snapshot: Option<String>,
-}
-
 /// `[headers]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
@@ -215,6 +209,8 @@ pub struct RawLimit {
     pub shown: bool,
     /// At which share of the allowance to warn, in millionths; 0: never.
     pub warn_at: u32,
+    /// What decides while a shared store is away.
+    pub on_failure: StoreFailure,
 }
 
 impl RawLimit {
@@ -224,7 +220,14 @@ impl RawLimit {
         let window = Duration::from_secs(60);
         let quota = crate::limit::Quota::Rolling(rolling::RollingQuota { requests: 600, window });
         let key = LimitKey::of(KeyPart::Address);
-        Self { key, quota, enforced: true, shown: true, warn_at: 0 }
+        Self {
+            key,
+            quota,
+            enforced: true,
+            shown: true,
+            warn_at: 0,
+            on_failure: StoreFailure::LocalShare,
+        }
     }
 }
 

@@ -66,10 +66,11 @@ fn a_circle_is_found_and_what_leads_to_it_is_not() {
 
 #[test]
 fn imports_are_found_however_they_are_written() {
-    let text = "use crate::a::{self, b::{C, d}, e::F};\nuse super::g;\nfn f() { crate::h::i() }\n\
+    let text = "use crate::a::{self, b::{C, d}, e::F};\nuse super::g;\nuse super::super::k;\n\
+        fn f() { crate::h::i() }\n\
         #[cfg(test)]\nmod tests {\n    use crate::z;\n}\n";
     let found: Vec<String> = names_in(text, "x::y").into_iter().collect();
-    assert_eq!(found, ["a", "a::b::C", "a::b::d", "a::e::F", "h::i", "x::g"]);
+    assert_eq!(found, ["a", "a::b::C", "a::b::d", "a::e::F", "h::i", "k", "x::g"]);
 }
 
 /// The picture in ARCHITECTURE.md equals the code. If it differs, the message has the right one.
@@ -203,14 +204,19 @@ pub(crate) fn names_in(text: &str, module: &str) -> BTreeSet<String> {
         if inside {
             continue;
         }
-        let parents = match keyword {
-            "crate::" => String::new(),
-            "self::" => format!("{module}::"),
-            _ => {
-                module.rsplit_once("::").map_or(String::new(), |(parent, _)| format!("{parent}::"))
-            }
+        let (mut tree, mut parent) = (&text[at + keyword.len()..], module);
+        let mut above = usize::from(keyword == "super::");
+        while let Some(rest) = tree.strip_prefix("super::") {
+            (tree, above) = (rest, above + 1);
+        }
+        for _ in 0..above {
+            parent = parent.rsplit_once("::").map_or("", |(above, _)| above);
+        }
+        let parents = match (keyword, parent) {
+            ("crate::", _) | (_, "") => String::new(),
+            _ => format!("{parent}::"),
         };
-        expand(&parents, &text[at + keyword.len()..], &mut found);
+        expand(&parents, tree, &mut found);
     }
     found
 }

@@ -30,6 +30,7 @@ mod promises;
 mod proxying;
 mod real_servers;
 mod references;
+mod shared;
 mod shipped;
 mod targets;
 mod tenants;

@@ -37,6 +37,8 @@ pub mod process;
 pub mod promises;
 pub mod real;
 pub mod receiver;
+pub mod redis;
+pub mod relay;
 pub mod request;
 pub mod response;
 pub mod rng;

@@ -135,6 +135,18 @@ impl Rate {
         scaled(self, other) > scaled(other, self)
     }
 
+    /// The units of one token, in which what is spent is counted.
+    #[must_use]
+    pub fn token_units(self) -> u64 {
+        self.units().token
+    }
+
+    /// How many units come back each microsecond.
+    #[must_use]
+    pub fn refill_units(self) -> u64 {
+        self.units().refill
+    }
+
     fn units(self) -> Units {
         let scale =
             if self.period >= UNITS_MIN { 1 } else { UNITS_MIN.div_ceil(self.period.max(1)) };

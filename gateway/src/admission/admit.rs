@@ -14,7 +14,7 @@ use weir_common::time::Moment;
 use crate::admission::facts::{LimitFacts, LimitOutcome};
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::limit::limiter::OwnerLost;
+use crate::limit::limiter::Unreachable;
 use crate::limit::report::{self, Named};
 use crate::limit::warnings::{Warning, is_reached};
 use crate::limit::{LimitCheck, Verdict};
@@ -89,7 +89,7 @@ impl CheckedRequest<'_> {
     ) -> LimitDecision {
         match self.shared.limiter.check_at_owner(&mut charges.checks).await {
             Ok(mut verdict) => self.settle(charges, &mut verdict, facts),
-            Err(OwnerLost) => LimitDecision::Refused(Refusal::LimitsUnavailable),
+            Err(Unreachable) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
     }
 

@@ -58,15 +58,12 @@ impl OwnLimits {
     }
 
     /// The answer, as of `now`.
-    pub(super) fn reply(mut self, shared: &Shared, rules: &Rules, now: Moment) -> Reply {
-        let limits: Vec<Value> = self
-            .limits
-            .iter_mut()
-            .filter_map(|own| {
-                let name = &rules.limits.get(own.limit)?.name;
-                Some(own.members(shared, name, now).into())
-            })
-            .collect();
+    pub(super) async fn reply(mut self, shared: &Shared, rules: &Rules, now: Moment) -> Reply {
+        let mut limits: Vec<Value> = Vec::with_capacity(self.limits.len());
+        for own in &mut self.limits {
+            let Some(limit) = rules.limits.get(own.limit) else { continue };
+            limits.push(own.members(shared, &limit.name, now).await.into());
+        }
         let body = json!({
             "workspace": self.workspace,
             "organisation": self.organisation,
@@ -80,10 +77,10 @@ impl OwnLimits {
 }
 
 impl OwnLimit {
-    fn members(&mut self, shared: &Shared, name: &str, now: Moment) -> Map<String, Value> {
+    async fn members(&mut self, shared: &Shared, name: &str, now: Moment) -> Map<String, Value> {
         shared.limiter.boosts.apply(std::slice::from_mut(&mut self.check), now.tick);
         // After an upgrade, on a connection of the earlier process, the usage is elsewhere.
-        let usage = shared.limiter.store.usage(&self.check, now.tick).ok();
+        let usage = shared.limiter.usage(&self.check, now.tick).await.ok();
         let mut members = Map::new();
         let mut put = |name: &str, value: Value| members.insert(name.to_owned(), value);
         put("limit", json!(name));

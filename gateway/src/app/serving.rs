@@ -155,6 +155,7 @@ impl Serving {
             auth::refresh_jwks(verifier, &of_keys.applied).await;
         });
         self.tasks.spawn(background::states(shared.clone()));
+        self.tasks.spawn(background::shared_store(shared.clone()));
         self.tasks.spawn(warnings::pass_on(shared.clone()));
     }
 
@@ -299,6 +300,9 @@ impl Serving {
 
     async fn end(mut self, message: &str, drained: bool) {
         self.tasks.shutdown().await;
+        if let Some(store) = &self.shared.limiter.shared {
+            store.end().await;
+        }
         self.operators.set(Listening::Draining);
         self.operators.ended(ADMIN_GRACE).await;
         events::event(Level::Info, message, &[("drained", json!(drained))]);

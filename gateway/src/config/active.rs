@@ -34,6 +34,7 @@ use crate::settings::Settings;
 use crate::settings::directory::DirectorySource;
 use crate::settings::edge::Https;
 use crate::settings::identity::{IdentitySettings, Verify};
+use crate::settings::store::StoreSettings;
 use crate::settings::upstream::UpstreamSettings;
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::tls::{self, Listeners};
@@ -75,6 +76,8 @@ pub struct Origin {
     directory: String,
     /// The bearer token of the admin listener, where there is one.
     pub admin_token: Option<Secret<String>>,
+    /// The secret of the keys of limits, where gateways share a store.
+    pub shared_secret: Option<Secret<String>>,
     /// The credentials of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
     identity: crate::identity::auth::verifier::IdentityFiles,
@@ -152,6 +155,7 @@ impl Config {
         let of_upstream = |upstream| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let identity = identity_files(&settings.identity, &document);
+        let shared_secret = shared_secret(&settings.store, &document);
         let (path, directory_text, client) = match &settings.directory.source {
             DirectorySource::File(path) => {
                 let at = document.value_place("directory.path");
@@ -175,6 +179,7 @@ impl Config {
             settings: text,
             directory: directory_text,
             admin_token: token,
+            shared_secret,
             credentials,
             identity,
             client,
@@ -184,6 +189,28 @@ impl Config {
         let checked = CheckedConfig { rules, settings: raw.settings, origin };
         if diagnostics.is_empty() { Ok(checked) } else { Err(diagnostics) }
     }
+}
+
+/// The least length of a shared secret: keys must not be guessed.
+const SECRET_BYTES_MIN: usize = 32;
+
+/// Reads the secret that gateways with a shared store have in common.
+fn shared_secret(store: &StoreSettings, document: &Document) -> Option<Secret<String>> {
+    let redis = store.redis.as_ref().filter(|redis| !redis.secret_file.is_empty())?;
+    if let Some(path) = &redis.address.password_file {
+        drop(files::secret(path, "store.password_file", document));
+    }
+    let path = &redis.secret_file;
+    let secret = files::secret(path, "store.secret_file", document)?;
+    let long_enough = secret.expose().len() >= SECRET_BYTES_MIN;
+    if !long_enough {
+        let why = format!(
+            "the first line of `{path}` must have {SECRET_BYTES_MIN} characters or more, as \
+             `openssl rand -hex 32` writes them"
+        );
+        document.fault_in("store.secret_file", why);
+    }
+    long_enough.then_some(secret)
 }
 
 /// Reads the files that `[identity]` names; reports problems to `document`.

@@ -19,6 +19,7 @@ use crate::config::active::{ActiveConfig, CheckedConfig, Config};
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
+use crate::limit::shared::SharedStore;
 use crate::limit::warnings::Warnings;
 use crate::request::body_budget::BodyBudget;
 use crate::response::refusal::{RATE_LIMITED, Refusal};
@@ -113,6 +114,15 @@ impl Shared {
         }
     }
 
+    /// The same state, with limits that are counted in a store that gateways share.
+    #[must_use]
+    pub fn sharing(mut self, store: Option<SharedStore>) -> Self {
+        if let Some(limiter) = Arc::get_mut(&mut self.limiter) {
+            limiter.shared = store.map(Arc::new);
+        }
+        self
+    }
+
     /// An ID for the next request, which cannot be guessed, and the request's number.
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +172,7 @@ impl Shared {
         if !diagnostics.is_empty() {
             return Reload::Refused(diagnostics);
         }
-        let now = self.clock.now();
+        let now = self.limiter.moment(self.clock.now());
         Retention::of(&earlier.rules).retain_in(&self.limiter.store, &checked.rules, now.tick);
         log::set_max_level(checked.settings.log.level);
         // Removed servers must not stay in the metrics; health checks soon set the others again.

@@ -80,11 +80,25 @@ impl Boosts {
         self.lock().by_key.get(&key).copied().filter(|boost| now < boost.until)
     }
 
+    /// All boosts.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Key, Boost)> {
+        self.lock().by_key.iter().map(|(key, boost)| (*key, *boost)).collect()
+    }
+
+    /// Replaces all boosts by those that gateways have in common; none after they have moved.
+    pub fn replace(&self, boosts: Vec<(Key, Boost)>) {
+        let mut table = self.lock();
+        if !table.moved {
+            table.by_key = boosts.into_iter().collect();
+            self.count.store(table.by_key.len(), Ordering::Relaxed);
+        }
+    }
+
     /// Closes the table and returns all boosts, so that they can be sent to another process.
     pub fn close(&self) -> Vec<(Key, Boost)> {
-        let mut table = self.lock();
-        table.moved = true;
-        table.by_key.iter().map(|(key, boost)| (*key, *boost)).collect()
+        self.lock().moved = true;
+        self.all()
     }
 
     /// Opens the table again, unchanged, because the transfer to another process failed.

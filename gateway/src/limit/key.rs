@@ -75,6 +75,19 @@ impl Seed {
         Self(bytes)
     }
 
+    /// The seed that all gateways with the same secret have, and a fingerprint by which they can
+    /// tell that it is the same. Neither shows the secret.
+    #[must_use]
+    pub fn of_secret(secret: &str) -> (Self, String) {
+        let hash = |purpose: &str| {
+            let text = [purpose, ":", secret].concat();
+            let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+            digest.as_ref().first_chunk::<16>().copied().unwrap_or_default()
+        };
+        let print = u128::from_be_bytes(hash("weir fingerprint"));
+        (Self(hash("weir keys")), format!("{print:032x}"))
+    }
+
     /// The bytes, which are secret.
     #[must_use]
     pub fn bytes(&self) -> [u8; 16] {
@@ -150,6 +163,12 @@ impl Owner {
     #[must_use]
     pub fn bits(self) -> u128 {
         self.0
+    }
+
+    /// The slot of its keys in a shared store.
+    #[must_use]
+    pub fn slot(self) -> u64 {
+        high_half(self.0)
     }
 }
 

@@ -1,8 +1,9 @@
-//! Checks the limits of a request, in the process that owns the counters.
+//! Checks the limits of a request, where the counters are.
 //!
-//! That is this process, except during an upgrade and after it. Nearly every request uses
-//! [`Limiter::check`], which does not wait. Where that returns [`Moved`], the request uses
-//! [`Limiter::check_at_owner`], which waits for the counters or sends the checks to their owner.
+//! That is this process, except during an upgrade and after it, or a store that gateways share.
+//! Where counters are in this process, nearly every request uses [`Limiter::check`], which does not
+//! wait. Where that returns [`Moved`], the request uses [`Limiter::check_at_owner`], which waits
+//! for the counters, sends the checks to their owner, or asks the shared store.
 //!
 //! # Invariants
 //!
@@ -21,28 +22,33 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use weir_common::time::{Clock, Tick};
+use weir_common::limit::decision::Usage;
+use weir_common::time::{Clock, Moment, Tick};
 
-use super::boost::Boosts;
+use super::boost::{Boost, Boosts, Unset};
 use super::held::{Held, Releases};
 use super::key::Key;
 use super::memory::{Moved, Store};
+use super::shared::SharedStore;
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
 /// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
 /// seconds for the response.
 pub const CHECK_WAIT: Duration = Duration::from_secs(12);
 
-/// The process that owned the counters has ended, and the counters are lost.
+/// The counters cannot be reached: the process that owned them has ended, or the shared store is
+/// away and an enforced limit refuses without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnerLost;
+pub struct Unreachable;
 
 /// Every limit's counters and boosts, or the connection to the process that owns them.
 #[derive(Debug)]
 pub struct Limiter {
     clock: Clock,
-    /// The counters.
+    /// The counters; where there is a shared store, what this process was given by it.
     pub store: Store,
+    /// The store that gateways share, where there is one.
+    pub shared: Option<Arc<SharedStore>>,
     /// Raised allowances.
     pub boosts: Boosts,
     owner: watch::Sender<LimitOwner>,
@@ -96,14 +102,31 @@ impl Limiter {
     pub fn new(clock: Clock, unknown_max: usize) -> Self {
         let (store, boosts) = (Store::new(unknown_max), Boosts::default());
         let owner = watch::Sender::new(LimitOwner::Here);
-        Self { clock, store, boosts, owner, ended: Mutex::default(), has_ended: Notify::new() }
+        let (ended, has_ended) = (Mutex::default(), Notify::new());
+        Self { clock, store, shared: None, boosts, owner, ended, has_ended }
+    }
+
+    /// A moment as the counters of this process count it: the shared store's, where there is one.
+    #[must_use]
+    pub fn moment(&self, now: Moment) -> Moment {
+        self.shared.as_ref().map_or(now, |shared| shared.moment(now))
+    }
+
+    /// The counters of this process, and `now` as they count it.
+    #[must_use]
+    pub fn own(&self, now: Tick) -> (&Store, Tick) {
+        let counted = self.shared.as_ref().map_or(now, |shared| shared.time(now));
+        (&self.store, counted)
     }
 
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller
     /// must [hold](Self::hold) what the verdict counts as in flight.
     pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        self.store.decide(checks, now, true)
+        match &self.shared {
+            None => self.store.decide(checks, now, true),
+            Some(shared) => shared.remembered(checks, now).ok_or(Moved),
+        }
     }
 
     /// Makes the verdict on `checks` hold what it counts as in flight.
@@ -117,7 +140,10 @@ impl Limiter {
     /// nothing. Applies boosts to `checks`.
     pub fn preview(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
         self.boosts.apply(checks, now);
-        self.store.decide(checks, now, false)
+        match &self.shared {
+            None => self.store.decide(checks, now, false),
+            Some(shared) => shared.remembered(checks, now).ok_or(Moved),
+        }
     }
 
     /// Counts one request of a key in flight less.
@@ -150,15 +176,15 @@ impl Limiter {
     pub async fn check_at_owner(
         self: &Arc<Self>,
         checks: &mut [LimitCheck],
-    ) -> Result<Verdict, OwnerLost> {
+    ) -> Result<Verdict, Unreachable> {
         let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(checks));
-        checked.await.unwrap_or(Err(OwnerLost))
+        checked.await.unwrap_or(Err(Unreachable))
     }
 
     async fn find_owner_and_check(
         self: &Arc<Self>,
         checks: &mut [LimitCheck],
-    ) -> Result<Verdict, OwnerLost> {
+    ) -> Result<Verdict, Unreachable> {
         let mut owner = self.owner.subscribe();
         loop {
             let now_is = owner.borrow_and_update().clone();
@@ -166,25 +192,86 @@ impl Limiter {
                 LimitOwner::Here => {
                     remove_boosts(checks);
                     // Where this fails, another transfer has started and has changed `owner`.
-                    if let Ok(mut verdict) = self.check(checks, self.clock.now().tick) {
+                    if let Ok(mut verdict) = self.check_here(checks, true).await? {
                         self.hold(&mut verdict, checks);
                         return Ok(verdict);
                     }
                 }
-                LimitOwner::Moving => owner.changed().await.map_err(|_| OwnerLost)?,
+                LimitOwner::Moving => owner.changed().await.map_err(|_| Unreachable)?,
                 LimitOwner::There(sender) => return check_there(&sender, checks).await,
-                LimitOwner::Lost => return Err(OwnerLost),
+                LimitOwner::Lost => return Err(Unreachable),
             }
         }
     }
 
-    /// Whether an enforced limit of `checks` has nothing left. False after the counters have
-    /// moved: few requests remain in this process then.
+    /// Checks every limit by the counters of this process, or in the shared store.
+    async fn check_here(
+        &self,
+        checks: &mut [LimitCheck],
+        charge: bool,
+    ) -> Result<Result<Verdict, Moved>, Unreachable> {
+        let now = self.clock.now().tick;
+        self.boosts.apply(checks, now);
+        let Some(shared) = &self.shared else { return Ok(self.store.decide(checks, now, charge)) };
+        match shared.remembered(checks, now) {
+            Some(verdict) => Ok(Ok(verdict)),
+            None => {
+                shared.check(&self.store, checks, charge).await.map(Ok).map_err(|_| Unreachable)
+            }
+        }
+    }
+
+    /// Whether an enforced limit of `checks` is known to have nothing left. False after the
+    /// counters have moved: few requests remain in this process then.
     #[must_use]
     pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
         self.boosts.apply(checks, now);
+        if let Some(shared) = &self.shared {
+            return shared.is_used_up(checks, now);
+        }
         let mut enforced = checks.iter().filter(|check| check.enforced);
         enforced.any(|check| self.store.usage(check, now).is_ok_and(|usage| usage.remaining == 0))
+    }
+
+    /// The usage of a check's key, wherever it is counted. The check has its boost already.
+    pub async fn usage(&self, check: &LimitCheck, now: Tick) -> Result<Usage, Unreachable> {
+        let Some(shared) = &self.shared else {
+            return self.store.usage(check, now).map_err(|_| Unreachable);
+        };
+        let found = shared.check(&self.store, std::slice::from_ref(check), false).await;
+        let found = found.map_err(|_| Unreachable)?;
+        found.answers().next().map(|answer| answer.usage).ok_or(Unreachable)
+    }
+
+    /// Makes a check's key one that has used nothing.
+    pub async fn reset(&self, check: &LimitCheck) -> Result<(), Unreachable> {
+        match &self.shared {
+            None => self.store.reset(check.key).map_err(|_| Unreachable),
+            Some(shared) => shared.reset(&self.store, check).await.map_err(|_| Unreachable),
+        }
+    }
+
+    /// Raises the allowance of a key, in all gateways that share a store.
+    pub async fn boost(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
+        self.boosts.set(key, boost, now)?;
+        if self.publish(key, Some(boost)).await.is_err() {
+            self.boosts.clear(key)?;
+            return Err(Unset::Moved(Moved));
+        }
+        Ok(())
+    }
+
+    /// Ends the boost of a key.
+    pub async fn unboost(&self, key: Key) -> Result<(), Unreachable> {
+        self.boosts.clear(key).map_err(|_| Unreachable)?;
+        self.publish(key, None).await
+    }
+
+    async fn publish(&self, key: Key, boost: Option<Boost>) -> Result<(), Unreachable> {
+        match &self.shared {
+            None => Ok(()),
+            Some(shared) => shared.publish(key, boost).await.map_err(|_| Unreachable),
+        }
     }
 
     /// Records which process owns the counters from now on. Where that is this one, all shards are
@@ -204,12 +291,12 @@ impl Limiter {
 async fn check_there(
     sender: &mpsc::Sender<RemoteCheck>,
     checks: &mut [LimitCheck],
-) -> Result<Verdict, OwnerLost> {
+) -> Result<Verdict, Unreachable> {
     remove_boosts(checks);
     let (answer, answered) = oneshot::channel();
     let own = checks.iter().copied().take(CHECKS_MAX).collect();
-    sender.send(RemoteCheck { checks: own, answer }).await.map_err(|_| OwnerLost)?;
-    let RemoteVerdict { verdict, quotas } = answered.await.map_err(|_| OwnerLost)?;
+    sender.send(RemoteCheck { checks: own, answer }).await.map_err(|_| Unreachable)?;
+    let RemoteVerdict { verdict, quotas } = answered.await.map_err(|_| Unreachable)?;
     for (check, quota) in checks.iter_mut().zip(quotas) {
         check.quota = quota;
     }

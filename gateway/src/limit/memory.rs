@@ -204,6 +204,28 @@ impl Store {
         Ok(())
     }
 
+    /// The key of the state that applies to a check: its own, or one that unknown keys share.
+    #[must_use]
+    pub fn effective(&self, check: &LimitCheck, now: Tick) -> Key {
+        self.table(check.key).effective(check, now)
+    }
+
+    /// Records what a shared store has charged at its time `at`, without deciding.
+    pub fn record(&self, check: &LimitCheck, at: Tick) -> Result<(), Moved> {
+        let mut table = self.table(check.key);
+        if table.moved {
+            return Err(Moved);
+        }
+        let lookup = table.look_up(check, at);
+        table.charge(&lookup, check, at);
+        Ok(())
+    }
+
+    /// Shows the state of a key to `look`; none where there is none.
+    pub fn look<T>(&self, key: Key, look: impl FnOnce(&State) -> T) -> Option<T> {
+        self.table(key).find(key).map(|entry| look(&entry.state))
+    }
+
     /// How many shards there are.
     pub fn shards(&self) -> usize {
         self.shards.len()

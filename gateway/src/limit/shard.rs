@@ -106,7 +106,7 @@ impl Table {
         usage
     }
 
-    fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
+    pub(super) fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 
@@ -142,8 +142,8 @@ impl Table {
 }
 
 impl Lookup {
-    /// The entry that was looked up, if it exists now. An insertion or a sweep for another check may
-    /// have moved it: then it is found by its key.
+    /// The entry that was looked up, if it exists now. An insertion or a sweep for another check
+    /// may have moved it: then it is found by its key.
     fn entry<'t>(&self, among: &'t mut HashTable<CounterEntry>) -> Option<&'t mut CounterEntry> {
         let is_own = |entry: &CounterEntry| entry.key == self.key;
         let place = self.place.filter(|place| among.get_bucket(*place).is_some_and(is_own));

@@ -13,9 +13,11 @@ mod readiness;
 mod tenants;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use http::Method;
+use prometheus::IntCounter;
 use serde_json::{Value, json};
 use weir_common::admin::{Program, shown};
 use weir_common::config::reload::Reload;
@@ -25,7 +27,7 @@ use weir_common::http_server::reply::Reply;
 use weir_common::secret::Secret;
 
 use crate::config::shared::Shared;
-use crate::limit::memory::Moved;
+use crate::limit::limiter::Unreachable;
 use crate::operations::background;
 
 /// How many of the busiest keys are shown where the query has no `n`.
@@ -52,6 +54,7 @@ impl Program for GatewayAdmin {
         metrics.keys.set(count(fill.keys));
         metrics.unknown_keys.set(count(fill.unknown_keys));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
+        show_store(shared);
         metrics.buffered_bytes.set(i64::try_from(shared.body_budget.used()).unwrap_or(i64::MAX));
         let active = shared.active.load_full();
         let remembered = active.verifier.as_ref().map_or(0, |verifier| verifier.cached());
@@ -133,9 +136,36 @@ impl GatewayAdmin {
 }
 
 /// The response when another process has the counters.
-impl From<Moved> for Reply {
-    fn from(_: Moved) -> Self {
-        refusal(503, "handed-over", "Handed over", "Another process serves: connect again.")
+/// Shows what the shared store's calls have counted since the last time.
+fn show_store(shared: &Shared) {
+    let metrics = &shared.metrics;
+    let Some(store) = &shared.limiter.shared else { return metrics.store_up.set(1) };
+    metrics.store_up.set(store.is_available().into());
+    metrics.store_gateways.set(store.place().of.into());
+    let raise = |counter: &IntCounter, to: &AtomicU64| {
+        counter.inc_by(to.load(Ordering::Relaxed).saturating_sub(counter.get()));
+    };
+    let counts = &store.counts;
+    let calls = [
+        ("answered", &counts.answered),
+        ("failed", &counts.failed),
+        ("forgotten", &counts.forgotten),
+    ];
+    for (outcome, count) in calls {
+        raise(&metrics.store_calls.with_label_values(&[outcome]), count);
+    }
+    let decisions =
+        [("call", &counts.answered), ("remembered", &counts.remembered), ("alone", &counts.alone)];
+    for (by, count) in decisions {
+        raise(&metrics.store_decisions.with_label_values(&[by]), count);
+    }
+    raise(&metrics.store_clock_jumps, &counts.jumps);
+}
+
+impl From<Unreachable> for Reply {
+    fn from(_: Unreachable) -> Self {
+        let detail = "Another process serves now, or the shared store is away: connect again.";
+        refusal(503, "counters-unreachable", "Counters cannot be reached now", detail)
     }
 }
 

@@ -17,6 +17,7 @@ use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
+use crate::limit::shared::{BEAT_EVERY, Beat};
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
 use crate::upstream::{Pick, Upstream, single_request};
@@ -186,11 +187,29 @@ pub async fn states(shared: Arc<Shared>) {
     for nth in (0..SHARDS).cycle() {
         tokio::time::sleep(SWEEP_EVERY).await;
         let now = shared.clock.now().tick;
-        shared.limiter.store.sweep(nth, now);
+        let (store, counted) = shared.limiter.own(now);
+        store.sweep(nth, counted);
         if now.since(faded) >= FADE_EVERY {
             shared.top.fade();
             faded = now;
         }
+    }
+}
+
+/// Keeps the connection to the shared store, where there is one, and logs when it is lost.
+pub async fn shared_store(shared: Arc<Shared>) {
+    let Some(store) = shared.limiter.shared.clone() else { return };
+    loop {
+        let limiter = &shared.limiter;
+        match store.beat(Some((&limiter.store, &limiter.boosts))).await {
+            Beat::Steady | Beat::Recovering | Beat::Away(_) => {}
+            Beat::Recovered => events::event(Level::Info, "shared store available", &[]),
+            Beat::Lost(why) => {
+                let fields = [("error", json!(why.to_string()))];
+                events::event(Level::Error, "shared store unavailable", &fields);
+            }
+        }
+        tokio::time::sleep(BEAT_EVERY).await;
     }
 }
 

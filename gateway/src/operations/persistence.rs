@@ -11,12 +11,12 @@ use log::Level;
 use serde_json::json;
 use weir_common::config::files;
 use weir_common::log::events;
-use weir_common::time::Clock;
+use weir_common::time::Moment;
 
 use crate::config::shared::Shared;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
-use crate::settings::StoreSettings;
+use crate::settings::store::StoreSettings;
 
 /// The counters cannot be saved for the next start.
 #[derive(Debug, thiserror::Error)]
@@ -53,16 +53,17 @@ fn open(path: &str) -> io::Result<fs::File> {
     fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new(path))
 }
 
-/// The states that an earlier process saved. A file that cannot be read is renamed, not deleted.
+/// The states that an earlier process saved, as they are at `now`. A file that cannot be read is
+/// renamed, not deleted.
 #[must_use]
-pub fn earlier(store: &StoreSettings, clock: &Clock) -> Option<Snapshot> {
+pub fn earlier(store: &StoreSettings, now: Moment) -> Option<Snapshot> {
     let path = store.snapshot.as_deref()?;
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return no_states(path, &error.to_string()),
     };
-    snapshot::read(&bytes, clock.now()).map_or_else(|why| no_states(path, &why.to_string()), Some)
+    snapshot::read(&bytes, now).map_or_else(|why| no_states(path, &why.to_string()), Some)
 }
 
 fn no_states(path: &str, why: &str) -> Option<Snapshot> {
@@ -80,7 +81,8 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 pub fn restore(shared: &Shared, earlier: Snapshot) -> usize {
     // Where this cannot be parsed, another version wrote the file.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
-    memory.retain_in(&shared.limiter.store, &shared.active.load().rules, shared.clock.now().tick);
+    let (store, now) = shared.limiter.own(shared.clock.now().tick);
+    memory.retain_in(store, &shared.active.load().rules, now);
     earlier.restore(&shared.limiter.store)
 }
 
@@ -89,7 +91,8 @@ pub fn save(shared: &Shared) -> Result<(), SnapshotFileError> {
     let active = shared.active.load();
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
-    let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, shared.clock.now());
+    let now = shared.limiter.moment(shared.clock.now());
+    let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, now);
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
         file.write_all(&states)?;
@@ -111,7 +114,7 @@ pub(crate) mod tests {
 
     use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::time::{Tick, UnixTime};
+    use weir_common::time::{Clock, Tick, UnixTime};
 
     use super::*;
     use crate::config::active::{CheckedConfig, Config, Origin};

@@ -6,6 +6,7 @@ use weir_common::time::Moment;
 
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
+use crate::rules::charges::slot_of;
 use crate::rules::quota::value_of;
 use crate::rules::tenant::{Identity, TenantRefs};
 use crate::rules::{Limit, Rules};
@@ -49,10 +50,12 @@ impl Rules {
     ) -> Option<KeyChecks<'_>> {
         let (index, limit) = self.limit(limit_name)?;
         let subject = self.named_subject(&limit.key, name, identity)?;
-        let own = self.check((index, limit), &subject, self.quota(index, limit, identity), now);
+        let slot = slot_of(limit, &subject, identity);
+        let quota = self.quota(index, limit, identity);
+        let own = self.check((index, limit), &subject, (quota, slot), now);
         let mut checks = vec![(None, own)];
         for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
-            checks.push((Some(plan), self.check((index, limit), &subject, quota, now)));
+            checks.push((Some(plan), self.check((index, limit), &subject, (quota, slot), now)));
         }
         let differs = checks.iter().any(|(_, check)| check.quota != own.quota);
         checks.truncate(if differs { checks.len() } else { 1 });

@@ -58,7 +58,8 @@ impl Rules {
                 // One tenant is the frequent key: it is charged without an allocation.
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
                     let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
-                    let check = self.check((*index, limit), subject, quota, sources.now);
+                    let slot = slot_of(limit, subject, sources.identity);
+                    let check = self.check((*index, limit), subject, (quota, slot), sources.now);
                     let plan = plan_of(subject, sources.identity);
                     charges.push(*index, check, subject, plan);
                 }
@@ -85,7 +86,8 @@ impl Rules {
     ) -> bool {
         let Some(subject) = self.combined(&limit.key, sources) else { return false };
         let quota = self.quota(index, limit, sources.identity);
-        let check = self.check((index, limit), &subject, quota, sources.now);
+        let slot = slot_of(limit, &subject, sources.identity);
+        let check = self.check((index, limit), &subject, (quota, slot), sources.now);
         charges.push(index, check, &subject, plan_of(&subject, sources.identity));
         true
     }
@@ -102,7 +104,8 @@ impl Rules {
         let subject = self.combined(&limit.key, sources)?;
         let quota = self.quota(index, limit, sources.identity);
         let plan = plan_of(&subject, sources.identity);
-        let check = self.check((index, limit), &subject, quota, sources.now);
+        let slot = slot_of(limit, &subject, sources.identity);
+        let check = self.check((index, limit), &subject, (quota, slot), sources.now);
         Some((check, Charge { limit: index, name: subject.name, plan }))
     }
 
@@ -130,17 +133,19 @@ impl Rules {
     ) {
         if !to.charges.iter().any(|charge| charge.limit == index) {
             let subject = Subject::address(&self.seed, address);
-            let check = self.check((index, limit), &subject, limit.quota, now);
+            let slot = subject.owner.slot();
+            let check = self.check((index, limit), &subject, (limit.quota, slot), now);
             to.push(index, check, &subject, None);
         }
     }
 
     /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
+    /// Its key is in the slot `slot` of a shared store.
     pub(super) fn check(
         &self,
         (index, limit): (Index, &Limit),
         subject: &Subject<'_>,
-        quota: Quota,
+        (quota, slot): (Quota, u64),
         now: Moment,
     ) -> LimitCheck {
         let quota = quota.at(now);
@@ -160,7 +165,21 @@ impl Rules {
             enforced: limit.enforced,
             shown: limit.shown,
             known: subject.tenant.is_some(),
+            on_failure: limit.on_failure,
+            slot,
         }
+    }
+}
+
+/// The slot of a key in a shared store. Workspaces share their organisation's, so that one call can
+/// charge both; other keys have their own.
+pub(super) fn slot_of(limit: &Limit, subject: &Subject<'_>, identity: &Identity<'_>) -> u64 {
+    let by_organisation =
+        |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
+    let organisation = identity.organisation.as_ref();
+    match organisation.filter(|_| limit.key.parts().iter().any(by_organisation)) {
+        Some(organisation) => organisation.owner.slot(),
+        None => subject.owner.slot(),
     }
 }
 

@@ -102,6 +102,7 @@ impl Checker<'_> {
                 enforced: limit.enforced,
                 shown: limit.shown,
                 warn_at: limit.warn_at,
+                on_failure: limit.on_failure,
             }
         };
         for (name, limit) in &self.raw.limits {

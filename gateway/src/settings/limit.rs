@@ -4,8 +4,8 @@ use serde_json::json;
 use weir_common::config::document::table::Table;
 use weir_common::directory::values::{Values, ValuesError};
 
-use crate::limit::Quota;
 use crate::limit::warnings::WHOLE;
+use crate::limit::{Quota, StoreFailure};
 use crate::settings::RawLimit;
 use crate::settings::limit_key::limit_key;
 
@@ -22,7 +22,15 @@ pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
     let doc = "Whether the headers of responses may show it.";
     let shown = table.flag("headers", true, doc);
     let warn_at = warn_at(table);
-    RawLimit { key, quota, enforced, shown, warn_at }
+    let choices = [
+        ("local_share", StoreFailure::LocalShare),
+        ("refuse", StoreFailure::Refuse),
+        ("allow", StoreFailure::Allow),
+    ];
+    let doc = "While a shared store is away. local_share: each gateway admits its share. refuse: \
+               503. allow: the limit is not checked.";
+    let on_failure = table.choice("on_store_failure", &choices, doc);
+    RawLimit { key, quota, enforced, shown, warn_at, on_failure }
 }
 
 /// The share of the allowance at which to warn, in millionths.

@@ -13,11 +13,11 @@ use crate::settings::identity::identity;
 use crate::settings::limit::limit;
 use crate::settings::server::server;
 use crate::settings::spellings::Spellings;
+use crate::settings::store;
 use crate::settings::upstream::upstream;
-use crate::settings::values::{check_url, plain};
+use crate::settings::values::check_url;
 use crate::settings::{
     Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, RouteCost, Settings,
-    StoreSettings,
 };
 
 /// Reads `gateway.toml`; reports problems to `document`.
@@ -29,7 +29,7 @@ pub fn read(document: &Document) -> Parsed<RawSettings> {
 /// The tables are read in the order in which they are documented.
 fn raw_settings(root: &mut Table<'_>) -> RawSettings {
     let server = root.table("server", "Sockets, threads, deadlines.", server);
-    let store = root.table("store", "Where the counters of limits are.", store);
+    let store = root.table("store", "Where the counters of limits are.", store::store);
     let doc = "Which headers clients get beside X-RateLimit-*.";
     let headers = root.table("headers", doc, |table| Headers {
         ratelimit: table.flag(
@@ -87,22 +87,6 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
         upstreams,
     };
     RawSettings { settings, token_planes, unknown_limits, planes, limits, plans, routes }
-}
-
-fn store(table: &mut Table<'_>) -> StoreSettings {
-    table.choice("kind", &[("memory", ())], "memory: in this process.");
-    StoreSettings {
-        max_keys: table.number_or(
-            "max_keys",
-            1_000..=1_000_000_000,
-            1_000_000,
-            "Entries of keys that the directory does not know; further keys share a few.",
-        ),
-        snapshot: plain(
-            table.text("snapshot", "The file that keeps counters across a restart; \"\": none."),
-        )
-        .filter(|path| !path.is_empty()),
-    }
 }
 
 fn log(table: &mut Table<'_>) -> Log {

@@ -43,6 +43,18 @@ metrics! {
     unknown_keys_max: IntGauge = "limit_keys_unknown_max";
     /// Requests of unknown keys charged to a shared entry because the store was full.
     overflowed: IntCounter = "limit_overflow_total";
+    /// Whether limits are counted in the shared store now; 1 where there is none.
+    store_up: IntGauge = "store_up";
+    /// Gateways that share the store, as this one last heard.
+    store_gateways: IntGauge = "store_gateways";
+    /// Calls of the shared store, by outcome: answered, failed, or forgotten where it had lost what
+    /// this gateway was given.
+    store_calls: IntCounterVec = "store_calls_total", "outcome";
+    /// Decisions on requests, by kind: call, remembered (a refusal that still holds), or
+    /// alone (by this gateway's share, because the shared store was away).
+    store_decisions: IntCounterVec = "store_decisions_total", "kind";
+    /// Times at which the shared store's clock was seen to jump ahead.
+    store_clock_jumps: IntCounter = "store_clock_jumps_total";
     /// Requests to the directory, by outcome: known, unknown, invalid, failed or unanswered.
     directory_requests: IntCounterVec = "directory_requests_total", "outcome";
     /// Response time of the directory.

@@ -60,14 +60,16 @@ impl<'s> UnknownBudget<'s> {
     /// Whether a name that is not cached may be looked up.
     pub(super) fn allows(&self) -> bool {
         let Some((limiter, check)) = &self.limit else { return true };
-        !limiter.is_used_up(&mut [*check], self.now)
+        let (store, now) = limiter.own(self.now);
+        !store.usage(check, now).is_ok_and(|usage| usage.remaining == 0)
     }
 
     /// Charges the lookup of a name that does not exist.
     pub(super) fn charge(&self) {
         if let Some((limiter, check)) = &self.limit {
             // `allows` has checked that it fits; of concurrent lookups the last may not fit.
-            let _ = limiter.check(&mut [*check], self.now);
+            let (store, now) = limiter.own(self.now);
+            let _ = store.judge(&[*check], now);
         }
     }
 }

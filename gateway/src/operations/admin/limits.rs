@@ -25,6 +25,7 @@ use weir_common::log::events;
 
 use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
+use crate::limit::limiter::Unreachable;
 use crate::limit::warnings::WHOLE;
 use crate::operations::admin::GatewayAdmin;
 
@@ -53,7 +54,7 @@ impl GatewayAdmin {
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
         for (nth, (plan, check)) in resolved.checks.iter().enumerate() {
-            let usage = self.0.limiter.store.usage(check, now.tick)?;
+            let usage = self.0.limiter.usage(check, now.tick).await?;
             let next = (usage.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
@@ -88,8 +89,9 @@ impl GatewayAdmin {
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        for own in self.resolve_key(limit, key).await?.keys() {
-            self.0.limiter.store.reset(own)?;
+        let resolved = self.resolve_key(limit, key).await?;
+        for check in resolved.own_checks() {
+            self.0.limiter.reset(check).await?;
         }
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
@@ -104,13 +106,14 @@ impl GatewayAdmin {
         };
         let now = self.0.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        let mut keys = resolved.keys().into_iter();
-        match keys.try_for_each(|own| self.0.limiter.boosts.set(own, boost, now)) {
-            Ok(()) => {}
-            Err(Unset::Moved(moved)) => return Err(moved.into()),
-            Err(Unset::TooMany) => {
-                let detail = "There are too many boosts. A plan or the directory lasts longer.";
-                return Err(refusal(409, "too-many-boosts", "Too many boosts", detail));
+        for own in resolved.keys() {
+            match self.0.limiter.boost(own, boost, now).await {
+                Ok(()) => {}
+                Err(Unset::Moved(_)) => return Err(Unreachable.into()),
+                Err(Unset::TooMany) => {
+                    let detail = "There are too many boosts. A plan or the directory lasts longer.";
+                    return Err(refusal(409, "too-many-boosts", "Too many boosts", detail));
+                }
             }
         }
         let mut fields = vec![("limit", json!(limit)), ("key", json!(key))];
@@ -124,7 +127,7 @@ impl GatewayAdmin {
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         for own in self.resolve_key(limit, key).await?.keys() {
-            self.0.limiter.boosts.clear(own)?;
+            self.0.limiter.unboost(own).await?;
         }
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await

@@ -28,10 +28,14 @@ pub(super) struct ResolvedKey {
 impl ResolvedKey {
     /// The keys of its states: several where allowances differ in more than their numbers.
     pub(super) fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.checks.iter().map(|(_, check)| check.key).collect();
-        keys.sort_unstable_by_key(|key| key.bits());
-        keys.dedup();
-        keys
+        self.own_checks().map(|check| check.key).collect()
+    }
+
+    /// One check of each state.
+    pub(super) fn own_checks(&self) -> impl Iterator<Item = &LimitCheck> {
+        let of = |nth: usize| self.checks.iter().take(nth).map(|(_, check)| check.key);
+        let checks = self.checks.iter().map(|(_, check)| check).enumerate();
+        checks.filter(move |(nth, check)| !of(*nth).any(|key| key == check.key)).map(|(_, own)| own)
     }
 }
 

@@ -98,8 +98,8 @@ impl Predecessor {
             let damaged = || broken(receiving)(io::ErrorKind::InvalidData.into());
             match kind {
                 Kind::States => {
-                    let now = of_machine(shared.clock.now().tick);
-                    let restored = snapshot::restore(&body, &shared.limiter.store, now);
+                    let (store, now) = shared.limiter.own(shared.clock.now().tick);
+                    let restored = snapshot::restore(&body, store, of_machine(now));
                     count += restored.map_err(|_| damaged())?;
                 }
                 Kind::Moved => {
@@ -126,7 +126,8 @@ impl Predecessor {
                 shared.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
         shared.limiter.store.keep_until(Tick(rest.keep_until));
-        rest.memory.retain_in(&shared.limiter.store, &shared.active.load().rules, now);
+        let (store, counted) = shared.limiter.own(now);
+        rest.memory.retain_in(store, &shared.active.load().rules, counted);
         Ok(())
     }
 

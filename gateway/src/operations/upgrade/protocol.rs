@@ -17,7 +17,7 @@ use weir_common::time::{Moment, Tick};
 
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::limiter::RemoteVerdict;
-use crate::limit::{CHECKS_MAX, CheckResult, Horizon, LimitCheck, Quota, Verdict};
+use crate::limit::{CHECKS_MAX, CheckResult, Horizon, LimitCheck, Quota, StoreFailure, Verdict};
 use crate::rules::retention::Retention;
 
 /// The version of the protocol.
@@ -190,6 +190,8 @@ struct CheckFrame {
     cost: u32,
     enforced: bool,
     known: bool,
+    on_failure: StoreFailure,
+    slot: u64,
 }
 
 /// One answer to a check.
@@ -215,6 +217,8 @@ pub fn put_checks(bytes: &mut Vec<u8>, checks: &[LimitCheck]) -> io::Result<()> 
         cost: check.cost,
         enforced: check.enforced,
         known: check.known,
+        on_failure: check.on_failure,
+        slot: check.slot,
     };
     Ok(serde_json::to_writer(bytes, &checks.iter().map(frame).collect::<Vec<_>>())?)
 }
@@ -226,10 +230,10 @@ pub fn read_checks(bytes: &[u8], now: Moment) -> io::Result<ArrayVec<LimitCheck,
         let key = Key::from_bits(u128::from_le_bytes(frame.key));
         let limit = LimitTag::from_bits(u128::from_le_bytes(frame.limit));
         let [window, token] = frame.horizon;
-        let (horizon, cost) = (Horizon { window, token }, frame.cost);
-        let (enforced, known) = (frame.enforced, frame.known);
+        let horizon = Horizon { window, token };
         let made = LimitCheck::new(key, limit, quota(&frame.values)?.at(now));
-        Ok(LimitCheck { horizon, cost, enforced, known, ..made })
+        let CheckFrame { cost, enforced, known, on_failure, slot, .. } = frame;
+        Ok(LimitCheck { horizon, cost, enforced, known, on_failure, slot, ..made })
     };
     frames.into_iter().take(CHECKS_MAX).map(check).collect()
 }

@@ -188,9 +188,10 @@ pub(super) fn send_states(
         if now > deadline {
             return Err(UpgradeError::Slow);
         }
-        for kept in closed_shards.last().into_iter().flat_map(|closed| closed.each(now)) {
+        let (_, counted) = shared.limiter.own(now);
+        for kept in closed_shards.last().into_iter().flat_map(|closed| closed.each(counted)) {
             count += 1;
-            snapshot::put(&mut piece, kept, of_machine(now));
+            snapshot::put(&mut piece, kept, of_machine(counted));
             if piece.len() >= PIECE_BYTES {
                 protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
                 piece.clear();
@@ -211,8 +212,8 @@ pub(super) fn send_states(
     expect_message(stream, Kind::Received, "that it has the counters").map(|_| count)
 }
 
-/// The moment of a tick for both processes: both read the machine's monotonic clock, so that the
-/// transfer needs no wall clock, which could be set meanwhile.
+/// The moment of a tick for both processes: both read the machine's monotonic clock, or the shared
+/// store's, so that the transfer needs no wall clock, which could be set meanwhile.
 pub(super) fn of_machine(tick: Tick) -> Moment {
     Moment { tick, unix: UnixTime(tick.0) }
 }

@@ -1,0 +1,65 @@
+//! Connects to the store that gateways share, before the first request.
+//!
+//! A store that must not be used ends the start. One that cannot be reached does not: until it is,
+//! each gateway admits its share.
+//!
+//! Not here: the connection afterwards (`operations::background`).
+
+use log::Level;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use weir_common::log::events;
+use weir_common::time::Clock;
+
+use crate::app::RunError;
+use crate::config::active::CheckedConfig;
+use crate::limit::key::Seed;
+use crate::limit::shared::connection::ConnectError;
+use crate::limit::shared::{Beat, SharedConfig, SharedStore};
+use crate::limit::snapshot::Snapshot;
+
+/// The shared store of a configuration, and the seed of its keys; none where each process counts
+/// alone.
+pub(super) fn reach(
+    checked: &CheckedConfig,
+    clock: &Clock,
+    control: &Runtime,
+) -> Result<Option<(Seed, SharedStore)>, RunError> {
+    let (Some(redis), Some(secret)) =
+        (&checked.settings.store.redis, &checked.origin.shared_secret)
+    else {
+        return Ok(None);
+    };
+    let (seed, fingerprint) = Seed::of_secret(secret.expose());
+    let mut id = [0; 8];
+    getrandom::fill(&mut id).map_err(std::io::Error::from)?;
+    let config = SharedConfig {
+        address: redis.address.clone(),
+        timeout: redis.timeout,
+        gateways_min: redis.gateways,
+        fingerprint,
+        id: format!("{:016x}", u64::from_be_bytes(id)),
+    };
+    let place = format!("{}:{}", redis.address.host, redis.address.port);
+    let store = SharedStore::new(config, clock.clone());
+    match control.block_on(store.beat(None)) {
+        Beat::Steady | Beat::Recovering | Beat::Recovered => {}
+        Beat::Lost(ConnectError::Unfit(why)) | Beat::Away(ConnectError::Unfit(why)) => {
+            return Err(RunError::Store(place, why));
+        }
+        Beat::Lost(why) | Beat::Away(why) => {
+            let fields = [("store", json!(place)), ("error", json!(why.to_string()))];
+            events::event(Level::Error, "shared store unavailable", &fields);
+        }
+    }
+    Ok(Some((seed, store)))
+}
+
+/// Whether the keys of an earlier process's states are those of this one.
+pub(super) fn has_keys_of(earlier: &Snapshot, store: &Option<(Seed, SharedStore)>) -> bool {
+    let same = store.as_ref().is_none_or(|(seed, _)| *seed == earlier.seed);
+    if !same {
+        events::event(Level::Warn, "limit snapshot of another secret not used", &[]);
+    }
+    same
+}

@@ -1,0 +1,87 @@
+//! Decides without the store: by this gateway's share of each allowance, and by what it was given
+//! itself.
+//!
+//! Not here: when the store counts as away (`shared::availability`).
+
+use weir_common::limit::decision::{Decision, Usage};
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::super::memory::Store;
+use super::super::{CheckResult, LimitCheck, StoreFailure, Verdict};
+use super::share::Place;
+use super::{Checks, SharedStore, StoreAway, is_in_flight};
+
+/// When a client whose gateway has no share should come back, in microseconds: the store may be
+/// back then.
+const RETRY_AFTER: u64 = 1_000_000;
+
+impl SharedStore {
+    /// Decides by shares; an error where an enforced limit refuses instead.
+    pub(super) fn alone(
+        &self,
+        store: &Store,
+        checks: &[LimitCheck],
+        charge: bool,
+    ) -> Result<Verdict, StoreAway> {
+        let refuses = |check: &LimitCheck| {
+            check.enforced && check.on_failure == StoreFailure::Refuse && !is_in_flight(check)
+        };
+        if checks.iter().any(refuses) {
+            return Err(StoreAway);
+        }
+        let [_, now] = self.times(self.clock.now().tick);
+        self.by_share(store, checks, (now, charge))
+    }
+
+    /// Decides by this gateway's shares, at `now` of the store.
+    pub(super) fn by_share(
+        &self,
+        store: &Store,
+        checks: &[LimitCheck],
+        (now, charge): (Tick, bool),
+    ) -> Result<Verdict, StoreAway> {
+        let place = self.place();
+        let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
+        let has_none = |check: &LimitCheck| {
+            check.enforced && is_shared_out(check) && share(check, place, now).is_none()
+        };
+        let lacks = checks.iter().any(has_none);
+        let verdict = store.decide(&shares, now, charge && !lacks).map_err(|_moved| StoreAway)?;
+        if charge && !lacks && verdict.is_admitted() {
+            let charged = verdict.answers().zip(&shares);
+            let charged = charged.filter(|(answer, share)| {
+                answer.decision == Decision::Admit && !is_in_flight(share)
+            });
+            charged.for_each(|(answer, share)| self.standings.owe(share, answer.usage));
+        }
+        let mut found = verdict.answers().zip(&shares).peekable();
+        let answers = checks.iter().map(|check| {
+            let limit = check.quota.limit();
+            let answer = match found.next_if(|(_, share)| share.key == check.key) {
+                Some((answer, _)) => {
+                    CheckResult { usage: Usage { limit, ..answer.usage }, ..*answer }
+                }
+                None if has_none(check) => {
+                    let retry_at = Tick(now.0 + RETRY_AFTER);
+                    let usage = Usage { limit, remaining: 0, full_at: retry_at };
+                    CheckResult { decision: Decision::Refuse { retry_at }, usage }
+                }
+                None => self.unasked(check, now),
+            };
+            self.answer(answer)
+        });
+        Ok(Verdict::new(answers.collect(), verdict.is_admitted() && !lacks))
+    }
+}
+
+/// Whether this gateway decides a check by its share.
+fn is_shared_out(check: &LimitCheck) -> bool {
+    is_in_flight(check) || check.on_failure == StoreFailure::LocalShare
+}
+
+/// The check of a gateway's share of an allowance; none where it gets nothing, or does not check.
+fn share(check: &LimitCheck, place: Place, now: Tick) -> Option<LimitCheck> {
+    let moment = Moment { tick: now, unix: UnixTime(now.0) };
+    let quota = place.share(check.quota.at(moment)).filter(|_| is_shared_out(check))?;
+    Some(LimitCheck { quota, lasting: quota, ..*check })
+}

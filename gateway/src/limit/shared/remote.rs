@@ -1,0 +1,326 @@
+//! Asks the store to decide a request, and records what it charged.
+//!
+//! # Invariants
+//!
+//! 1. A key's first call over a connection brings all that this gateway was given of it; later ones
+//!    claim the newest of that. So nothing that this gateway knows is admitted twice.
+//! 2. A request that is refused, given up or not answered counts nowhere as in flight.
+//!
+//! # Not here
+//!
+//! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
+
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use log::Level;
+use serde_json::json;
+use weir_common::limit::decision::{Decision, Usage};
+use weir_common::limit::rolling::EXACT_MAX;
+use weir_common::limit::state::State;
+use weir_common::log::events;
+use weir_common::time::{Tick, UnixTime};
+
+use super::super::key::Key;
+use super::super::memory::Store;
+use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
+use super::call::{
+    self, CallMode, SharedCheck, SharedDecision, SharedOutcome, SharedReply, SharedResult,
+    TESTIMONY_MAX, Testimony, WitnessClaim,
+};
+use super::connection::{CallError, StoreConnection};
+use super::standing::Claim;
+use super::{Checks, SharedStore, is_in_flight};
+
+/// How often one request tells the store what it has forgotten.
+const ROUNDS_MAX: usize = 3;
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+enum RemoteError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Reply(#[from] call::BadReply),
+    #[error("its answer is no text")]
+    Form,
+    #[error("the call came too late")]
+    Late,
+    #[error("it did not answer in time")]
+    Slow,
+    #[error("it forgets what it is told")]
+    Forgets,
+}
+
+/// Requests that count as in flight in `store`, unless they are kept.
+struct Entered<'s> {
+    store: &'s Store,
+    keys: ArrayVec<Key, CHECKS_MAX>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            // Fails only where another process has the counters, which has this one, too.
+            let _ = self.store.release(*key);
+        }
+    }
+}
+
+impl SharedStore {
+    /// The verdict on a request; none where the store does not answer in time.
+    pub(super) async fn check_remotely(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        checks: &[LimitCheck],
+        charge: bool,
+    ) -> Option<Verdict> {
+        let [earliest, latest] = self.times(self.clock.now().tick);
+        let flying: Checks = checks.iter().filter(|check| is_in_flight(check)).copied().collect();
+        let asked: Checks = checks.iter().filter(|check| !is_in_flight(check)).copied().collect();
+        let flight = self.by_share(store, &flying, (latest, charge)).ok()?;
+        let keys = if charge { flight.keys_in_flight(&flying).collect() } else { ArrayVec::new() };
+        let mut entered = Entered { store, keys };
+        let mut admitted = flight.is_admitted();
+        let mut decided: ArrayVec<CheckResult, CHECKS_MAX> = ArrayVec::new();
+        if admitted && !asked.is_empty() {
+            let reply = self.decide_in_time(connection, store, &asked, charge).await?;
+            admitted = reply.outcome == SharedOutcome::Admitted;
+            let found = asked.iter().zip(&reply.results);
+            decided.extend(found.map(|(check, found)| self.answer(result(check, found))));
+        } else {
+            decided.extend(asked.iter().map(|check| self.answer(self.unasked(check, earliest))));
+        }
+        if admitted {
+            entered.keys.clear();
+        }
+        let (mut flight, mut decided) = (flight.answers().copied(), decided.into_iter());
+        let answers = checks
+            .iter()
+            .filter_map(|check| if is_in_flight(check) { flight.next() } else { decided.next() });
+        Some(Verdict::new(answers.collect(), admitted))
+    }
+
+    async fn decide_in_time(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        checks: &[LimitCheck],
+        charge: bool,
+    ) -> Option<SharedReply> {
+        let decided = self.decide_there(connection, store, checks, charge);
+        let decided = tokio::time::timeout(self.config.timeout, decided).await;
+        let error = match decided {
+            Ok(Ok(reply)) => {
+                self.availability.answered();
+                self.counts.answered.fetch_add(1, Ordering::Relaxed);
+                return Some(reply);
+            }
+            Ok(Err(error)) => error,
+            Err(_elapsed) => RemoteError::Slow,
+        };
+        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        let is_lost = matches!(error, RemoteError::Call(CallError::Lost(_)));
+        let turned = if is_lost { self.availability.lost() } else { self.availability.failed() };
+        if turned {
+            let fields = [("error", json!(error.to_string()))];
+            events::event(Level::Error, "shared store unavailable", &fields);
+        }
+        None
+    }
+
+    async fn decide_there(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        checks: &[LimitCheck],
+        charge: bool,
+    ) -> Result<SharedReply, RemoteError> {
+        let mode = if charge { CallMode::Charge } else { CallMode::Preview };
+        let claims: ArrayVec<(Option<Claim>, u32), CHECKS_MAX> =
+            checks.iter().map(|check| self.standings.claim(check.key, connection.number)).collect();
+        let mut testifies: ArrayVec<bool, CHECKS_MAX> =
+            claims.iter().map(|(claim, _)| claim.is_none()).collect();
+        for _ in 0..ROUNDS_MAX {
+            let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
+            for ((check, (claim, _)), testifies) in checks.iter().zip(&claims).zip(&testifies) {
+                let mut call = shared(store, check, claim.filter(|_| !testifies));
+                let testimony = if *testifies { testimony(store, check) } else { Vec::new() };
+                let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
+                for piece in pieces {
+                    call.testimony = piece.to_vec();
+                    self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await?;
+                }
+                call.testimony = last.to_vec();
+                calls.push(call);
+            }
+            let reply = self.call(connection, &calls, mode).await?;
+            match reply.outcome {
+                SharedOutcome::Late => return Err(RemoteError::Late),
+                SharedOutcome::Forgot => {
+                    self.counts.forgotten.fetch_add(1, Ordering::Relaxed);
+                    for (testifies, found) in testifies.iter_mut().zip(&reply.results) {
+                        *testifies |= found.forgot;
+                    }
+                }
+                SharedOutcome::Admitted | SharedOutcome::Refused => {
+                    for ((check, (_, owed)), told) in checks.iter().zip(&claims).zip(&testifies) {
+                        if *told {
+                            self.standings.settle(check.key, *owed);
+                        }
+                    }
+                    self.record(connection, store, checks, &reply);
+                    return Ok(reply);
+                }
+            }
+        }
+        Err(RemoteError::Forgets)
+    }
+
+    /// Tells the store what this gateway has admitted alone.
+    pub(super) async fn testify(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+    ) -> Result<(), CallError> {
+        let [_, now] = self.times(self.clock.now().tick);
+        for (check, owed) in self.standings.owed(now) {
+            let mut call = shared(store, &check, None);
+            for piece in testimony(store, &check).chunks(TESTIMONY_MAX) {
+                call.testimony = piece.to_vec();
+                match self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await {
+                    Ok(_) => {}
+                    Err(RemoteError::Call(error)) => return Err(error),
+                    Err(other) => return Err(CallError::Refused(other.to_string())),
+                }
+            }
+            self.standings.settle(check.key, owed);
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &self,
+        connection: &StoreConnection,
+        checks: &[SharedCheck],
+        mode: CallMode,
+    ) -> Result<SharedReply, RemoteError> {
+        let sent = self.clock.now().tick;
+        let [_, latest] = self.times(sent);
+        let not_after = UnixTime(latest.plus(self.config.timeout).0);
+        let keys: Vec<Vec<u8>> = checks.iter().map(|check| check.key.clone()).collect();
+        let arguments = call::encode(checks, mode, Some(not_after));
+        let reply = connection.evaluate(&self.decide, &keys, &arguments).await?;
+        let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
+        let reply = call::decode(&bytes, checks)?;
+        self.learn_time(reply.now, (sent, self.clock.now().tick));
+        Ok(reply)
+    }
+
+    /// Records what the store has charged, as a witness, and what it has refused.
+    fn record(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        checks: &[LimitCheck],
+        reply: &SharedReply,
+    ) {
+        let now = Tick(reply.now.0);
+        for (check, found) in checks.iter().zip(&reply.results) {
+            let mut claim = None;
+            if let Some(receipt) = &found.receipt {
+                let is_counted_one_by_one =
+                    matches!(check.quota, Quota::Rolling(quota) if quota.requests <= EXACT_MAX);
+                let at = if is_counted_one_by_one { Tick(receipt.stamp.0) } else { now };
+                // Fails only where another process has become the witness; it asks from now on.
+                let _ = store.record(check, at);
+                let count = check.cost;
+                let own = Claim { sequence: receipt.sequence, stamp: receipt.stamp, count };
+                claim = Some((own, connection.number));
+            }
+            self.standings.learn(check, &result(check, found), (claim, now));
+        }
+    }
+}
+
+/// A result of the store as one of this gateway's, in the store's time.
+fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
+    let decision = match found.decision {
+        SharedDecision::Admit => Decision::Admit,
+        SharedDecision::Refuse { retry_at } => Decision::Refuse { retry_at: Tick(retry_at.0) },
+        SharedDecision::TooLarge => Decision::TooLarge,
+    };
+    let (limit, remaining) = (check.quota.limit(), found.remaining);
+    let usage = Usage { limit, remaining, full_at: Tick(found.full_at.0) };
+    CheckResult { decision, usage }
+}
+
+/// The name of a key in the store.
+#[must_use]
+pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
+    format!("weir1:{{{:016x}}}{:032x}", check.slot, check.key.bits()).into_bytes()
+}
+
+/// One check as the store decides it, with what this gateway knows of its key.
+fn shared(store: &Store, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
+    let claim = match check.quota {
+        Quota::Rolling(_) => claim.map(|own| WitnessClaim::Admission {
+            sequence: own.sequence,
+            stamp: own.stamp,
+            count: own.count,
+        }),
+        _ => store.look(check.key, |state| spent(state, &check.quota)).flatten(),
+    };
+    SharedCheck {
+        key: name(check),
+        quota: check.quota,
+        horizon: check.horizon,
+        cost: check.cost,
+        enforced: check.enforced,
+        claim,
+        testimony: Vec::new(),
+    }
+}
+
+/// What this gateway alone has spent of a bucket, or used in a calendar's period.
+fn spent(state: &State, quota: &Quota) -> Option<WitnessClaim> {
+    match (state, quota) {
+        (State::Bucket(own), Quota::Bucket(quota)) => {
+            let token = quota.rate.token_units();
+            // Of another rate, the store has the debt in its own units.
+            (own.token() == token && own.spent() > 0).then(|| WitnessClaim::Debt {
+                tokens: u32::try_from(own.spent() / token).unwrap_or(u32::MAX),
+                units: own.spent() % token,
+                at: UnixTime(own.at().0),
+            })
+        }
+        (State::Count(own), Quota::Calendar(_)) => {
+            Some(WitnessClaim::Used { starts: own.starts(), count: own.used() })
+        }
+        _ => None,
+    }
+}
+
+/// All that this gateway was given of a window that can still count, oldest first.
+fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
+    let Quota::Rolling(_) = check.quota else { return Vec::new() };
+    let given = store.look(check.key, |state| {
+        let mut given: Vec<Testimony> = Vec::new();
+        let mut put = |stamp: u64, count: u32| match given.last_mut() {
+            Some(last) if last.stamp.0 == stamp => last.count += count,
+            _ => given.push(Testimony { stamp: UnixTime(stamp), count }),
+        };
+        match state {
+            State::Log(log) => log.times().for_each(|at| put(at.0, 1)),
+            State::Slots(slots) => slots.counts().for_each(|(at, count)| put(at.0 + 1, count)),
+            State::Bucket(_) | State::Count(_) | State::InFlight(_) => {}
+        }
+        given
+    });
+    let oldest = |given: &Testimony, newest: u64| given.stamp.0 + check.horizon.window > newest;
+    let mut given = given.unwrap_or_default();
+    let newest = given.last().map_or(0, |last| last.stamp.0);
+    given.retain(|one| oldest(one, newest));
+    given
+}

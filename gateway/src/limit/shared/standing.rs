@@ -1,0 +1,306 @@
+//! What a gateway knows of keys in the shared store: its newest admission there, and refusals that
+//! still hold.
+//!
+//! # Invariants
+//!
+//! 1. A remembered refusal never refuses a request that the store would admit: it holds for the
+//!    same quota and at least the same cost, until the earliest time at which the store can have
+//!    reached its end.
+//! 2. A key may be forgotten at any time: a call without a claim brings what the gateway admitted
+//!    instead.
+//! 3. Where the gateway has admitted something alone, no call claims the key before one has brought
+//!    that to the store.
+//!
+//! # Not here
+//!
+//! What the gateway was given itself (`limit::memory`), the calls (`shared::call`).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_common::limit::decision::{Decision, Usage};
+use weir_common::time::{Tick, UnixTime};
+
+use super::super::key::Key;
+use super::super::{CheckResult, LimitCheck, Quota};
+
+/// An admission of this gateway that the store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its number in its key.
+    pub sequence: u64,
+    /// When it was charged.
+    pub stamp: UnixTime,
+    /// What was charged.
+    pub count: u32,
+}
+
+/// Enough that workers rarely contend for one.
+const SHARDS: usize = 64;
+
+/// Entries of one shard from which on those that no longer matter are dropped.
+const SWEEP_FROM: usize = 64;
+
+/// What is known of each key. Times are the store's.
+#[derive(Debug)]
+pub struct Standings {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    by_key: HashMap<Key, Standing>,
+    /// Entries at which the next sweep is due.
+    sweep_at: usize,
+}
+
+/// What is known of one key.
+#[derive(Clone, Debug)]
+struct Standing {
+    /// The newest admission of this gateway that the store confirmed, and over which connection.
+    claim: Option<(Claim, u64)>,
+    /// How often the gateway has decided alone since the store was told all, and the last check
+    /// that it has decided so.
+    owed: u32,
+    check: Option<Box<LimitCheck>>,
+    usage: Usage,
+    refusal: Option<Refusal>,
+}
+
+/// A refusal that holds until its end.
+#[derive(Clone, Debug)]
+struct Refusal {
+    quota: Quota,
+    cost: u32,
+    retry_at: Tick,
+}
+
+impl Standing {
+    fn of(usage: Usage) -> Self {
+        Self { claim: None, owed: 0, check: None, usage, refusal: None }
+    }
+}
+
+impl Default for Standings {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Standings {
+    /// The refusal of a check that holds at `latest`, the latest time that the store can have.
+    #[must_use]
+    pub fn refusal(&self, check: &LimitCheck, latest: Tick) -> Option<CheckResult> {
+        let shard = self.shard(check.key);
+        let standing = shard.by_key.get(&check.key)?;
+        let refusal = standing.refusal.as_ref()?;
+        let holds = is_same(&refusal.quota, &check.quota)
+            && check.cost >= refusal.cost
+            && latest < refusal.retry_at;
+        let decision = Decision::Refuse { retry_at: refusal.retry_at };
+        holds.then_some(CheckResult { decision, usage: standing.usage })
+    }
+
+    /// The usage of a key when the store last reported it, unless all of it is back at `now`.
+    #[must_use]
+    pub fn usage(&self, check: &LimitCheck, now: Tick) -> Option<Usage> {
+        let shard = self.shard(check.key);
+        let standing = shard.by_key.get(&check.key)?;
+        let limit = check.quota.limit();
+        let holds = standing.usage.limit == limit && now < standing.usage.full_at;
+        holds.then_some(standing.usage)
+    }
+
+    /// The claim of a key that the store has confirmed over the connection of this number, and how
+    /// often the gateway has decided alone; no claim where it has.
+    #[must_use]
+    pub fn claim(&self, key: Key, connection: u64) -> (Option<Claim>, u32) {
+        let shard = self.shard(key);
+        let Some(standing) = shard.by_key.get(&key) else { return (None, 0) };
+        let claim = standing.claim.filter(|(_, made_over)| *made_over == connection);
+        (claim.map(|(claim, _)| claim).filter(|_| standing.owed == 0), standing.owed)
+    }
+
+    /// Records that the gateway has admitted a request of a check's key alone.
+    pub fn owe(&self, check: &LimitCheck, usage: Usage) {
+        let mut shard = self.shard(check.key);
+        let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(usage));
+        standing.owed = standing.owed.wrapping_add(1).max(1);
+        standing.usage = usage;
+        let kept = standing.check.get_or_insert_with(|| Box::new(*check));
+        **kept = *check;
+    }
+
+    /// Some checks of keys that the store must be told of, and how often each was decided alone;
+    /// those whose usage ended before `now` matter no more.
+    #[must_use]
+    pub fn owed(&self, now: Tick) -> Vec<(LimitCheck, u32)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let owed = shard.by_key.values().filter(|own| own.owed > 0 && now < own.usage.full_at);
+            all.extend(owed.filter_map(|own| Some((**own.check.as_ref()?, own.owed))));
+        }
+        all
+    }
+
+    /// Records that the store was told all of a key, as the gateway knew it when it had decided
+    /// alone `owed` times.
+    pub fn settle(&self, key: Key, owed: u32) {
+        if let Some(standing) = self.shard(key).by_key.get_mut(&key)
+            && standing.owed == owed
+        {
+            (standing.owed, standing.check) = (0, None);
+        }
+    }
+
+    /// Records what the store decided, at its time `now`; `claim` is what it has charged.
+    pub fn learn(
+        &self,
+        check: &LimitCheck,
+        answer: &CheckResult,
+        (claim, now): (Option<(Claim, u64)>, Tick),
+    ) {
+        let refusal = match answer.decision {
+            Decision::Refuse { retry_at } => {
+                Some(Refusal { quota: check.quota, cost: check.cost, retry_at })
+            }
+            Decision::Admit | Decision::TooLarge => None,
+        };
+        let mut shard = self.shard(check.key);
+        if shard.by_key.len() >= shard.sweep_at.max(SWEEP_FROM) {
+            shard.by_key.retain(|_, standing| now < standing.usage.full_at);
+            shard.sweep_at = 2 * shard.by_key.len();
+        }
+        let known = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(answer.usage));
+        known.usage = answer.usage;
+        known.refusal = refusal;
+        if let Some((claim, connection)) = claim {
+            known.claim = match known.claim {
+                // Replies may arrive in another order than they were given.
+                Some((own, made_over))
+                    if (made_over, own.sequence) > (connection, claim.sequence) =>
+                {
+                    Some((own, made_over))
+                }
+                // Two admissions in one place: the store has lost the earlier one between them.
+                Some((own, made_over))
+                    if (made_over, own.sequence) == (connection, claim.sequence)
+                        && own.stamp != claim.stamp =>
+                {
+                    None
+                }
+                _ => Some((claim, connection)),
+            };
+        }
+    }
+
+    /// Forgets the refusal of one key, because its allowance was reset.
+    pub fn forget(&self, key: Key) {
+        self.shard(key).by_key.remove(&key);
+    }
+
+    /// Forgets all refusals: resets of other gateways may have been missed.
+    pub fn forget_refusals(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.by_key.values_mut().for_each(|standing| standing.refusal = None);
+        }
+    }
+
+    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        let shard = self.shards.get(key.shard(SHARDS)).expect("a shard is below their number");
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether two quotas decide alike. A calendar's also has the period of a decision.
+fn is_same(one: &Quota, other: &Quota) -> bool {
+    match (one, other) {
+        (Quota::Calendar(one), Quota::Calendar(other)) => {
+            (one.requests, one.calendar) == (other.requests, other.calendar)
+        }
+        _ => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_common::limit::rolling::RollingQuota;
+
+    use super::super::super::key::LimitTag;
+    use super::*;
+
+    fn check(requests: u32, cost: u32) -> LimitCheck {
+        let quota = Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(60) });
+        let made = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        LimitCheck { cost, ..made }
+    }
+
+    fn refused(standings: &Standings, requests: u32, cost: u32) {
+        let usage = Usage { limit: requests, remaining: 0, full_at: Tick(200) };
+        let decision = Decision::Refuse { retry_at: Tick(100) };
+        let answer = CheckResult { decision, usage };
+        standings.learn(&check(requests, cost), &answer, (None, Tick(50)));
+    }
+
+    #[test]
+    fn a_refusal_holds_until_its_end_for_the_same_quota_and_no_smaller_cost() {
+        let standings = Standings::default();
+        refused(&standings, 60, 2);
+        let holds =
+            |requests, cost, at| standings.refusal(&check(requests, cost), Tick(at)).is_some();
+        assert!(holds(60, 2, 99) && holds(60, 3, 99));
+        assert!(!holds(60, 2, 100), "it has ended");
+        assert!(!holds(60, 1, 99), "a smaller cost may fit");
+        assert!(!holds(61, 2, 99), "a raised limit may admit it");
+        standings.forget_refusals();
+        assert!(!holds(60, 2, 99));
+    }
+
+    #[test]
+    fn what_was_admitted_alone_reaches_the_store_before_anything_is_claimed() {
+        let (standings, check) = (Standings::default(), check(60, 1));
+        let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
+        let answer = CheckResult { decision: Decision::Admit, usage };
+        let claim = |sequence| Claim { sequence, stamp: UnixTime(50 + sequence), count: 1 };
+        standings.learn(&check, &answer, (Some((claim(4), 1)), Tick(60)));
+        assert_eq!(standings.claim(check.key, 1), (Some(claim(4)), 0));
+        assert_eq!(standings.claim(check.key, 2), (None, 0), "over another connection");
+        standings.owe(&check, usage);
+        // The reply to a call that was sent before.
+        standings.learn(&check, &answer, (Some((claim(5), 1)), Tick(60)));
+        assert_eq!(standings.claim(check.key, 1), (None, 1));
+        standings.owe(&check, usage);
+        standings.settle(check.key, 1);
+        assert_eq!(standings.claim(check.key, 1), (None, 2), "not all was told");
+        standings.settle(check.key, 2);
+        assert_eq!(standings.claim(check.key, 1), (Some(claim(5)), 0));
+    }
+
+    #[test]
+    fn two_admissions_in_one_place_are_no_claim() {
+        let (standings, check) = (Standings::default(), check(60, 1));
+        let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
+        let answer = CheckResult { decision: Decision::Admit, usage };
+        for stamp in [51, 52] {
+            let claim = Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 };
+            standings.learn(&check, &answer, (Some((claim, 1)), Tick(60)));
+        }
+        assert_eq!(standings.claim(check.key, 1), (None, 0));
+    }
+
+    #[test]
+    fn an_admission_ends_a_refusal() {
+        let standings = Standings::default();
+        refused(&standings, 60, 1);
+        let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
+        let answer = CheckResult { decision: Decision::Admit, usage };
+        standings.learn(&check(60, 1), &answer, (None, Tick(60)));
+        assert!(standings.refusal(&check(60, 1), Tick(70)).is_none());
+        assert_eq!(standings.usage(&check(60, 1), Tick(199)), Some(usage));
+        assert_eq!(standings.usage(&check(60, 1), Tick(200)), None, "all of it is back");
+    }
+}

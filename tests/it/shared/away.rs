@@ -1,0 +1,187 @@
+//! While the store is away, each limit does what its configuration says, and soon.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_tests::redis::Redis;
+use weir_tests::relay::Replies;
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::exact::relayed;
+use super::{Fleet, TARGET, count};
+
+#[test]
+fn two_gateways_admit_half_each_by_local_share() {
+    let mut fleet = Fleet::with(|config| config);
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    let answers = fleet.at_once(2, 20, &Request::get(TARGET));
+    let (first, second) = answers.split_at(40);
+    assert_eq!((count(first, 200), count(second, 200)), (30, 30));
+    assert_eq!((count(first, 429), count(second, 429)), (10, 10));
+    for gateway in &fleet.gateways {
+        let is_lost = |line: &Value| line["message"] == "shared store unavailable";
+        gateway.log().wait("the loss", is_lost);
+        // Further heartbeats fail as well.
+        wait::pass(Duration::from_millis(600));
+        let lines = gateway.log().json();
+        assert_eq!(lines.iter().filter(|line| is_lost(line)).count(), 1, "logged once");
+    }
+}
+
+#[test]
+fn a_gateway_without_a_share_admits_nothing() {
+    let mut fleet =
+        Fleet::of(Redis::start(&[]), 3, |config| config.with("[limits.workspace]", "requests = 2"));
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    let answers = fleet.at_once(1, 3, &Request::get(TARGET));
+    assert_eq!((count(&answers, 200), count(&answers, 429)), (2, 7));
+    answers.into_iter().filter(|answer| answer.status == 429).for_each(|refused| {
+        // The store's clock may be a little behind what the gateway takes it for.
+        assert!((1..=61).contains(&refused.retry_after()), "{}", refused.head_text());
+        refused.expect_problem(429);
+    });
+}
+
+#[test]
+fn what_was_admitted_before_counts_in_a_local_share() {
+    let mut fleet = Fleet::with(|config| config);
+    fleet.wait_until_known();
+    assert_eq!(count(&fleet.at_once(1, 10, &Request::get(TARGET)), 200), 20);
+    fleet.redis.kill();
+    assert_eq!(count(&fleet.at_once(1, 30, &Request::get(TARGET)), 200), 40);
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn what_was_admitted_by_local_shares_counts_when_the_store_is_back() {
+    let mut fleet = Fleet::with(|config| config);
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 40);
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    let mut client = fleet.gateways[0].client();
+    let admitted = (0..40).filter(|_| client.get(TARGET).status == 200).count();
+    assert_eq!(admitted, 20, "it knows what the other has admitted");
+    fleet.get(1, TARGET).expect(429);
+}
+
+#[test]
+fn nothing_is_admitted_over_the_allowance_after_all_shares_are_used_up() {
+    let mut fleet = Fleet::with(|config| config);
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    assert_eq!(count(&fleet.at_once(1, 40, &Request::get(TARGET)), 200), 60);
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 0);
+}
+
+#[test]
+fn a_limit_that_refuses_is_a_503_and_nothing_else_until_the_store_is_back() {
+    let mut fleet =
+        Fleet::with(|config| config.with("[limits.workspace]", "on_store_failure = \"refuse\""));
+    fleet.get(0, TARGET).expect(200);
+    fleet.redis.kill();
+    for nth in [0, 1, 0, 1] {
+        let answer = fleet.get(nth, TARGET);
+        assert_eq!(answer.field("x-ratelimit-limit"), None);
+        let problem = answer.expect_problem(503);
+        assert_eq!(problem["type"], "urn:weir:problem:limits-unavailable");
+    }
+    assert_eq!(fleet.upstream.requests().len(), 1);
+    fleet.get(0, "/healthz").expect(200);
+    fleet.get(0, "/v1/organisations/org_acme").expect(200);
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 58);
+    fleet.get(1, TARGET).expect(200);
+}
+
+#[test]
+fn a_limit_that_allows_is_not_checked_until_the_store_is_back() {
+    let mut fleet = Fleet::with(|config| {
+        config.with("[limits.workspace]", "requests = 5\non_store_failure = \"allow\"")
+    });
+    fleet.redis.kill();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 40);
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get("/v1/workspaces/ws_quiet")), 200), 5);
+}
+
+#[test]
+fn requests_do_not_wait_for_a_store_that_stands_still() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| {
+        config.with("[store]", "timeout = \"300ms\"").with("[limits.workspace]", "requests = 20")
+    });
+    fleet.get(0, TARGET).expect(200);
+    fleet.redis.pause();
+    let mut client = fleet.gateways[0].client();
+    let mut slow = 0;
+    for _ in 0..12 {
+        let began = wait::now();
+        client.get(TARGET).expect(200);
+        let took = began.elapsed();
+        assert!(took < 3 * TIMEOUT, "{took:?}");
+        slow += usize::from(took >= TIMEOUT / 2);
+    }
+    assert!(slow <= 3, "{slow} requests waited");
+    fleet.redis.resume();
+    fleet.wait_for_return();
+    // Calls that arrived late have charged nothing, and what was admitted meanwhile counts.
+    let answers = fleet.at_once(1, 20, &Request::get(TARGET));
+    assert_eq!((count(&answers, 200), count(&answers, 429)), (7, 13));
+}
+
+#[test]
+fn two_gateways_admit_no_more_across_a_store_that_stands_still() {
+    let fleet = Fleet::with(|config| {
+        config.with("[store]", "timeout = \"200ms\"").with("[limits.workspace]", "requests = 40")
+    });
+    fleet.wait_until_known();
+    assert_eq!(count(&fleet.at_once(1, 5, &Request::get(TARGET)), 200), 10);
+    fleet.redis.pause();
+    assert_eq!(count(&fleet.at_once(1, 10, &Request::get(TARGET)), 200), 20);
+    fleet.redis.resume();
+    fleet.wait_for_return();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 10);
+    assert_eq!(fleet.upstream.requests().len(), 40);
+}
+
+#[test]
+fn a_store_slower_than_the_timeout_delays_few_requests() {
+    const TIMEOUT: Duration = Duration::from_millis(60);
+    let (fleet, relay) = relayed("60ms", |config| {
+        config
+            .with("[limits.workspace]", "requests = 4_000")
+            .with("[limits.organisation]", "requests = 100_000")
+    });
+    fleet.wait_until_known();
+    relay.set(Replies::Delay(Duration::from_millis(120)));
+    let (mut client, mut slow, mut all) = (fleet.gateways[0].client(), 0, 0);
+    let began = wait::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        let sent = wait::now();
+        client.get(TARGET).expect(200);
+        slow += usize::from(sent.elapsed() >= TIMEOUT / 2);
+        all += 1;
+        wait::pass(Duration::from_millis(2));
+    }
+    assert!(slow * 10 < all, "{slow} of {all} requests waited");
+}
+
+#[test]
+fn a_store_slower_than_a_heartbeat_is_used_where_the_timeout_allows_it() {
+    let (fleet, relay) = relayed("1s", |config| config);
+    fleet.wait_until_known();
+    relay.set(Replies::Delay(Duration::from_millis(300)));
+    wait::pass(Duration::from_secs(1));
+    fleet.get(0, TARGET).expect(200);
+    assert_eq!(fleet.gateways[0].metric("weir_gateway_store_up"), 1.0);
+    assert_eq!(fleet.get(1, TARGET).expect(200).allowance().remaining, 58);
+}

@@ -1,0 +1,258 @@
+//! How gateways reach the store, and which stores they do not use.
+
+use weir_tests::authority::Authority;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{self, CONFIG, Gateway};
+use weir_tests::process::Finished;
+use weir_tests::redis::{Redis, Reply};
+use weir_tests::request::{Request, data_host};
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+
+use super::{Fleet, TARGET, count, store};
+
+/// What a user of the store must be allowed, as docs/scaling.md has it.
+const RIGHTS: &str = "~weir1:* -@all +info +time +evalsha +script|load +get +set +getrange \
+                      +setrange +del +pexpire +incr +incrby +hset +hdel +hgetall +zadd \
+                      +zrangebyscore +zremrangebyrank";
+
+/// A user that can do all.
+const PASSWORD: &str = "correct-horse";
+
+/// The end of a gateway that does not start with this configuration.
+#[track_caller]
+fn refused(config: &Config) -> Finished {
+    run(config, "run")
+}
+
+#[track_caller]
+fn run(config: &Config, command: &str) -> Finished {
+    let folder = Folder::new();
+    folder.write(CONFIG, &config.to_string());
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    gateway::run(&folder, &[command, "--config", CONFIG])
+}
+
+/// Why a gateway has no connection, from its log.
+#[track_caller]
+fn why(gateway: &Gateway) -> String {
+    let line = gateway
+        .log()
+        .wait("why there is no connection", |line| line["message"] == "shared store unavailable");
+    line["error"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_store_that_was_never_reached_leaves_each_gateway_its_share() {
+    let (nowhere, upstream, files) = (Upstream::refusing(), Upstream::start(), Folder::new());
+    let url = format!("redis://{}", nowhere.address());
+    let config = Config::default()
+        .with("[upstreams.control]", &format!("servers = [\"{}\"]", upstream.address()))
+        .with("[store]", &format!("{}\ngateways = 2", store(&url, &files)))
+        .with("[limits.workspace]", "requests = 20");
+    let gateways = [(); 2].map(|()| Gateway::start(&config.to_string(), DIRECTORY));
+    for gateway in &gateways {
+        assert!(why(gateway).contains("refused"), "{}", why(gateway));
+        let mut client = gateway.client();
+        let statuses = (0..12).map(|_| client.get(TARGET).status);
+        assert_eq!(statuses.filter(|status| *status == 200).count(), 10);
+    }
+}
+
+#[test]
+fn a_password_is_read_from_its_file_at_each_connection() {
+    let files = Folder::new();
+    let file = files.write("password", PASSWORD);
+    let redis = Redis::start(&["--requirepass", PASSWORD]);
+    let fleet = Fleet::of(redis, 1, |config| {
+        config.with("[store]", &format!("password_file = \"{}\"", file.display()))
+    });
+    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 59);
+    assert!(fleet.redis.calls("getrange") > 0);
+
+    files.write("password", "wrong");
+    fleet.redis.run("ACL LOG RESET");
+    fleet.redis.run("CLIENT KILL TYPE normal");
+    let fails = || format!("{:?}", fleet.redis.run("ACL LOG")).contains("auth");
+    wait::until("another connection to fail", || fails().then_some(()));
+    files.write("password", PASSWORD);
+    fleet.gateways[0].log().wait("the return", |line| line["message"] == "shared store available");
+    fleet.get(0, TARGET).expect(200);
+    assert!(!fleet.gateways[0].log().text().contains(PASSWORD));
+}
+
+#[test]
+fn a_wrong_password_is_reported_at_the_start() {
+    let files = Folder::new();
+    let wrong = files.write("password", "wrong");
+    for (line, words) in [
+        (format!("password_file = \"{}\"", wrong.display()), "Password authentication failed"),
+        (String::new(), "Authentication required"),
+    ] {
+        let redis = Redis::start(&["--requirepass", PASSWORD]);
+        let fleet = Fleet::of(redis, 1, |config| config.with("[store]", &line));
+        let why = why(&fleet.gateways[0]);
+        assert!(why.contains(words), "{why}");
+        fleet.get(0, TARGET).expect(200);
+        assert_eq!(fleet.redis.calls("getrange"), 0);
+    }
+}
+
+#[test]
+fn a_user_of_the_store_needs_few_rights() {
+    let files = Folder::new();
+    let file = files.write("password", PASSWORD);
+    let redis = Redis::start(&["--requirepass", "another"]);
+    redis.run(&format!("ACL SETUSER weir reset on >{PASSWORD} {RIGHTS}"));
+    let url = format!(
+        "url = \"redis://weir@{}\"\npassword_file = \"{}\"",
+        redis.address(),
+        file.display()
+    );
+    let calendar = "key = \"organisation\"\nalgorithm = \"calendar_day\"\nrequests = 600\n\
+                    time_zone = \"UTC\"";
+    let fleet = Fleet::of(redis, 2, |config| {
+        config
+            .with("[store]", &url)
+            .with("[limits.workspace]", "requests = 100")
+            .without("[limits.organisation]")
+            .with("[limits.organisation]", calendar)
+    });
+    fleet.wait_until_known();
+    assert_eq!(count(&fleet.at_once(2, 20, &Request::get(TARGET)), 200), 80);
+    let login = Request::get("/login").host(&data_host("in_acme"));
+    assert_eq!(count(&fleet.at_once(1, 5, &login), 200), 10);
+    let admin = |nth: usize, method: &str, path: &str, body: &str| {
+        let path = format!("/limits/workspace/ws_acme{path}");
+        fleet.gateways[nth].call_admin(&Request::new(method, &path).body(body)).expect(200);
+    };
+    admin(0, "POST", "/boost", r#"{"requests":200,"ttl":"10m"}"#);
+    wait::until("the boost", || {
+        (fleet.gateways[1].allowed("workspace", "ws_acme") == 200).then_some(())
+    });
+    fleet.redis.run("FLUSHALL");
+    fleet.redis.run("SCRIPT FLUSH");
+    assert_eq!(count(&fleet.at_once(1, 1, &Request::get(TARGET)), 200), 2);
+    let answers = fleet.at_once(1, 70, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 118);
+    wait::until("the boost to be published again", || {
+        (fleet.redis.run("HLEN weir1:{gateways}boosts") == Reply::Number(1)).then_some(())
+    });
+    admin(1, "DELETE", "/boost", "");
+    admin(0, "DELETE", "", "");
+    fleet.get(1, TARGET).expect(200);
+    assert_eq!(fleet.redis.run("ACL LOG"), Reply::List(Vec::new()));
+    let used = |right: &&str| fleet.redis.calls(right) > 0;
+    let unused: Vec<_> = RIGHTS.split(" +").skip(1).filter(|right| !used(right)).collect();
+    assert!(unused.is_empty(), "{unused:?}");
+}
+
+#[test]
+fn a_store_is_reached_over_tls() {
+    let authority = Authority::of_server();
+    let [certificate, key, ca] =
+        ["server.crt", "server.key", "ca.crt"].map(|name| authority.path(name));
+    let options = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file"];
+    let options = [&options[..], &[&ca, "--tls-auth-clients", "no"]].concat();
+    let redis = Redis::start(&options);
+    let port = redis.address().split_off("127.0.0.1".len());
+    let at = |host: &str, ca: &str| format!("url = \"rediss://{host}{port}\"\n{ca}");
+    let trusted = format!("ca = \"{ca}\"");
+    let fleet = Fleet::of(redis, 2, |config| config.with("[store]", &at("localhost", &trusted)));
+    assert_eq!(count(&fleet.at_once(1, 35, &Request::get(TARGET)), 200), 60);
+
+    for (host, ca, words) in [
+        ("localhost", String::new(), "certificate"),
+        ("[::ffff:127.0.0.1]", trusted, "certificate"),
+    ] {
+        let config = fleet.config.clone().without("[store]");
+        let lines = format!("{}\n{}", store("redis://x", &fleet.files), at(host, &ca));
+        let config = lines.lines().fold(config, |config, line| config.with("[store]", line));
+        let gateway = Gateway::start(&config.to_string(), DIRECTORY);
+        let why = why(&gateway);
+        assert!(why.to_lowercase().contains(words), "{why}");
+    }
+}
+
+#[test]
+fn a_gateway_with_another_secret_does_not_start() {
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| config);
+    let other = Folder::new();
+    let file = other.write("other", "another secret of more than 32 characters");
+    let line = format!("secret_file = \"{}\"", file.display());
+    let ended = refused(&fleet.config.clone().with("[store]", &line));
+    assert_ne!(ended.code, Some(0));
+    let output = ended.output();
+    assert!(output.contains("give all gateways the same secret_file"), "{output}");
+    assert!(output.contains(&fleet.redis.address()), "{output}");
+}
+
+#[test]
+fn a_store_that_drops_counters_is_not_used() {
+    let fleet = Fleet::of(Redis::start(&["--maxmemory", "64mb"]), 1, |config| config);
+    fleet.get(0, TARGET).expect(200);
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        fleet.redis.run(&format!("CONFIG SET maxmemory-policy {policy}"));
+        let ended = refused(&fleet.config);
+        assert_ne!(ended.code, Some(0));
+        let output = ended.output();
+        assert!(output.contains(&format!("its maxmemory-policy is {policy}")), "{output}");
+        assert!(output.contains("set `maxmemory-policy noeviction`"), "{output}");
+    }
+    fleet.redis.run("CONFIG SET maxmemory 0");
+    let unbounded = Gateway::start(&fleet.config.to_string(), DIRECTORY);
+    unbounded.client().get(TARGET).expect(200);
+}
+
+#[test]
+fn a_replica_is_not_used() {
+    let [primary, replica] = [(); 2].map(|()| Redis::start(&[]));
+    let port = primary.address().split_off("127.0.0.1:".len());
+    replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
+    let fleet = Fleet::of(replica, 1, |config| config);
+    assert!(why(&fleet.gateways[0]).contains("replica"), "{}", why(&fleet.gateways[0]));
+    fleet.get(0, TARGET).expect(200);
+    fleet.redis.run("REPLICAOF NO ONE");
+    fleet.gateways[0].log().wait("it is used", |line| line["message"] == "shared store available");
+}
+
+#[test]
+fn wrong_settings_of_a_store_are_reported_by_check() {
+    let files = Folder::new();
+    let short = files.write("short", "0123456789");
+    let config = |lines: &str| {
+        let with = |config: Config, line: &str| config.with("[store]", line);
+        lines.lines().fold(Config::default(), with)
+    };
+    let good = store("redis://127.0.0.1", &files);
+    run(&config(&good), "check").expect(0);
+    let without = |key: &str| -> String {
+        let lines = good.lines().filter(|line| !line.starts_with(key));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let url = |url: &str| format!("{good}\nurl = \"{url}\"");
+    for (lines, words) in [
+        (without("secret_file"), "secret_file"),
+        (without("url"), "url"),
+        (without("kind"), "`url` needs kind = \"redis\""),
+        (url("redis://weir:password@127.0.0.1"), "must not contain a password"),
+        (url("http://127.0.0.1"), "must start with redis:// or rediss://"),
+        (url("127.0.0.1:6379"), "`url` must"),
+        (url("redis://127.0.0.1/x"), "is not the number of a database"),
+        (url("redis://127.0.0.1?timeout=1"), "must not have a query"),
+        (format!("{good}\nsecret_file = \"{}\"", short.display()), "32 characters or more"),
+        (format!("{good}\nsecret_file = \"/nowhere\""), "/nowhere"),
+        (format!("{good}\npassword_file = \"/nowhere\""), "/nowhere"),
+        (format!("{good}\nca = \"ca.pem\""), "`ca` needs a `url` that starts with rediss://"),
+        (format!("{good}\ntimeout = \"2s\""), "timeout"),
+        (format!("{good}\ngateways = 0"), "gateways"),
+    ] {
+        let output = run(&config(&lines), "check").expect(64).output();
+        assert!(output.contains(words), "{words}: {output}");
+        assert!(!output.contains(":password@"), "{output}");
+    }
+    let limit = Config::default().with("[limits.workspace]", "on_store_failure = \"wait\"");
+    let output = run(&limit, "check").expect(64).output();
+    assert!(output.contains("local_share"), "{output}");
+}

@@ -1,0 +1,103 @@
+//! However gateways end, nothing that was admitted is admitted again.
+
+use std::time::Duration;
+
+use weir_tests::redis::Redis;
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::{Fleet, TARGET, check_windows, count};
+
+/// So many requests to each gateway are admitted.
+#[track_caller]
+fn admit(fleet: &Fleet, each: usize) {
+    let all = each * fleet.gateways.len();
+    assert_eq!(count(&fleet.at_once(1, each, &Request::get(TARGET)), 200), all);
+}
+
+#[test]
+fn a_killed_gateway_takes_nothing_of_the_allowance_with_it() {
+    let mut fleet = Fleet::of(Redis::start(&[]), 3, |config| config);
+    admit(&fleet, 8);
+    fleet.start_again(0, "KILL");
+    let answers = fleet.at_once(2, 10, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 60 - 24);
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn a_gateway_that_restarts_with_its_snapshot_is_a_witness_of_what_it_admitted() {
+    let mut fleet = Fleet::with(|config| config.with("[store]", "snapshot = \"limits.snapshot\""));
+    admit(&fleet, 20);
+    fleet.start_again(0, "TERM");
+    fleet.start_again(1, "TERM");
+    fleet.redis.run("FLUSHALL");
+    // Both testify before the allowance can be exceeded.
+    admit(&fleet, 1);
+    let answers = fleet.at_once(2, 20, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 18);
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn an_upgraded_gateway_is_a_witness_of_what_it_admitted() {
+    let fleet = Fleet::with(|config| config);
+    let mut old = fleet.gateways[0].client();
+    old.get(TARGET).expect(200);
+    admit(&fleet, 20);
+    fleet.gateways[0].upgrade();
+    old.get(TARGET).expect(200);
+    fleet.redis.run("FLUSHALL");
+    admit(&fleet, 1);
+    let answers = fleet.at_once(2, 20, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 60 - 44);
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn a_reload_keeps_what_was_counted_and_changes_what_is_allowed() {
+    let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 20"));
+    let answers = fleet.at_once(1, 15, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 20);
+    let raised = fleet.config.clone().with("[limits.workspace]", "requests = 30");
+    for gateway in &fleet.gateways {
+        gateway.write_config(&raised.to_string());
+        gateway.reload().expect(200);
+    }
+    let answers = fleet.at_once(1, 10, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 10, "refusals of the smaller limit are not remembered");
+    assert_eq!(fleet.get(0, TARGET).expect(429).allowance().limit, 30);
+    assert_eq!(fleet.upstream.requests().len(), 30);
+}
+
+#[test]
+fn no_window_admits_more_while_gateways_are_upgraded_and_reloaded() {
+    const WINDOW: Duration = Duration::from_millis(1_500);
+    let fleet = Fleet::with(|config| {
+        config
+            .with("[limits.workspace]", "requests = 60\nwindow = \"1500ms\"")
+            .with("[limits.organisation]", "requests = 100_000")
+    });
+    let admitted = fleet.under_load(|| {
+        for nth in [0, 1, 0] {
+            fleet.gateways[nth].upgrade();
+            wait::pass(Duration::from_millis(300));
+            fleet.gateways[1 - nth].reload().expect(200);
+        }
+        wait::pass(WINDOW);
+    });
+    check_windows(&admitted, 60, WINDOW);
+}
+
+#[test]
+fn a_gateway_that_stops_is_not_counted_any_more() {
+    let mut fleet = Fleet::with(|config| config);
+    fleet.wait_until_known();
+    let second = fleet.gateways.remove(1);
+    second.signal("TERM");
+    drop(second.into_folder());
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    let answers = fleet.at_once(1, 70, &Request::get(TARGET));
+    assert_eq!(count(&answers, 200), 60, "the whole allowance is this gateway's");
+}

@@ -1,0 +1,104 @@
+//! What the store has forgotten, the gateways tell it again.
+
+use weir_tests::redis::{Redis, Reply};
+use weir_tests::request::{Request, data_host};
+
+use super::{Fleet, TARGET, count};
+
+/// Both gateways admit 15 of 60 in turn, the store forgets, and both continue in turn.
+#[track_caller]
+fn check(forget: impl FnOnce(&mut Redis)) {
+    let mut fleet = Fleet::with(|config| config);
+    let admit = |fleet: &Fleet, times: std::ops::Range<usize>| {
+        for nth in times {
+            let allowance = fleet.get(nth % 2, TARGET).expect(200).allowance();
+            assert!(allowance.remaining >= 59 - nth as u64, "{allowance:?}");
+        }
+    };
+    admit(&fleet, 0..30);
+    forget(&mut fleet.redis);
+    admit(&fleet, 30..60);
+    for nth in [0, 1, 0, 1] {
+        fleet.get(nth, TARGET).expect(429);
+    }
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn a_flushed_store_admits_no_more() {
+    check(|redis| drop(redis.run("FLUSHALL")));
+}
+
+#[test]
+fn a_store_without_its_scripts_admits_no_more() {
+    check(|redis| {
+        assert_eq!(redis.run("SCRIPT FLUSH"), Reply::Text("OK".to_owned()));
+    });
+}
+
+#[test]
+fn a_store_that_restarts_without_its_data_admits_no_more() {
+    let mut fleet = Fleet::with(|config| config);
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 40);
+    fleet.redis.kill();
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    // Both testify before the allowance can be exceeded.
+    assert_eq!(count(&fleet.at_once(1, 1, &Request::get(TARGET)), 200), 2);
+    assert_eq!(count(&fleet.at_once(2, 20, &Request::get(TARGET)), 200), 18);
+    assert_eq!(fleet.upstream.requests().len(), 60);
+}
+
+#[test]
+fn a_gateway_with_many_admissions_testifies_them_in_pieces() {
+    let fleet = Fleet::with(|config| {
+        config
+            .with("[limits.workspace]", "requests = 3_000")
+            .with("[limits.organisation]", "requests = 100_000")
+    });
+    assert_eq!(count(&fleet.at_once(4, 300, &Request::get(TARGET)), 200), 2_400);
+    fleet.redis.run("FLUSHALL");
+    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 3_000 - 1_201);
+    assert_eq!(fleet.get(1, TARGET).expect(200).allowance().remaining, 3_000 - 2_402);
+}
+
+#[test]
+fn a_bucket_that_the_store_has_forgotten_has_the_debt_that_a_gateway_knows() {
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| {
+        config.with("[limits.instance]", "rate = \"1/h\"\nburst = 30")
+    });
+    let request = Request::get("/login").host(&data_host("in_acme"));
+    assert_eq!(count(&fleet.at_once(1, 20, &request), 200), 20);
+    fleet.redis.run("FLUSHALL");
+    let answers = fleet.at_once(1, 20, &request);
+    assert_eq!((count(&answers, 200), count(&answers, 429)), (10, 10));
+}
+
+#[test]
+fn a_calendar_that_the_store_has_forgotten_has_what_a_gateway_used() {
+    let lines = "key = \"workspace\"\nalgorithm = \"calendar_month\"\nrequests = 9\n\
+                 time_zone = \"UTC\"";
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| {
+        config
+            .without("[limits.workspace]")
+            .with("[limits.workspace]", lines)
+            .without("[plans.enterprise]")
+            .with("[plans.enterprise]", "per_instance_limits = true")
+    });
+    assert_eq!(count(&fleet.at_once(1, 6, &Request::get(TARGET)), 200), 6);
+    fleet.redis.run("FLUSHALL");
+    assert_eq!(count(&fleet.at_once(1, 6, &Request::get(TARGET)), 200), 3);
+}
+
+// Wrong: the other gateway lives and was given its 20. It tells the store with its next request of
+// this key, and not before.
+#[test]
+fn what_another_gateway_admitted_counts_again_from_its_next_request_on() {
+    let fleet = Fleet::with(|config| config);
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 40);
+    fleet.redis.run("FLUSHALL");
+    let mut client = fleet.gateways[0].client();
+    let more = (0..60).filter(|_| client.get(TARGET).status == 200).count();
+    assert!((20..=40).contains(&more), "{more}");
+    fleet.get(1, TARGET).expect(429);
+}
