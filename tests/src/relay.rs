@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::Builder;
 use std::time::Duration;
 
 use crate::wait;
@@ -16,8 +16,10 @@ pub enum Replies {
     Pass,
     /// They arrive after this time.
     Delay(Duration),
-    /// They never arrive; the server gets all requests.
+    /// They never arrive, nor do later ones over the same connection: the server gets all requests.
     Swallow,
+    /// As `Swallow`, after the next one.
+    SwallowAfterNext,
 }
 
 /// A relay to one server.
@@ -42,7 +44,7 @@ impl Relay {
         let address = listener.local_addr().unwrap().to_string();
         let shared: Arc<Mutex<State>> = Arc::default();
         let (to, known) = (to.to_owned(), shared.clone());
-        thread::spawn(move || {
+        let accept = move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if known.lock().unwrap().ended {
                     return;
@@ -51,7 +53,8 @@ impl Relay {
                     join(client, server, &known);
                 }
             }
-        });
+        };
+        spawn("relay", accept);
         Self { address, shared }
     }
 
@@ -88,21 +91,32 @@ fn join(client: TcpStream, server: TcpStream, shared: &Arc<Mutex<State>>) {
     };
     shared.lock().unwrap().open.extend([copy(&client), copy(&server)]);
     let requests = (copy(&client), copy(&server));
-    thread::spawn(move || pass_on(requests, || Replies::Pass));
+    spawn("requests", move || pass_on(requests, || Replies::Pass));
     let known = shared.clone();
-    thread::spawn(move || pass_on((server, client), || known.lock().unwrap().replies));
+    spawn("replies", move || pass_on((server, client), || known.lock().unwrap().replies));
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+    drop(Builder::new().name(name.to_owned()).spawn(run).unwrap());
 }
 
 /// Passes bytes on until either side ends.
 fn pass_on((mut from, mut to): (TcpStream, TcpStream), how: impl Fn() -> Replies) {
-    let mut piece = [0; 16 << 10];
+    let (mut piece, mut swallows) = ([0; 16 << 10], false);
     while let Ok(length) = from.read(&mut piece)
         && length > 0
     {
+        if swallows {
+            continue;
+        }
         match how() {
             Replies::Pass => {}
             Replies::Delay(time) => wait::pass(time),
-            Replies::Swallow => continue,
+            Replies::SwallowAfterNext => swallows = true,
+            Replies::Swallow => {
+                swallows = true;
+                continue;
+            }
         }
         if to.write_all(&piece[..length]).is_err() {
             break;

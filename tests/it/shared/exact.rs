@@ -229,7 +229,6 @@ fn lost_replies_admit_no_more_than_the_allowance_and_are_not_repeated() {
     let lost = fleet.at_once(1, 3, &Request::get(TARGET));
     assert_eq!(count(&lost, 200), 6, "each admits its share");
     relay.set(Replies::Pass);
-    relay.cut();
     fleet.gateways[0].log().wait("the return", |line| line["message"] == "shared store available");
     let admitted = 6 + count(&fleet.at_once(2, 10, &Request::get(TARGET)), 200);
     assert!((14..=20).contains(&admitted), "{admitted}");

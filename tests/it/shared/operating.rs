@@ -1,10 +1,15 @@
 //! What an operator changes and sees at one gateway holds for all that share its store.
 
+use std::time::Duration;
+
 use serde_json::json;
+use weir_tests::redis::Reply;
+use weir_tests::relay::Replies;
 use weir_tests::request::Request;
 use weir_tests::response::Response;
 use weir_tests::wait;
 
+use super::exact::relayed;
 use super::{Fleet, TARGET, count};
 
 /// A call of the admin listener about ws_acme's limit.
@@ -79,9 +84,37 @@ fn a_boost_outlives_a_store_that_forgets() {
     fleet.redis.run("FLUSHALL");
     wait::until("the boost to be published again", || {
         let found = fleet.redis.run("HLEN weir1:{gateways}boosts");
-        (found == weir_tests::redis::Reply::Number(1)).then_some(())
+        (found == Reply::Number(1)).then_some(())
     });
     for nth in [0, 1] {
         assert_eq!(fleet.get(nth, TARGET).expect(200).allowance().limit, 20);
     }
+}
+
+#[test]
+fn a_change_that_the_store_does_not_answer_is_a_503() {
+    let fleet = Fleet::with(|config| config);
+    fleet.get(0, TARGET).expect(200);
+    fleet.redis.pause();
+    for (method, path, body) in
+        [("DELETE", "", ""), ("POST", "/boost", r#"{"requests":90,"ttl":"10m"}"#)]
+    {
+        change(&fleet, 0, method, path, body).expect(503);
+    }
+    fleet.redis.resume();
+}
+
+#[test]
+fn a_gateway_finds_the_store_again_after_replies_to_its_heartbeats_were_lost() {
+    let (fleet, relay) =
+        relayed("100ms", |config| config.with("[limits.workspace]", "requests = 4"));
+    fleet.wait_until_known();
+    // The next heartbeat is answered, and what the gateway then reads of the change is not.
+    change(&fleet, 1, "POST", "/boost", r#"{"requests":20,"ttl":"10m"}"#).expect(200);
+    relay.set(Replies::SwallowAfterNext);
+    wait::pass(Duration::from_millis(400));
+    relay.set(Replies::Pass);
+    wait::until("the boost", || (fleet.get(0, TARGET).allowance().limit == 20).then_some(()));
+    let is_up = || fleet.gateways[0].metric("weir_gateway_store_up") == 1.0;
+    wait::until("the store to be used", || is_up().then_some(()));
 }

@@ -103,7 +103,9 @@ impl SharedStore {
         let sent = self.clock.now().tick;
         let called = connection.evaluate(&self.heartbeat, &keys, &arguments);
         let unreachable = |why: String| ConnectError::Unreachable(why);
-        let reply = tokio::time::timeout(heartbeat::EVERY.max(self.config.timeout), called).await;
+        // A store that is as slow as requests may wait for is still used.
+        let wait = heartbeat::EVERY.max(self.config.timeout);
+        let reply = tokio::time::timeout(wait, called).await;
         let reply = reply.map_err(|_| unreachable("it does not answer".to_owned()))?;
         let reply = reply.map_err(|error| unreachable(error.to_string()))?;
         let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();

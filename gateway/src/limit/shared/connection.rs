@@ -28,6 +28,9 @@ use super::address::StoreAddress;
 /// How long a connection may take to be made and to be checked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long any call may take: after this the connection is lost.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The key whose value is the fingerprint of the secret that keys are derived from.
 const FINGERPRINT_KEY: &str = "weir1:{fingerprint}";
 
@@ -211,10 +214,10 @@ async fn connect(address: &StoreAddress) -> Result<MultiplexedConnection, Connec
             Client::build_with_tls(info, certificates).map_err(wrong)?
         }
     };
-    // Each call has a deadline of its own.
+    // Requests and heartbeats wait for less. Nothing else may wait for ever either.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None);
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
     let connected = client.get_multiplexed_async_connection_with_config(&config).await;
     connected.map_err(|error| unreachable_for(&error))
 }
