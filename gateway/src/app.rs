@@ -235,10 +235,14 @@ fn prepare(
     let connections_max = room_for(settings.server.caps.connections_max);
     persistence::check(&settings.store)?;
     let store = store::reach(&checked, &clock, control)?;
+    let differs = |earlier: &Predecessor| {
+        let other = store.as_ref().is_some_and(|(seed, _)| *seed != seeds.keys);
+        other || earlier.offer.is_shared != store.is_some()
+    };
+    if predecessor.as_ref().is_some_and(differs) {
+        return Err(RunError::OtherStore);
+    }
     if let Some((seed, _)) = &store {
-        if predecessor.is_some() && *seed != seeds.keys {
-            return Err(RunError::OtherStore);
-        }
         seeds.keys = *seed;
         checked.rules.rekey(seeds.keys);
     }

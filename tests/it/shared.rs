@@ -82,6 +82,11 @@ impl Fleet {
         })
     }
 
+    /// Sends so many requests, to one gateway after the other.
+    fn in_turn(&self, times: usize) -> Vec<Response> {
+        (0..times).map(|nth| self.get(nth % self.gateways.len(), TARGET)).collect()
+    }
+
     /// Sends requests through all gateways at full speed while `act` runs, and returns what they
     /// have admitted.
     fn under_load(&self, act: impl FnOnce()) -> Admitted {

@@ -110,6 +110,22 @@ impl State {
         }
     }
 
+    /// Whether the state counts requests one by one, and has one after `at`.
+    #[must_use]
+    pub fn is_after(&self, at: Tick) -> bool {
+        matches!(self, Self::Log(log) if at < log.newest())
+    }
+
+    /// Inserts an admission between those that a log has: its time is known exactly.
+    pub fn insert(&mut self, cost: u32, at: Tick) {
+        if let Self::Log(log) = self {
+            let mut counts: Vec<(Tick, u32)> = log.times().map(|time| (time, 1)).collect();
+            let place = counts.partition_point(|(time, _)| *time <= at);
+            counts.insert(place, (at, cost));
+            *log = Log::of_counts(log.is_wide(), counts);
+        }
+    }
+
     /// Counts one request in flight less, because it has ended. Other algorithms count requests
     /// that have ended, too.
     pub fn release(&mut self) {
@@ -587,5 +603,19 @@ mod tests {
         let slow = Horizon::of([rolling_quota(100), bucket_quota("6/h", 100)]);
         assert_eq!(state.forgotten_at(slow), now.plus(5 * HOUR));
         assert_eq!(State::fresh(rolling_quota(100)).forgotten_at(slow), Tick(0));
+    }
+
+    #[test]
+    fn an_admission_is_inserted_at_its_own_time() {
+        let quota = Quota::Rolling(RollingQuota { requests: 9, window: Duration::from_secs(60) });
+        let mut state = State::fresh(quota);
+        for at in [10, 30] {
+            let _ = state.charge(&quota, 1, Tick(at));
+        }
+        assert!(state.is_after(Tick(29)) && !state.is_after(Tick(30)));
+        state.insert(2, Tick(20));
+        let charges = state.charges(Tick(30));
+        assert_eq!(charges, [(Tick(10), 1), (Tick(20), 1), (Tick(20), 1), (Tick(30), 1)]);
+        assert_eq!(state.usage(&quota, Tick(30)).remaining, 5);
     }
 }

@@ -217,7 +217,7 @@ impl Store {
             return Err(Moved);
         }
         let lookup = table.look_up(check, at);
-        table.charge(&lookup, check, at);
+        table.record(&lookup, check, at);
         Ok(())
     }
 

@@ -141,6 +141,16 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Records an admission that a shared store has stamped, in the order of the stamps.
+    pub(super) fn record(&mut self, lookup: &Lookup, check: &LimitCheck, at: Tick) {
+        match lookup.entry(&mut self.entries) {
+            Some(entry) if entry.state.is_after(at) => entry.insert(check, at),
+            _ => drop(self.charge(lookup, check, at)),
+        }
+    }
+}
+
 impl Lookup {
     /// The entry that was looked up, if it exists now. An insertion or a sweep for another check
     /// may have moved it: then it is found by its key.
@@ -156,6 +166,11 @@ impl CounterEntry {
     /// Whether the state must not be dropped yet; no state is dropped before `keep_until`.
     pub(super) fn stays(&self, keep_until: Tick, now: Tick) -> bool {
         now < self.forgotten_at.max(keep_until)
+    }
+
+    fn insert(&mut self, check: &LimitCheck, at: Tick) {
+        self.state.insert(check.cost, at);
+        self.forgotten_at = self.state.forgotten_at(check.horizon);
     }
 
     fn charge(&mut self, check: &LimitCheck, now: Tick) -> Usage {

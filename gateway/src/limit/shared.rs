@@ -59,6 +59,9 @@ use self::standing::Standings;
 use super::memory::Store;
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
+/// The slot of the entries that unknown keys share.
+const UNKNOWN_SLOT: u64 = 0;
+
 /// The checks of a request, with the keys of the states that apply.
 type Checks = ArrayVec<LimitCheck, CHECKS_MAX>;
 
@@ -93,8 +96,14 @@ pub struct SharedStore {
     place: AtomicU64,
     /// The store's time less this machine's ticks, in microseconds: at least, and at most.
     ahead: [AtomicI64; 2],
+    /// Which stamps are this gateway's where it decides alone.
+    stamp_class: u64,
     changes: AtomicU64,
+    /// When a key that the store cannot read was logged last, in ticks.
+    fault_reported: AtomicU64,
     connections: AtomicU64,
+    /// Heartbeats in a row that were not answered in time.
+    missed: AtomicU64,
     /// When the store began to answer again, in ticks; 0 while it does not.
     answers_since: AtomicU64,
     standings: Standings,
@@ -132,9 +141,11 @@ impl SharedStore {
         let now = clock.now();
         let ahead = now.unix.0.cast_signed() - now.tick.0.cast_signed();
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
+        let stamp_class = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
             config,
             clock,
+            stamp_class,
             decide: Script::new(call::SCRIPT),
             heartbeat: Script::new(heartbeat::SCRIPT),
             connection: Mutex::default(),
@@ -142,7 +153,9 @@ impl SharedStore {
             place: AtomicU64::new(packed(alone)),
             ahead: [AtomicI64::new(ahead), AtomicI64::new(ahead)],
             changes: AtomicU64::new(0),
+            fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
             answers_since: AtomicU64::new(0),
             standings: Standings::default(),
             counts: StoreCounts::default(),
@@ -260,10 +273,10 @@ impl SharedStore {
         let [_, latest] = self.times(now);
         let effective: Checks = checks
             .iter()
-            .map(|check| {
-                let key = store.effective(check, latest);
-                // A key that unknown ones share does not count as one of them.
-                LimitCheck { key, known: check.known || key != check.key, ..*check }
+            .map(|check| match store.effective(check, latest) {
+                key if key == check.key => *check,
+                // Unknown keys that share an entry here share it in the store, too.
+                key => LimitCheck { key, slot: UNKNOWN_SLOT, known: true, ..*check },
             })
             .collect();
         if let Some(connection) = self.connection()

@@ -17,6 +17,7 @@ use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
+use crate::limit::shared::connection::ConnectError;
 use crate::limit::shared::{BEAT_EVERY, Beat};
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
@@ -199,14 +200,22 @@ pub async fn states(shared: Arc<Shared>) {
 /// Keeps the connection to the shared store, where there is one, and logs when it is lost.
 pub async fn shared_store(shared: Arc<Shared>) {
     let Some(store) = shared.limiter.shared.clone() else { return };
+    let mut known = None;
     loop {
         let limiter = &shared.limiter;
         match store.beat(Some((&limiter.store, &limiter.boosts))).await {
-            Beat::Steady | Beat::Recovering | Beat::Away(_) => {}
-            Beat::Recovered => events::event(Level::Info, "shared store available", &[]),
-            Beat::Lost(why) => {
+            Beat::Steady | Beat::Recovering => {}
+            Beat::Recovered => {
+                known = None;
+                events::event(Level::Info, "shared store available", &[]);
+            }
+            // That it cannot be reached is known; why it refuses us is not.
+            Beat::Away(ConnectError::Unreachable(_) | ConnectError::Silent) => {}
+            Beat::Away(why) if known.as_ref() == Some(&why) => {}
+            Beat::Lost(why) | Beat::Away(why) => {
                 let fields = [("error", json!(why.to_string()))];
                 events::event(Level::Error, "shared store unavailable", &fields);
+                known = Some(why);
             }
         }
         tokio::time::sleep(BEAT_EVERY).await;

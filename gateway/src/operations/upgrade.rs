@@ -102,7 +102,8 @@ mod tests {
     /// Transfers the counters of `old` to `new`, by the messages between two processes.
     fn transfer(old: &Shared, new: &Shared) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
+        let offer =
+            protocol::Offer { seed: old.seed.bytes(), is_shared: false, sockets: Vec::new() };
         let mut predecessor =
             Predecessor { stream: ours, offer, sockets: Vec::new(), in_flight: HashMap::new() };
         std::thread::scope(|scope| {

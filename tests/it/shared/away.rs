@@ -60,7 +60,7 @@ fn what_was_admitted_by_local_shares_counts_when_the_store_is_back() {
     let mut fleet = Fleet::with(|config| config);
     fleet.wait_until_known();
     fleet.redis.kill();
-    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 40);
+    assert_eq!(count(&fleet.in_turn(40), 200), 40);
     fleet.redis.start_again();
     fleet.wait_for_return();
     let mut client = fleet.gateways[0].client();
@@ -74,7 +74,22 @@ fn nothing_is_admitted_over_the_allowance_after_all_shares_are_used_up() {
     let mut fleet = Fleet::with(|config| config);
     fleet.wait_until_known();
     fleet.redis.kill();
-    assert_eq!(count(&fleet.at_once(1, 40, &Request::get(TARGET)), 200), 60);
+    assert_eq!(count(&fleet.in_turn(60), 200), 60);
+    fleet.redis.start_again();
+    fleet.wait_for_return();
+    assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 0);
+}
+
+#[test]
+fn what_two_gateways_admit_alone_in_the_same_microsecond_counts_twice() {
+    let mut fleet = Fleet::with(|config| {
+        config
+            .with("[limits.workspace]", "requests = 3_000")
+            .with("[limits.organisation]", "requests = 100_000")
+    });
+    fleet.wait_until_known();
+    fleet.redis.kill();
+    assert_eq!(count(&fleet.at_once(4, 380, &Request::get(TARGET)), 200), 3_000);
     fleet.redis.start_again();
     fleet.wait_for_return();
     assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 0);
@@ -148,7 +163,7 @@ fn two_gateways_admit_no_more_across_a_store_that_stands_still() {
     fleet.wait_until_known();
     assert_eq!(count(&fleet.at_once(1, 5, &Request::get(TARGET)), 200), 10);
     fleet.redis.pause();
-    assert_eq!(count(&fleet.at_once(1, 10, &Request::get(TARGET)), 200), 20);
+    assert_eq!(count(&fleet.in_turn(20), 200), 20);
     fleet.redis.resume();
     fleet.wait_for_return();
     assert_eq!(count(&fleet.at_once(1, 20, &Request::get(TARGET)), 200), 10);

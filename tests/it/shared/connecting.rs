@@ -206,6 +206,45 @@ fn a_store_that_drops_counters_is_not_used() {
 }
 
 #[test]
+fn a_full_store_counts_as_away() {
+    let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 20"));
+    fleet.wait_until_known();
+    assert_eq!(count(&fleet.at_once(1, 2, &Request::get(TARGET)), 200), 4);
+    fleet.redis.run("CONFIG SET maxmemory 1");
+    let answers = fleet.in_turn(24);
+    assert_eq!((count(&answers, 200), count(&answers, 429)), (16, 8));
+    fleet.redis.run("CONFIG SET maxmemory 0");
+    fleet.wait_for_return();
+    assert_eq!(count(&fleet.at_once(1, 2, &Request::get(TARGET)), 429), 4);
+    assert_eq!(fleet.upstream.requests().len(), 20);
+}
+
+#[test]
+fn a_store_may_be_one_of_several_databases() {
+    let redis = Redis::start(&[]);
+    let url = format!("url = \"{}/3\"", redis.url());
+    let fleet = Fleet::of(redis, 1, |config| config.with("[store]", &url));
+    fleet.get(0, TARGET).expect(200);
+    assert_eq!(fleet.redis.run("DBSIZE"), Reply::Number(0));
+    let Reply::Text(found) = fleet.redis.run("INFO keyspace") else { panic!("no text") };
+    assert!(found.contains("db3:keys="), "{found}");
+}
+
+#[test]
+fn an_upgrade_with_another_secret_leaves_the_old_process_serving() {
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| config);
+    fleet.get(0, TARGET).expect(200);
+    let file = fleet.files.write("other", "another secret of more than 32 characters");
+    let line = format!("secret_file = \"{}\"", file.display());
+    let gateway = &fleet.gateways[0];
+    gateway.write_config(&fleet.config.clone().with("[store]", &line).to_string());
+    gateway.signal("USR2");
+    let why = gateway.wait_for_no_successor();
+    assert!(why.contains("secret_file"), "{why}");
+    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 58);
+}
+
+#[test]
 fn a_replica_is_not_used() {
     let [primary, replica] = [(); 2].map(|()| Redis::start(&[]));
     let port = primary.address().split_off("127.0.0.1:".len());

@@ -101,3 +101,23 @@ fn a_gateway_that_stops_is_not_counted_any_more() {
     let answers = fleet.at_once(1, 70, &Request::get(TARGET));
     assert_eq!(count(&answers, 200), 60, "the whole allowance is this gateway's");
 }
+
+#[test]
+fn a_change_of_algorithm_keeps_the_store_in_use() {
+    const LIMIT: &str = "[limits.organisation]";
+    let quick = "requests = 9\nwindow = \"1s\"";
+    let fleet = Fleet::with(|config| config.with(LIMIT, quick));
+    fleet.get(0, TARGET).expect(200);
+    let bucket = "key = \"organisation\"\nalgorithm = \"token_bucket\"\nrate = 50\nburst = 1000";
+    let bucket = fleet.config.clone().without(LIMIT).with(LIMIT, bucket).to_string();
+    for gateway in &fleet.gateways {
+        gateway.write_config(&bucket);
+        gateway.reload().expect(200);
+    }
+    for nth in 0..10 {
+        fleet.get(nth % 2, TARGET).expect(200);
+    }
+    assert_eq!(fleet.gateways[0].metric("weir_gateway_store_up"), 1.0);
+    let alone = "weir_gateway_store_decisions_total{kind=\"alone\"}";
+    assert_eq!(fleet.gateways[0].metric(alone), 0.0);
+}

@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::config::Config;
-use weir_tests::redis::Redis;
+use weir_tests::gateway::Gateway;
+use weir_tests::redis::{Redis, Reply};
 use weir_tests::relay::{Relay, Replies};
 use weir_tests::request::{Request, data_host};
 use weir_tests::wait;
@@ -187,6 +188,37 @@ fn a_tenant_that_the_directory_does_not_know_has_one_allowance_too() {
     assert_eq!(count(&address, 200), 60);
 }
 
+#[test]
+fn invented_keys_beyond_the_bound_share_a_few_in_the_store_too() {
+    let own = "key = \"header:X-Api-Key\"\nalgorithm = \"rolling_window\"\nrequests = 1\n\
+               window = \"1m\"";
+    let fleet = Fleet::of(Redis::start(&[]), 1, |config| {
+        config
+            .with("[store]", "max_keys = 1_000")
+            .with("[limits.own]", own)
+            .with("[limits.address]", "requests = 100_000")
+            .with(
+                "[[routes]]",
+                "plane = \"control\"\npath = \"/v1/invented\"\nlimits = [\"own\", \"address\"]\n\
+                 upstream = \"control\"",
+            )
+    });
+    let mut client = fleet.gateways[0].client();
+    let mut admitted = 0;
+    for number in 0..2_500 {
+        let name = format!("invented-{number}");
+        let request = Request::get("/v1/invented").field("X-Api-Key", &name);
+        admitted += i64::from(client.call(&request).status == 200);
+    }
+    // 1,500 share 4,096 entries: 1,256 of them are the first.
+    assert!((1_900..2_400).contains(&admitted), "{admitted} of 2,500");
+    let Reply::Number(keys) = fleet.redis.run("DBSIZE") else { panic!("no number") };
+    // The address, the fingerprint and the gateways are keys, too.
+    assert_eq!(keys, admitted + 3);
+    let unknown = fleet.gateways[0].metric("weir_gateway_limit_keys_unknown");
+    assert!(unknown <= 1_026.0, "{unknown}");
+}
+
 /// Two gateways, of which the first reaches the store through a relay.
 pub(super) fn relayed(timeout: &str, change: impl FnOnce(Config) -> Config) -> (Fleet, Relay) {
     let redis = Redis::start(&[]);
@@ -223,13 +255,15 @@ fn cut_connections_admit_no_more_than_the_allowance() {
 #[test]
 fn lost_replies_admit_no_more_than_the_allowance_and_are_not_repeated() {
     let (fleet, relay) =
-        relayed("100ms", |config| config.with("[limits.workspace]", "requests = 20"));
+        relayed("300ms", |config| config.with("[limits.workspace]", "requests = 20"));
     fleet.wait_until_known();
     relay.set(Replies::Swallow);
     let lost = fleet.at_once(1, 3, &Request::get(TARGET));
     assert_eq!(count(&lost, 200), 6, "each admits its share");
     relay.set(Replies::Pass);
     fleet.gateways[0].log().wait("the return", |line| line["message"] == "shared store available");
+    let is_up = |gateway: &Gateway| gateway.metric("weir_gateway_store_up") == 1.0;
+    wait::until("both", || fleet.gateways.iter().all(is_up).then_some(()));
     let admitted = 6 + count(&fleet.at_once(2, 10, &Request::get(TARGET)), 200);
     assert!((14..=20).contains(&admitted), "{admitted}");
 }

@@ -4,16 +4,21 @@
 //! Not here: when the store counts as away (`shared::availability`).
 
 use weir_common::limit::decision::{Decision, Usage};
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::limit::quota::Quota;
+use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::super::memory::Store;
 use super::super::{CheckResult, LimitCheck, StoreFailure, Verdict};
+use super::call::unit_of;
 use super::share::Place;
 use super::{Checks, SharedStore, StoreAway, is_in_flight};
 
 /// When a client whose gateway has no share should come back, in microseconds: the store may be
 /// back then.
 const RETRY_AFTER: u64 = 1_000_000;
+
+/// How many gateways can have stamps of their own.
+const STAMP_CLASSES: u64 = 1_024;
 
 impl SharedStore {
     /// Decides by shares; an error where an enforced limit refuses instead.
@@ -33,6 +38,19 @@ impl SharedStore {
         self.by_share(store, checks, (now, charge))
     }
 
+    /// A time from `now` on that no other gateway gives to what it admits alone: a stamp names its
+    /// admission in the store, so two gateways must not give the same.
+    fn own_stamp(&self, checks: &[LimitCheck], now: Tick) -> Tick {
+        let unit = checks.iter().map(|check| match check.quota {
+            Quota::Rolling(quota) => unit_of(check.horizon.window.max(micros(quota.window))),
+            _ => 1,
+        });
+        let unit = unit.max().unwrap_or(1);
+        let (step, own) = (unit * STAMP_CLASSES, unit * (self.stamp_class % STAMP_CLASSES));
+        let at = now.0 - now.0 % step + own;
+        Tick(if at < now.0 { at + step } else { at })
+    }
+
     /// Decides by this gateway's shares, at `now` of the store.
     pub(super) fn by_share(
         &self,
@@ -46,8 +64,10 @@ impl SharedStore {
             check.enforced && is_shared_out(check) && share(check, place, now).is_none()
         };
         let lacks = checks.iter().any(has_none);
-        let verdict = store.decide(&shares, now, charge && !lacks).map_err(|_moved| StoreAway)?;
+        let decide = |at, charge| store.decide(&shares, at, charge).map_err(|_moved| StoreAway);
+        let mut verdict = decide(now, false)?;
         if charge && !lacks && verdict.is_admitted() {
+            verdict = decide(self.own_stamp(&shares, now), true)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, share)| {
                 answer.decision == Decision::Admit && !is_in_flight(share)

@@ -240,7 +240,7 @@ fn numbers(check: &SharedCheck) -> Numbers {
             let slotted = quota.requests > EXACT_MAX;
             let grain = if slotted { micros(slots::grain(quota.window)) } else { 0 };
             let horizon = horizon.max(window + grain);
-            let unit = horizon.div_ceil(UNITS_MAX).next_power_of_two();
+            let unit = unit_of(horizon);
             let (sequence, stamp, count) = match check.claim {
                 Some(WitnessClaim::Admission { sequence, stamp, count }) => {
                     (sequence, stamp.0, count)
@@ -277,6 +277,11 @@ fn numbers(check: &SharedCheck) -> Numbers {
         }
         Quota::Concurrency(_) => Numbers { tag: b"--", ..Numbers::default() },
     }
+}
+
+/// The unit of the stamps of a window whose charges matter for so long, in microseconds.
+pub(super) fn unit_of(horizon: u64) -> u64 {
+    horizon.div_ceil(UNITS_MAX).next_power_of_two()
 }
 
 /// When the period before the quota's starts, its own, the next one and the one after that: the

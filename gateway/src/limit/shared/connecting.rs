@@ -55,8 +55,14 @@ impl SharedStore {
             Ok(connection) => self.beat_over(&connection, own).await,
             Err(error) => Err(error),
         };
+        let missed = match beaten {
+            Err(ConnectError::Silent) => self.missed.fetch_add(1, Ordering::Relaxed) + 1,
+            _ => self.missed.swap(0, Ordering::Relaxed),
+        };
         match beaten {
             Ok(()) if self.is_available() => Beat::Steady,
+            // One that is late alone, as where a machine stands still, is no reason to reconnect.
+            Err(ConnectError::Silent) if missed == 1 && self.is_available() => Beat::Steady,
             Ok(()) if self.is_settled() => {
                 self.availability.recovered();
                 Beat::Recovered
@@ -90,6 +96,8 @@ impl SharedStore {
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let opened = StoreConnection::open(&self.config.address, &self.config.fingerprint, number);
         let opened = opened.await?;
+        // It may be another server than before, or the same without its data.
+        self.standings.owe_all();
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened.clone());
         Ok(opened)
     }
@@ -106,13 +114,18 @@ impl SharedStore {
         // A store that is as slow as requests may wait for is still used.
         let wait = heartbeat::EVERY.max(self.config.timeout);
         let reply = tokio::time::timeout(wait, called).await;
-        let reply = reply.map_err(|_| unreachable("it does not answer".to_owned()))?;
+        let reply = reply.map_err(|_| ConnectError::Silent)?;
         let reply = reply.map_err(|error| unreachable(error.to_string()))?;
         let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
         let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min)
             .ok_or_else(|| unreachable("its answer to a heartbeat has another form".to_owned()))?;
         self.learn_time(heard.time, (sent, self.clock.now().tick));
         self.place.store(packed(heard.place), Ordering::Relaxed);
+        if heard.is_new {
+            // A store that has lost its data has no fingerprint either, nor what was admitted.
+            connection.check_fingerprint(&self.config.fingerprint).await?;
+            self.standings.owe_all();
+        }
         match own {
             None => Ok(()),
             Some(own) => {

@@ -40,6 +40,12 @@ pub enum ConnectError {
     /// It may work later.
     #[error("{0}")]
     Unreachable(String),
+    /// The server refuses this gateway, as where the password is wrong. It may work later.
+    #[error("{0}")]
+    Rejected(String),
+    /// A call was not answered in time.
+    #[error("it does not answer")]
+    Silent,
     /// The server is reached, and must not be used.
     #[error("{0}")]
     Unfit(String),
@@ -48,9 +54,12 @@ pub enum ConnectError {
 /// Why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The server did not execute it.
+    /// The server does not execute calls now.
     #[error("{0}")]
     Refused(String),
+    /// The server cannot execute this call: what it has of a key cannot be read.
+    #[error("{0}")]
+    Faulty(String),
     /// The connection is lost, or of no use any more. The server may have executed it.
     #[error("{0}")]
     Lost(String),
@@ -136,7 +145,7 @@ impl StoreConnection {
         let info = self.info("replication").await?;
         match info.contains("role:master") {
             true => Ok(()),
-            false => Err(ConnectError::Unreachable("it is a replica, not a primary".to_owned())),
+            false => Err(ConnectError::Rejected("it is a replica, not a primary".to_owned())),
         }
     }
 
@@ -155,7 +164,8 @@ impl StoreConnection {
         )))
     }
 
-    async fn check_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
+    /// Checks that the keys in the store are derived from the secret of this fingerprint.
+    pub async fn check_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut set = cmd("SET");
         set.arg(FINGERPRINT_KEY).arg(own).arg("NX");
         self.send(&set).await.map_err(|error| unreachable_for(&error))?;
@@ -223,7 +233,10 @@ async fn connect(address: &StoreAddress) -> Result<MultiplexedConnection, Connec
 }
 
 fn unreachable_for(error: &RedisError) -> ConnectError {
-    ConnectError::Unreachable(error.to_string())
+    match error.kind() {
+        ErrorKind::Io => ConnectError::Unreachable(error.to_string()),
+        _ => ConnectError::Rejected(error.to_string()),
+    }
 }
 
 fn is_unknown_script(error: &RedisError) -> bool {
@@ -238,6 +251,8 @@ fn failed(error: &RedisError) -> CallError {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
             CallError::Lost(text)
         }
+        ErrorKind::Server(ServerErrorKind::ResponseError) => CallError::Faulty(text),
+        ErrorKind::Extension if error.code() == Some("WRONGTYPE") => CallError::Faulty(text),
         ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(text),
         _ => CallError::Lost(text),
     }

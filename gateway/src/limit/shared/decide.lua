@@ -419,7 +419,7 @@ function rarely(kind)
     end
     local function store(whole, rest, at)
       local keep = max(horizon, (rest > 0 and whole + 1 or whole) * slowest)
-      call('SET', key, pack('>dddd', whole, rest, token, at) .. form, 'PX', ceil(keep / 500))
+      call('SET', key, pack('>dddd', whole, rest, token, at) .. form, 'PX', ceil(keep / 500) + 1)
     end
 
     local tail, whole, rest, at = call('GETRANGE', key, '-570', '-1'), 0, 0, 0
@@ -482,7 +482,7 @@ function rarely(kind)
   )
     local function store(used, at)
       local keep = max(horizon, used * slowest)
-      call('SET', key, pack('>I4dc6', used, at, form), 'PX', ceil(keep / 500))
+      call('SET', key, pack('>I4dc6', used, at, form), 'PX', ceil(keep / 500) + 1)
     end
 
     if time < previous or time >= last then

@@ -30,6 +30,8 @@ pub(super) struct Heartbeat {
     pub time: UnixTime,
     /// The number of the newest reset or boost.
     pub changes: u64,
+    /// Whether the store did not know this gateway: it is new, or the store has lost its data.
+    pub is_new: bool,
     /// This gateway among those that run.
     pub place: Place,
 }
@@ -44,14 +46,15 @@ pub(super) fn call(id: &str, lasts: Duration) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 impl Heartbeat {
     /// Reads a reply to the gateway `id`. There are at least `gateways_min` gateways.
     pub(super) fn read(reply: &[String], id: &str, gateways_min: u32) -> Option<Self> {
-        let [seconds, micros, changes, ids @ ..] = reply else { return None };
+        let [seconds, micros, changes, fresh, ids @ ..] = reply else { return None };
         let (seconds, micros): (u64, u64) = (seconds.parse().ok()?, micros.parse().ok()?);
         let time = UnixTime(seconds.checked_mul(1_000_000)?.checked_add(micros)?);
         let mut ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         ids.sort_unstable();
         let nth = u32::try_from(ids.iter().position(|other| *other == id)?).ok()?;
         let of = u32::try_from(ids.len()).ok()?.max(gateways_min);
-        Some(Self { time, changes: changes.parse().ok()?, place: Place { nth, of } })
+        let (changes, is_new) = (changes.parse().ok()?, fresh == "1");
+        Some(Self { time, changes, is_new, place: Place { nth, of } })
     }
 }
 
@@ -65,17 +68,18 @@ mod tests {
 
     #[test]
     fn gateways_are_numbered_by_their_ids() {
-        let heard = reply(&["17", "5", "3", "c", "a", "b"]);
+        let heard = reply(&["17", "5", "3", "1", "c", "a", "b"]);
         let place = |id: &str| Heartbeat::read(&heard, id, 1).map(|heard| heard.place.nth);
         assert_eq!(["a", "b", "c", "d"].map(place), [Some(0), Some(1), Some(2), None]);
         let read = Heartbeat::read(&heard, "a", 5).unwrap();
-        assert_eq!((read.time, read.changes), (UnixTime(17_000_005), 3));
+        assert_eq!((read.time, read.changes, read.is_new), (UnixTime(17_000_005), 3, true));
         assert_eq!(read.place.of, 5, "two have not started yet");
     }
 
     #[test]
     fn a_reply_of_another_form_is_none() {
-        for wrong in [&["1", "2"][..], &["x", "2", "0", "a"], &["1", "2", "y", "a"], &[]] {
+        for wrong in [&["1", "2"][..], &["x", "2", "0", "0", "a"], &["1", "2", "y", "0", "a"], &[]]
+        {
             assert_eq!(Heartbeat::read(&reply(wrong), "a", 1), None, "{wrong:?}");
         }
     }

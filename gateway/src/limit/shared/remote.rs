@@ -11,6 +11,7 @@
 //! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use log::Level;
@@ -32,12 +33,15 @@ use super::connection::{CallError, StoreConnection};
 use super::standing::Claim;
 use super::{Checks, SharedStore, is_in_flight};
 
+/// How often a key that the store cannot read is logged.
+const FAULTS_EVERY: Duration = Duration::from_secs(60);
+
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
-enum RemoteError {
+pub(super) enum RemoteError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
@@ -121,6 +125,11 @@ impl SharedStore {
             Err(_elapsed) => RemoteError::Slow,
         };
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        if let RemoteError::Call(CallError::Faulty(why)) = &error {
+            // Other keys are none the worse for it.
+            self.report_fault(why);
+            return None;
+        }
         let is_lost = matches!(error, RemoteError::Call(CallError::Lost(_)));
         let turned = if is_lost { self.availability.lost() } else { self.availability.failed() };
         if turned {
@@ -145,15 +154,10 @@ impl SharedStore {
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
             for ((check, (claim, _)), testifies) in checks.iter().zip(&claims).zip(&testifies) {
-                let mut call = shared(store, check, claim.filter(|_| !testifies));
-                let testimony = if *testifies { testimony(store, check) } else { Vec::new() };
-                let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
-                for piece in pieces {
-                    call.testimony = piece.to_vec();
-                    self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await?;
-                }
-                call.testimony = last.to_vec();
-                calls.push(call);
+                calls.push(match testifies {
+                    true => self.testify_pieces(connection, store, check).await?,
+                    false => shared(store, check, *claim),
+                });
             }
             let reply = self.call(connection, &calls, mode).await?;
             match reply.outcome {
@@ -183,21 +187,70 @@ impl SharedStore {
         &self,
         connection: &StoreConnection,
         store: &Store,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), RemoteError> {
         let [_, now] = self.times(self.clock.now().tick);
-        for (check, owed) in self.standings.owed(now) {
-            let mut call = shared(store, &check, None);
-            for piece in testimony(store, &check).chunks(TESTIMONY_MAX) {
-                call.testimony = piece.to_vec();
-                match self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await {
-                    Ok(_) => {}
-                    Err(RemoteError::Call(error)) => return Err(error),
-                    Err(other) => return Err(CallError::Refused(other.to_string())),
-                }
+        for owed in self.standings.owed(now).chunks(CHECKS_MAX) {
+            let mut calls = Vec::with_capacity(CHECKS_MAX);
+            for (check, _) in owed.iter().filter(|(check, _)| !is_in_flight(check)) {
+                calls.push(self.testify_pieces(connection, store, check).await?);
             }
-            self.standings.settle(check.key, owed);
+            match self.call(connection, &calls, CallMode::Preview).await {
+                // A late call has told the store nothing: the next heartbeat repeats it.
+                Ok(reply) if reply.outcome == SharedOutcome::Late => return Ok(()),
+                Ok(_) => {}
+                Err(RemoteError::Call(CallError::Faulty(_))) => {
+                    self.testify_one_by_one(connection, &calls).await?;
+                }
+                Err(error) => return Err(error),
+            }
+            owed.iter().for_each(|(check, owed)| self.standings.settle(check.key, *owed));
         }
         Ok(())
+    }
+
+    /// Tells the store of each key alone, because it cannot read one of them.
+    async fn testify_one_by_one(
+        &self,
+        connection: &StoreConnection,
+        calls: &[SharedCheck],
+    ) -> Result<(), RemoteError> {
+        for call in calls {
+            match self.call(connection, std::slice::from_ref(call), CallMode::Preview).await {
+                Err(RemoteError::Call(CallError::Faulty(why))) => self.report_fault(&why),
+                told => drop(told?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs that the store cannot read a key, once in a while: a reset of the key mends it.
+    fn report_fault(&self, why: &str) {
+        let now = self.clock.now().tick;
+        let last = self.fault_reported.load(Ordering::Relaxed);
+        if last > 0 && now.since(Tick(last)) < FAULTS_EVERY {
+            return;
+        }
+        self.fault_reported.store(now.0.max(1), Ordering::Relaxed);
+        let fields = [("error", json!(why))];
+        events::event(Level::Error, "shared store cannot read a key", &fields);
+    }
+
+    /// Sends all pieces of a testimony but the last, which the returned check has.
+    async fn testify_pieces(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        check: &LimitCheck,
+    ) -> Result<SharedCheck, RemoteError> {
+        let mut call = shared(store, check, None);
+        let testimony = testimony(store, check);
+        let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
+        for piece in pieces {
+            call.testimony = piece.to_vec();
+            self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await?;
+        }
+        call.testimony = last.to_vec();
+        Ok(call)
     }
 
     async fn call(

@@ -59,10 +59,10 @@ struct Shard {
 struct Standing {
     /// The newest admission of this gateway that the store confirmed, and over which connection.
     claim: Option<(Claim, u64)>,
-    /// How often the gateway has decided alone since the store was told all, and the last check
-    /// that it has decided so.
+    /// How often the store may have missed something since it was told all.
     owed: u32,
-    check: Option<Box<LimitCheck>>,
+    /// The last check of the key.
+    check: Box<LimitCheck>,
     usage: Usage,
     refusal: Option<Refusal>,
 }
@@ -76,8 +76,8 @@ struct Refusal {
 }
 
 impl Standing {
-    fn of(usage: Usage) -> Self {
-        Self { claim: None, owed: 0, check: None, usage, refusal: None }
+    fn of(check: &LimitCheck, usage: Usage) -> Self {
+        Self { claim: None, owed: 0, check: Box::new(*check), usage, refusal: None }
     }
 }
 
@@ -124,22 +124,30 @@ impl Standings {
     /// Records that the gateway has admitted a request of a check's key alone.
     pub fn owe(&self, check: &LimitCheck, usage: Usage) {
         let mut shard = self.shard(check.key);
-        let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(usage));
+        let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
         standing.owed = standing.owed.wrapping_add(1).max(1);
-        standing.usage = usage;
-        let kept = standing.check.get_or_insert_with(|| Box::new(*check));
-        **kept = *check;
+        (standing.usage, *standing.check) = (usage, *check);
     }
 
-    /// Some checks of keys that the store must be told of, and how often each was decided alone;
-    /// those whose usage ended before `now` matter no more.
+    /// Records that the store may have lost all.
+    pub fn owe_all(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for standing in shard.by_key.values_mut() {
+                standing.owed = standing.owed.wrapping_add(1).max(1);
+            }
+        }
+    }
+
+    /// One check of each key that the store must be told of, and how often it may have missed
+    /// something; keys whose usage ended before `now` matter no more.
     #[must_use]
     pub fn owed(&self, now: Tick) -> Vec<(LimitCheck, u32)> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let owed = shard.by_key.values().filter(|own| own.owed > 0 && now < own.usage.full_at);
-            all.extend(owed.filter_map(|own| Some((**own.check.as_ref()?, own.owed))));
+            all.extend(owed.map(|own| (*own.check, own.owed)));
         }
         all
     }
@@ -150,7 +158,7 @@ impl Standings {
         if let Some(standing) = self.shard(key).by_key.get_mut(&key)
             && standing.owed == owed
         {
-            (standing.owed, standing.check) = (0, None);
+            standing.owed = 0;
         }
     }
 
@@ -172,8 +180,9 @@ impl Standings {
             shard.by_key.retain(|_, standing| now < standing.usage.full_at);
             shard.sweep_at = 2 * shard.by_key.len();
         }
-        let known = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(answer.usage));
-        known.usage = answer.usage;
+        let known =
+            shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
+        (known.usage, *known.check) = (answer.usage, *check);
         known.refusal = refusal;
         if let Some((claim, connection)) = claim {
             known.claim = match known.claim {
@@ -278,6 +287,10 @@ mod tests {
         assert_eq!(standings.claim(check.key, 1), (None, 2), "not all was told");
         standings.settle(check.key, 2);
         assert_eq!(standings.claim(check.key, 1), (Some(claim(5)), 0));
+        standings.owe_all();
+        assert_eq!(standings.claim(check.key, 1), (None, 1));
+        let owed = |now| standings.owed(Tick(now)).len();
+        assert_eq!([owed(199), owed(200)], [1, 0], "all of it is back");
     }
 
     #[test]

@@ -83,6 +83,9 @@ impl Kind {
 pub struct Offer {
     /// The seed of the keys of states.
     pub seed: [u8; 16],
+    /// Whether its counters are in a shared store.
+    #[serde(default)]
+    pub is_shared: bool,
     /// The sockets, in the order in which they are sent.
     pub sockets: Vec<NamedSocket>,
 }

@@ -84,7 +84,8 @@ pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate,
     if named.len() > SOCKETS_MAX {
         return Err(UpgradeError::TooManySockets);
     }
-    let offer = Offer { seed: shared.seed.bytes(), sockets: named };
+    let is_shared = shared.limiter.shared.is_some();
+    let offer = Offer { seed: shared.seed.bytes(), is_shared, sockets: named };
     let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
     let started = Started(Some(spawn(theirs.into())?));
     let greeted = tokio::task::spawn_blocking(move || establish(ours, &offer, &passed));
