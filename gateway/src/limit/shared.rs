@@ -40,6 +40,8 @@ mod remote;
 pub mod share;
 #[path = "shared/standing.rs"]
 pub mod standing;
+#[path = "shared/testimony.rs"]
+mod testimony;
 
 use std::fmt;
 use std::sync::Mutex;
@@ -218,8 +220,9 @@ impl SharedStore {
     /// The verdict on a request that a remembered refusal refuses; none where the store must be
     /// asked.
     #[must_use]
-    pub fn remembered(&self, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
+    pub fn remembered(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
         let [earliest, latest] = self.times(now);
+        let checks = effective(store, checks, latest);
         let refusal = |check: &LimitCheck| self.standings.refusal(check, latest);
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {
             return None;
@@ -271,14 +274,7 @@ impl SharedStore {
     ) -> Result<Verdict, StoreAway> {
         let now = self.clock.now().tick;
         let [_, latest] = self.times(now);
-        let effective: Checks = checks
-            .iter()
-            .map(|check| match store.effective(check, latest) {
-                key if key == check.key => *check,
-                // Unknown keys that share an entry here share it in the store, too.
-                key => LimitCheck { key, slot: UNKNOWN_SLOT, known: true, ..*check },
-            })
-            .collect();
+        let effective = effective(store, checks, latest);
         if let Some(connection) = self.connection()
             && let Some(verdict) = self.check_remotely(&connection, store, &effective, charge).await
         {
@@ -287,6 +283,16 @@ impl SharedStore {
         self.counts.alone.fetch_add(1, Ordering::Relaxed);
         self.alone(store, &effective, charge)
     }
+}
+
+/// The checks with the keys of the states that apply.
+fn effective(store: &Store, checks: &[LimitCheck], now: Tick) -> Checks {
+    let applying = checks.iter().map(|check| match store.effective(check, now) {
+        key if key == check.key => *check,
+        // Unknown keys that share an entry here share it in the store, too.
+        key => LimitCheck { key, slot: UNKNOWN_SLOT, known: true, ..*check },
+    });
+    applying.collect()
 }
 
 fn packed(place: Place) -> u64 {

@@ -11,7 +11,6 @@
 //! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use log::Level;
@@ -27,14 +26,11 @@ use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{
     self, CallMode, SharedCheck, SharedDecision, SharedOutcome, SharedReply, SharedResult,
-    TESTIMONY_MAX, Testimony, WitnessClaim,
+    WitnessClaim,
 };
 use super::connection::{CallError, StoreConnection};
 use super::standing::Claim;
 use super::{Checks, SharedStore, is_in_flight};
-
-/// How often a key that the store cannot read is logged.
-const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
@@ -182,78 +178,7 @@ impl SharedStore {
         Err(RemoteError::Forgets)
     }
 
-    /// Tells the store what this gateway has admitted alone.
-    pub(super) async fn testify(
-        &self,
-        connection: &StoreConnection,
-        store: &Store,
-    ) -> Result<(), RemoteError> {
-        let [_, now] = self.times(self.clock.now().tick);
-        for owed in self.standings.owed(now).chunks(CHECKS_MAX) {
-            let mut calls = Vec::with_capacity(CHECKS_MAX);
-            for (check, _) in owed.iter().filter(|(check, _)| !is_in_flight(check)) {
-                calls.push(self.testify_pieces(connection, store, check).await?);
-            }
-            match self.call(connection, &calls, CallMode::Preview).await {
-                // A late call has told the store nothing: the next heartbeat repeats it.
-                Ok(reply) if reply.outcome == SharedOutcome::Late => return Ok(()),
-                Ok(_) => {}
-                Err(RemoteError::Call(CallError::Faulty(_))) => {
-                    self.testify_one_by_one(connection, &calls).await?;
-                }
-                Err(error) => return Err(error),
-            }
-            owed.iter().for_each(|(check, owed)| self.standings.settle(check.key, *owed));
-        }
-        Ok(())
-    }
-
-    /// Tells the store of each key alone, because it cannot read one of them.
-    async fn testify_one_by_one(
-        &self,
-        connection: &StoreConnection,
-        calls: &[SharedCheck],
-    ) -> Result<(), RemoteError> {
-        for call in calls {
-            match self.call(connection, std::slice::from_ref(call), CallMode::Preview).await {
-                Err(RemoteError::Call(CallError::Faulty(why))) => self.report_fault(&why),
-                told => drop(told?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Logs that the store cannot read a key, once in a while: a reset of the key mends it.
-    fn report_fault(&self, why: &str) {
-        let now = self.clock.now().tick;
-        let last = self.fault_reported.load(Ordering::Relaxed);
-        if last > 0 && now.since(Tick(last)) < FAULTS_EVERY {
-            return;
-        }
-        self.fault_reported.store(now.0.max(1), Ordering::Relaxed);
-        let fields = [("error", json!(why))];
-        events::event(Level::Error, "shared store cannot read a key", &fields);
-    }
-
-    /// Sends all pieces of a testimony but the last, which the returned check has.
-    async fn testify_pieces(
-        &self,
-        connection: &StoreConnection,
-        store: &Store,
-        check: &LimitCheck,
-    ) -> Result<SharedCheck, RemoteError> {
-        let mut call = shared(store, check, None);
-        let testimony = testimony(store, check);
-        let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
-        for piece in pieces {
-            call.testimony = piece.to_vec();
-            self.call(connection, std::slice::from_ref(&call), CallMode::Preview).await?;
-        }
-        call.testimony = last.to_vec();
-        Ok(call)
-    }
-
-    async fn call(
+    pub(super) async fn call(
         &self,
         connection: &StoreConnection,
         checks: &[SharedCheck],
@@ -316,7 +241,7 @@ pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
 }
 
 /// One check as the store decides it, with what this gateway knows of its key.
-fn shared(store: &Store, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
+pub(super) fn shared(store: &Store, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
     let claim = match check.quota {
         Quota::Rolling(_) => claim.map(|own| WitnessClaim::Admission {
             sequence: own.sequence,
@@ -353,27 +278,4 @@ fn spent(state: &State, quota: &Quota) -> Option<WitnessClaim> {
         }
         _ => None,
     }
-}
-
-/// All that this gateway was given of a window that can still count, oldest first.
-fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
-    let Quota::Rolling(_) = check.quota else { return Vec::new() };
-    let given = store.look(check.key, |state| {
-        let mut given: Vec<Testimony> = Vec::new();
-        let mut put = |stamp: u64, count: u32| match given.last_mut() {
-            Some(last) if last.stamp.0 == stamp => last.count += count,
-            _ => given.push(Testimony { stamp: UnixTime(stamp), count }),
-        };
-        match state {
-            State::Log(log) => log.times().for_each(|at| put(at.0, 1)),
-            State::Slots(slots) => slots.counts().for_each(|(at, count)| put(at.0 + 1, count)),
-            State::Bucket(_) | State::Count(_) | State::InFlight(_) => {}
-        }
-        given
-    });
-    let oldest = |given: &Testimony, newest: u64| given.stamp.0 + check.horizon.window > newest;
-    let mut given = given.unwrap_or_default();
-    let newest = given.last().map_or(0, |last| last.stamp.0);
-    given.retain(|one| oldest(one, newest));
-    given
 }

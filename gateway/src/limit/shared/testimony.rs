@@ -1,0 +1,147 @@
+//! Tells the store what this gateway was given, where the store may have lost or missed it.
+//!
+//! # Invariants
+//!
+//! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
+//! 2. A key that the store cannot read keeps no other from being told.
+//!
+//! # Not here
+//!
+//! When a key is owed (`shared::standing`), the form of calls (`shared::call`).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use weir_common::limit::state::State;
+use weir_common::log::events;
+use weir_common::time::{Tick, UnixTime};
+
+use super::super::memory::Store;
+use super::super::{CHECKS_MAX, LimitCheck, Quota};
+use super::call::{CallMode, SharedCheck, SharedOutcome, TESTIMONY_MAX, Testimony};
+use super::connection::{CallError, StoreConnection};
+use super::remote::{RemoteError, shared};
+use super::{SharedStore, is_in_flight};
+
+/// How long a heartbeat tells the store what it may have missed; the next one goes on.
+const TESTIFY_MAX: Duration = Duration::from_secs(1);
+
+/// How often a key that the store cannot read is logged.
+const FAULTS_EVERY: Duration = Duration::from_secs(60);
+
+impl SharedStore {
+    /// Tells the store what this gateway has admitted alone.
+    pub(super) async fn testify(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+    ) -> Result<(), RemoteError> {
+        let started_at = self.clock.now().tick;
+        let [_, now] = self.times(started_at);
+        for owed in self.standings.owed(now).chunks(CHECKS_MAX) {
+            match self.testify_some(connection, store, owed).await {
+                Ok(()) => {}
+                // The next heartbeat repeats it.
+                Err(RemoteError::Late) => return Ok(()),
+                // It cannot read one of them.
+                Err(RemoteError::Call(CallError::Faulty(_))) => {
+                    for one in owed {
+                        let told = self.testify_some(connection, store, &[*one]).await;
+                        if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
+                            self.report_fault(why);
+                            self.standings.settle(one.0.key, one.1);
+                        } else {
+                            told?;
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            if self.clock.now().tick.since(started_at) > TESTIFY_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the store of a few keys with one call, and of more pieces before it.
+    async fn testify_some(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        owed: &[(LimitCheck, u32)],
+    ) -> Result<(), RemoteError> {
+        let mut calls = Vec::with_capacity(CHECKS_MAX);
+        for (check, _) in owed.iter().filter(|(check, _)| !is_in_flight(check)) {
+            calls.push(self.testify_pieces(connection, store, check).await?);
+        }
+        self.send_testimony(connection, &calls).await?;
+        owed.iter().for_each(|(check, owed)| self.standings.settle(check.key, *owed));
+        Ok(())
+    }
+
+    async fn send_testimony(
+        &self,
+        connection: &StoreConnection,
+        calls: &[SharedCheck],
+    ) -> Result<(), RemoteError> {
+        let reply = self.call(connection, calls, CallMode::Preview).await?;
+        // A late call has told the store nothing.
+        if reply.outcome == SharedOutcome::Late { Err(RemoteError::Late) } else { Ok(()) }
+    }
+
+    /// Logs that the store cannot read a key, once in a while: a reset of the key mends it.
+    pub(super) fn report_fault(&self, why: &str) {
+        let now = self.clock.now().tick;
+        let last = self.fault_reported.load(Ordering::Relaxed);
+        if last > 0 && now.since(Tick(last)) < FAULTS_EVERY {
+            return;
+        }
+        self.fault_reported.store(now.0.max(1), Ordering::Relaxed);
+        let fields = [("error", json!(why))];
+        events::event(Level::Error, "shared store cannot read a key", &fields);
+    }
+
+    /// Sends all pieces of a testimony but the last, which the returned check has.
+    pub(super) async fn testify_pieces(
+        &self,
+        connection: &StoreConnection,
+        store: &Store,
+        check: &LimitCheck,
+    ) -> Result<SharedCheck, RemoteError> {
+        let mut call = shared(store, check, None);
+        let testimony = testimony(store, check);
+        let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
+        for piece in pieces {
+            call.testimony = piece.to_vec();
+            self.send_testimony(connection, std::slice::from_ref(&call)).await?;
+        }
+        call.testimony = last.to_vec();
+        Ok(call)
+    }
+}
+
+/// All that this gateway was given of a window that can still count, oldest first.
+fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
+    let Quota::Rolling(_) = check.quota else { return Vec::new() };
+    let given = store.look(check.key, |state| {
+        let mut given: Vec<Testimony> = Vec::new();
+        let mut put = |stamp: u64, count: u32| match given.last_mut() {
+            Some(last) if last.stamp.0 == stamp => last.count += count,
+            _ => given.push(Testimony { stamp: UnixTime(stamp), count }),
+        };
+        match state {
+            State::Log(log) => log.times().for_each(|at| put(at.0, 1)),
+            State::Slots(slots) => slots.counts().for_each(|(at, count)| put(at.0 + 1, count)),
+            State::Bucket(_) | State::Count(_) | State::InFlight(_) => {}
+        }
+        given
+    });
+    let oldest = |given: &Testimony, newest: u64| given.stamp.0 + check.horizon.window > newest;
+    let mut given = given.unwrap_or_default();
+    let newest = given.last().map_or(0, |last| last.stamp.0);
+    given.retain(|one| oldest(one, newest));
+    given
+}
