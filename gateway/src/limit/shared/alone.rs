@@ -72,7 +72,7 @@ impl SharedStore {
             let charged = charged.filter(|(answer, share)| {
                 answer.decision == Decision::Admit && !is_in_flight(share)
             });
-            charged.for_each(|(answer, share)| self.standings.owe(share, answer.usage));
+            charged.for_each(|(answer, share)| self.standings.owe(share, answer.usage, now));
         }
         let mut found = verdict.answers().zip(&shares).peekable();
         let answers = checks.iter().map(|check| {

@@ -6,7 +6,8 @@
 //! # Invariants
 //!
 //! 1. A change is in the store before its number is: no gateway sees one without the other.
-//! 2. After a reset has returned, no gateway testifies what was admitted before it.
+//! 2. After a reset has returned, no gateway whose heartbeats are in time testifies what was
+//!    admitted before it.
 //!
 //! # Not here
 //!

@@ -75,6 +75,16 @@ struct Refusal {
     retry_at: Tick,
 }
 
+impl Shard {
+    /// Drops entries that no longer matter at `now`, each time that their number has doubled.
+    fn make_room(&mut self, now: Tick) {
+        if self.by_key.len() >= self.sweep_at.max(SWEEP_FROM) {
+            self.by_key.retain(|_, standing| now < standing.usage.full_at);
+            self.sweep_at = 2 * self.by_key.len();
+        }
+    }
+}
+
 impl Standing {
     fn of(check: &LimitCheck, usage: Usage) -> Self {
         Self { claim: None, owed: 0, check: Box::new(*check), usage, refusal: None }
@@ -122,8 +132,9 @@ impl Standings {
     }
 
     /// Records that the gateway has admitted a request of a check's key alone.
-    pub fn owe(&self, check: &LimitCheck, usage: Usage) {
+    pub fn owe(&self, check: &LimitCheck, usage: Usage, now: Tick) {
         let mut shard = self.shard(check.key);
+        shard.make_room(now);
         let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
         standing.owed = standing.owed.wrapping_add(1).max(1);
         (standing.usage, *standing.check) = (usage, *check);
@@ -176,10 +187,7 @@ impl Standings {
             Decision::Admit | Decision::TooLarge => None,
         };
         let mut shard = self.shard(check.key);
-        if shard.by_key.len() >= shard.sweep_at.max(SWEEP_FROM) {
-            shard.by_key.retain(|_, standing| now < standing.usage.full_at);
-            shard.sweep_at = 2 * shard.by_key.len();
-        }
+        shard.make_room(now);
         let known =
             shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
         (known.usage, *known.check) = (answer.usage, *check);
@@ -278,11 +286,11 @@ mod tests {
         standings.learn(&check, &answer, (Some((claim(4), 1)), Tick(60)));
         assert_eq!(standings.claim(check.key, 1), (Some(claim(4)), 0));
         assert_eq!(standings.claim(check.key, 2), (None, 0), "over another connection");
-        standings.owe(&check, usage);
+        standings.owe(&check, usage, Tick(60));
         // The reply to a call that was sent before.
         standings.learn(&check, &answer, (Some((claim(5), 1)), Tick(60)));
         assert_eq!(standings.claim(check.key, 1), (None, 1));
-        standings.owe(&check, usage);
+        standings.owe(&check, usage, Tick(60));
         standings.settle(check.key, 1);
         assert_eq!(standings.claim(check.key, 1), (None, 2), "not all was told");
         standings.settle(check.key, 2);
@@ -315,5 +323,18 @@ mod tests {
         assert!(standings.refusal(&check(60, 1), Tick(70)).is_none());
         assert_eq!(standings.usage(&check(60, 1), Tick(199)), Some(usage));
         assert_eq!(standings.usage(&check(60, 1), Tick(200)), None, "all of it is back");
+    }
+
+    #[test]
+    fn keys_that_matter_no_more_are_dropped_while_the_store_is_away() {
+        let standings = Standings::default();
+        for nth in 0..100_000 {
+            let check = LimitCheck { key: Key::from_bits(nth << 96 | nth), ..check(60, 1) };
+            let now = u64::try_from(nth).unwrap();
+            let usage = Usage { limit: 60, remaining: 5, full_at: Tick(now + 1) };
+            standings.owe(&check, usage, Tick(now));
+        }
+        let kept = |shard: &Mutex<Shard>| shard.lock().unwrap().by_key.len();
+        assert!(standings.shards.iter().map(kept).sum::<usize>() <= SHARDS * SWEEP_FROM);
     }
 }
