@@ -1,11 +1,13 @@
 //! Several gateways that share a Redis server admit together what one would admit.
 
 mod away;
+mod cluster;
 mod connecting;
 mod ending;
 mod exact;
 mod forgetting;
 mod operating;
+mod sentinel;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +31,8 @@ const TARGET: &str = "/v1/workspaces/ws_acme/users";
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// Gateways with the same configuration and upstreams, and the store that they share.
-struct Fleet {
-    redis: Redis,
+struct Fleet<S = Redis> {
+    redis: S,
     gateways: Vec<Gateway>,
     config: Config,
     upstream: Upstream,
@@ -47,12 +49,21 @@ impl Fleet {
     /// So many gateways that share this server.
     #[track_caller]
     fn of(redis: Redis, count: usize, change: impl FnOnce(Config) -> Config) -> Self {
+        let url = redis.url();
+        Self::on(redis, &url, count, change)
+    }
+}
+
+impl<S> Fleet<S> {
+    /// So many gateways that share these servers, at this URL.
+    #[track_caller]
+    fn on(redis: S, url: &str, count: usize, change: impl FnOnce(Config) -> Config) -> Self {
         let (upstream, files) = (Upstream::start(), Folder::new());
         let servers = format!("servers = [\"{}\"]", upstream.address());
         let config = ["control", "data", "dispatcher"]
             .iter()
             .fold(Config::default(), |to, name| to.with(&format!("[upstreams.{name}]"), &servers));
-        let config = change(config.with("[store]", &store(&redis.url(), &files)));
+        let config = change(config.with("[store]", &store(url, &files)));
         let gateways = (0..count).map(|_| Gateway::start(&config.to_string(), DIRECTORY)).collect();
         Self { redis, gateways, config, upstream, files }
     }

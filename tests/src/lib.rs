@@ -38,6 +38,8 @@ pub mod promises;
 pub mod real;
 pub mod receiver;
 pub mod redis;
+pub mod redis_cluster;
+pub mod redis_sentinel;
 pub mod relay;
 pub mod request;
 pub mod response;

@@ -52,7 +52,24 @@ impl Redis {
         };
         let options: Vec<String> =
             at.iter().chain(options).map(|&option| option.to_owned()).collect();
+        Self::started(Folder::new(), options, port)
+    }
+
+    /// Starts a Sentinel that watches nothing yet.
+    #[track_caller]
+    pub fn start_sentinel() -> Self {
+        let port = Upstream::refusing();
+        let number = port.address().rsplit(':').next().unwrap_or_default().to_owned();
         let folder = Folder::new();
+        // It writes what it learns into its configuration.
+        let file = folder.write("sentinel.conf", "");
+        let file = file.display().to_string();
+        let options = [&*file, "--sentinel", "--port", &number].map(str::to_owned);
+        Self::started(folder, options.to_vec(), port)
+    }
+
+    #[track_caller]
+    fn started(folder: Folder, options: Vec<String>, port: Upstream) -> Self {
         let child = spawn(&folder, &options);
         let started = Self { child, options, folder, port };
         started.wait_until_ready();
@@ -62,6 +79,11 @@ impl Redis {
     /// Its address.
     pub fn address(&self) -> String {
         self.port.address()
+    }
+
+    /// Its port.
+    pub fn port(&self) -> String {
+        self.address().rsplit(':').next().unwrap_or_default().to_owned()
     }
 
     /// Its URL, without TLS.
@@ -113,8 +135,22 @@ impl Redis {
         }
     }
 
+    /// Runs one command of these words, which must succeed.
+    #[track_caller]
+    pub fn run_words(&self, words: &[&str]) -> Reply {
+        match self.try_words(words) {
+            Ok(Reply::Error(error)) => panic!("{words:?}: {error}"),
+            Ok(reply) => reply,
+            Err(error) => panic!("{words:?}: {error}"),
+        }
+    }
+
     /// Runs one command, its words separated by spaces.
     pub fn try_run(&self, command: &str) -> io::Result<Reply> {
+        self.try_words(&command.split(' ').collect::<Vec<_>>())
+    }
+
+    fn try_words(&self, words: &[&str]) -> io::Result<Reply> {
         let socket = UnixStream::connect(self.folder.path(SOCKET))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut connection = BufReader::new(socket);
@@ -122,7 +158,7 @@ impl Redis {
         if let Some(password) = password {
             let _ = call(&mut connection, &["AUTH", password])?;
         }
-        call(&mut connection, &command.split(' ').collect::<Vec<_>>())
+        call(&mut connection, words)
     }
 
     /// How often it has run commands of this name since it started.
@@ -152,8 +188,14 @@ impl Drop for Redis {
 #[track_caller]
 fn spawn(folder: &Folder, options: &[String]) -> Child {
     let mut command = Command::new("redis-server");
+    // A file comes before all other options.
+    let files = usize::from(options.first().is_some_and(|first| !first.starts_with("--")));
+    let (file, options) = options.split_at(files);
+    command.args(file).args(["--bind", "127.0.0.1"]);
+    if file.is_empty() {
+        command.args(["--save", "", "--appendonly", "no"]);
+    }
     command
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
         .args(["--unixsocket", SOCKET, "--dir"])
         .arg(folder.root())
         .args(options)

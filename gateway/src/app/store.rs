@@ -14,7 +14,7 @@ use weir_common::time::Clock;
 use crate::app::RunError;
 use crate::config::active::CheckedConfig;
 use crate::limit::key::Seed;
-use crate::limit::shared::connection::ConnectError;
+use crate::limit::shared::errors::ConnectError;
 use crate::limit::shared::{Beat, SharedConfig, SharedStore};
 use crate::limit::snapshot::Snapshot;
 
@@ -40,16 +40,17 @@ pub(super) fn reach(
         fingerprint,
         id: format!("{:016x}", u64::from_be_bytes(id)),
     };
-    let place = format!("{}:{}", redis.address.host, redis.address.port);
     let store = SharedStore::new(config, clock.clone());
-    match control.block_on(store.beat(None)) {
-        Beat::Steady | Beat::Recovering | Beat::Recovered => {}
-        Beat::Lost(ConnectError::Unfit(why)) | Beat::Away(ConnectError::Unfit(why)) => {
-            return Err(RunError::Store(place, why));
-        }
-        Beat::Lost(why) | Beat::Away(why) => {
-            let fields = [("store", json!(place)), ("error", json!(why.to_string()))];
-            events::event(Level::Error, "shared store unavailable", &fields);
+    for (server, beat) in control.block_on(store.beat(None)) {
+        match beat {
+            Beat::Steady | Beat::Recovering | Beat::Recovered => {}
+            Beat::Lost(ConnectError::Unfit(why)) | Beat::Away(ConnectError::Unfit(why)) => {
+                return Err(RunError::Store(server, why));
+            }
+            Beat::Lost(why) | Beat::Away(why) => {
+                let fields = [("store", json!(server)), ("error", json!(why.to_string()))];
+                events::event(Level::Error, "shared store unavailable", &fields);
+            }
         }
     }
     Ok(Some((seed, store)))

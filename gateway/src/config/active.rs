@@ -197,8 +197,11 @@ const SECRET_BYTES_MIN: usize = 32;
 /// Reads the secret that gateways with a shared store have in common.
 fn shared_secret(store: &StoreSettings, document: &Document) -> Option<Secret<String>> {
     let redis = store.redis.as_ref().filter(|redis| !redis.secret_file.is_empty())?;
-    if let Some(path) = &redis.address.password_file {
+    if let Some(path) = &redis.address.login.password_file {
         drop(files::secret(path, "store.password_file", document));
+    }
+    if let Some(path) = &redis.address.sentinel_password_file {
+        drop(files::secret(path, "store.sentinel_password_file", document));
     }
     let path = &redis.secret_file;
     let secret = files::secret(path, "store.secret_file", document)?;

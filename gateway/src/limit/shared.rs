@@ -15,9 +15,11 @@
 //!
 //! # Not here
 //!
-//! The script and its calls (`shared::call`), the connection (`shared::connecting`), who asks
-//! (`limit::limiter`).
+//! The script and its calls (`shared::call`), the servers of the store and their connections
+//! (`shared::nodes`, `shared::connecting`), who asks (`limit::limiter`).
 
+#[path = "shared/acknowledged.rs"]
+mod acknowledged;
 #[path = "shared/address.rs"]
 pub mod address;
 #[path = "shared/alone.rs"]
@@ -28,36 +30,55 @@ mod availability;
 pub mod call;
 #[path = "shared/changes.rs"]
 mod changes;
+#[path = "shared/cluster.rs"]
+mod cluster;
 #[path = "shared/connecting.rs"]
 mod connecting;
 #[path = "shared/connection.rs"]
 pub mod connection;
+#[path = "shared/errors.rs"]
+pub mod errors;
 #[path = "shared/heartbeat.rs"]
 mod heartbeat;
+#[path = "shared/join.rs"]
+mod join;
+#[path = "shared/login.rs"]
+mod login;
+#[path = "shared/node.rs"]
+mod node;
+#[path = "shared/nodes.rs"]
+mod nodes;
 #[path = "shared/remote.rs"]
 mod remote;
+#[path = "shared/sentinel.rs"]
+mod sentinel;
 #[path = "shared/share.rs"]
 pub mod share;
 #[path = "shared/standing.rs"]
 pub mod standing;
+#[path = "shared/store_time.rs"]
+mod store_time;
 #[path = "shared/testimony.rs"]
 mod testimony;
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
-use self::address::StoreAddress;
-use self::availability::Availability;
+use self::address::{StoreAddress, Topology};
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::connection::{Script, StoreConnection};
+use self::node::StoreNode;
+use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
+use self::remote::Over;
 use self::share::Place;
 use self::standing::Standings;
+use self::store_time::StoreTime;
 use super::memory::Store;
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
@@ -92,22 +113,17 @@ pub struct SharedStore {
     clock: Clock,
     decide: Script,
     heartbeat: Script,
-    connection: Mutex<Option<StoreConnection>>,
-    availability: Availability,
+    nodes: Nodes,
+    /// The time of a store whose servers are not known yet.
+    time: StoreTime,
     /// This gateway among those that run: `nth`, then `of`, 32 bits each.
     place: AtomicU64,
-    /// The store's time less this machine's ticks, in microseconds: at least, and at most.
-    ahead: [AtomicI64; 2],
     /// Which stamps are this gateway's where it decides alone.
     stamp_class: u64,
     changes: AtomicU64,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
     connections: AtomicU64,
-    /// Heartbeats in a row that were not answered in time.
-    missed: AtomicU64,
-    /// When the store began to answer again, in ticks; 0 while it does not.
-    answers_since: AtomicU64,
     standings: Standings,
     /// What has happened since the start.
     pub counts: StoreCounts,
@@ -140,8 +156,8 @@ impl SharedStore {
     /// A store that is not connected yet: [`SharedStore::beat`] connects.
     #[must_use]
     pub fn new(config: SharedConfig, clock: Clock) -> Self {
-        let now = clock.now();
-        let ahead = now.unix.0.cast_signed() - now.tick.0.cast_signed();
+        let (time, nodes) =
+            (StoreTime::new(clock.now()), Nodes::new(config.address.clone(), clock.clone()));
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
         let stamp_class = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
@@ -150,24 +166,34 @@ impl SharedStore {
             stamp_class,
             decide: Script::new(call::SCRIPT),
             heartbeat: Script::new(heartbeat::SCRIPT),
-            connection: Mutex::default(),
-            availability: Availability::default(),
+            nodes,
+            time,
             place: AtomicU64::new(packed(alone)),
-            ahead: [AtomicI64::new(ahead), AtomicI64::new(ahead)],
             changes: AtomicU64::new(0),
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
-            answers_since: AtomicU64::new(0),
             standings: Standings::default(),
             counts: StoreCounts::default(),
         }
     }
 
-    /// Whether requests ask the store.
+    /// How many servers the store has, and how many of them requests ask.
     #[must_use]
-    pub fn is_available(&self) -> bool {
-        self.availability.is_available()
+    pub fn servers(&self) -> [usize; 2] {
+        let known = self.nodes.known();
+        let available = known.nodes.iter().filter(|node| node.availability.is_available());
+        [known.nodes.len(), available.count()]
+    }
+
+    /// Where the store is, as logs name it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let first = self.config.address.servers.first().map(ToString::to_string);
+        let first = first.unwrap_or_default();
+        match &self.config.address.topology {
+            Topology::Sentinel(primary) => format!("{primary} of {first}"),
+            Topology::Single | Topology::Cluster => first,
+        }
     }
 
     /// This gateway among those that run, as far as is known.
@@ -184,53 +210,52 @@ impl SharedStore {
         Moment { tick, unix: UnixTime(tick.0) }
     }
 
-    /// The latest time that the store can have at a tick of this machine.
+    /// The latest time that a server of the store can have at a tick of this machine.
     #[must_use]
     pub fn time(&self, now: Tick) -> Tick {
-        let [_, latest] = self.times(now);
-        latest
+        let known = self.nodes.known();
+        let times = known.nodes.iter().map(|node| node.time.range(now));
+        let latest = times.map(|[_, latest]| latest).max();
+        latest.unwrap_or_else(|| self.time.range(now)[1])
     }
 
-    /// The earliest and the latest time that the store can have at a tick of this machine.
-    fn times(&self, now: Tick) -> [Tick; 2] {
-        self.ahead
-            .each_ref()
-            .map(|ahead| Tick(now.0.saturating_add_signed(ahead.load(Ordering::Relaxed))))
-    }
-
-    /// The latest tick of this machine at which the store can have reached a time of its own.
-    fn local(&self, time: Tick) -> Tick {
-        let [earliest, _] = &self.ahead;
-        Tick(time.0.saturating_add_signed(-earliest.load(Ordering::Relaxed)))
-    }
-
-    /// Records the store's time in a reply to a call that was sent and answered at these ticks.
-    fn learn_time(&self, time: UnixTime, (sent, answered): (Tick, Tick)) {
-        let ahead = |tick: Tick| time.0.cast_signed() - tick.0.cast_signed();
-        let [earliest, latest] = &self.ahead;
-        let jump = ahead(answered) - latest.load(Ordering::Relaxed);
-        // More than any call takes: the clock itself has changed.
-        if jump > 1_000_000 {
+    /// Records the time of a connection's server, in a reply to a call that was sent and answered
+    /// at these ticks.
+    fn learn_time(&self, from: &StoreConnection, time: UnixTime, ticks: (Tick, Tick)) {
+        if from.time.learn(time, ticks) {
             self.counts.jumps.fetch_add(1, Ordering::Relaxed);
         }
-        earliest.store(ahead(answered), Ordering::Relaxed);
-        latest.store(ahead(sent), Ordering::Relaxed);
+    }
+
+    /// The clock of the server that has the keys of a request; where it is unknown, some server's.
+    fn time_of<'k>(&'k self, known: &'k NodeSet, checks: &[LimitCheck]) -> &'k StoreTime {
+        let own = checks.first().and_then(|check| known.of_slot(check.slot));
+        own.or(known.nodes.first()).map_or(&self.time, |node| &node.time)
+    }
+
+    /// The connection to the server that has what all gateways have in common.
+    fn registry(&self) -> Option<StoreConnection> {
+        self.nodes.known().of_tag(REGISTRY_TAG)?.connection()
     }
 
     /// The verdict on a request that a remembered refusal refuses; none where the store must be
     /// asked.
     #[must_use]
     pub fn remembered(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
-        let [earliest, latest] = self.times(now);
-        let checks = effective(store, checks, latest);
+        let known = self.nodes.known();
+        // Resets of other gateways may be missed while the registry is away.
+        known.of_tag(REGISTRY_TAG).filter(|node| node.availability.is_available())?;
+        let time = self.time_of(&known, checks);
+        let [earliest, latest] = time.range(now);
+        let checks = self.effective(store, checks, latest);
         let refusal = |check: &LimitCheck| self.standings.refusal(check, latest);
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {
             return None;
         }
         self.counts.remembered.fetch_add(1, Ordering::Relaxed);
         let answer = |check: &LimitCheck| match refusal(check) {
-            Some(refusal) => self.answer(refusal),
-            None => self.answer(self.unasked(check, earliest)),
+            Some(refusal) => local(time, refusal),
+            None => local(time, self.unasked(check, earliest)),
         };
         Some(Verdict::new(checks.iter().map(answer).collect(), false))
     }
@@ -238,7 +263,8 @@ impl SharedStore {
     /// Whether an enforced limit is known to have nothing left, without a call.
     #[must_use]
     pub fn is_used_up(&self, checks: &[LimitCheck], now: Tick) -> bool {
-        let [_, latest] = self.times(now);
+        let known = self.nodes.known();
+        let [_, latest] = self.time_of(&known, checks).range(now);
         let used_up = |check: &LimitCheck| {
             let usage = self.standings.usage(check, latest);
             usage.is_some_and(|usage| usage.remaining == 0)
@@ -254,16 +280,6 @@ impl SharedStore {
         CheckResult { decision: Decision::Admit, usage }
     }
 
-    /// A result in ticks of this machine, from one in the store's time.
-    fn answer(&self, found: CheckResult) -> CheckResult {
-        let decision = match found.decision {
-            Decision::Refuse { retry_at } => Decision::Refuse { retry_at: self.local(retry_at) },
-            other => other,
-        };
-        let usage = Usage { full_at: self.local(found.usage.full_at), ..found.usage };
-        CheckResult { decision, usage }
-    }
-
     /// Checks every limit and charges all or none; `charge` is false for a preview. What counts as
     /// in flight is charged in `store`: the caller must hold it.
     pub async fn check(
@@ -272,27 +288,61 @@ impl SharedStore {
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, StoreAway> {
-        let now = self.clock.now().tick;
-        let [_, latest] = self.times(now);
-        let effective = effective(store, checks, latest);
-        if let Some(connection) = self.connection()
-            && let Some(verdict) = self.check_remotely(&connection, store, &effective, charge).await
-        {
-            return Ok(verdict);
+        let known = self.nodes.known();
+        let time = self.time_of(&known, checks);
+        let [_, latest] = time.range(self.clock.now().tick);
+        let effective = self.effective(store, checks, latest);
+        let node = self.node_of(&known, &effective);
+        if let Some(node) = node {
+            if let Some(connection) = node.connection() {
+                let over = Over { node, connection: &connection };
+                if let Some(verdict) = self.check_remotely(over, store, &effective, charge).await {
+                    return Ok(verdict);
+                }
+            }
+            node.availability.decided_alone();
         }
         self.counts.alone.fetch_add(1, Ordering::Relaxed);
-        self.alone(store, &effective, charge)
+        self.alone((store, time), &effective, charge)
+    }
+
+    /// The server that has the keys of all checks.
+    fn node_of<'k>(&self, known: &'k NodeSet, checks: &Checks) -> Option<&'k Arc<StoreNode>> {
+        let first = checks.first()?;
+        // The configuration has no route whose limits have several slots.
+        let is_one = checks.iter().all(|check| check.slot == first.slot);
+        known.of_slot(first.slot).filter(|_| is_one || !self.nodes.is_cluster())
+    }
+
+    /// The checks with the keys of the states that apply.
+    fn effective(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Checks {
+        // Unknown keys that share an entry here share it in the store, too.
+        let applying = checks.iter().map(|check| match store.effective(check, now) {
+            key if key == check.key => *check,
+            key => LimitCheck { key, slot: UNKNOWN_SLOT, ..*check },
+        });
+        let mut applying: Checks = applying.collect();
+        if self.nodes.is_cluster() && applying.iter().any(|check| check.slot == UNKNOWN_SLOT) {
+            let home = checks.iter().find(|check| check.known).map_or(UNKNOWN_SLOT, |own| own.slot);
+            let unknown = applying.iter_mut().filter(|check| !check.known);
+            unknown.for_each(|check| check.slot = home);
+        }
+        for (own, given) in applying.iter_mut().zip(checks) {
+            // It has its entry already.
+            own.known |= own.key != given.key;
+        }
+        applying
     }
 }
 
-/// The checks with the keys of the states that apply.
-fn effective(store: &Store, checks: &[LimitCheck], now: Tick) -> Checks {
-    let applying = checks.iter().map(|check| match store.effective(check, now) {
-        key if key == check.key => *check,
-        // Unknown keys that share an entry here share it in the store, too.
-        key => LimitCheck { key, slot: UNKNOWN_SLOT, known: true, ..*check },
-    });
-    applying.collect()
+/// A result in ticks of this machine, from one in the time of a server.
+fn local(time: &StoreTime, found: CheckResult) -> CheckResult {
+    let decision = match found.decision {
+        Decision::Refuse { retry_at } => Decision::Refuse { retry_at: time.local(retry_at) },
+        other => other,
+    };
+    let usage = Usage { full_at: time.local(found.usage.full_at), ..found.usage };
+    CheckResult { decision, usage }
 }
 
 fn packed(place: Place) -> u64 {

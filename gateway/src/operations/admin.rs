@@ -140,7 +140,11 @@ impl GatewayAdmin {
 fn show_store(shared: &Shared) {
     let metrics = &shared.metrics;
     let Some(store) = &shared.limiter.shared else { return metrics.store_up.set(1) };
-    metrics.store_up.set(store.is_available().into());
+    let [servers, available] = store.servers();
+    metrics.store_up.set((servers > 0 && available == servers).into());
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    metrics.store_servers.set(count(servers));
+    metrics.store_servers_up.set(count(available));
     metrics.store_gateways.set(store.place().of.into());
     let raise = |counter: &IntCounter, to: &AtomicU64| {
         counter.inc_by(to.load(Ordering::Relaxed).saturating_sub(counter.get()));

@@ -17,7 +17,7 @@ use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
-use crate::limit::shared::connection::ConnectError;
+use crate::limit::shared::errors::ConnectError;
 use crate::limit::shared::{BEAT_EVERY, Beat};
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
@@ -200,22 +200,27 @@ pub async fn states(shared: Arc<Shared>) {
 /// Keeps the connection to the shared store, where there is one, and logs when it is lost.
 pub async fn shared_store(shared: Arc<Shared>) {
     let Some(store) = shared.limiter.shared.clone() else { return };
-    let mut known = None;
+    let mut known: HashMap<String, ConnectError> = HashMap::new();
     loop {
         let limiter = &shared.limiter;
-        match store.beat(Some((&limiter.store, &limiter.boosts))).await {
-            Beat::Steady | Beat::Recovering => {}
-            Beat::Recovered => {
-                known = None;
-                events::event(Level::Info, "shared store available", &[]);
-            }
-            // That it cannot be reached is known; why it refuses us is not.
-            Beat::Away(ConnectError::Unreachable(_) | ConnectError::Silent) => {}
-            Beat::Away(why) if known.as_ref() == Some(&why) => {}
-            Beat::Lost(why) | Beat::Away(why) => {
-                let fields = [("error", json!(why.to_string()))];
-                events::event(Level::Error, "shared store unavailable", &fields);
-                known = Some(why);
+        let beats = store.beat(Some((&limiter.store, &limiter.boosts))).await;
+        known.retain(|server, _| beats.iter().any(|(own, _)| own == server));
+        for (server, beat) in beats {
+            match beat {
+                Beat::Steady | Beat::Recovering => {}
+                Beat::Recovered => {
+                    known.remove(&server);
+                    let fields = [("store", json!(server))];
+                    events::event(Level::Info, "shared store available", &fields);
+                }
+                // That it cannot be reached is known; why it refuses us is not.
+                Beat::Away(ConnectError::Unreachable(_) | ConnectError::Silent) => {}
+                Beat::Away(why) if known.get(&server) == Some(&why) => {}
+                Beat::Lost(why) | Beat::Away(why) => {
+                    let fields = [("store", json!(server)), ("error", json!(why.to_string()))];
+                    events::event(Level::Error, "shared store unavailable", &fields);
+                    known.insert(server, why);
+                }
             }
         }
         tokio::time::sleep(BEAT_EVERY).await;

@@ -6,7 +6,6 @@ use weir_common::time::Moment;
 
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
-use crate::rules::charges::slot_of;
 use crate::rules::quota::value_of;
 use crate::rules::tenant::{Identity, TenantRefs};
 use crate::rules::{Limit, Rules};
@@ -50,7 +49,7 @@ impl Rules {
     ) -> Option<KeyChecks<'_>> {
         let (index, limit) = self.limit(limit_name)?;
         let subject = self.named_subject(&limit.key, name, identity)?;
-        let slot = slot_of(limit, &subject, identity);
+        let slot = self.slot_of(limit, &subject, identity);
         let quota = self.quota(index, limit, identity);
         let own = self.check((index, limit), &subject, (quota, slot), now);
         let mut checks = vec![(None, own)];

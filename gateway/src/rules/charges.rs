@@ -58,7 +58,7 @@ impl Rules {
                 // One tenant is the frequent key: it is charged without an allocation.
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
                     let (quota, _) = self.quota_of(*index, limit, subject, sources.identity);
-                    let slot = slot_of(limit, subject, sources.identity);
+                    let slot = self.slot_of(limit, subject, sources.identity);
                     let check = self.check((*index, limit), subject, (quota, slot), sources.now);
                     let plan = plan_of(subject, sources.identity);
                     charges.push(*index, check, subject, plan);
@@ -86,7 +86,7 @@ impl Rules {
     ) -> bool {
         let Some(subject) = self.combined(&limit.key, sources) else { return false };
         let quota = self.quota(index, limit, sources.identity);
-        let slot = slot_of(limit, &subject, sources.identity);
+        let slot = self.slot_of(limit, &subject, sources.identity);
         let check = self.check((index, limit), &subject, (quota, slot), sources.now);
         charges.push(index, check, &subject, plan_of(&subject, sources.identity));
         true
@@ -104,7 +104,7 @@ impl Rules {
         let subject = self.combined(&limit.key, sources)?;
         let quota = self.quota(index, limit, sources.identity);
         let plan = plan_of(&subject, sources.identity);
-        let slot = slot_of(limit, &subject, sources.identity);
+        let slot = self.slot_of(limit, &subject, sources.identity);
         let check = self.check((index, limit), &subject, (quota, slot), sources.now);
         Some((check, Charge { limit: index, name: subject.name, plan }))
     }
@@ -139,6 +139,21 @@ impl Rules {
         }
     }
 
+    /// The slot of a key in a shared store. In a Cluster workspaces share their organisation's, so
+    /// that one call can charge both; other keys have their own.
+    pub(super) fn slot_of(
+        &self,
+        limit: &Limit,
+        subject: &Subject<'_>,
+        identity: &Identity<'_>,
+    ) -> u64 {
+        let by_organisation =
+            |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
+        let shares = self.by_home && limit.key.parts().iter().any(by_organisation);
+        let home = if shares { identity.home(&self.seed) } else { None };
+        home.unwrap_or(subject.owner).slot()
+    }
+
     /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
     /// Its key is in the slot `slot` of a shared store.
     pub(super) fn check(
@@ -168,18 +183,6 @@ impl Rules {
             on_failure: limit.on_failure,
             slot,
         }
-    }
-}
-
-/// The slot of a key in a shared store. Workspaces share their organisation's, so that one call can
-/// charge both; other keys have their own.
-pub(super) fn slot_of(limit: &Limit, subject: &Subject<'_>, identity: &Identity<'_>) -> u64 {
-    let by_organisation =
-        |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
-    let organisation = identity.organisation.as_ref();
-    match organisation.filter(|_| limit.key.parts().iter().any(by_organisation)) {
-        Some(organisation) => organisation.owner.slot(),
-        None => subject.owner.slot(),
     }
 }
 

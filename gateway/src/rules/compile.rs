@@ -10,6 +10,7 @@ mod cors;
 mod identity;
 mod keys;
 mod paths;
+mod slots;
 pub mod tenants;
 
 use http::Method;
@@ -51,6 +52,7 @@ pub fn check(
         workspaces: raw.settings.workspaces.clone(),
         is_file: checker.is_file(),
         by_address: checker.by_address(),
+        by_home: checker.is_cluster(),
         hosts,
         paths,
         refused: limits.iter().position(|limit| &*limit.name == REFUSED),
@@ -170,6 +172,7 @@ impl Checker<'_> {
             own_limits.push(index);
         }
         self.check_choice(route, &own_limits, limits);
+        self.check_slots(route, &pattern, &own_limits, limits);
         let (batch, body_bytes_max) = self.body(route);
         let (exempt, limits, spellings) = (route.exempt, own_limits, route.spellings);
         let cost = route.cost.as_ref().map_or(RouteCost::Fixed(1), |cost| cost.value);

@@ -92,6 +92,8 @@ pub struct Identity<'t> {
     pub organisation: Option<Subject<'t>>,
     /// The instance, from the host.
     pub instance: Option<Subject<'t>>,
+    /// Whether the request's path names the organisation.
+    pub names_organisation: bool,
 }
 
 impl Tenants {
@@ -159,7 +161,22 @@ impl<'t> Identity<'t> {
             .or(names.claimed_organisation)
             .map(|name| subject(Scope::Organisation, name))
             .or_else(|| workspace.as_ref().map(|workspace| own_organisation(seed, workspace)));
-        Self { workspace, organisation, instance }
+        let names_organisation = names.organisation.is_some();
+        Self { workspace, organisation, instance, names_organisation }
+    }
+
+    /// The organisation whose keys are beside those of the request's workspace in a store that
+    /// needs them together. A path cannot move the keys of a workspace that the directory knows.
+    pub(super) fn home(&self, seed: &Seed) -> Option<Owner> {
+        let organisation = self.organisation.as_ref()?;
+        let known = self.workspace.as_ref().filter(|workspace| workspace.tenant.is_some());
+        let Some(workspace) = known.filter(|_| self.names_organisation) else {
+            return Some(organisation.owner);
+        };
+        Some(match workspace.parent() {
+            Some(parent) => seed.owner(Scope::Organisation, parent.as_bytes()),
+            None => own_organisation(seed, workspace).owner,
+        })
     }
 }
 

@@ -6,11 +6,28 @@ use reqwest::Url;
 use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
 
-use crate::limit::shared::address::StoreAddress;
+use crate::limit::shared::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
 use crate::settings::values::{plain, small};
 
 /// The port of a Redis or Valkey server whose URL has none.
 const REDIS_PORT: u16 = 6379;
+
+/// The port of a Sentinel whose URL has none.
+const SENTINEL_PORT: u16 = 26379;
+
+/// The settings that need `kind = "redis"`.
+const NEEDS_REDIS: [&str; 10] = [
+    "url",
+    "servers",
+    "sentinel",
+    "sentinel_password_file",
+    "password_file",
+    "ca",
+    "secret_file",
+    "timeout",
+    "gateways",
+    "acknowledge",
+];
 
 /// `[store]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,59 +71,108 @@ pub(super) fn store(table: &mut Table<'_>) -> StoreSettings {
 }
 
 fn redis(table: &mut Table<'_>, is_shared: bool) -> RedisSettings {
-    let url = table.text("url", "redis: its URL, as rediss://user@host:6379/0 (TLS) or redis://….");
-    let doc = "redis: a file whose first line is the password; read at each connection.";
-    let password_file = table.text("password_file", doc);
-    let doc = "redis: a PEM file of the root that signed its certificate; none: the system's.";
-    let ca = table.text("ca", doc);
+    let address = address(table, is_shared);
     let doc = "redis: a file whose first line is a secret of 32 characters or more, the same for \
                all gateways. Keys are derived from it.";
-    let secret_file = table.text("secret_file", doc);
+    let secret_file = plain(table.text("secret_file", doc)).unwrap_or_default();
     let range = Duration::from_millis(1)..=Duration::from_secs(1);
     let doc = "redis: how long a request waits for it, before on_store_failure decides.";
     let timeout = table.span_or("timeout", range, Duration::from_millis(20), doc);
     let doc = "redis: how many gateways there are at least. While it is away, each admits its \
                share of an allowance; those that are known to run are counted by themselves.";
     let gateways = table.number_or("gateways", 1..=1_000, 1, doc);
-    let given = [
-        ("url", url.is_some()),
-        ("password_file", password_file.is_some()),
-        ("ca", ca.is_some()),
-        ("secret_file", secret_file.is_some()),
-        ("timeout", table.has("timeout")),
-        ("gateways", table.has("gateways")),
-    ];
-    for (key, _) in given.into_iter().filter(|(_, given)| *given && !is_shared) {
-        table.fault_in(key, format!("`{key}` needs kind = \"redis\""));
-    }
     if is_shared {
         table.need("url");
         table.need("secret_file");
     }
-    let mut address = url.and_then(|url| located(table, &url)).unwrap_or_else(nowhere);
-    if ca.is_some() && !address.tls && is_shared {
-        table.fault_in("ca", "`ca` needs a `url` that starts with rediss://".to_owned());
+    for key in NEEDS_REDIS.into_iter().filter(|key| !is_shared && table.has(key)) {
+        table.fault_in(key, format!("`{key}` needs kind = \"redis\""));
     }
-    (address.password_file, address.ca) = (plain(password_file), plain(ca));
-    let secret_file = plain(secret_file).unwrap_or_default();
+    if !is_shared && table.has("cluster") {
+        table.fault_in("cluster", "`cluster` needs kind = \"redis\"".to_owned());
+    }
     RedisSettings { address, secret_file, timeout, gateways: small(gateways) }
 }
 
-/// The address of a file that has none.
-fn nowhere() -> StoreAddress {
+/// Where the servers are, and how to log in to them.
+fn address(table: &mut Table<'_>, is_shared: bool) -> StoreAddress {
+    let doc = "redis: its URL, as rediss://user@host:6379/0 (TLS) or redis://….";
+    let url = table.text("url", doc);
+    let doc = "redis: more Sentinels, or more nodes of the Cluster, as host:port.";
+    let more = table.texts("servers", doc);
+    let doc = "redis: the name of the primary that the Sentinels at `url` and `servers` watch.";
+    let sentinel = table.text("sentinel", doc);
+    let doc = "redis: whether `url` and `servers` are nodes of a Cluster; a few are enough.";
+    let is_cluster = table.flag("cluster", false, doc);
+    let doc = "redis: a file whose first line is the password; read at each connection.";
+    let password_file = table.text("password_file", doc);
+    let doc = "redis: a file whose first line is the password of the Sentinels.";
+    let sentinel_password_file = table.text("sentinel_password_file", doc);
+    let doc = "redis: a PEM file of the root that signed its certificate; none: the system's.";
+    let ca = table.text("ca", doc);
+    let doc = "redis: how many replicas must have a charge before its request is admitted.";
+    let acknowledge = table.number_or("acknowledge", 0..=10, 0, doc);
+    let port = if sentinel.is_some() { SENTINEL_PORT } else { REDIS_PORT };
+    let (first, mut login) =
+        url.and_then(|url| located(table, &url, port)).unwrap_or_else(|| nowhere(port));
+    if ca.is_some() && !login.tls && is_shared {
+        table.fault_in("ca", "`ca` needs a `url` that starts with rediss://".to_owned());
+    }
+    let mut servers = vec![first];
+    for text in &more {
+        match ServerAddress::read(&text.value) {
+            Some(server) => servers.push(server),
+            None => {
+                let text_of = format!("`{}` is not host:port, as \"10.0.0.1:{port}\"", text.value);
+                table.fault_at(text.at, text_of);
+            }
+        }
+    }
+    let topology = match plain(sentinel) {
+        Some(name) if !is_cluster => Topology::Sentinel(name),
+        Some(_) => {
+            let text = "Sentinels watch no Cluster: remove `sentinel`, or `cluster`";
+            table.fault_in("sentinel", text.to_owned());
+            Topology::Cluster
+        }
+        None if is_cluster => Topology::Cluster,
+        None => Topology::Single,
+    };
+    if topology == Topology::Single && !more.is_empty() {
+        let text = "`servers` needs `sentinel` or `cluster`: one server has a `url` alone";
+        table.fault_in("servers", text.to_owned());
+    }
+    if sentinel_password_file.is_some() && !matches!(topology, Topology::Sentinel(_)) {
+        let text = "`sentinel_password_file` needs `sentinel`";
+        table.fault_in("sentinel_password_file", text.to_owned());
+    }
+    if topology == Topology::Cluster && login.database != 0 {
+        table.fault_in("url", "`url` has a database: a Cluster has one alone".to_owned());
+    }
+    (login.password_file, login.ca) = (plain(password_file), plain(ca));
+    let sentinel_password_file = plain(sentinel_password_file);
     StoreAddress {
-        host: "localhost".to_owned(),
-        port: REDIS_PORT,
-        tls: false,
-        database: 0,
-        user: None,
-        password_file: None,
-        ca: None,
+        topology,
+        servers,
+        login,
+        sentinel_password_file,
+        acknowledge: small(acknowledge),
     }
 }
 
+/// The address of a file that has none.
+fn nowhere(port: u16) -> (ServerAddress, StoreLogin) {
+    let server = ServerAddress { host: "localhost".to_owned(), port };
+    let login = StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+    (server, login)
+}
+
 /// Where a URL leads; reports what is wrong with it.
-fn located(table: &Table<'_>, url: &Spanned<String>) -> Option<StoreAddress> {
+fn located(
+    table: &Table<'_>,
+    url: &Spanned<String>,
+    port: u16,
+) -> Option<(ServerAddress, StoreLogin)> {
     let fault = |why: &str| table.fault_at(url.at, format!("`url` {why}"));
     let Some(parsed) = Url::parse(&url.value).ok().filter(Url::has_host) else {
         fault("must be a URL with a host, such as redis://127.0.0.1:6379");
@@ -123,22 +189,24 @@ fn located(table: &Table<'_>, url: &Spanned<String>) -> Option<StoreAddress> {
     if parsed.password().is_some() {
         fault("must not contain a password: write it into a file, and name that in password_file");
     }
-    let path = parsed.path().trim_start_matches('/');
-    let database = if path.is_empty() { Some(0) } else { path.parse().ok() };
+    let database = match parsed.path() {
+        "" | "/" => Some(0),
+        path => path.strip_prefix('/').and_then(|path| path.parse().ok()),
+    };
     if database.is_none_or(|number: i64| !(0..=65_535).contains(&number)) {
         fault("has a path that is not the number of a database, such as /0");
     }
     if parsed.query().is_some() || parsed.fragment().is_some() {
         fault("must not have a query or a fragment: other settings have their own names");
     }
+    if parsed.port() == Some(0) {
+        fault("has port 0, where no server can be");
+    }
     let user = percent_encoding::percent_decode_str(parsed.username()).decode_utf8_lossy();
     let host = parsed.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    Some(StoreAddress {
-        host,
-        port: parsed.port().unwrap_or(REDIS_PORT),
-        tls,
-        database: database.unwrap_or_default(),
-        user: (!user.is_empty()).then(|| user.into_owned()),
-        ..nowhere()
-    })
+    let (mut server, mut login) = nowhere(port);
+    (server.host, server.port) = (host, parsed.port().unwrap_or(port));
+    (login.tls, login.database) = (tls, database.unwrap_or_default());
+    login.user = (!user.is_empty()).then(|| user.into_owned());
+    Some((server, login))
 }

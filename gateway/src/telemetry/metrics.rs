@@ -43,8 +43,12 @@ metrics! {
     unknown_keys_max: IntGauge = "limit_keys_unknown_max";
     /// Requests of unknown keys charged to a shared entry because the store was full.
     overflowed: IntCounter = "limit_overflow_total";
-    /// Whether limits are counted in the shared store now; 1 where there is none.
+    /// Whether all limits are counted in the shared store now; 1 where there is none.
     store_up: IntGauge = "store_up";
+    /// Servers of the shared store that have counters.
+    store_servers: IntGauge = "store_servers";
+    /// Those of them that requests ask now.
+    store_servers_up: IntGauge = "store_servers_up";
     /// Gateways that share the store, as this one last heard.
     store_gateways: IntGauge = "store_gateways";
     /// Calls of the shared store, by outcome: answered, failed, or forgotten where it had lost what

@@ -34,9 +34,19 @@ fn run(config: &Config, command: &str) -> Finished {
     gateway::run(&folder, &[command, "--config", CONFIG])
 }
 
+/// What a gateway says that does not start with a store at this URL, and this line.
+#[track_caller]
+pub(super) fn refused_with(url: &str, line: &str) -> String {
+    let files = Folder::new();
+    let config = Config::default().with("[store]", &store(url, &files)).with("[store]", line);
+    let ended = refused(&config);
+    assert_ne!(ended.code, Some(0));
+    ended.output()
+}
+
 /// Why a gateway has no connection, from its log.
 #[track_caller]
-fn why(gateway: &Gateway) -> String {
+pub(super) fn why(gateway: &Gateway) -> String {
     let line = gateway
         .log()
         .wait("why there is no connection", |line| line["message"] == "shared store unavailable");

@@ -11,7 +11,8 @@ use super::super::memory::Store;
 use super::super::{CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::unit_of;
 use super::share::Place;
-use super::{Checks, SharedStore, StoreAway, is_in_flight};
+use super::store_time::StoreTime;
+use super::{Checks, SharedStore, StoreAway, is_in_flight, local};
 
 /// When a client whose gateway has no share should come back, in microseconds: the store may be
 /// back then.
@@ -24,7 +25,7 @@ impl SharedStore {
     /// Decides by shares; an error where an enforced limit refuses instead.
     pub(super) fn alone(
         &self,
-        store: &Store,
+        (store, time): (&Store, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, StoreAway> {
@@ -34,8 +35,7 @@ impl SharedStore {
         if checks.iter().any(refuses) {
             return Err(StoreAway);
         }
-        let [_, now] = self.times(self.clock.now().tick);
-        self.by_share(store, checks, (now, charge))
+        self.by_share((store, time), checks, charge)
     }
 
     /// A time from `now` on that no other gateway gives to what it admits alone: a stamp names its
@@ -51,13 +51,14 @@ impl SharedStore {
         Tick(if at < now.0 { at + step } else { at })
     }
 
-    /// Decides by this gateway's shares, at `now` of the store.
+    /// Decides by this gateway's shares, at the latest time that the keys' server can have.
     pub(super) fn by_share(
         &self,
-        store: &Store,
+        (store, time): (&Store, &StoreTime),
         checks: &[LimitCheck],
-        (now, charge): (Tick, bool),
+        charge: bool,
     ) -> Result<Verdict, StoreAway> {
+        let [_, now] = time.range(self.clock.now().tick);
         let place = self.place();
         let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
         let has_none = |check: &LimitCheck| {
@@ -88,7 +89,7 @@ impl SharedStore {
                 }
                 None => self.unasked(check, now),
             };
-            self.answer(answer)
+            local(time, answer)
         });
         Ok(Verdict::new(answers.collect(), verdict.is_admitted() && !lacks))
     }

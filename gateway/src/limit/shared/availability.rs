@@ -1,24 +1,68 @@
-//! Decides whether requests ask the shared store, or their own gateway.
+//! Decides whether requests ask a server of the shared store, or their own gateway.
 //!
-//! After some failures in a row no request waits for the store any more; a heartbeat that succeeds
-//! ends that. So a dead store costs a few requests their timeout, and not each.
+//! After some failures in a row no request waits for the server any more. Heartbeats that succeed
+//! end that: at once where no gateway can have decided alone, and otherwise after some time.
 //!
-//! Not here: heartbeats, and what a gateway decides alone (`limit::shared`).
+//! # Invariants
+//!
+//! 1. A dead server costs a few requests their timeout, and not each.
+//! 2. After a server was away, it is asked only once all gateways have had the time to tell it what
+//!    they admitted meanwhile.
+//!
+//! # Not here
+//!
+//! When heartbeats are sent (`shared::connecting`), what a gateway decides alone (`shared::alone`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-/// Failures in a row after which the store counts as away.
+use weir_common::time::{Tick, micros};
+
+/// Failures in a row after which a server counts as away.
 const FAILURES_MAX: u32 = 3;
 
-/// Whether the store answers.
-#[derive(Debug, Default)]
+/// How long a server must answer before it is asked again: other gateways find it within two
+/// heartbeats.
+const HOLD_OFF: Duration = Duration::from_millis(600);
+
+/// Whether a server answers.
+#[derive(Debug)]
 pub(super) struct Availability {
-    failures: AtomicU32,
     available: AtomicBool,
+    failures: AtomicU32,
+    /// Heartbeats in a row that were not answered in time.
+    silent: AtomicU32,
+    /// Whether a gateway may have decided alone since the server was last asked.
+    missed_some: AtomicBool,
+    /// When it began to answer again, in ticks; 0 while it does not.
+    answers_since: AtomicU64,
+}
+
+/// What a heartbeat that was answered has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// Nothing.
+    Steady,
+    /// The server is asked from now on.
+    Recovered,
+    /// It is not asked yet.
+    Recovering,
 }
 
 impl Availability {
-    /// Whether requests should ask the store.
+    /// A server that has not answered yet. `missed_some`: gateways may have decided alone what it
+    /// has to know.
+    pub(super) fn new(missed_some: bool) -> Self {
+        Self {
+            available: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+            silent: AtomicU32::new(0),
+            missed_some: AtomicBool::new(missed_some),
+            answers_since: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether requests should ask the server.
     pub(super) fn is_available(&self) -> bool {
         self.available.load(Ordering::Acquire)
     }
@@ -31,21 +75,51 @@ impl Availability {
         }
     }
 
-    /// A request was not answered, or too late. True where the store counts as away from now on.
+    /// A request was not answered, or too late. True where the server counts as away from now on.
     pub(super) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel)
     }
 
-    /// The connection is lost. True where the store was available until now.
+    /// A request was decided without the server.
+    pub(super) fn decided_alone(&self) {
+        if !self.missed_some.load(Ordering::Relaxed) {
+            self.missed_some.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The connection is lost. True where the server was available until now.
     pub(super) fn lost(&self) -> bool {
+        self.answers_since.store(0, Ordering::Relaxed);
+        self.silent.store(0, Ordering::Relaxed);
+        self.missed_some.store(true, Ordering::Relaxed);
         self.available.swap(false, Ordering::AcqRel)
     }
 
-    /// A heartbeat has succeeded. True where the store was away until now.
-    pub(super) fn recovered(&self) -> bool {
+    /// A heartbeat was not answered in time. True where that is no reason to reconnect: one that is
+    /// late alone, as where a machine stands still.
+    pub(super) fn is_late_once(&self) -> bool {
+        self.silent.fetch_add(1, Ordering::Relaxed) == 0 && self.is_available()
+    }
+
+    /// A heartbeat was answered at `now`.
+    pub(super) fn beaten(&self, now: Tick) -> Answered {
+        self.silent.store(0, Ordering::Relaxed);
+        if self.is_available() {
+            return Answered::Steady;
+        }
+        let now = now.0.max(1);
+        let first =
+            self.answers_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let since = first.map_or_else(|since| since, |_| now);
+        if self.missed_some.load(Ordering::Relaxed) && now < since + micros(HOLD_OFF) {
+            return Answered::Recovering;
+        }
+        self.missed_some.store(false, Ordering::Relaxed);
+        self.answers_since.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
-        !self.available.swap(true, Ordering::AcqRel)
+        self.available.store(true, Ordering::Release);
+        Answered::Recovered
     }
 }
 
@@ -53,18 +127,50 @@ impl Availability {
 mod tests {
     use super::*;
 
+    const LATER: Tick = Tick(700_000);
+
     #[test]
-    fn three_failures_in_a_row_make_it_unavailable_and_a_heartbeat_ends_that() {
-        let store = Availability::default();
-        assert!(!store.is_available(), "before the first heartbeat");
-        assert!(store.recovered());
-        assert!(!store.recovered(), "reported once");
-        assert_eq!([store.failed(), store.failed()], [false, false]);
-        store.answered();
-        assert_eq!([store.failed(), store.failed(), store.failed()], [false, false, true]);
-        assert!(!store.is_available());
-        assert!(!store.failed(), "reported once");
-        assert!(store.recovered() && store.is_available());
-        assert!(store.lost() && !store.lost());
+    fn three_failures_in_a_row_make_it_unavailable_and_heartbeats_end_that() {
+        let server = Availability::new(false);
+        assert!(!server.is_available(), "before the first heartbeat");
+        assert_eq!(server.beaten(Tick(1)), Answered::Recovered);
+        assert_eq!(server.beaten(Tick(2)), Answered::Steady);
+        assert_eq!([server.failed(), server.failed()], [false, false]);
+        server.answered();
+        assert_eq!([server.failed(), server.failed(), server.failed()], [false, false, true]);
+        assert!(!server.is_available());
+        assert!(!server.failed(), "reported once");
+        assert_eq!(server.beaten(Tick(3)), Answered::Recovered);
+        assert!(server.lost() && !server.lost());
+    }
+
+    #[test]
+    fn a_server_that_missed_something_is_used_after_the_others_had_time_to_testify() {
+        for missed in [Availability::lost as fn(&Availability) -> bool, |server| {
+            server.decided_alone();
+            server.failed()
+        }] {
+            let server = Availability::new(false);
+            missed(&server);
+            assert_eq!(server.beaten(Tick(100)), Answered::Recovering);
+            assert_eq!(server.beaten(Tick(600_099)), Answered::Recovering);
+            assert!(!server.is_available());
+            assert_eq!(server.beaten(Tick(600_100)), Answered::Recovered);
+            assert!(server.is_available());
+        }
+        let replacing = Availability::new(true);
+        assert_eq!(replacing.beaten(Tick(0)), Answered::Recovering);
+        assert!(!replacing.lost());
+        assert_eq!(replacing.beaten(LATER), Answered::Recovering, "it begins anew");
+    }
+
+    #[test]
+    fn one_late_heartbeat_is_no_reason_to_reconnect_and_two_are() {
+        let server = Availability::new(false);
+        assert!(!server.is_late_once(), "it has not answered yet");
+        server.beaten(Tick(1));
+        assert_eq!([server.is_late_once(), server.is_late_once()], [true, false]);
+        server.beaten(Tick(2));
+        assert!(server.is_late_once());
     }
 }

@@ -25,8 +25,10 @@ use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
 use super::super::key::Key;
 use super::super::memory::Store;
-use super::connection::{CallError, Script, StoreConnection};
+use super::connection::{Script, StoreConnection};
+use super::errors::CallError;
 use super::heartbeat::{CHANGES, EVERY};
+use super::store_time::StoreTime;
 use super::{SharedStore, StoreAway, remote};
 
 /// Boosts by key, each as JSON.
@@ -43,6 +45,9 @@ redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
 redis.call('PEXPIRE', KEYS[2], 86400000)
 return number";
 
+/// Deletes a key.
+const DELETE: &str = "return redis.call('DEL', KEYS[1])";
+
 /// After this every gateway that runs has had two heartbeats.
 const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
 
@@ -50,27 +55,32 @@ impl SharedStore {
     /// Deletes the state of a check's key in the store and in all gateways. Waits until they have
     /// heard of it.
     pub async fn reset(&self, store: &Store, check: &LimitCheck) -> Result<(), StoreAway> {
-        let connection = self.connection().ok_or(StoreAway)?;
+        let registry = self.registry().ok_or(StoreAway)?;
         let delete = async || {
-            let deleted = connection.command::<()>(&[b"DEL", &remote::name(check)]).await;
+            let known = self.nodes.known();
+            let node = known.of_slot(check.slot).ok_or(StoreAway)?;
+            let connection = node.connection().ok_or(StoreAway)?;
+            let (script, keys) = (Script::new(DELETE), [remote::name(check)]);
+            let deleted = self.nodes.evaluate((node, &connection), &script, (&keys, &[])).await;
             deleted.map_err(|_| StoreAway)
         };
         self.forget(store, check.key);
         delete().await?;
         let keys = [CHANGES, RESETS].map(|key| key.as_bytes().to_vec());
-        let own = hex(check.key).into_bytes();
-        let added = connection.evaluate(&Script::new(ADD_RESET), &keys, &[own]).await;
+        let (script, own) = (Script::new(ADD_RESET), hex(check.key).into_bytes());
+        let added = registry.evaluate(&script, &script.call(&keys, &[own])).await;
         added.map_err(|_| StoreAway)?;
         tokio::time::sleep(HEARD_BY_ALL).await;
         // Until then another gateway may have testified what it was given before.
         self.standings.forget(check.key);
-        delete().await
+        delete().await?;
+        Ok(())
     }
 
     /// Publishes a boost, or its end, to all gateways.
     pub async fn publish(&self, key: Key, boost: Option<Boost>) -> Result<(), StoreAway> {
-        let connection = self.connection().ok_or(StoreAway)?;
-        let published = self.publish_over(&connection, key, boost).await;
+        let registry = self.registry().ok_or(StoreAway)?;
+        let published = self.publish_over(&registry, key, boost).await;
         published.map_err(|_| StoreAway)
     }
 
@@ -83,7 +93,7 @@ impl SharedStore {
         let field = hex(key);
         match boost {
             Some(boost) => {
-                let text = self.boost_text(boost);
+                let text = Self::boost_text(&connection.time, boost);
                 let set: [&[u8]; 4] =
                     [b"HSET", BOOSTS.as_bytes(), field.as_bytes(), text.as_bytes()];
                 connection.command::<()>(&set).await?;
@@ -125,7 +135,7 @@ impl SharedStore {
             connection.command(&[b"HGETALL", BOOSTS.as_bytes()]).await?;
         let (mut active, now) = (Vec::new(), self.clock.now().tick);
         for (field, text) in &found {
-            match key_of(field).zip(self.boost_of(text)) {
+            match key_of(field).zip(Self::boost_of(&connection.time, text)) {
                 Some((key, boost)) if now < boost.until => active.push((key, boost)),
                 _ => {
                     let remove: [&[u8]; 3] = [b"HDEL", BOOSTS.as_bytes(), field.as_bytes()];
@@ -145,19 +155,19 @@ impl SharedStore {
     }
 
     /// A boost as JSON, whose end is in the store's time.
-    fn boost_text(&self, boost: Boost) -> String {
-        let [_, until] = self.times(boost.until);
+    fn boost_text(time: &StoreTime, boost: Boost) -> String {
+        let [_, until] = time.range(boost.until);
         let mut members = boost.raised.to_json();
         members.insert("until".to_owned(), until.0.into());
         Value::from(members).to_string()
     }
 
-    fn boost_of(&self, text: &str) -> Option<Boost> {
+    fn boost_of(time: &StoreTime, text: &str) -> Option<Boost> {
         let mut members: Map<String, Value> = serde_json::from_str(text).ok()?;
         let until = members.remove("until")?.as_u64()?;
         let mut is_wrong = false;
         let raised = Values::from_json(&members, |_, _| is_wrong = true);
-        (!is_wrong).then(|| Boost { raised, until: self.local(Tick(until)) })
+        (!is_wrong).then(|| Boost { raised, until: time.local(Tick(until)) })
     }
 }
 

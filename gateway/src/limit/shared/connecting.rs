@@ -1,34 +1,34 @@
-//! Keeps the connection to the store by heartbeats, and decides when requests ask it again.
+//! Keeps the connections to the store by heartbeats.
 //!
-//! Invariant: after the store was away, a gateway asks it only once the others have had the time to
-//! tell it what they admitted meanwhile.
+//! Each server of the store gets heartbeats: they show its time, whether it answers, and whether it
+//! has lost what it knew. One of them also has what all gateways have in common: which ones run,
+//! and what was reset or boosted.
 //!
 //! Not here: when heartbeats are sent (`operations::background`), the connection itself
-//! (`shared::connection`).
+//! (`shared::connection`), when a server is asked again (`shared::availability`).
 
-use std::sync::PoisonError;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use weir_common::time::micros;
-
 use super::super::boost::Boosts;
 use super::super::memory::Store;
-use super::connection::{ConnectError, StoreConnection};
+use super::availability::Answered;
+use super::connection::StoreConnection;
+use super::errors::ConnectError;
 use super::heartbeat::{self, Heartbeat};
-use super::{SharedStore, packed};
+use super::node::StoreNode;
+use super::nodes::NodeSet;
+use super::remote::Over;
+use super::{SharedStore, join, packed};
 
 /// How often [`SharedStore::beat`] must be called.
 pub const BEAT_EVERY: Duration = heartbeat::EVERY;
 
-/// How long the store must answer before it is asked again: other gateways find it within two
-/// heartbeats.
-const HOLD_OFF: Duration = Duration::from_millis(600);
-
 /// What a heartbeat has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// The store answers, as before.
+    /// The server answers, as before.
     Steady,
     /// It answers again, after it had been away, and is asked from now on.
     Recovered,
@@ -41,118 +41,145 @@ pub enum Beat {
 }
 
 impl SharedStore {
-    pub(super) fn connection(&self) -> Option<StoreConnection> {
-        if !self.availability.is_available() {
-            return None;
+    /// Sends a heartbeat to each server, over a new connection where there is none. Applies what
+    /// other gateways have changed to `own`, where it is given. Returns what has become of each
+    /// server.
+    pub async fn beat(&self, own: Option<(&Store, &Boosts)>) -> Vec<(String, Beat)> {
+        let unfound = self.nodes.refresh().await.err();
+        let known = self.nodes.known();
+        let beats = known.nodes.iter().map(|node| self.beat_node(&known, node, own));
+        let beats = join::all(beats).await;
+        let named = known.nodes.iter().map(|node| node.address.to_string());
+        let mut all: Vec<(String, Beat)> = named.zip(beats).collect();
+        if let Some(why) = unfound.filter(|_| all.is_empty()) {
+            all.push((self.name(), Beat::Away(why)));
         }
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        all
     }
 
-    /// Sends a heartbeat, over a new connection where there is none. Applies what other gateways
-    /// have changed to `own`, where it is given.
-    pub async fn beat(&self, own: Option<(&Store, &Boosts)>) -> Beat {
-        let beaten = match self.connect().await {
-            Ok(connection) => self.beat_over(&connection, own).await,
+    async fn beat_node(
+        &self,
+        known: &NodeSet,
+        node: &Arc<StoreNode>,
+        own: Option<(&Store, &Boosts)>,
+    ) -> Beat {
+        let beaten = match self.connect(known, node).await {
+            Ok(connection) => {
+                let beaten = self.beat_over(known, (node, &connection), own);
+                match tokio::join!(beaten, self.nodes.is_replaced(&connection)) {
+                    (beaten, None) => beaten,
+                    (_, Some(now)) => {
+                        let text = format!("the primary is {} now", now.address);
+                        Err(ConnectError::Unreachable(text))
+                    }
+                }
+            }
             Err(error) => Err(error),
         };
-        let missed = match beaten {
-            Err(ConnectError::Silent) => self.missed.fetch_add(1, Ordering::Relaxed) + 1,
-            _ => self.missed.swap(0, Ordering::Relaxed),
-        };
+        let availability = &node.availability;
         match beaten {
-            Ok(()) if self.is_available() => Beat::Steady,
-            // One that is late alone, as where a machine stands still, is no reason to reconnect.
-            Err(ConnectError::Silent) if missed == 1 && self.is_available() => Beat::Steady,
-            Ok(()) if self.is_settled() => {
-                self.availability.recovered();
-                Beat::Recovered
-            }
-            Ok(()) => Beat::Recovering,
+            Ok(()) => match availability.beaten(self.clock.now().tick) {
+                Answered::Steady => Beat::Steady,
+                Answered::Recovered => Beat::Recovered,
+                Answered::Recovering => Beat::Recovering,
+            },
+            Err(ConnectError::Silent) if availability.is_late_once() => Beat::Steady,
             Err(error) => {
-                self.answers_since.store(0, Ordering::Relaxed);
-                *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                node.set_connection(None);
                 // Resets and boosts of other gateways may be missed from now on.
                 self.standings.forget_refusals();
-                if self.availability.lost() { Beat::Lost(error) } else { Beat::Away(error) }
+                if availability.lost() { Beat::Lost(error) } else { Beat::Away(error) }
             }
         }
     }
 
     /// Tells the others that this gateway ends.
     pub async fn end(&self) {
-        let connection = self.connection();
-        if let Some(connection) = connection {
-            // Where this fails, they notice by themselves.
-            let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO);
-            let _ = connection.evaluate(&self.heartbeat, &keys, &arguments).await;
+        let known = self.nodes.known();
+        for node in &known.nodes {
+            if let Some((connection, tag)) = node.connection().zip(known.tag_on(node)) {
+                let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO, tag);
+                // Where this fails, they notice by themselves.
+                let call = self.heartbeat.call(&keys, &arguments);
+                let _ = connection.evaluate(&self.heartbeat, &call).await;
+            }
         }
     }
 
-    async fn connect(&self) -> Result<StoreConnection, ConnectError> {
-        let known = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(connection) = known {
+    async fn connect(
+        &self,
+        known: &NodeSet,
+        node: &Arc<StoreNode>,
+    ) -> Result<StoreConnection, ConnectError> {
+        if let Some(connection) = node.known_connection() {
             return Ok(connection);
         }
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let opened = StoreConnection::open(&self.config.address, &self.config.fingerprint, number);
-        let opened = opened.await?;
+        let opened = self.nodes.open(node, number, self.config.timeout).await?;
+        if known.is_registry(node) {
+            opened.check_fingerprint(&self.config.fingerprint).await?;
+        }
         // It may be another server than before, or the same without its data.
-        self.standings.owe_all();
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened.clone());
+        self.owe_node(known, node);
+        node.set_connection(Some(opened.clone()));
         Ok(opened)
     }
 
     async fn beat_over(
         &self,
-        connection: &StoreConnection,
+        known: &NodeSet,
+        (node, connection): (&Arc<StoreNode>, &StoreConnection),
         own: Option<(&Store, &Boosts)>,
     ) -> Result<(), ConnectError> {
-        let (keys, arguments) = heartbeat::call(&self.config.id, heartbeat::LASTS);
-        let sent = self.clock.now().tick;
-        let called = connection.evaluate(&self.heartbeat, &keys, &arguments);
         let unreachable = |why: String| ConnectError::Unreachable(why);
+        // One without slots has nothing to know.
+        let Some(tag) = known.tag_on(node) else { return ping(connection).await };
+        let (keys, arguments) = heartbeat::call(&self.config.id, heartbeat::LASTS, tag);
+        let call = self.heartbeat.call(&keys, &arguments);
+        let sent = self.clock.now().tick;
         // A store that is as slow as requests may wait for is still used.
         let wait = heartbeat::EVERY.max(self.config.timeout);
-        let reply = tokio::time::timeout(wait, called).await;
+        let reply = tokio::time::timeout(wait, connection.evaluate(&self.heartbeat, &call)).await;
         let reply = reply.map_err(|_| ConnectError::Silent)?;
         let reply = reply.map_err(|error| unreachable(error.to_string()))?;
         let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
         let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min)
             .ok_or_else(|| unreachable("its answer to a heartbeat has another form".to_owned()))?;
-        self.learn_time(heard.time, (sent, self.clock.now().tick));
-        self.place.store(packed(heard.place), Ordering::Relaxed);
+        self.learn_time(connection, heard.time, (sent, self.clock.now().tick));
+        let is_registry = known.is_registry(node);
+        if is_registry {
+            self.place.store(packed(heard.place), Ordering::Relaxed);
+        }
         if heard.is_new {
             // A store that has lost its data has no fingerprint either, nor what was admitted.
-            connection.check_fingerprint(&self.config.fingerprint).await?;
-            self.standings.owe_all();
-        }
-        match own {
-            None => Ok(()),
-            Some(own) => {
-                let followed = self.follow(connection, own, heard.changes).await;
-                followed.map_err(|error| unreachable(error.to_string()))?;
-                let told = self.testify(connection, own.0).await;
-                told.map_err(|error| unreachable(error.to_string()))
+            if is_registry {
+                connection.check_fingerprint(&self.config.fingerprint).await?;
             }
+            self.owe_node(known, node);
         }
+        let Some(own) = own else { return Ok(()) };
+        if is_registry {
+            let followed = self.follow(connection, own, heard.changes).await;
+            followed.map_err(|error| unreachable(error.to_string()))?;
+        }
+        let told = self.testify((known, Over { node, connection }), own.0).await;
+        told.map_err(|error| unreachable(error.to_string()))
     }
 
-    /// Whether the store has answered for so long that other gateways have told it what they have
-    /// admitted alone. The first answer of all is enough: there is nothing to tell.
-    fn is_settled(&self) -> bool {
-        let now = self.clock.now().tick.0.max(1);
-        if self.connections.load(Ordering::Relaxed) <= 1 && !self.was_away() {
-            return true;
-        }
-        let since = match self.answers_since.load(Ordering::Relaxed) {
-            0 => now,
-            since => since,
-        };
-        self.answers_since.store(since, Ordering::Relaxed);
-        now >= since + micros(HOLD_OFF)
+    /// Records that a server may have lost all.
+    fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
+        self.standings.owe_all(|check| is_on(known, node, check.slot));
     }
+}
 
-    fn was_away(&self) -> bool {
-        self.counts.alone.load(Ordering::Relaxed) > 0
-    }
+/// Whether a server has the keys of a slot of checks.
+pub(super) fn is_on(known: &NodeSet, node: &Arc<StoreNode>, slot: u64) -> bool {
+    known.of_slot(slot).is_some_and(|own| Arc::ptr_eq(own, node))
+}
+
+async fn ping(connection: &StoreConnection) -> Result<(), ConnectError> {
+    let answered = connection.command::<Vec<String>>(&[b"TIME"]);
+    let answered = tokio::time::timeout(heartbeat::EVERY, answered).await;
+    let answered = answered.map_err(|_| ConnectError::Silent)?;
+    answered.map(drop).map_err(|error| ConnectError::Unreachable(error.to_string()))
 }

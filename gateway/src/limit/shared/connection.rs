@@ -1,4 +1,4 @@
-//! A connection to the Redis or Valkey server that gateways share.
+//! A connection to a Redis or Valkey server that gateways share.
 //!
 //! Calls of all requests travel over it, each at once: none waits for another's reply.
 //!
@@ -10,67 +10,43 @@
 //!
 //! # Not here
 //!
-//! What calls mean (`shared::call`), when a connection is replaced (`limit::shared`).
+//! What calls mean (`shared::call`), when a connection is replaced (`shared::connecting`), how it
+//! is made (`shared::login`), which server has a key (`shared::nodes`).
 
-use std::io;
-use std::path::Path;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, cmd, io::tcp::TcpSettings,
-};
-use weir_common::config::files;
+use redis::{Cmd, RedisError, Value, cmd};
 
-use super::address::StoreAddress;
-
-/// How long a connection may take to be made and to be checked.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How long any call may take: after this the connection is lost.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+use super::acknowledged::Acknowledging;
+use super::address::{ServerAddress, StoreAddress, Topology};
+use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError, failed, unreachable_for};
+use super::login;
+use super::sentinel::NamedPrimary;
+use super::store_time::StoreTime;
 
 /// The key whose value is the fingerprint of the secret that keys are derived from.
-const FINGERPRINT_KEY: &str = "weir1:{fingerprint}";
-
-/// Why there is no connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// It may work later.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The server refuses this gateway, as where the password is wrong. It may work later.
-    #[error("{0}")]
-    Rejected(String),
-    /// A call was not answered in time.
-    #[error("it does not answer")]
-    Silent,
-    /// The server is reached, and must not be used.
-    #[error("{0}")]
-    Unfit(String),
-}
-
-/// Why a call has no reply.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The server does not execute calls now.
-    #[error("{0}")]
-    Refused(String),
-    /// The server cannot execute this call: what it has of a key cannot be read.
-    #[error("{0}")]
-    Faulty(String),
-    /// The connection is lost, or of no use any more. The server may have executed it.
-    #[error("{0}")]
-    Lost(String),
-}
+const FINGERPRINT_KEY: &str = "weir1:{gateways}fingerprint";
 
 /// A connection, which is checked.
 #[derive(Clone)]
 pub struct StoreConnection {
     inner: MultiplexedConnection,
-    /// Differs from those of earlier connections of this process.
+    /// Differs from those of other connections of this process.
     pub number: u64,
+    /// The clock of its server.
+    pub(super) time: Arc<StoreTime>,
+    /// What Sentinels named when it was made.
+    pub(super) primary: Option<NamedPrimary>,
+    acknowledging: Option<Arc<Acknowledging>>,
+}
+
+impl fmt::Debug for StoreConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreConnection").field("number", &self.number).finish_non_exhaustive()
+    }
 }
 
 /// A script, and the digest that names it in the server.
@@ -87,20 +63,32 @@ impl Script {
         let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
         Self { text, digest: digits.collect() }
     }
+
+    /// The call that runs it.
+    pub(super) fn call(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+        let mut call = cmd("EVALSHA");
+        call.arg(&self.digest).arg(keys.len()).arg(keys).arg(arguments);
+        call
+    }
 }
 
 impl StoreConnection {
-    /// Connects, and checks that the server can be used. `fingerprint` is that of the secret.
-    pub async fn open(
+    /// Connects, and checks that the server can be used. `own` is the connection's number, and the
+    /// clock of its server.
+    pub(super) async fn open(
         address: &StoreAddress,
-        fingerprint: &str,
-        number: u64,
+        server: &ServerAddress,
+        (number, time): (u64, Arc<StoreTime>),
+        timeout: Duration,
     ) -> Result<Self, ConnectError> {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, async {
-            let own = Self { inner: connect(address).await?, number };
+            let inner = login::connect(&address.login, server).await?;
+            let replicas = address.acknowledge;
+            let acknowledging = Acknowledging::new(replicas, timeout).map(Arc::new);
+            let own = Self { inner, number, time, primary: None, acknowledging };
+            own.check_mode(&address.topology).await?;
             own.check_role().await?;
             own.check_eviction().await?;
-            own.check_fingerprint(fingerprint).await?;
             Ok(own)
         });
         let late = || ConnectError::Unreachable(format!("no answer in {CONNECT_TIMEOUT:?}"));
@@ -108,23 +96,40 @@ impl StoreConnection {
     }
 
     /// Runs a script, which the server may not know yet.
-    pub async fn evaluate(
+    pub(super) async fn evaluate(&self, script: &Script, call: &Cmd) -> Result<Value, CallError> {
+        let run = async || match &self.acknowledging {
+            None => self.send(call).await.map_err(|error| failed(&error)),
+            Some(acknowledging) => acknowledging.send(&self.inner, call).await,
+        };
+        match run().await {
+            Err(CallError::UnknownScript) => {
+                self.load(script).await?;
+                run().await
+            }
+            ran => ran,
+        }
+    }
+
+    /// Runs a script for a key that is moving to this server.
+    pub(super) async fn evaluate_early(
         &self,
         script: &Script,
-        keys: &[Vec<u8>],
-        arguments: &[Vec<u8>],
-    ) -> Result<redis::Value, CallError> {
-        let mut call = cmd("EVALSHA");
-        call.arg(&script.digest).arg(keys.len()).arg(keys).arg(arguments);
-        match self.send(&call).await {
-            Err(error) if is_unknown_script(&error) => {
-                let mut load = cmd("SCRIPT");
-                load.arg("LOAD").arg(script.text);
-                self.send(&load).await.map_err(|error| failed(&error))?;
-                self.send(&call).await.map_err(|error| failed(&error))
-            }
-            sent => sent.map_err(|error| failed(&error)),
-        }
+        call: &Cmd,
+    ) -> Result<Value, CallError> {
+        // Known before: a script that is missing would end what ASKING allows.
+        self.load(script).await?;
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.add_command(cmd("ASKING")).add_command(call.clone());
+        let replies = self.inner.clone().send_packed_commands(&both, 0, 2).await;
+        let replies = replies.map_err(|error| failed(&error))?;
+        let last = replies.into_iter().next_back().unwrap_or(Value::Nil);
+        last.extract_error().map_err(|error| failed(&error))
+    }
+
+    async fn load(&self, script: &Script) -> Result<(), CallError> {
+        let mut load = cmd("SCRIPT");
+        load.arg("LOAD").arg(script.text);
+        self.send(&load).await.map(drop).map_err(|error| failed(&error))
     }
 
     /// Sends one command.
@@ -137,8 +142,24 @@ impl StoreConnection {
         redis::from_redis_value(reply).map_err(|why| CallError::Refused(why.to_string()))
     }
 
-    async fn send(&self, command: &Cmd) -> Result<redis::Value, RedisError> {
-        self.inner.clone().send_packed_command(command).await.and_then(redis::Value::extract_error)
+    async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.inner.clone().send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    async fn check_mode(&self, topology: &Topology) -> Result<(), ConnectError> {
+        let info = self.info("server").await?;
+        let is = |mode: &str| {
+            info.contains(&format!("redis_mode:{mode}"))
+                || info.contains(&format!("server_mode:{mode}"))
+        };
+        let wrong = match topology {
+            Topology::Cluster if is("cluster") => return Ok(()),
+            Topology::Cluster => "it is no node of a Cluster: remove `cluster`",
+            _ if is("cluster") => "it is a node of a Cluster: set `cluster = true`",
+            _ if is("sentinel") => "it is a Sentinel: set `sentinel` to the name of the primary",
+            _ => return Ok(()),
+        };
+        Err(ConnectError::Unfit(wrong.to_owned()))
     }
 
     async fn check_role(&self) -> Result<(), ConnectError> {
@@ -188,72 +209,5 @@ impl StoreConnection {
         let reply = self.send(&info).await.map_err(|error| unreachable_for(&error))?;
         redis::from_redis_value(reply)
             .map_err(|why| ConnectError::Unreachable(format!("INFO {section}: {why}")))
-    }
-}
-
-async fn connect(address: &StoreAddress) -> Result<MultiplexedConnection, ConnectError> {
-    let unreadable = |path: &str, why: io::Error| {
-        ConnectError::Unreachable(format!("cannot read `{path}`: {why}"))
-    };
-    let mut login = RedisConnectionInfo::default().set_db(address.database).set_skip_set_lib_name();
-    if let Some(user) = &address.user {
-        login = login.set_username(user);
-    }
-    if let Some(path) = &address.password_file {
-        let password = files::first_line(Path::new(path)).map_err(|why| unreadable(path, why))?;
-        login = login.set_password(password.expose());
-    }
-    let (host, port) = (address.host.clone(), address.port);
-    let place = match address.tls {
-        false => ConnectionAddr::Tcp(host, port),
-        true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-    };
-    let wrong = |error: RedisError| ConnectError::Unfit(error.to_string());
-    let info = place.into_connection_info().map_err(wrong)?.set_redis_settings(login);
-    // Calls are small, and each request waits for its own.
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = match address.tls {
-        false => Client::open(info).map_err(wrong)?,
-        true => {
-            let root = address.ca.as_deref();
-            let root_cert = root
-                .map(|path| files::read(Path::new(path)).map_err(|why| unreadable(path, why)))
-                .transpose()?
-                .map(String::into_bytes);
-            let certificates = TlsCertificates { client_tls: None, root_cert };
-            Client::build_with_tls(info, certificates).map_err(wrong)?
-        }
-    };
-    // Requests and heartbeats wait for less. Nothing else may wait for ever either.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(RESPONSE_TIMEOUT));
-    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-    connected.map_err(|error| unreachable_for(&error))
-}
-
-fn unreachable_for(error: &RedisError) -> ConnectError {
-    match error.kind() {
-        ErrorKind::Io => ConnectError::Unreachable(error.to_string()),
-        _ => ConnectError::Rejected(error.to_string()),
-    }
-}
-
-fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-/// What the server says of a call decides what becomes of the connection.
-fn failed(error: &RedisError) -> CallError {
-    let text = error.to_string();
-    match error.kind() {
-        // A replica, or one without data: another connection may lead to a primary.
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
-            CallError::Lost(text)
-        }
-        ErrorKind::Server(ServerErrorKind::ResponseError) => CallError::Faulty(text),
-        ErrorKind::Extension if error.code() == Some("WRONGTYPE") => CallError::Faulty(text),
-        ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(text),
-        _ => CallError::Lost(text),
     }
 }

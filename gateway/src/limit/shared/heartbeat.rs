@@ -20,9 +20,6 @@ pub(super) const LASTS: Duration = Duration::from_secs(3);
 /// The number of the newest reset or boost.
 pub(super) const CHANGES: &str = "weir1:{gateways}changes";
 
-/// The keys of the script.
-const KEYS: [&str; 2] = ["weir1:{gateways}", CHANGES];
-
 /// What the store answered to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heartbeat {
@@ -36,11 +33,12 @@ pub(super) struct Heartbeat {
     pub place: Place,
 }
 
-/// The keys and arguments of a heartbeat; `lasts` of 0 ends the gateway.
-pub(super) fn call(id: &str, lasts: Duration) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+/// The keys and arguments of a heartbeat to the server of keys with this tag; `lasts` of 0 ends the
+/// gateway.
+pub(super) fn call(id: &str, lasts: Duration, tag: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let lasts = lasts.as_millis().to_string();
-    let bytes = |text: &str| text.as_bytes().to_vec();
-    (KEYS.iter().map(|key| bytes(key)).collect(), vec![bytes(id), bytes(&lasts)])
+    let keys = ["", "changes"].map(|name| format!("weir1:{{{tag}}}{name}").into_bytes());
+    (keys.to_vec(), vec![id.as_bytes().to_vec(), lasts.into_bytes()])
 }
 
 impl Heartbeat {

@@ -10,6 +10,7 @@
 //!
 //! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
@@ -28,9 +29,12 @@ use super::call::{
     self, CallMode, SharedCheck, SharedDecision, SharedOutcome, SharedReply, SharedResult,
     WitnessClaim,
 };
-use super::connection::{CallError, StoreConnection};
+use super::connection::StoreConnection;
+use super::errors::CallError;
+use super::node::StoreNode;
+use super::nodes::tag;
 use super::standing::Claim;
-use super::{Checks, SharedStore, is_in_flight};
+use super::{Checks, SharedStore, is_in_flight, local};
 
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
@@ -52,6 +56,13 @@ pub(super) enum RemoteError {
     Forgets,
 }
 
+/// A server, and the connection to it.
+#[derive(Clone, Copy)]
+pub(super) struct Over<'c> {
+    pub node: &'c Arc<StoreNode>,
+    pub connection: &'c StoreConnection,
+}
+
 /// Requests that count as in flight in `store`, unless they are kept.
 struct Entered<'s> {
     store: &'s Store,
@@ -71,26 +82,28 @@ impl SharedStore {
     /// The verdict on a request; none where the store does not answer in time.
     pub(super) async fn check_remotely(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         store: &Store,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Option<Verdict> {
-        let [earliest, latest] = self.times(self.clock.now().tick);
+        let time = &over.node.time;
+        let [earliest, _] = time.range(self.clock.now().tick);
         let flying: Checks = checks.iter().filter(|check| is_in_flight(check)).copied().collect();
         let asked: Checks = checks.iter().filter(|check| !is_in_flight(check)).copied().collect();
-        let flight = self.by_share(store, &flying, (latest, charge)).ok()?;
+        let flight = self.by_share((store, time), &flying, charge).ok()?;
         let keys = if charge { flight.keys_in_flight(&flying).collect() } else { ArrayVec::new() };
         let mut entered = Entered { store, keys };
         let mut admitted = flight.is_admitted();
         let mut decided: ArrayVec<CheckResult, CHECKS_MAX> = ArrayVec::new();
         if admitted && !asked.is_empty() {
-            let reply = self.decide_in_time(connection, store, &asked, charge).await?;
+            let reply = self.decide_in_time(over, store, &asked, charge).await?;
             admitted = reply.outcome == SharedOutcome::Admitted;
             let found = asked.iter().zip(&reply.results);
-            decided.extend(found.map(|(check, found)| self.answer(result(check, found))));
+            decided.extend(found.map(|(check, found)| local(time, result(check, found))));
         } else {
-            decided.extend(asked.iter().map(|check| self.answer(self.unasked(check, earliest))));
+            let unasked = |check| local(time, self.unasked(check, earliest));
+            decided.extend(asked.iter().map(unasked));
         }
         if admitted {
             entered.keys.clear();
@@ -104,16 +117,16 @@ impl SharedStore {
 
     async fn decide_in_time(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         store: &Store,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Option<SharedReply> {
-        let decided = self.decide_there(connection, store, checks, charge);
+        let decided = self.decide_there(over, store, checks, charge);
         let decided = tokio::time::timeout(self.config.timeout, decided).await;
         let error = match decided {
             Ok(Ok(reply)) => {
-                self.availability.answered();
+                over.node.availability.answered();
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
                 return Some(reply);
             }
@@ -126,10 +139,15 @@ impl SharedStore {
             self.report_fault(why);
             return None;
         }
+        if let RemoteError::Call(CallError::Moving) = &error {
+            return None;
+        }
+        let availability = &over.node.availability;
         let is_lost = matches!(error, RemoteError::Call(CallError::Lost(_)));
-        let turned = if is_lost { self.availability.lost() } else { self.availability.failed() };
+        let turned = if is_lost { availability.lost() } else { availability.failed() };
         if turned {
-            let fields = [("error", json!(error.to_string()))];
+            let store = over.node.address.to_string();
+            let fields = [("store", json!(store)), ("error", json!(error.to_string()))];
             events::event(Level::Error, "shared store unavailable", &fields);
         }
         None
@@ -137,25 +155,27 @@ impl SharedStore {
 
     async fn decide_there(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         store: &Store,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<SharedReply, RemoteError> {
         let mode = if charge { CallMode::Charge } else { CallMode::Preview };
-        let claims: ArrayVec<(Option<Claim>, u32), CHECKS_MAX> =
-            checks.iter().map(|check| self.standings.claim(check.key, connection.number)).collect();
+        let claims: ArrayVec<(Option<Claim>, u32), CHECKS_MAX> = checks
+            .iter()
+            .map(|check| self.standings.claim(check.key, over.connection.number))
+            .collect();
         let mut testifies: ArrayVec<bool, CHECKS_MAX> =
             claims.iter().map(|(claim, _)| claim.is_none()).collect();
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
             for ((check, (claim, _)), testifies) in checks.iter().zip(&claims).zip(&testifies) {
                 calls.push(match testifies {
-                    true => self.testify_pieces(connection, store, check).await?,
+                    true => self.testify_pieces(over, store, check).await?,
                     false => shared(store, check, *claim),
                 });
             }
-            let reply = self.call(connection, &calls, mode).await?;
+            let (reply, number) = self.call(over, &calls, mode).await?;
             match reply.outcome {
                 SharedOutcome::Late => return Err(RemoteError::Late),
                 SharedOutcome::Forgot => {
@@ -170,7 +190,7 @@ impl SharedStore {
                             self.standings.settle(check.key, *owed);
                         }
                     }
-                    self.record(connection, store, checks, &reply);
+                    self.record(number, store, checks, &reply);
                     return Ok(reply);
                 }
             }
@@ -178,32 +198,29 @@ impl SharedStore {
         Err(RemoteError::Forgets)
     }
 
+    /// Returns the reply, and the number of the connection over which it came.
     pub(super) async fn call(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         checks: &[SharedCheck],
         mode: CallMode,
-    ) -> Result<SharedReply, RemoteError> {
+    ) -> Result<(SharedReply, u64), RemoteError> {
         let sent = self.clock.now().tick;
-        let [_, latest] = self.times(sent);
+        let [_, latest] = over.connection.time.range(sent);
         let not_after = UnixTime(latest.plus(self.config.timeout).0);
         let keys: Vec<Vec<u8>> = checks.iter().map(|check| check.key.clone()).collect();
         let arguments = call::encode(checks, mode, Some(not_after));
-        let reply = connection.evaluate(&self.decide, &keys, &arguments).await?;
+        let call = (&keys[..], &arguments[..]);
+        let called = self.nodes.evaluate((over.node, over.connection), &self.decide, call).await;
+        let (reply, from) = called?;
         let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
         let reply = call::decode(&bytes, checks)?;
-        self.learn_time(reply.now, (sent, self.clock.now().tick));
-        Ok(reply)
+        self.learn_time(&from, reply.now, (sent, self.clock.now().tick));
+        Ok((reply, from.number))
     }
 
     /// Records what the store has charged, as a witness, and what it has refused.
-    fn record(
-        &self,
-        connection: &StoreConnection,
-        store: &Store,
-        checks: &[LimitCheck],
-        reply: &SharedReply,
-    ) {
+    fn record(&self, connection: u64, store: &Store, checks: &[LimitCheck], reply: &SharedReply) {
         let now = Tick(reply.now.0);
         for (check, found) in checks.iter().zip(&reply.results) {
             let mut claim = None;
@@ -215,7 +232,7 @@ impl SharedStore {
                 let _ = store.record(check, at);
                 let count = check.cost;
                 let own = Claim { sequence: receipt.sequence, stamp: receipt.stamp, count };
-                claim = Some((own, connection.number));
+                claim = Some((own, connection));
             }
             self.standings.learn(check, &result(check, found), (claim, now));
         }
@@ -237,7 +254,7 @@ fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
 /// The name of a key in the store.
 #[must_use]
 pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
-    format!("weir1:{{{:016x}}}{:032x}", check.slot, check.key.bits()).into_bytes()
+    format!("weir1:{{{}}}{:032x}", tag(check.slot), check.key.bits()).into_bytes()
 }
 
 /// One check as the store decides it, with what this gateway knows of its key.

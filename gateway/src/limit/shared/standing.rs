@@ -140,24 +140,31 @@ impl Standings {
         (standing.usage, *standing.check) = (usage, *check);
     }
 
-    /// Records that the store may have lost all.
-    pub fn owe_all(&self) {
+    /// Records that the store may have lost all that it knew of some checks' keys.
+    pub fn owe_all(&self, is_lost: impl Fn(&LimitCheck) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for standing in shard.by_key.values_mut() {
+            let lost = shard.by_key.values_mut().filter(|standing| is_lost(&standing.check));
+            for standing in lost {
                 standing.owed = standing.owed.wrapping_add(1).max(1);
             }
         }
     }
 
-    /// One check of each key that the store must be told of, and how often it may have missed
+    /// One check of each key that a server must be told of, and how often it may have missed
     /// something; keys whose usage ended before `now` matter no more.
     #[must_use]
-    pub fn owed(&self, now: Tick) -> Vec<(LimitCheck, u32)> {
+    pub fn owed(
+        &self,
+        now: Tick,
+        is_there: impl Fn(&LimitCheck) -> bool,
+    ) -> Vec<(LimitCheck, u32)> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let owed = shard.by_key.values().filter(|own| own.owed > 0 && now < own.usage.full_at);
+            let matters =
+                |own: &&Standing| own.owed > 0 && now < own.usage.full_at && is_there(&own.check);
+            let owed = shard.by_key.values().filter(matters);
             all.extend(owed.map(|own| (*own.check, own.owed)));
         }
         all
@@ -295,9 +302,9 @@ mod tests {
         assert_eq!(standings.claim(check.key, 1), (None, 2), "not all was told");
         standings.settle(check.key, 2);
         assert_eq!(standings.claim(check.key, 1), (Some(claim(5)), 0));
-        standings.owe_all();
+        standings.owe_all(|_| true);
         assert_eq!(standings.claim(check.key, 1), (None, 1));
-        let owed = |now| standings.owed(Tick(now)).len();
+        let owed = |now| standings.owed(Tick(now), |_| true).len();
         assert_eq!([owed(199), owed(200)], [1, 0], "all of it is back");
     }
 

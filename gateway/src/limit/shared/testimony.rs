@@ -21,8 +21,10 @@ use weir_common::time::{Tick, UnixTime};
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
 use super::call::{CallMode, SharedCheck, SharedOutcome, TESTIMONY_MAX, Testimony};
-use super::connection::{CallError, StoreConnection};
-use super::remote::{RemoteError, shared};
+use super::connecting::is_on;
+use super::errors::CallError;
+use super::nodes::NodeSet;
+use super::remote::{Over, RemoteError, shared};
 use super::{SharedStore, is_in_flight};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on.
@@ -35,20 +37,23 @@ impl SharedStore {
     /// Tells the store what this gateway has admitted alone.
     pub(super) async fn testify(
         &self,
-        connection: &StoreConnection,
+        (known, over): (&NodeSet, Over<'_>),
         store: &Store,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;
-        let [_, now] = self.times(started_at);
-        for owed in self.standings.owed(now).chunks(CHECKS_MAX) {
-            match self.testify_some(connection, store, owed).await {
+        let [_, now] = over.node.time.range(started_at);
+        let owed = self.standings.owed(now, |check| is_on(known, over.node, check.slot));
+        // The keys of one call have one slot.
+        let each = if self.nodes.is_cluster() { 1 } else { CHECKS_MAX };
+        for owed in owed.chunks(each) {
+            match self.testify_some(over, store, owed).await {
                 Ok(()) => {}
                 // The next heartbeat repeats it.
                 Err(RemoteError::Late) => return Ok(()),
                 // It cannot read one of them.
                 Err(RemoteError::Call(CallError::Faulty(_))) => {
                     for one in owed {
-                        let told = self.testify_some(connection, store, &[*one]).await;
+                        let told = self.testify_some(over, store, &[*one]).await;
                         if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
                             self.report_fault(why);
                             self.standings.settle(one.0.key, one.1);
@@ -69,25 +74,25 @@ impl SharedStore {
     /// Tells the store of a few keys with one call, and of more pieces before it.
     async fn testify_some(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         store: &Store,
         owed: &[(LimitCheck, u32)],
     ) -> Result<(), RemoteError> {
         let mut calls = Vec::with_capacity(CHECKS_MAX);
         for (check, _) in owed.iter().filter(|(check, _)| !is_in_flight(check)) {
-            calls.push(self.testify_pieces(connection, store, check).await?);
+            calls.push(self.testify_pieces(over, store, check).await?);
         }
-        self.send_testimony(connection, &calls).await?;
+        self.send_testimony(over, &calls).await?;
         owed.iter().for_each(|(check, owed)| self.standings.settle(check.key, *owed));
         Ok(())
     }
 
     async fn send_testimony(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         calls: &[SharedCheck],
     ) -> Result<(), RemoteError> {
-        let reply = self.call(connection, calls, CallMode::Preview).await?;
+        let (reply, _) = self.call(over, calls, CallMode::Preview).await?;
         // A late call has told the store nothing.
         if reply.outcome == SharedOutcome::Late { Err(RemoteError::Late) } else { Ok(()) }
     }
@@ -107,7 +112,7 @@ impl SharedStore {
     /// Sends all pieces of a testimony but the last, which the returned check has.
     pub(super) async fn testify_pieces(
         &self,
-        connection: &StoreConnection,
+        over: Over<'_>,
         store: &Store,
         check: &LimitCheck,
     ) -> Result<SharedCheck, RemoteError> {
@@ -116,7 +121,7 @@ impl SharedStore {
         let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
         for piece in pieces {
             call.testimony = piece.to_vec();
-            self.send_testimony(connection, std::slice::from_ref(&call)).await?;
+            self.send_testimony(over, std::slice::from_ref(&call)).await?;
         }
         call.testimony = last.to_vec();
         Ok(call)

@@ -1,0 +1,98 @@
+//! Why a server of the shared store cannot be used, and why a call has no reply.
+//!
+//! Not here: what becomes of a request whose call failed (`shared::remote`).
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// How long a connection may take to be made and to be checked.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// It may work later.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server refuses this gateway, as where the password is wrong. It may work later.
+    #[error("{0}")]
+    Rejected(String),
+    /// A call was not answered in time.
+    #[error("it does not answer")]
+    Silent,
+    /// The server is reached, and must not be used.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// Why a call has no reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The server does not execute calls now.
+    #[error("{0}")]
+    Refused(String),
+    /// The server cannot execute this call: what it has of a key cannot be read.
+    #[error("{0}")]
+    Faulty(String),
+    /// The connection is lost, or of no use any more. The server may have executed it.
+    #[error("{0}")]
+    Lost(String),
+    /// The server does not know the script.
+    #[error("it forgets its scripts")]
+    UnknownScript,
+    /// Another server has the key.
+    #[error("slot {slot} has moved to {to}")]
+    Moved {
+        /// Its slot in the Cluster.
+        slot: usize,
+        /// Where it is now.
+        to: String,
+    },
+    /// Another server will have the key, and takes this call already.
+    #[error("a slot is moving to {0}")]
+    Asked(String),
+    /// The keys are between two servers.
+    #[error("a slot is moving")]
+    Moving,
+}
+
+/// What the server says of a call decides what becomes of the connection.
+pub(super) fn failed(error: &RedisError) -> CallError {
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::Server(kind) => match (kind, error.redirect_node()) {
+            (ServerErrorKind::Moved, Some((to, slot))) => {
+                CallError::Moved { slot: slot.into(), to: to.to_owned() }
+            }
+            (ServerErrorKind::Ask, Some((to, _))) => CallError::Asked(to.to_owned()),
+            (ServerErrorKind::TryAgain, _) => CallError::Moving,
+            (ServerErrorKind::NoScript, _) => CallError::UnknownScript,
+            // A replica, or one without data: another connection may lead to a primary.
+            (ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown, _) => CallError::Lost(text),
+            (ServerErrorKind::ResponseError, _) => CallError::Faulty(text),
+            _ => CallError::Refused(text),
+        },
+        ErrorKind::Extension if error.code() == Some("WRONGTYPE") => CallError::Faulty(text),
+        ErrorKind::Extension => CallError::Refused(text),
+        _ => CallError::Lost(text),
+    }
+}
+
+/// Why a server that was asked something cannot be used.
+pub(super) fn unreachable_for(error: &RedisError) -> ConnectError {
+    match error.kind() {
+        ErrorKind::Io => ConnectError::Unreachable(error.to_string()),
+        _ => ConnectError::Rejected(error.to_string()),
+    }
+}
+
+/// Why a server has no view of a Cluster.
+pub(super) fn refused_view(error: &RedisError) -> ConnectError {
+    match error.to_string() {
+        why if why.contains("cluster support disabled") => {
+            ConnectError::Unfit("it is no node of a Cluster: remove `cluster`".to_owned())
+        }
+        _ => unreachable_for(error),
+    }
+}

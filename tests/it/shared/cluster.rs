@@ -1,0 +1,145 @@
+//! Several gateways on a Redis Cluster.
+
+use std::cell::Cell;
+
+use weir_tests::redis_cluster::RedisCluster;
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::{Fleet, count};
+
+/// Two gateways on a Cluster with so many replicas of each primary.
+fn fleet(replicas: usize) -> Fleet<RedisCluster> {
+    let cluster = RedisCluster::start(replicas, &[]);
+    let url = cluster.url();
+    let fleet = Fleet::on(cluster, &url, 2, |config| config.with("[store]", "cluster = true"));
+    fleet.wait_until_known();
+    fleet
+}
+
+fn target(workspace: &str) -> String {
+    format!("/v1/workspaces/{workspace}/users")
+}
+
+/// How many of so many requests of a workspace are admitted, sent to one gateway after the other.
+fn admitted(fleet: &Fleet<RedisCluster>, workspace: &str, times: usize) -> usize {
+    let answer = |nth: usize| fleet.get(nth % fleet.gateways.len(), &target(workspace));
+    count(&(0..times).map(answer).collect::<Vec<_>>(), 200)
+}
+
+/// The decisions of all gateways that were made without the store.
+fn alone(fleet: &Fleet<RedisCluster>) -> f64 {
+    let metric = "weir_gateway_store_decisions_total{kind=\"alone\"}";
+    fleet.gateways.iter().map(|gateway| gateway.metric(metric)).sum()
+}
+
+/// A workspace whose keys are on this node.
+fn workspace_on(fleet: &Fleet<RedisCluster>, node: usize) -> String {
+    let known = |nth: usize| {
+        let before = fleet.redis.tags();
+        let workspace = format!("ws_{nth}");
+        fleet.get(0, &target(&workspace)).expect(200);
+        let added = fleet.redis.tags().into_iter().find(|tag| !before.contains(tag));
+        added.filter(|(_, own)| *own == node).map(|_| workspace)
+    };
+    // Names that were tried before have keys already.
+    (100 + fleet.redis.tags().len()..).find_map(known).unwrap()
+}
+
+#[test]
+fn each_workspace_has_one_allowance_wherever_its_keys_are() {
+    let fleet = fleet(0);
+    for nth in 0..12 {
+        assert_eq!(admitted(&fleet, &format!("ws_{nth}"), 64), 60);
+    }
+    let mut used: Vec<usize> = fleet.redis.tags().into_iter().map(|(_, node)| node).collect();
+    used.dedup();
+    assert_eq!(used, [0, 1, 2], "all primaries have keys");
+    assert_eq!(alone(&fleet), 0.0);
+    assert_eq!(fleet.gateways[0].metric("weir_gateway_store_servers_up"), 3.0);
+}
+
+#[test]
+fn a_slot_that_moves_admits_neither_more_nor_less() {
+    let fleet = fleet(0);
+    let workspace = workspace_on(&fleet, 0);
+    let (tag, _) = fleet.redis.tags().into_iter().find(|(_, node)| *node == 0).unwrap();
+    let slot = fleet.redis.slot(&tag);
+    let total = Cell::new(1 + admitted(&fleet, &workspace, 19));
+    fleet.redis.migrate(slot, (0, 1), || {
+        total.set(total.get() + admitted(&fleet, &workspace, 10));
+    });
+    assert_eq!(total.get(), 30);
+    assert_eq!(fleet.redis.owner(&tag), 1);
+    total.set(total.get() + admitted(&fleet, &workspace, 40));
+    assert_eq!((total.get(), alone(&fleet)), (60, 0.0));
+}
+
+#[test]
+fn a_primary_that_fails_over_admits_no_more_and_harms_no_other() {
+    let mut fleet = fleet(1);
+    let (own, other) = (workspace_on(&fleet, 0), workspace_on(&fleet, 1));
+    let mut total = 1 + admitted(&fleet, &own, 19);
+    assert_eq!(admitted(&fleet, &other, 10), 10);
+    fleet.redis.nodes[0].kill();
+    // By shares until the replica has taken over, and by what both have told it from then on.
+    wait::until("the replica to be asked", || {
+        total += admitted(&fleet, &own, 2);
+        let up = |gateway: &weir_tests::gateway::Gateway| {
+            gateway.metric("weir_gateway_store_servers_up") == 3.0
+        };
+        fleet.gateways.iter().all(up).then_some(())
+    });
+    let before = alone(&fleet);
+    assert!(before > 0.0);
+    assert_eq!(admitted(&fleet, &other, 60), 49, "it went on");
+    total += admitted(&fleet, &own, 60);
+    assert_eq!(total, 60);
+    assert_eq!(alone(&fleet), before, "the new primary decides");
+}
+
+#[test]
+fn one_server_that_loses_its_data_gets_it_from_the_gateways() {
+    let fleet = fleet(0);
+    let workspaces = [0, 1, 2].map(|node| workspace_on(&fleet, node));
+    for workspace in &workspaces {
+        assert_eq!(admitted(&fleet, workspace, 29), 29);
+    }
+    fleet.redis.nodes[2].run("FLUSHALL");
+    for workspace in &workspaces {
+        assert_eq!(admitted(&fleet, workspace, 40), 30, "{workspace}");
+    }
+}
+
+#[test]
+fn a_reset_and_a_boost_reach_every_gateway_of_a_cluster() {
+    let fleet = fleet(0);
+    for node in [0, 1, 2] {
+        let workspace = workspace_on(&fleet, node);
+        let change = |nth: usize, method: &str, path: &str, body: &str| {
+            let path = format!("/limits/workspace/{workspace}{path}");
+            fleet.gateways[nth].call_admin(&Request::new(method, &path).body(body)).expect(200);
+        };
+        assert_eq!(admitted(&fleet, &workspace, 62), 59);
+        change(0, "DELETE", "", "");
+        assert_eq!(admitted(&fleet, &workspace, 62), 60);
+        change(1, "POST", "/boost", r#"{"requests":70,"ttl":"10m"}"#);
+        wait::until("the boost to arrive", || {
+            (fleet.get(0, &target(&workspace)).status == 200).then_some(())
+        });
+        assert_eq!(admitted(&fleet, &workspace, 20), 9);
+    }
+}
+
+#[test]
+fn a_gateway_starts_while_one_node_is_away() {
+    let mut cluster = RedisCluster::start(0, &["--cluster-require-full-coverage", "no"]);
+    cluster.nodes[2].kill();
+    let servers = format!("servers = [\"{}\"]", cluster.nodes[1].address());
+    let url = cluster.nodes[2].url();
+    let fleet = Fleet::on(cluster, &url, 1, |config| {
+        config.with("[store]", "cluster = true").with("[store]", &servers)
+    });
+    let workspace = workspace_on(&fleet, 1);
+    assert_eq!(admitted(&fleet, &workspace, 62), 59);
+}
