@@ -12,6 +12,7 @@ pub mod load;
 pub mod post;
 pub mod report;
 pub mod secure;
+pub mod shared;
 pub mod steady;
 pub mod targets;
 pub mod training;

@@ -125,12 +125,22 @@ pub fn nginx(folder: &Folder, upstream: SocketAddr, limits: Limits, access_log: 
 }
 
 pub(crate) fn run_nginx(folder: &Folder, file: &str, http: &str, server: &str) -> Process {
+    run_nginx_with(folder, file, "", (http, server))
+}
+
+/// nginx with these modules, lines of `http` and lines of `server`.
+pub(crate) fn run_nginx_with(
+    folder: &Folder,
+    file: &str,
+    modules: &str,
+    (http, server): (&str, &str),
+) -> Process {
     let path = |suffix: &str| folder.path(&format!("{file}.{suffix}")).display().to_string();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {};", path(kind)))
         .concat();
     let text = format!(
-        "worker_processes 1; daemon off; master_process off; pid {pid};
+        "{modules} worker_processes 1; daemon off; master_process off; pid {pid};
         error_log {log} emerg; events {{ worker_connections 4096; }}
         http {{
             {temporary} {http} keepalive_requests 1000000000;
@@ -247,13 +257,31 @@ pub fn weir_with(
     folder: &Folder,
     gateway: &Path,
     upstream: SocketAddr,
-    (plane, limits, access_log): (Plane, Limits, bool),
+    row: (Plane, Limits, bool),
     more: &str,
 ) -> Target {
+    let (plane, limits, access_log) = row;
     let mut name = "weir".to_owned();
     name += if plane == Plane::Data { ", data plane" } else { "" };
     name += if access_log { ", access log on" } else { "" };
     name += if limits == Limits::Refuse { ", refusing" } else { "" };
+    let quota = if limits == Limits::Refuse {
+        "algorithm = \"rolling_window\"\nrequests = 1\nwindow = \"1h\""
+    } else {
+        "algorithm = \"token_bucket\"\nrate = 1_000_000\nburst = 1_000_000"
+    };
+    weir_of(folder, gateway, upstream, row, (&name, quota, more))
+}
+
+/// Like [`weir_with`], as `name` and with this quota of every limit.
+#[must_use]
+pub fn weir_of(
+    folder: &Folder,
+    gateway: &Path,
+    upstream: SocketAddr,
+    (plane, limits, access_log): (Plane, Limits, bool),
+    (name, quota, more): (&str, &str, &str),
+) -> Target {
     let file = name.replace([' ', ','], "-");
     let directory = folder.write(
         &format!("{file}.directory.toml"),
@@ -261,11 +289,6 @@ pub fn weir_with(
         [workspaces.ws_acme]\norganisation = \"org_acme\"\nplan = \"pro\"\n\
         [instances.in_acme]\nworkspace = \"ws_acme\"\n",
     );
-    let quota = if limits == Limits::Refuse {
-        "algorithm = \"rolling_window\"\nrequests = 1\nwindow = \"1h\""
-    } else {
-        "algorithm = \"token_bucket\"\nrate = 1_000_000\nburst = 1_000_000"
-    };
     let limit = |key: &str| format!("[limits.{key}]\nkey = \"{key}\"\n{quota}\n");
     let text = format!(
         "[server]\nhttp = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nthreads = 1\n\
@@ -283,7 +306,7 @@ pub fn weir_with(
         limits = ["workspace", "organisation", "instance", "address"].map(limit).concat(),
     );
     let (address, process) = run_weir(folder, &file, gateway, &text);
-    let mut target = Target::new(&name, limits, address, process);
+    let mut target = Target::new(name, limits, address, process);
     if plane == Plane::Data {
         DATA_HOST.clone_into(&mut target.aim.host);
         DATA_PATH.clone_into(&mut target.aim.path);

@@ -45,10 +45,9 @@ impl Redis {
         // The port stays reserved: no other server gets it while this one is stopped.
         let port = Upstream::refusing();
         let number = port.address().rsplit(':').next().unwrap_or_default().to_owned();
-        let at = if options.contains(&"--tls-cert-file") {
-            ["--port", "0", "--tls-port", &number]
-        } else {
-            ["--tls-port", "0", "--port", &number]
+        let at = match options.contains(&"--tls-cert-file") {
+            true => vec!["--port", "0", "--tls-port", &number],
+            false => vec!["--port", &number],
         };
         let options: Vec<String> =
             at.iter().chain(options).map(|&option| option.to_owned()).collect();

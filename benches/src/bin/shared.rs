@@ -1,0 +1,137 @@
+//! Compares limits in a shared Redis server with limits in memory, and with nginx and a script.
+//!
+//! All targets run in every round, one after the other, each round beginning with another one. The
+//! Redis server is the same for all, on the same machine.
+
+use std::path::PathBuf;
+
+use weir_benches::flags::{Flags, fail, sibling};
+use weir_benches::lab::Folder;
+use weir_benches::load::saturate;
+use weir_benches::report::{Series, table};
+use weir_benches::shared::{RedisServer, nginx_lua, weir};
+use weir_benches::targets::{Limits, Plane, Target, upstream};
+
+const USAGE: &str = "usage: shared [--gateway PATH] [--rounds 7] [--seconds 3] [--connections 64]";
+
+/// What a refusing limit admits before it refuses, and once more where a window ends.
+const ADMITTED_MAX: f64 = 2.0;
+
+/// The measurements of one target, one value per round.
+#[derive(Default)]
+struct Record {
+    rate: Series,
+    p50: Series,
+    p99: Series,
+    processor: Series,
+    redis: Series,
+    scripts: Series,
+}
+
+fn main() {
+    let mut flags = Flags::from_env(USAGE);
+    let gateway: PathBuf = flags.value("--gateway", sibling("weir-gateway"));
+    let rounds: usize = flags.value("--rounds", 7);
+    let seconds: u32 = flags.value("--seconds", 3);
+    let connections: u32 = flags.value("--connections", 64);
+    let [] = flags.rest();
+    let folder = Folder::new("shared");
+    let redis = RedisServer::start(&folder);
+    let up = upstream(&folder);
+    let targets = targets(&folder, &gateway, &up, &redis);
+    let mut records: Vec<Record> = targets.iter().map(|_| Record::default()).collect();
+    for target in &targets {
+        let _ = saturate(&target.aim, connections, 1);
+    }
+    for round in 0..rounds {
+        for step in 0..targets.len() {
+            let at = (round + step) % targets.len();
+            if let (Some(target), Some(record)) = (targets.get(at), records.get_mut(at)) {
+                measure(target, &redis, (connections, seconds), record);
+            }
+        }
+        eprintln!("round {} of {rounds}", round + 1);
+    }
+    println!("{}", shown(&targets, &records));
+}
+
+fn targets(
+    folder: &Folder,
+    gateway: &std::path::Path,
+    up: &Target,
+    redis: &RedisServer,
+) -> Vec<Target> {
+    let (to, at) = (up.aim.address, redis.address);
+    let database = |number| (to, Some((at, number)));
+    let (windows, bucket) = ((Plane::Control, Limits::Admit), (Plane::Data, Limits::Admit));
+    let refusing = (Plane::Control, Limits::Refuse);
+    vec![
+        weir(folder, gateway, (to, None), windows),
+        weir(folder, gateway, database(1), windows),
+        weir(folder, gateway, (to, None), bucket),
+        weir(folder, gateway, database(2), bucket),
+        weir(folder, gateway, (to, None), refusing),
+        weir(folder, gateway, database(3), refusing),
+        nginx_lua(folder, to, at, Limits::Admit),
+        nginx_lua(folder, to, at, Limits::Refuse),
+    ]
+}
+
+fn measure(target: &Target, redis: &RedisServer, load: (u32, u32), record: &mut Record) {
+    let before = (target.process.usage(), redis.process.usage(), redis.scripts());
+    let run = saturate(&target.aim, load.0, load.1);
+    let after = (target.process.usage(), redis.process.usage(), redis.scripts());
+    let admitted = run.answers - run.errors;
+    let wrong = match target.limits {
+        Limits::Refuse => admitted > ADMITTED_MAX,
+        _ => run.errors > 0.0,
+    };
+    if wrong {
+        fail(&format!("{}: {} of {} refused", target.name, run.errors, run.answers));
+    }
+    let used = |before: weir_benches::lab::Usage, after: weir_benches::lab::Usage| {
+        (after.user - before.user + after.system - before.system) / run.answers
+    };
+    record.rate.0.push(run.rate);
+    record.p50.0.push(run.p50);
+    record.p99.0.push(run.p99);
+    record.processor.0.push(used(before.0, after.0));
+    record.redis.0.push(used(before.1, after.1));
+    record.scripts.0.push((after.2 - before.2) / run.answers);
+}
+
+fn shown(targets: &[Target], records: &[Record]) -> String {
+    let row = |(target, record): (&Target, &Record)| {
+        let ratio = |other: &str| {
+            let at = targets.iter().position(|target| target.name == other)?;
+            records.get(at).map(|other| format!("{:.2}", record.rate.ratio_to(&other.rate)))
+        };
+        let refusing = if target.limits == Limits::Refuse { ", refusing" } else { "" };
+        let memory = ratio(&target.name.replace("Redis", "memory"))
+            .filter(|_| target.name.starts_with("weir"));
+        vec![
+            target.name.clone(),
+            record.rate.range(0),
+            memory.unwrap_or_default(),
+            ratio(&format!("nginx + Lua + Redis{refusing}")).unwrap_or_default(),
+            record.p50.range(0),
+            record.p99.range(0),
+            format!("{:.1}", record.processor.median()),
+            format!("{:.1}", record.redis.median()),
+            format!("{:.3}", record.scripts.median()),
+        ]
+    };
+    let head = [
+        "",
+        "req/s",
+        "× memory",
+        "× nginx + Lua",
+        "p50 µs",
+        "p99 µs",
+        "CPU µs/req",
+        "Redis µs/req",
+        "scripts/req",
+    ];
+    let rows: Vec<Vec<String>> = targets.iter().zip(records).map(row).collect();
+    table("Limits in a shared store, as fast as it goes", &head, &rows)
+}
