@@ -5,6 +5,7 @@ mod connecting;
 mod ending;
 mod exact;
 mod forgetting;
+mod leases;
 mod operating;
 
 use std::sync::Mutex;

@@ -34,8 +34,14 @@ mod connecting;
 pub mod connection;
 #[path = "shared/heartbeat.rs"]
 mod heartbeat;
+#[path = "shared/lease.rs"]
+mod lease;
+#[path = "shared/leasing.rs"]
+mod leasing;
 #[path = "shared/remote.rs"]
 mod remote;
+#[path = "shared/reply.rs"]
+pub mod reply;
 #[path = "shared/share.rs"]
 pub mod share;
 #[path = "shared/standing.rs"]
@@ -56,6 +62,7 @@ use self::address::StoreAddress;
 use self::availability::Availability;
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::connection::{Script, StoreConnection};
+use self::leasing::Leases;
 use self::share::Place;
 use self::standing::Standings;
 use super::memory::Store;
@@ -98,8 +105,8 @@ pub struct SharedStore {
     place: AtomicU64,
     /// The store's time less this machine's ticks, in microseconds: at least, and at most.
     ahead: [AtomicI64; 2],
-    /// Which stamps are this gateway's where it decides alone.
-    stamp_class: u64,
+    /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
+    id_bits: u64,
     changes: AtomicU64,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
@@ -109,6 +116,7 @@ pub struct SharedStore {
     /// When the store began to answer again, in ticks; 0 while it does not.
     answers_since: AtomicU64,
     standings: Standings,
+    leases: Leases,
     /// What has happened since the start.
     pub counts: StoreCounts,
 }
@@ -124,6 +132,8 @@ pub struct StoreCounts {
     pub alone: AtomicU64,
     /// Decisions by a remembered refusal, without a call.
     pub remembered: AtomicU64,
+    /// Decisions by tokens that were leased, without a call.
+    pub leased: AtomicU64,
     /// Calls to which the store answered that it has forgotten.
     pub forgotten: AtomicU64,
     /// Times at which the store's clock was seen to jump ahead.
@@ -143,11 +153,11 @@ impl SharedStore {
         let now = clock.now();
         let ahead = now.unix.0.cast_signed() - now.tick.0.cast_signed();
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
-        let stamp_class = u64::from_str_radix(&config.id, 16).unwrap_or_default();
+        let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
             config,
             clock,
-            stamp_class,
+            id_bits,
             decide: Script::new(call::SCRIPT),
             heartbeat: Script::new(heartbeat::SCRIPT),
             connection: Mutex::default(),
@@ -160,6 +170,7 @@ impl SharedStore {
             missed: AtomicU64::new(0),
             answers_since: AtomicU64::new(0),
             standings: Standings::default(),
+            leases: Leases::default(),
             counts: StoreCounts::default(),
         }
     }
@@ -275,10 +286,14 @@ impl SharedStore {
         let now = self.clock.now().tick;
         let [_, latest] = self.times(now);
         let effective = effective(store, checks, latest);
-        if let Some(connection) = self.connection()
-            && let Some(verdict) = self.check_remotely(&connection, store, &effective, charge).await
-        {
-            return Ok(verdict);
+        if let Some(connection) = self.connection() {
+            if charge && let Some(verdict) = self.wait_for_lease(store, &effective).await {
+                return Ok(verdict);
+            }
+            let checked = self.check_remotely(&connection, store, &effective, charge).await;
+            if let Some(verdict) = checked {
+                return Ok(verdict);
+            }
         }
         self.counts.alone.fetch_add(1, Ordering::Relaxed);
         self.alone(store, &effective, charge)

@@ -82,7 +82,8 @@ impl SharedStore {
     pub async fn end(&self) {
         let connection = self.connection();
         if let Some(connection) = connection {
-            // Where this fails, they notice by themselves.
+            // Where this fails, they notice by themselves, and leases end.
+            let _ = self.return_leases(&connection, true).await;
             let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO);
             let _ = connection.evaluate(&self.heartbeat, &keys, &arguments).await;
         }
@@ -98,6 +99,7 @@ impl SharedStore {
         let opened = opened.await?;
         // It may be another server than before, or the same without its data.
         self.standings.owe_all();
+        self.leases.forget_all();
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened.clone());
         Ok(opened)
     }
@@ -125,6 +127,7 @@ impl SharedStore {
             // A store that has lost its data has no fingerprint either, nor what was admitted.
             connection.check_fingerprint(&self.config.fingerprint).await?;
             self.standings.owe_all();
+            self.leases.forget_all();
         }
         match own {
             None => Ok(()),
@@ -132,7 +135,9 @@ impl SharedStore {
                 let followed = self.follow(connection, own, heard.changes).await;
                 followed.map_err(|error| unreachable(error.to_string()))?;
                 let told = self.testify(connection, own.0).await;
-                told.map_err(|error| unreachable(error.to_string()))
+                told.map_err(|error| unreachable(error.to_string()))?;
+                let returned = self.return_leases(connection, false).await;
+                returned.map_err(|error| unreachable(error.to_string()))
             }
         }
     }

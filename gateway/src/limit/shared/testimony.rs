@@ -20,9 +20,10 @@ use weir_common::time::{Tick, UnixTime};
 
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
-use super::call::{CallMode, SharedCheck, SharedOutcome, TESTIMONY_MAX, Testimony};
+use super::call::{CallMode, SharedCheck, TESTIMONY_MAX, Testimony};
 use super::connection::{CallError, StoreConnection};
 use super::remote::{RemoteError, shared};
+use super::reply::SharedOutcome;
 use super::{SharedStore, is_in_flight};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on.
