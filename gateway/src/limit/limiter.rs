@@ -125,7 +125,7 @@ impl Limiter {
         self.boosts.apply(checks, now);
         match &self.shared {
             None => self.store.decide(checks, now, true),
-            Some(shared) => shared.remembered(&self.store, checks, now).ok_or(Moved),
+            Some(shared) => shared.without_call(&self.store, checks, now).ok_or(Moved),
         }
     }
 
@@ -213,7 +213,11 @@ impl Limiter {
         let now = self.clock.now().tick;
         self.boosts.apply(checks, now);
         let Some(shared) = &self.shared else { return Ok(self.store.decide(checks, now, charge)) };
-        match shared.remembered(&self.store, checks, now) {
+        let known = match charge {
+            true => shared.without_call(&self.store, checks, now),
+            false => shared.remembered(&self.store, checks, now),
+        };
+        match known {
             Some(verdict) => Ok(Ok(verdict)),
             None => {
                 shared.check(&self.store, checks, charge).await.map(Ok).map_err(|_| Unreachable)

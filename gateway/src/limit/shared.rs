@@ -42,6 +42,10 @@ pub mod errors;
 mod heartbeat;
 #[path = "shared/join.rs"]
 mod join;
+#[path = "shared/lease.rs"]
+mod lease;
+#[path = "shared/leasing.rs"]
+mod leasing;
 #[path = "shared/login.rs"]
 mod login;
 #[path = "shared/node.rs"]
@@ -50,6 +54,8 @@ mod node;
 mod nodes;
 #[path = "shared/remote.rs"]
 mod remote;
+#[path = "shared/reply.rs"]
+pub mod reply;
 #[path = "shared/sentinel.rs"]
 mod sentinel;
 #[path = "shared/share.rs"]
@@ -73,6 +79,7 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use self::address::{StoreAddress, Topology};
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::connection::{Script, StoreConnection};
+use self::leasing::Leases;
 use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::remote::Over;
@@ -118,13 +125,14 @@ pub struct SharedStore {
     time: StoreTime,
     /// This gateway among those that run: `nth`, then `of`, 32 bits each.
     place: AtomicU64,
-    /// Which stamps are this gateway's where it decides alone.
-    stamp_class: u64,
+    /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
+    id_bits: u64,
     changes: AtomicU64,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
     connections: AtomicU64,
     standings: Standings,
+    leases: Leases,
     /// What has happened since the start.
     pub counts: StoreCounts,
 }
@@ -140,6 +148,8 @@ pub struct StoreCounts {
     pub alone: AtomicU64,
     /// Decisions by a remembered refusal, without a call.
     pub remembered: AtomicU64,
+    /// Decisions by tokens that were leased, without a call.
+    pub leased: AtomicU64,
     /// Calls to which the store answered that it has forgotten.
     pub forgotten: AtomicU64,
     /// Times at which the store's clock was seen to jump ahead.
@@ -159,11 +169,11 @@ impl SharedStore {
         let (time, nodes) =
             (StoreTime::new(clock.now()), Nodes::new(config.address.clone(), clock.clone()));
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
-        let stamp_class = u64::from_str_radix(&config.id, 16).unwrap_or_default();
+        let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
             config,
             clock,
-            stamp_class,
+            id_bits,
             decide: Script::new(call::SCRIPT),
             heartbeat: Script::new(heartbeat::SCRIPT),
             nodes,
@@ -173,6 +183,7 @@ impl SharedStore {
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             standings: Standings::default(),
+            leases: Leases::default(),
             counts: StoreCounts::default(),
         }
     }
@@ -295,6 +306,9 @@ impl SharedStore {
         let node = self.node_of(&known, &effective);
         if let Some(node) = node {
             if let Some(connection) = node.connection() {
+                if charge && let Some(verdict) = self.wait_for_lease(store, &effective).await {
+                    return Ok(verdict);
+                }
                 let over = Over { node, connection: &connection };
                 if let Some(verdict) = self.check_remotely(over, store, &effective, charge).await {
                     return Ok(verdict);

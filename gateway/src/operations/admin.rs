@@ -146,6 +146,7 @@ fn show_store(shared: &Shared) {
     metrics.store_servers.set(count(servers));
     metrics.store_servers_up.set(count(available));
     metrics.store_gateways.set(store.place().of.into());
+    metrics.store_leased.set(store.leased_tokens().try_into().unwrap_or(i64::MAX));
     let raise = |counter: &IntCounter, to: &AtomicU64| {
         counter.inc_by(to.load(Ordering::Relaxed).saturating_sub(counter.get()));
     };
@@ -158,8 +159,12 @@ fn show_store(shared: &Shared) {
     for (outcome, count) in calls {
         raise(&metrics.store_calls.with_label_values(&[outcome]), count);
     }
-    let decisions =
-        [("call", &counts.answered), ("remembered", &counts.remembered), ("alone", &counts.alone)];
+    let decisions = [
+        ("call", &counts.answered),
+        ("leased", &counts.leased),
+        ("remembered", &counts.remembered),
+        ("alone", &counts.alone),
+    ];
     for (by, count) in decisions {
         raise(&metrics.store_decisions.with_label_values(&[by]), count);
     }

@@ -54,8 +54,12 @@ metrics! {
     /// Calls of the shared store, by outcome: answered, failed, or forgotten where it had lost what
     /// this gateway was given.
     store_calls: IntCounterVec = "store_calls_total", "outcome";
-    /// Decisions on requests, by kind: call, remembered (a refusal that still holds), or
-    /// alone (by this gateway's share, because the shared store was away).
+    /// Tokens of buckets in the shared store that this gateway may spend without a call: others
+    /// find them spent.
+    store_leased: IntGauge = "store_leased_tokens";
+    /// Decisions on requests, by kind: call, leased (by tokens that the gateway held), remembered
+    /// (a refusal that still holds), or alone (by this gateway's share, because the shared store
+    /// was away).
     store_decisions: IntCounterVec = "store_decisions_total", "kind";
     /// Times at which the shared store's clock was seen to jump ahead.
     store_clock_jumps: IntCounter = "store_clock_jumps_total";

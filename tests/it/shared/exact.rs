@@ -87,8 +87,9 @@ fn a_bucket_of_two_gateways_has_one_burst_and_one_rate() {
     let world = |lines: &str| Fleet::with(|config| config.with("[limits.instance]", lines));
     let request = Request::get("/login").host(&data_host("in_acme"));
     let fleet = world("rate = \"1/h\"\nburst = 30");
-    let answers = fleet.at_once(3, 10, &request);
-    assert_eq!((count(&answers, 200), count(&answers, 429)), (30, 30));
+    // One may be refused while the other still holds tokens.
+    let admitted = count(&fleet.at_once(3, 10, &request), 200);
+    assert_eq!(admitted + fleet.drained(), 30);
     assert_eq!(fleet.upstream.requests().len(), 30);
 
     let fleet = world("rate = 100\nburst = 10");

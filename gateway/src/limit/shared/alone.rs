@@ -46,7 +46,7 @@ impl SharedStore {
             _ => 1,
         });
         let unit = unit.max().unwrap_or(1);
-        let (step, own) = (unit * STAMP_CLASSES, unit * (self.stamp_class % STAMP_CLASSES));
+        let (step, own) = (unit * STAMP_CLASSES, unit * (self.id_bits % STAMP_CLASSES));
         let at = now.0 - now.0 % step + own;
         Tick(if at < now.0 { at + step } else { at })
     }

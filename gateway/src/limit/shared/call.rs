@@ -1,33 +1,22 @@
-//! Packs the arguments of the script that decides in the shared store, and reads its reply. (core)
+//! Packs the arguments of the script that decides in the shared store. (core)
 //!
-//! # Invariants
+//! Invariant: the script has every number of a check with each call: the store has no
+//! configuration.
 //!
-//! 1. A reply that is not exactly as long as its checks need, or has an unknown number in it, is a
-//!    [`BadReply`], never a verdict.
-//! 2. The script has every number of a check with each call: the store has no configuration.
-//!
-//! # Not here
-//!
-//! The decision (`decide.lua`), connections to the store, what a gateway remembers of its own
-//! admissions.
+//! Not here: the decision (`decide.lua`), its reply (`shared::reply`), connections to the store,
+//! what a gateway remembers of its own admissions.
 
-use arrayvec::ArrayVec;
 use weir_common::limit::calendar::CalendarQuota;
 use weir_common::limit::quota::{Horizon, Quota};
 use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::limit::slots;
 use weir_common::time::{UnixTime, micros};
 
-use super::super::CHECKS_MAX;
-
 /// The script: one call decides all checks of a request.
 pub const SCRIPT: &str = include_str!("decide.lua");
 
 /// A stamp has 32 bits of units, and a horizon at most this many: a quarter of them.
 const UNITS_MAX: u64 = 1 << 30;
-
-/// The highest time of a reply: a bucket that is full after the year 2255 is full then.
-const NUMBER_MAX: u64 = 1 << 53;
 
 /// The most admissions that one call testifies: the store does nothing else meanwhile.
 pub const TESTIMONY_MAX: usize = 1_024;
@@ -59,6 +48,28 @@ pub struct SharedCheck {
     pub claim: Option<WitnessClaim>,
     /// What the store must count from now on, in any order: at most [`TESTIMONY_MAX`] of them.
     pub testimony: Vec<Testimony>,
+    /// Of a bucket: the lease that the gateway returns, and the one that it wants.
+    pub lease: Option<LeaseRequest>,
+}
+
+/// What a gateway returns and wants of a bucket's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRequest {
+    /// Names the gateway: it has one lease of a key at most.
+    pub gateway: u64,
+    /// The lease that it returns. A store that does not have it ignores that.
+    pub returned: Option<ReturnedLease>,
+    /// How many tokens it wants; it may get fewer, or none.
+    pub wanted: u32,
+}
+
+/// A lease that ends before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturnedLease {
+    /// When it would have ended: this names it.
+    pub ends: UnixTime,
+    /// The tokens that were not spent.
+    pub unspent: u32,
 }
 
 /// What a gateway knows that the store has counted for it.
@@ -102,83 +113,6 @@ pub struct Testimony {
     pub count: u32,
 }
 
-/// What the store replies to a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SharedReply {
-    /// What became of the request.
-    pub outcome: SharedOutcome,
-    /// The store's time.
-    pub now: UnixTime,
-    /// The result of each check, in their order; none of a call that is late.
-    pub results: ArrayVec<SharedResult, CHECKS_MAX>,
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedOutcome {
-    /// Every enforced check admits, and all that admit are charged unless it is a preview.
-    Admitted,
-    /// An enforced check refuses: nothing is charged.
-    Refused,
-    /// The store has lost what a check claims: nothing is charged.
-    Forgot,
-    /// The call arrived too late: nothing is charged.
-    Late,
-}
-
-/// The result of one check, in the store's time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SharedResult {
-    /// Whether the limit alone would admit the request.
-    pub decision: SharedDecision,
-    /// Whether the store had less than the check claimed.
-    pub forgot: bool,
-    /// What is left of the allowance, after the charge if there was one.
-    pub remaining: u32,
-    /// When the whole allowance is back if nothing more is charged.
-    pub full_at: UnixTime,
-    /// What the gateway must remember; nothing if nothing was charged.
-    pub receipt: Option<Receipt>,
-}
-
-/// One limit's decision, in the store's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedDecision {
-    /// It fits.
-    Admit,
-    /// It does not fit now.
-    Refuse {
-        /// When it would, if nothing else is charged.
-        retry_at: UnixTime,
-    },
-    /// It costs more than the whole quota.
-    TooLarge,
-}
-
-/// A charge as the store has counted it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// Of a window: names the admission. Of a bucket: the time of the charge. Of a calendar: when
-    /// the period started.
-    pub stamp: UnixTime,
-    /// Of a window: the admission's number. Otherwise 0.
-    pub sequence: u64,
-}
-
-/// A reply that no script of this version writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReply {
-    /// It has another length than its checks need.
-    #[error("the reply of the shared store has {0} bytes")]
-    Length(usize),
-    /// An outcome or a decision has a number that has no meaning.
-    #[error("the reply of the shared store has the unknown number {0}")]
-    Unknown(u8),
-    /// A time is not a number of microseconds.
-    #[error("the reply of the shared store has a time that is none")]
-    Time,
-}
-
 /// The arguments of a call: first those that the script receives as `ARGV`, without the keys. A
 /// call that the store receives after `not_after` charges nothing.
 #[must_use]
@@ -195,13 +129,17 @@ pub fn encode(checks: &[SharedCheck], mode: CallMode, not_after: Option<UnixTime
 /// The bytes of a check without its testimony.
 const CHECK_BYTES: usize = 2 + 3 * 4 + 7 * 8 + 6;
 
+/// The bytes of what a check says of leases.
+const LEASE_BYTES: usize = 8 + 8 + 4 + 4;
+
 /// The bytes of one admission in a testimony.
 const TESTIMONY_BYTES: usize = 8 + 4;
 
 fn pack(check: &SharedCheck) -> Vec<u8> {
     let testimony = check.testimony.get(..TESTIMONY_MAX).unwrap_or(&check.testimony);
     let numbers = numbers(check);
-    let mut to = Packed::with_capacity(CHECK_BYTES + testimony.len() * TESTIMONY_BYTES);
+    let bytes = CHECK_BYTES + LEASE_BYTES + testimony.len() * TESTIMONY_BYTES;
+    let mut to = Packed::with_capacity(bytes);
     to.byte(numbers.kind);
     to.byte(u8::from(check.enforced));
     to.word(check.cost);
@@ -212,6 +150,12 @@ fn pack(check: &SharedCheck) -> Vec<u8> {
     to.number(check.horizon.token);
     to.word(numbers.unit);
     to.0.extend_from_slice(numbers.tag);
+    if let (Quota::Bucket(_), Some(lease)) = (check.quota, check.lease) {
+        to.0.extend_from_slice(&lease.gateway.to_be_bytes());
+        to.number(lease.returned.map_or(0, |own| own.ends.0));
+        to.word(lease.returned.map_or(0, |own| own.unspent));
+        to.word(lease.wanted);
+    }
     let mut testimony = testimony.to_vec();
     testimony.sort_by_key(|one| one.stamp);
     for one in testimony {
@@ -293,29 +237,6 @@ fn periods(quota: CalendarQuota) -> [UnixTime; 4] {
     [previous.start, own.starts, own.stops, next.end]
 }
 
-/// Reads the reply to a call with these checks.
-pub fn decode(reply: &[u8], checks: &[SharedCheck]) -> Result<SharedReply, BadReply> {
-    let mut reader = Reader { rest: reply, length: reply.len() };
-    let outcome = match reader.byte()? {
-        0 => SharedOutcome::Admitted,
-        1 => SharedOutcome::Refused,
-        2 => SharedOutcome::Forgot,
-        3 => SharedOutcome::Late,
-        other => return Err(BadReply::Unknown(other)),
-    };
-    let now = reader.time()?;
-    let mut results = ArrayVec::new();
-    let expected = if outcome == SharedOutcome::Late { 0 } else { checks.len() };
-    for _ in 0..expected {
-        let result = reader.result()?;
-        results.try_push(result).map_err(|_| BadReply::Length(reply.len()))?;
-    }
-    if !reader.rest.is_empty() {
-        return Err(BadReply::Length(reply.len()));
-    }
-    Ok(SharedReply { outcome, now, results })
-}
-
 /// Numbers as the script unpacks them: the highest byte first, and times as floating-point numbers,
 /// which are exact up to 2^53.
 struct Packed(Vec<u8>);
@@ -336,62 +257,6 @@ impl Packed {
     #[expect(clippy::cast_precision_loss, reason = "the script has no other numbers")]
     fn number(&mut self, number: u64) {
         self.0.extend_from_slice(&(number as f64).to_be_bytes());
-    }
-}
-
-struct Reader<'r> {
-    rest: &'r [u8],
-    length: usize,
-}
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], BadReply> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(BadReply::Length(self.length))?;
-        self.rest = rest;
-        Ok(*taken)
-    }
-
-    fn byte(&mut self) -> Result<u8, BadReply> {
-        let [byte] = self.take()?;
-        Ok(byte)
-    }
-
-    /// A whole number. Up to [`NUMBER_MAX`] it is exact, and a higher one counts as that.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is in the range of the result"
-    )]
-    fn number(&mut self) -> Result<u64, BadReply> {
-        let number = f64::from_be_bytes(self.take()?);
-        let whole = number >= 0.0 && number.is_finite() && number.fract() == 0.0;
-        if whole { Ok((number as u64).min(NUMBER_MAX)) } else { Err(BadReply::Time) }
-    }
-
-    fn time(&mut self) -> Result<UnixTime, BadReply> {
-        self.number().map(UnixTime)
-    }
-
-    fn result(&mut self) -> Result<SharedResult, BadReply> {
-        let decision = self.byte()?;
-        let forgot = match self.byte()? {
-            0 => false,
-            1 => true,
-            other => return Err(BadReply::Unknown(other)),
-        };
-        let retry_at = self.time()?;
-        let decision = match decision {
-            0 => SharedDecision::Admit,
-            1 => SharedDecision::Refuse { retry_at },
-            2 => SharedDecision::TooLarge,
-            other => return Err(BadReply::Unknown(other)),
-        };
-        let remaining = u32::from_be_bytes(self.take()?);
-        let full_at = self.time()?;
-        let (stamp, sequence) = (self.time()?, self.number()?);
-        // Nothing is stamped with 1970.
-        let receipt = (stamp.0 > 0).then_some(Receipt { stamp, sequence });
-        Ok(SharedResult { decision, forgot, remaining, full_at, receipt })
     }
 }
 

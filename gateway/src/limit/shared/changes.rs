@@ -73,6 +73,7 @@ impl SharedStore {
         tokio::time::sleep(HEARD_BY_ALL).await;
         // Until then another gateway may have testified what it was given before.
         self.standings.forget(check.key);
+        self.forget_lease(check.key);
         delete().await?;
         Ok(())
     }
@@ -152,6 +153,7 @@ impl SharedStore {
         // Where another process has the counters, it hears of this as well.
         let _ = store.reset(key);
         self.standings.forget(key);
+        self.forget_lease(key);
     }
 
     /// A boost as JSON, whose end is in the store's time.

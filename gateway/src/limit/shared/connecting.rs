@@ -98,8 +98,10 @@ impl SharedStore {
         let known = self.nodes.known();
         for node in &known.nodes {
             if let Some((connection, tag)) = node.connection().zip(known.tag_on(node)) {
+                // Where this fails, they notice by themselves, and leases end.
+                let over = Over { node, connection: &connection };
+                let _ = self.return_leases((&known, over), true).await;
                 let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO, tag);
-                // Where this fails, they notice by themselves.
                 let call = self.heartbeat.call(&keys, &arguments);
                 let _ = connection.evaluate(&self.heartbeat, &call).await;
             }
@@ -162,13 +164,17 @@ impl SharedStore {
             let followed = self.follow(connection, own, heard.changes).await;
             followed.map_err(|error| unreachable(error.to_string()))?;
         }
-        let told = self.testify((known, Over { node, connection }), own.0).await;
-        told.map_err(|error| unreachable(error.to_string()))
+        let there = (known, Over { node, connection });
+        let told = self.testify(there, own.0).await;
+        told.map_err(|error| unreachable(error.to_string()))?;
+        let returned = self.return_leases(there, false).await;
+        returned.map_err(|error| unreachable(error.to_string()))
     }
 
     /// Records that a server may have lost all.
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
         self.standings.owe_all(|check| is_on(known, node, check.slot));
+        self.leases.forget_all();
     }
 }
 

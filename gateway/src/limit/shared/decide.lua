@@ -102,7 +102,7 @@ function visit(i, outcome)
     form, testimony = unpack('>BBI4I4I4dddddddc6', text)
   if kind ~= 1 then
     return rarely(kind)(i, outcome, key, enforced, cost, requests, count, span, grain, unit,
-      sequence, claimed, horizon, token, form)
+      sequence, claimed, horizon, token, form, testimony)
   end
   local tail = call('GETRANGE', key, '-570', '-1')
   testimony = testimony <= #text and testimony
@@ -244,7 +244,17 @@ end
 -- What few calls need is made by those calls, because each function costs some: what restates a
 -- window, or what decides a check of another kind.
 function rarely(kind)
-  local max = math.max
+  local max, min = math.max, math.min
+
+  -- The bytes of a bucket without leases, and those of a lease. One read brings so many leases.
+  local BUCKET, LEASE, LEASES_MAX = 38, 20, 24
+  -- How long a lease lasts, in microseconds.
+  local LEASE_LASTS = 1000000
+
+  local function is_bucket(length)
+    local leases = (length - BUCKET) / LEASE
+    return leases >= 0 and leases <= LEASES_MAX and floor(leases) == leases
+  end
 
   -- The last entry of a window and the fields of its trailer, or an error if it is none.
   local function trailer(key, tail)
@@ -274,8 +284,12 @@ function rarely(kind)
   -- What a state of any form knows of its charges, oldest first, and the time of the newest one.
   local function charges(key, tail, horizon)
     local length, tag = #tail, sub(tail, -2)
-    if tag == 'b1' and length == 38 then
+    if tag == 'b1' and is_bucket(length) then
       local whole, rest, _, at = unpack('>dddd', tail)
+      if length > BUCKET then
+        -- What is leased counts as spent when the last lease ends.
+        at = unpack('>d', tail, length - 13)
+      end
       return {at}, {rest > 0 and whole + 1 or whole}, at, tag
     elseif tag == 'c1' and length == 18 then
       local used, at = unpack('>I4d', tail)
@@ -398,9 +412,13 @@ function rarely(kind)
 
   -- Decides and charges a bucket of `burst` tokens of `token` units, of which `refill` come back
   -- each microsecond. Of it the gateway that calls has spent `owed` and `part` of a token alone.
+  --
+  -- The leases are stored in the order of their ends, each as the gateway, the tokens and the end.
+  -- Their tokens are part of the debt, and none of them comes back before its lease is returned or
+  -- has ended: what is not spent of a lease is then returned, or counts as spent at its end.
   local function bucket(
     i, outcome, key, enforced, cost, burst, count,
-    token, refill, owed, part, owed_at, horizon, slowest, form
+    token, refill, owed, part, owed_at, horizon, slowest, form, asks
   )
     local function refilled(whole, rest, micros)
       local tokens, units = divide(micros, refill, token)
@@ -417,15 +435,40 @@ function rarely(kind)
       local micros, units = divide(token, whole, refill)
       return micros + floor((units + rest + refill - 1) / refill)
     end
+    -- The debt after so long, of which `leased` does not come back.
+    local function debt_after(micros, whole, rest, leased)
+      whole, rest = refilled(whole, rest, micros)
+      if whole < leased then
+        return leased, 0
+      end
+      return whole, rest
+    end
+    local owners, tokens, ends, leased = {}, {}, {}, 0
     local function store(whole, rest, at)
       local keep = max(horizon, (rest > 0 and whole + 1 or whole) * slowest)
-      call('SET', key, pack('>dddd', whole, rest, token, at) .. form, 'PX', ceil(keep / 500) + 1)
+      local text = pack('>dddd', whole, rest, token, at)
+      for nth = 1, #ends do
+        text = text .. pack('>c8I4d', owners[nth], tokens[nth], ends[nth])
+      end
+      local lasts = #ends > 0 and LEASE_LASTS / 1000 or 0
+      call('SET', key, text .. form, 'PX', ceil(keep / 500) + 1 + lasts)
+    end
+    local function drop(nth)
+      leased = leased - tokens[nth]
+      table.remove(owners, nth)
+      table.remove(tokens, nth)
+      table.remove(ends, nth)
     end
 
     local tail, whole, rest, at = call('GETRANGE', key, '-570', '-1'), 0, 0, 0
-    if #tail == 38 and sub(tail, -6) == form then
+    if is_bucket(#tail) and sub(tail, -6) == form then
       local size
       whole, rest, size, at = unpack('>dddd', tail)
+      for from = 33, #tail - 6, LEASE do
+        local nth = #ends + 1
+        owners[nth], tokens[nth], ends[nth] = unpack('>c8I4d', tail, from)
+        leased = leased + tokens[nth]
+      end
       if size ~= token then
         local units, more = divide(rest, token, size)
         units = more > 0 and units + 1 or units
@@ -443,7 +486,26 @@ function rarely(kind)
       store(whole, rest, at)
     end
     local now, forgot = max(time, at, count > 0 and owed_at or 0), 0
-    whole, rest = refilled(whole, rest, at > 0 and now - at or 0)
+    while ends[1] and ends[1] <= now do
+      local ended = max(at, ends[1])
+      whole, rest = debt_after(ended - at, whole, rest, leased)
+      at = ended
+      drop(1)
+    end
+    whole, rest = debt_after(at > 0 and now - at or 0, whole, rest, leased)
+
+    local gateway, returned, unspent, wanted, has_lease, settled = '', 0, 0, 0, false, false
+    if asks <= #ARGV[i + 1] then
+      gateway, returned, unspent, wanted = unpack('>c8dI4I4', ARGV[i + 1], asks)
+    end
+    for nth = #ends, 1, -1 do
+      if owners[nth] == gateway and ends[nth] == returned then
+        whole, settled = whole - min(unspent, tokens[nth]), true
+        drop(nth)
+      elseif owners[nth] == gateway then
+        has_lease = true
+      end
+    end
     if count > 0 then
       owed, part = refilled(owed, part, now - owed_at)
       if owed > whole or owed == whole and part > rest then
@@ -451,27 +513,52 @@ function rarely(kind)
       end
     end
 
+    -- When the debt is `most` tokens, if no lease is returned before it ends.
+    local function reached(most)
+      local whole, rest, leased, from = whole, rest, leased, now
+      for nth = 1, #ends do
+        if leased <= most then
+          local at = whole < most and from or from + duration(whole - most, rest)
+          if at <= ends[nth] then
+            return at
+          end
+        end
+        whole, rest = debt_after(ends[nth] - from, whole, rest, leased)
+        leased, from = leased - tokens[nth], ends[nth]
+      end
+      return whole < most and from or from + duration(whole - most, rest)
+    end
     local decision, retry_at, over = 0, 0, whole + cost - burst
     if cost > burst then
       decision = 2
     elseif over > 0 or over == 0 and rest > 0 then
-      decision, retry_at = 1, now + duration(over, rest)
+      decision, retry_at = 1, reached(burst - cost)
     end
     if decision > 0 and enforced == 1 and outcome == 0 then
       outcome = 1
     end
-    local replies, stamp
+    local replies, stamp, granted
     outcome, replies = visit(i + 1, outcome)
-    stamp = 0
+    stamp, granted = 0, 0
     if outcome == 0 and decision == 0 and mode == 1 then
       whole, stamp = whole + cost, now
+      -- The others find as much as this gateway gets.
+      granted = floor((burst - whole - (rest > 0 and 1 or 0)) / 2)
+      granted = max(0, min(wanted, granted))
+      if has_lease or #ends == LEASES_MAX then
+        granted = 0
+      elseif granted > 0 then
+        whole, leased = whole + granted, leased + granted
+        local nth = #ends + 1
+        owners[nth], tokens[nth], ends[nth] = gateway, granted, now + LEASE_LASTS
+      end
     end
-    if stamp > 0 or forgot > 0 then
+    if stamp > 0 or forgot > 0 or settled then
       store(whole, rest, now)
     end
-    return outcome, pack('>BBdI4ddd', decision, forgot, retry_at,
-      max(0, burst - whole - (rest > 0 and 1 or 0)), now + duration(whole, rest), stamp, 0)
-      .. replies
+    return outcome, pack('>BBdI4dddI4d', decision, forgot, retry_at,
+      max(0, burst - whole - (rest > 0 and 1 or 0)), reached(0), stamp, 0, granted,
+      granted > 0 and ends[#ends] or ends[1] or 0) .. replies
   end
 
   -- Decides and charges a period of a calendar: the one that this server's time is in. `count` of

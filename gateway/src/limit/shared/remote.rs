@@ -25,15 +25,13 @@ use weir_common::time::{Tick, UnixTime};
 use super::super::key::Key;
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
-use super::call::{
-    self, CallMode, SharedCheck, SharedDecision, SharedOutcome, SharedReply, SharedResult,
-    WitnessClaim,
-};
+use super::call::{self, CallMode, SharedCheck, WitnessClaim};
 use super::connection::StoreConnection;
 use super::errors::CallError;
 use super::node::StoreNode;
 use super::nodes::tag;
-use super::standing::Claim;
+use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
+use super::standing::{Claim, Learned};
 use super::{Checks, SharedStore, is_in_flight, local};
 
 /// How often one request tells the store what it has forgotten.
@@ -45,7 +43,7 @@ pub(super) enum RemoteError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
-    Reply(#[from] call::BadReply),
+    Reply(#[from] reply::BadReply),
     #[error("its answer is no text")]
     Form,
     #[error("the call came too late")]
@@ -64,9 +62,9 @@ pub(super) struct Over<'c> {
 }
 
 /// Requests that count as in flight in `store`, unless they are kept.
-struct Entered<'s> {
-    store: &'s Store,
-    keys: ArrayVec<Key, CHECKS_MAX>,
+pub(super) struct Entered<'s> {
+    pub(super) store: &'s Store,
+    pub(super) keys: ArrayVec<Key, CHECKS_MAX>,
 }
 
 impl Drop for Entered<'_> {
@@ -89,8 +87,7 @@ impl SharedStore {
     ) -> Option<Verdict> {
         let time = &over.node.time;
         let [earliest, _] = time.range(self.clock.now().tick);
-        let flying: Checks = checks.iter().filter(|check| is_in_flight(check)).copied().collect();
-        let asked: Checks = checks.iter().filter(|check| !is_in_flight(check)).copied().collect();
+        let (flying, asked) = split(checks);
         let flight = self.by_share((store, time), &flying, charge).ok()?;
         let keys = if charge { flight.keys_in_flight(&flying).collect() } else { ArrayVec::new() };
         let mut entered = Entered { store, keys };
@@ -108,11 +105,7 @@ impl SharedStore {
         if admitted {
             entered.keys.clear();
         }
-        let (mut flight, mut decided) = (flight.answers().copied(), decided.into_iter());
-        let answers = checks
-            .iter()
-            .filter_map(|check| if is_in_flight(check) { flight.next() } else { decided.next() });
-        Some(Verdict::new(answers.collect(), admitted))
+        Some(merged(checks, &flight, decided.into_iter(), admitted))
     }
 
     async fn decide_in_time(
@@ -167,6 +160,8 @@ impl SharedStore {
             .collect();
         let mut testifies: ArrayVec<bool, CHECKS_MAX> =
             claims.iter().map(|(claim, _)| claim.is_none()).collect();
+        let [_, latest] = over.node.time.range(self.clock.now().tick);
+        let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
             for ((check, (claim, _)), testifies) in checks.iter().zip(&claims).zip(&testifies) {
@@ -175,6 +170,7 @@ impl SharedStore {
                     false => shared(store, check, *claim),
                 });
             }
+            calls.iter_mut().zip(&turns).for_each(|(call, turn)| call.lease = turn.request);
             let (reply, number) = self.call(over, &calls, mode).await?;
             match reply.outcome {
                 SharedOutcome::Late => return Err(RemoteError::Late),
@@ -191,6 +187,10 @@ impl SharedStore {
                         }
                     }
                     self.record(number, store, checks, &reply);
+                    for ((turn, check), found) in turns.into_iter().zip(checks).zip(&reply.results)
+                    {
+                        turn.finish(check, found, Tick(reply.now.0));
+                    }
                     return Ok(reply);
                 }
             }
@@ -214,7 +214,7 @@ impl SharedStore {
         let called = self.nodes.evaluate((over.node, over.connection), &self.decide, call).await;
         let (reply, from) = called?;
         let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
-        let reply = call::decode(&bytes, checks)?;
+        let reply = reply::decode(&bytes, checks)?;
         self.learn_time(&from, reply.now, (sent, self.clock.now().tick));
         Ok((reply, from.number))
     }
@@ -234,19 +234,40 @@ impl SharedStore {
                 let own = Claim { sequence: receipt.sequence, stamp: receipt.stamp, count };
                 claim = Some((own, connection));
             }
-            self.standings.learn(check, &result(check, found), (claim, now));
+            let until = found.ask_again_at.map(|at| Tick(at.0));
+            self.standings.learn(check, &result(check, found), Learned { claim, now, until });
         }
     }
 }
 
+/// The checks that count what is in flight, and the others.
+pub(super) fn split(checks: &[LimitCheck]) -> (Checks, Checks) {
+    checks.iter().copied().partition(is_in_flight)
+}
+
+/// The verdict of the results of both kinds of checks, each in their order.
+pub(super) fn merged(
+    checks: &[LimitCheck],
+    flight: &Verdict,
+    mut decided: impl Iterator<Item = CheckResult>,
+    admitted: bool,
+) -> Verdict {
+    let mut flight = flight.answers().copied();
+    let answers = checks
+        .iter()
+        .filter_map(|check| if is_in_flight(check) { flight.next() } else { decided.next() });
+    Verdict::new(answers.collect(), admitted)
+}
+
 /// A result of the store as one of this gateway's, in the store's time.
-fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
+pub(super) fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
     let decision = match found.decision {
         SharedDecision::Admit => Decision::Admit,
         SharedDecision::Refuse { retry_at } => Decision::Refuse { retry_at: Tick(retry_at.0) },
         SharedDecision::TooLarge => Decision::TooLarge,
     };
-    let (limit, remaining) = (check.quota.limit(), found.remaining);
+    let leased = found.lease.map_or(0, |lease| lease.tokens);
+    let (limit, remaining) = (check.quota.limit(), found.remaining.saturating_add(leased));
     let usage = Usage { limit, remaining, full_at: Tick(found.full_at.0) };
     CheckResult { decision, usage }
 }
@@ -267,14 +288,20 @@ pub(super) fn shared(store: &Store, check: &LimitCheck, claim: Option<Claim>) ->
         }),
         _ => store.look(check.key, |state| spent(state, &check.quota)).flatten(),
     };
+    SharedCheck { claim, ..unclaimed(check) }
+}
+
+/// One check as the store decides it.
+pub(super) fn unclaimed(check: &LimitCheck) -> SharedCheck {
     SharedCheck {
         key: name(check),
         quota: check.quota,
         horizon: check.horizon,
         cost: check.cost,
         enforced: check.enforced,
-        claim,
+        claim: None,
         testimony: Vec::new(),
+        lease: None,
     }
 }
 

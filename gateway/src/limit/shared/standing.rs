@@ -73,6 +73,19 @@ struct Refusal {
     quota: Quota,
     cost: u32,
     retry_at: Tick,
+    /// It is not remembered for longer: tokens of a lease may come back before `retry_at`.
+    until: Tick,
+}
+
+/// What a call has taught beside its result.
+#[derive(Clone, Copy, Debug)]
+pub struct Learned {
+    /// What the store has charged, and over which connection.
+    pub claim: Option<(Claim, u64)>,
+    /// The store's time.
+    pub now: Tick,
+    /// When a refusal may end before its time.
+    pub until: Option<Tick>,
 }
 
 impl Shard {
@@ -106,7 +119,7 @@ impl Standings {
         let refusal = standing.refusal.as_ref()?;
         let holds = is_same(&refusal.quota, &check.quota)
             && check.cost >= refusal.cost
-            && latest < refusal.retry_at;
+            && latest < refusal.until;
         let decision = Decision::Refuse { retry_at: refusal.retry_at };
         holds.then_some(CheckResult { decision, usage: standing.usage })
     }
@@ -180,16 +193,13 @@ impl Standings {
         }
     }
 
-    /// Records what the store decided, at its time `now`; `claim` is what it has charged.
-    pub fn learn(
-        &self,
-        check: &LimitCheck,
-        answer: &CheckResult,
-        (claim, now): (Option<(Claim, u64)>, Tick),
-    ) {
+    /// Records what the store decided.
+    pub fn learn(&self, check: &LimitCheck, answer: &CheckResult, learned: Learned) {
+        let Learned { claim, now, until } = learned;
         let refusal = match answer.decision {
             Decision::Refuse { retry_at } => {
-                Some(Refusal { quota: check.quota, cost: check.cost, retry_at })
+                let until = until.unwrap_or(retry_at).min(retry_at);
+                Some(Refusal { quota: check.quota, cost: check.cost, retry_at, until })
             }
             Decision::Admit | Decision::TooLarge => None,
         };
@@ -263,11 +273,16 @@ mod tests {
         LimitCheck { cost, ..made }
     }
 
+    /// What a call over the first connection has taught.
+    fn learned(claim: Option<Claim>, now: u64) -> Learned {
+        Learned { claim: claim.map(|claim| (claim, 1)), now: Tick(now), until: None }
+    }
+
     fn refused(standings: &Standings, requests: u32, cost: u32) {
         let usage = Usage { limit: requests, remaining: 0, full_at: Tick(200) };
         let decision = Decision::Refuse { retry_at: Tick(100) };
         let answer = CheckResult { decision, usage };
-        standings.learn(&check(requests, cost), &answer, (None, Tick(50)));
+        standings.learn(&check(requests, cost), &answer, learned(None, 50));
     }
 
     #[test]
@@ -285,17 +300,30 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_that_a_returned_lease_may_end_is_remembered_no_longer_than_the_lease_lasts() {
+        let standings = Standings::default();
+        let usage = Usage { limit: 60, remaining: 0, full_at: Tick(900) };
+        let decision = Decision::Refuse { retry_at: Tick(800) };
+        for (until, lasts) in [(Some(Tick(100)), 100), (Some(Tick(850)), 800), (None, 800)] {
+            let learned = Learned { until, ..learned(None, 50) };
+            standings.learn(&check(60, 1), &CheckResult { decision, usage }, learned);
+            let found = |at| standings.refusal(&check(60, 1), Tick(at)).map(|one| one.decision);
+            assert_eq!((found(lasts - 1), found(lasts)), (Some(decision), None));
+        }
+    }
+
+    #[test]
     fn what_was_admitted_alone_reaches_the_store_before_anything_is_claimed() {
         let (standings, check) = (Standings::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
         let claim = |sequence| Claim { sequence, stamp: UnixTime(50 + sequence), count: 1 };
-        standings.learn(&check, &answer, (Some((claim(4), 1)), Tick(60)));
+        standings.learn(&check, &answer, learned(Some(claim(4)), 60));
         assert_eq!(standings.claim(check.key, 1), (Some(claim(4)), 0));
         assert_eq!(standings.claim(check.key, 2), (None, 0), "over another connection");
         standings.owe(&check, usage, Tick(60));
         // The reply to a call that was sent before.
-        standings.learn(&check, &answer, (Some((claim(5), 1)), Tick(60)));
+        standings.learn(&check, &answer, learned(Some(claim(5)), 60));
         assert_eq!(standings.claim(check.key, 1), (None, 1));
         standings.owe(&check, usage, Tick(60));
         standings.settle(check.key, 1);
@@ -315,7 +343,7 @@ mod tests {
         let answer = CheckResult { decision: Decision::Admit, usage };
         for stamp in [51, 52] {
             let claim = Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 };
-            standings.learn(&check, &answer, (Some((claim, 1)), Tick(60)));
+            standings.learn(&check, &answer, learned(Some(claim), 60));
         }
         assert_eq!(standings.claim(check.key, 1), (None, 0));
     }
@@ -326,7 +354,7 @@ mod tests {
         refused(&standings, 60, 1);
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        standings.learn(&check(60, 1), &answer, (None, Tick(60)));
+        standings.learn(&check(60, 1), &answer, learned(None, 60));
         assert!(standings.refusal(&check(60, 1), Tick(70)).is_none());
         assert_eq!(standings.usage(&check(60, 1), Tick(199)), Some(usage));
         assert_eq!(standings.usage(&check(60, 1), Tick(200)), None, "all of it is back");

@@ -4,6 +4,7 @@
 
 mod changes;
 mod cost;
+mod leases;
 mod model;
 mod promises;
 mod server;
@@ -17,6 +18,10 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::RollingQuota;
 
 use self::server::{Connection, Value};
+use super::super::reply::{
+    BadReply, Lease, NUMBER_MAX, Receipt, SharedDecision, SharedOutcome, SharedReply, SharedResult,
+    decode,
+};
 use super::*;
 
 /// The line of the script that reads the clock, and the one that a test puts in its place.
@@ -125,6 +130,7 @@ fn check(key: &[u8], quota: Quota, cost: u32) -> SharedCheck {
         enforced: true,
         claim: None,
         testimony: Vec::new(),
+        lease: None,
     }
 }
 
