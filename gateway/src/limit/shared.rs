@@ -2,7 +2,8 @@
 //!
 //! A decision is one call: a script in the store checks all limits of a request, and charges all or
 //! none. Each gateway keeps what it was given as a witness; where the store has forgotten it, the
-//! gateway tells it again before anything is admitted.
+//! gateway tells it again before anything is admitted. Tokens of buckets are leased, so that few
+//! requests need a call.
 //!
 //! # Invariants
 //!
@@ -15,8 +16,8 @@
 //!
 //! # Not here
 //!
-//! The script and its calls (`shared::call`), the connection (`shared::connecting`), who asks
-//! (`limit::limiter`).
+//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::leasing`), the
+//! connection (`shared::connecting`), who asks (`limit::limiter`).
 
 #[path = "shared/address.rs"]
 pub mod address;
