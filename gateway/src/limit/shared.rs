@@ -2,7 +2,8 @@
 //!
 //! A decision is one call: a script in the store checks all limits of a request, and charges all or
 //! none. Each gateway keeps what it was given as a witness; where the store has forgotten it, the
-//! gateway tells it again before anything is admitted.
+//! gateway tells it again before anything is admitted. Tokens of buckets are leased, so that few
+//! requests need a call.
 //!
 //! # Invariants
 //!
@@ -15,8 +16,9 @@
 //!
 //! # Not here
 //!
-//! The script and its calls (`shared::call`), the servers of the store and their connections
-//! (`shared::nodes`, `shared::connecting`), who asks (`limit::limiter`).
+//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::leasing`), the
+//! servers of the store and their connections (`shared::nodes`, `shared::connecting`), who asks
+//! (`limit::limiter`).
 
 #[path = "shared/acknowledged.rs"]
 mod acknowledged;

@@ -12,7 +12,11 @@ use super::{Fleet, count};
 fn fleet(replicas: usize) -> Fleet<RedisCluster> {
     let cluster = RedisCluster::start(replicas, &[]);
     let url = cluster.url();
-    let fleet = Fleet::on(cluster, &url, 2, |config| config.with("[store]", "cluster = true"));
+    // No test lasts as long as its window.
+    let fleet = Fleet::on(cluster, &url, 2, |config| {
+        let config = config.with("[limits.workspace]", "window = \"10m\"");
+        config.with("[store]", "cluster = true")
+    });
     fleet.wait_until_known();
     fleet
 }

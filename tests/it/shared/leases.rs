@@ -71,6 +71,20 @@ fn a_thousand_requests_within_the_rate_cost_fifty_calls_at_most() {
 }
 
 #[test]
+fn a_client_just_within_the_rate_of_an_instance_costs_one_call_in_twenty_requests() {
+    let fleet = fleet(2, "rate = 50\nburst = 200");
+    let mut clients = [0, 1].map(|nth| fleet.gateways[nth].client());
+    let before = fleet.scripts();
+    for nth in 0..240 {
+        clients[nth % 2].call(&login()).expect(200);
+        wait::pass(Duration::from_millis(20));
+    }
+    // Each gateway starts with some calls, until it knows its demand.
+    let calls = fleet.scripts() - before;
+    assert!(calls <= 240 / 20 + 2 * 6, "{calls} calls");
+}
+
+#[test]
 fn many_requests_at_once_are_few_calls() {
     let fleet = fleet(1, "rate = 1_000\nburst = 2_000");
     let before = fleet.scripts();

@@ -19,8 +19,11 @@ fn settings(sentinels: &Sentinels) -> (String, String) {
 fn fleet(more: &str) -> Fleet<Sentinels> {
     let sentinels = Sentinels::start();
     let (url, lines) = settings(&sentinels);
-    let fleet =
-        Fleet::on(sentinels, &url, 2, |config| config.with("[store]", &format!("{lines}\n{more}")));
+    // No test lasts as long as its window.
+    let fleet = Fleet::on(sentinels, &url, 2, |config| {
+        let config = config.with("[store]", &format!("{lines}\n{more}"));
+        config.with("[limits.workspace]", "window = \"10m\"")
+    });
     fleet.wait_until_known();
     fleet
 }
