@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use tokio::sync::oneshot;
 use weir_dispatcher::delivery::connection::AttemptRequest;
-use weir_dispatcher::delivery::transport::{Answer, Transport};
+use weir_dispatcher::delivery::transport::{Answer, Progress, Transport};
 use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use weir_tests::rng::SeededRng;
 
@@ -28,7 +28,7 @@ pub(crate) struct Network(pub(crate) Calls);
 
 #[async_trait]
 impl Transport for Network {
-    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
+    async fn send(&self, request: AttemptRequest, _: &mut Progress) -> Result<Answer, Outcome> {
         let (answer, answered) = oneshot::channel();
         self.0.lock().unwrap().push(Call { request, answer });
         match answered.await {
@@ -107,7 +107,7 @@ impl Reaction {
         let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
         let mut headers = HeaderMap::new();
         headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
-        Ok(Answer::bare(status, headers))
+        Ok(Answer::simulated(status, headers, Vec::new()))
     }
 }
 

@@ -30,7 +30,7 @@ use weir_common::log::visible;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
-use crate::config::settings::Signature;
+use crate::config::settings::{AttemptSettings, Signature};
 use crate::delivery::client::{AttemptResponse, DeliveryClient};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
@@ -262,7 +262,15 @@ pub async fn send_test(
     let secrets = std::iter::once(webhook.secret.expose().as_str());
     let headers = signature::headers(signature, &signed, secrets);
     let url = webhook.url;
-    client.deliver(AttemptRequest { url, headers, body, fresh_connection: false }).await
+    client
+        .deliver(AttemptRequest {
+            url,
+            headers,
+            body,
+            fresh_connection: false,
+            keep: AttemptSettings::default(),
+        })
+        .await
 }
 
 /// Example `data` of an event type; `user.created` has required members.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
-use weir_dispatcher::domain::attempt::Attempt;
+use weir_dispatcher::domain::attempt::RecordedAttempt;
 use weir_dispatcher::domain::delivery::{Delivery, DeliveryState};
 use weir_dispatcher::domain::event::EventType;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
@@ -170,10 +170,10 @@ impl Model {
         }
     }
 
-    fn shown(&self, found: &Delivery, attempts: &[Attempt], ahead: usize) {
+    fn shown(&self, found: &Delivery, attempts: &[RecordedAttempt], ahead: usize) {
         let one = &self.deliveries[&found.id];
         self.same(found, one);
-        let numbers = attempts.iter().map(|attempt| attempt.number);
+        let numbers = attempts.iter().map(|one| one.attempt.number);
         if !numbers.eq(1..=one.attempts) {
             let (id, right, found) = (found.id, one.attempts, attempts.len());
             violated("page", format!("{id:?}: expected attempts 1 to {right}, found {found}"));
