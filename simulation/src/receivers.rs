@@ -99,6 +99,8 @@ pub(crate) struct Reaction {
     pub(crate) after: Duration,
     pub(crate) outcome: Outcome,
     pub(crate) retry_after: Option<u64>,
+    /// It repeats the headers of the request.
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reaction {
@@ -107,7 +109,7 @@ impl Reaction {
         let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
         let mut headers = HeaderMap::new();
         headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
-        Ok(Answer::simulated(status, headers, Vec::new()))
+        Ok(Answer::simulated(status, headers, self.body.clone()))
     }
 }
 
@@ -152,6 +154,8 @@ impl Receiver {
         };
         let says = mood == Mood::Limiting || (mood == Mood::Redirecting && rng.chance(50));
         let retry_after = says.then(|| [0, 1, 30, 90, 3_600, 100_000][rng.below(6) as usize]);
-        Reaction { after, outcome, retry_after }
+        let headers = request.headers.values().map(|value| value.as_bytes());
+        let body = headers.collect::<Vec<_>>().join(&b'\n');
+        Reaction { after, outcome, retry_after, body }
     }
 }
