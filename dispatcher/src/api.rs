@@ -109,6 +109,7 @@ impl Api {
             OperationKind::Redeliver => deliveries::redeliver(&request).await,
             OperationKind::RedeliverMany => redeliveries::create(&request).await,
             OperationKind::ReadRedelivery => redeliveries::read(&request).await,
+            OperationKind::ReadEvent => deliveries::event(&request).await,
             OperationKind::Describe => Ok(json(200, openapi::document())),
         }
     }

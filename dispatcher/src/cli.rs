@@ -8,13 +8,14 @@ pub mod listen;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use url::Url;
 use weir_common::cli::{
     ConfigArgs, EXIT_FAILURE, EXIT_USAGE, completions, fail, print, refuse, report, runtime, secret,
 };
-use weir_common::config::document::{Diagnostic, Document, lines};
+use weir_common::config::document::{Diagnostic, Document, lines, span_of};
 use weir_common::config::file::ConfigFile;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
@@ -23,7 +24,7 @@ use weir_common::time::Clock;
 
 use crate::app::{self, RunError};
 use crate::auth::{self, Scope, Tokens};
-use crate::cli::listen::{Listen, TestWebhook};
+use crate::cli::listen::{Answering, Listen, TestWebhook};
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
@@ -31,6 +32,7 @@ use crate::delivery::egress::Rules;
 use crate::delivery::signature;
 use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
+use crate::domain::trace::Reason;
 use crate::live_config::{Config, USUAL};
 use crate::store::sqlite::{backup, restore};
 
@@ -115,6 +117,13 @@ struct Receive {
     /// The URL to forward verified deliveries to; its answer is returned
     #[arg(long)]
     forward: Option<Url>,
+    /// The status to answer verified deliveries with, to try failures
+    #[arg(long, default_value_t = 204, conflicts_with = "forward",
+        value_parser = clap::value_parser!(u16).range(200..=599))]
+    status: u16,
+    /// The time to wait before each answer, such as 3s
+    #[arg(long, default_value = "0s", value_parser = delay)]
+    delay: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -236,7 +245,8 @@ impl Receive {
             address: self.address,
             secret: self.secret.secret()?,
             header: self.header,
-            forward: self.forward,
+            answer: self.forward.map_or(Answering::Status(self.status), Answering::Forward),
+            delay: self.delay,
             clock: Clock::system(),
         };
         let ended = runtime()?.block_on(listen.run());
@@ -244,6 +254,10 @@ impl Receive {
             .map(|()| String::new())
             .map_err(|why| format!("cannot listen on {}: {why}", self.address))
     }
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    span_of(text).ok_or_else(|| "write a time with its unit, such as 3s or 500ms".to_owned())
 }
 
 impl Verify {
@@ -283,7 +297,10 @@ impl SendTest {
         let response = runtime()?.block_on(sending);
         match response.outcome {
             Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
-            other => Err(format!("not delivered: {other}")),
+            other => {
+                let why = response.trace.reason.map_or(other.in_words(), Reason::in_words);
+                Err(format!("not delivered: {other}: {why}"))
+            }
         }
     }
 }

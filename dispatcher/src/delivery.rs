@@ -7,5 +7,6 @@ pub mod egress;
 pub(crate) mod http_client;
 pub(crate) mod pool;
 pub(crate) mod read_limit;
+pub mod recording;
 pub mod signature;
 pub mod transport;

@@ -3,12 +3,16 @@
 //! Invariant: nothing here waits, reads a clock, or imports another area of the dispatcher.
 
 pub mod attempt;
+mod compact;
 pub mod delivery;
 pub mod event;
 pub mod health;
 pub mod id;
+pub mod masking;
 pub mod outcome;
 pub mod public_id;
 pub mod retry;
 pub mod sensitive;
+pub mod trace;
+pub mod transcript;
 pub mod webhook;

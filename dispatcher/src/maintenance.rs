@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use weir_common::log::events;
 use weir_common::time::{Clock, Moment};
 
-use crate::config::settings::Retention;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::Mailbox;
 use crate::store::Upkeep;
@@ -74,8 +73,8 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap
             ];
             events::event(Level::Warn, "wall clock stepped", &fields);
         }
-        let Retention { delivered, failed } = active.load().settings.retention;
-        match store.sweep(delivered, failed, began.unix, SWEEP_STEP).await {
+        let retention = active.load().settings.retention;
+        match store.sweep(&retention, began.unix, SWEEP_STEP).await {
             Ok(true) => {
                 let took = clock.now().tick.since(began.tick);
                 tokio::time::sleep(took.max(SWEEP_PAUSE_MIN)).await;

@@ -19,12 +19,13 @@ pub mod sqlite;
 pub mod types;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use weir_common::time::{Tick, UnixTime};
 
-use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::config::settings::Retention;
+use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
@@ -114,12 +115,13 @@ pub trait Management: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Page<Delivery, Cursor>, StoreError>;
 
-    /// One delivery of a workspace and all its attempts, oldest first.
+    /// One delivery of a workspace and all its attempts, oldest first; the latest ones with their
+    /// transcripts.
     async fn delivery(
         &self,
         workspace: &str,
         id: DeliveryId,
-    ) -> Result<Option<(Delivery, Vec<Attempt>)>, StoreError>;
+    ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError>;
 
     /// How many deliveries of a webhook are due before this one; counts up to `most`.
     async fn ahead_of(
@@ -150,6 +152,9 @@ pub trait Management: Send + Sync + 'static {
 
     /// One job of a workspace.
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError>;
+
+    /// The envelope of a workspace's event, byte for byte as it is sent, while a delivery needs it.
+    async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError>;
 
     /// Stores an event for one webhook only. `None` if the webhook does not exist.
     async fn ping(
@@ -248,14 +253,14 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
-    /// `now`, waiting deliveries of deleted webhooks, events that no delivery needs, attempts
-    /// that are stored for their start only, and jobs, mails and endpoints that ended a month ago.
-    /// Attempts and events that go with a delivery do not count. If there are more, drops some of
-    /// each kind, for a limit of at least six. Uses steady time. Returns whether there may be more.
+    /// `now`, transcripts older than `answers`, transcripts and waiting deliveries of deleted
+    /// webhooks, events that no delivery needs, attempts that are stored for their start only, and
+    /// jobs, mails and endpoints that ended a month ago. Attempts, transcripts and events that go
+    /// with a delivery do not count. If there are more, drops some of each kind, for a limit of at
+    /// least seven. Uses steady time. Returns whether there may be more.
     async fn sweep(
         &self,
-        delivered: Duration,
-        failed: Duration,
+        retention: &Retention,
         now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError>;

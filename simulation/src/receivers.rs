@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use tokio::sync::oneshot;
 use weir_dispatcher::delivery::connection::AttemptRequest;
-use weir_dispatcher::delivery::transport::{Answer, Transport};
+use weir_dispatcher::delivery::transport::{Answer, Progress, Transport};
 use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use weir_tests::rng::SeededRng;
 
@@ -28,7 +28,7 @@ pub(crate) struct Network(pub(crate) Calls);
 
 #[async_trait]
 impl Transport for Network {
-    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
+    async fn send(&self, request: AttemptRequest, _: &mut Progress) -> Result<Answer, Outcome> {
         let (answer, answered) = oneshot::channel();
         self.0.lock().unwrap().push(Call { request, answer });
         match answered.await {
@@ -99,6 +99,8 @@ pub(crate) struct Reaction {
     pub(crate) after: Duration,
     pub(crate) outcome: Outcome,
     pub(crate) retry_after: Option<u64>,
+    /// It repeats the headers of the request.
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reaction {
@@ -107,7 +109,7 @@ impl Reaction {
         let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
         let mut headers = HeaderMap::new();
         headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
-        Ok(Answer::bare(status, headers))
+        Ok(Answer::simulated(status, headers, self.body.clone()))
     }
 }
 
@@ -152,6 +154,8 @@ impl Receiver {
         };
         let says = mood == Mood::Limiting || (mood == Mood::Redirecting && rng.chance(50));
         let retry_after = says.then(|| [0, 1, 30, 90, 3_600, 100_000][rng.below(6) as usize]);
-        Reaction { after, outcome, retry_after }
+        let headers = request.headers.values().map(|value| value.as_bytes());
+        let body = headers.collect::<Vec<_>>().join(&b'\n');
+        Reaction { after, outcome, retry_after, body }
     }
 }

@@ -391,8 +391,8 @@ pub(crate) fn config(rng: &mut SeededRng) -> String {
     let total = total.max((requests * deadline).div_ceil(60) + 3);
     format!(
         "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\
-         [egress]\nrequests = {requests}\nin_flight_max = {total}\n\
-         deadline = \"{deadline}s\"\n\
+         [egress]\nrequests = {requests}\nin_flight_max = {total}\ndeadline = \"{deadline}s\"\n\
+         [attempts]\nprivate_answers = true\n\
          [retry]\nmode = \"{mode}\"\n\
          [health]\npause_after = \"{pause_after}\"\n\
          [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n"

@@ -13,6 +13,7 @@ mod mailing;
 mod openapi;
 mod operating;
 mod pacing;
+mod recording;
 mod redelivering;
 mod restoring;
 mod retrying;

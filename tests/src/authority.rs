@@ -72,6 +72,25 @@ impl Authority {
         self.folder.write(&format!("{name}.crt"), &signed);
     }
 
+    /// Signs `name.crt` with `name.key` for subjects, valid from 2020 until this time, such as
+    /// `20200201000000Z`.
+    #[track_caller]
+    pub fn sign_expired(&self, name: &str, subjects: &str, until: &str) {
+        self.openssl(&format!(
+            "req -new {KEY} -keyout {name}.key -out {name}.csr -subj /CN={name}"
+        ));
+        self.folder.write(&format!("{name}.ext"), &format!("subjectAltName={subjects}\n"));
+        self.folder.write("index.txt", "");
+        let config = "[ca]\ndefault_ca=own\n[own]\nnew_certs_dir=.\ndatabase=index.txt\n\
+            serial=own.srl\ndefault_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n";
+        self.folder.write("ca.cnf", config);
+        self.openssl(&format!(
+            "ca -batch -notext -config ca.cnf -create_serial -cert ca.crt -keyfile ca.key \
+             -in {name}.csr -out {name}.crt -extfile {name}.ext -startdate 20200101000000Z \
+             -enddate {until}"
+        ));
+    }
+
     /// Replaces the authority's certificate with one of the same key that expired yesterday.
     #[track_caller]
     pub fn expire(&self) {

@@ -59,6 +59,7 @@ const SECTIONS: &[(&str, &str)] = &[
         "#,
     ),
     ("[retry]", "delays = [\"100ms\", \"200ms\", \"400ms\", \"800ms\"]\ngive_up_after = \"2s\""),
+    ("[attempts]", "private_answers = true"),
     ("[health]", "warn_share = 0.05\nwarn_for = \"30m\"\npause_after = \"24h\""),
     ("[directory]", "source = \"file\"\npath = \"directory.toml\""),
     ("[retention]", "delivered = \"7d\"\nfailed = \"30d\""),

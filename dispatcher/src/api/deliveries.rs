@@ -1,12 +1,14 @@
-//! Deliveries: list, show with all attempts and the reason for waiting, redeliver.
+//! Deliveries: list, show with all attempts and the reason for waiting, redeliver; and what they
+//! deliver.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use weir_common::http_server::reply::Reply;
 
+use crate::api::dto::attempt::AttemptView;
 use crate::api::dto::{
-    AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
+    DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
 };
 use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, WaitFacts};
 use crate::api::{ApiRequest, bad_query, json};
@@ -39,7 +41,7 @@ pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let found = found.map_err(|error| request.failed(&error))?;
     let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
     let delivery = shown(request, &delivery).await?;
-    let attempt_log = attempts.iter().map(AttemptView::of).collect();
+    let attempt_log = attempts.into_iter().map(AttemptView::of).collect();
     Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
 }
 
@@ -51,6 +53,13 @@ pub(super) async fn redeliver(request: &ApiRequest<'_>) -> Result<Reply, Reply> 
     let delivery = again.ok_or_else(http_errors::not_found)?;
     request.state.mailbox.changed(delivery.webhook);
     Ok(json(202, &shown(request, &delivery).await?))
+}
+
+/// An event's envelope, byte for byte.
+pub(super) async fn event(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
+    let found = request.store().event(request.workspace, request.id).await;
+    let body = found.map_err(|error| request.failed(&error))?.ok_or_else(http_errors::not_found)?;
+    Ok(Reply::new(200, "application/json", body))
 }
 
 /// The delivery identifier of the path.

@@ -3,6 +3,8 @@
 //!
 //! Invariant: a type with a secret implements no `Debug`.
 
+pub(super) mod attempt;
+
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,7 +12,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_common::time::UnixTime;
 
-use crate::domain::attempt::Attempt;
+use crate::api::dto::attempt::AttemptView;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::public_id::PublicIds;
@@ -183,34 +185,6 @@ pub(super) struct DeliveryPage {
     pub(super) data: Vec<DeliveryView>,
     /// The `cursor` of the next page; null on the last page.
     pub(super) next_cursor: Option<String>,
-}
-
-/// One attempt.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Attempt")]
-pub(super) struct AttemptView {
-    /// Counted from 1.
-    pub(super) number: u32,
-    /// When it started.
-    pub(super) started_at: Time,
-    /// From the start to the outcome.
-    pub(super) duration_ms: u64,
-    /// `status_…`, `timeout`, `dns`, `refused`, `connection`, `tls` or `blocked_address`.
-    pub(super) outcome: String,
-    /// The HTTP status, if the receiver answered.
-    pub(super) status: Option<u16>,
-}
-
-impl AttemptView {
-    pub(super) fn of(attempt: &Attempt) -> Self {
-        Self {
-            number: attempt.number,
-            started_at: Time(attempt.started_at),
-            duration_ms: u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
-            outcome: attempt.outcome.to_string(),
-            status: attempt.outcome.status(),
-        }
-    }
 }
 
 /// The state of a delivery.

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use http::Method;
 use schemars::generate::SchemaSettings;
-use schemars::{Schema, SchemaGenerator};
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 use weir_common::identifier::is_identifier;
 
@@ -32,6 +32,7 @@ pub(super) enum OperationKind {
     Redeliver,
     RedeliverMany,
     ReadRedelivery,
+    ReadEvent,
     Describe,
 }
 
@@ -148,7 +149,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(super) static OPERATIONS: [Operation; 14] = [
+pub(super) static OPERATIONS: [Operation; 15] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -290,6 +291,15 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..READ
     },
+    Operation {
+        kind: OperationKind::ReadEvent,
+        id: "readEvent",
+        path: "/v1/workspaces/{workspace}/events/{id}",
+        summary: "Shows an event's envelope, byte for byte as it is delivered.",
+        answer: "The envelope, while a delivery of it is kept.",
+        response: Some(|_| json_schema!({"type": "object"})),
+        ..READ
+    },
     PLAIN,
 ];
 
@@ -382,6 +392,7 @@ mod tests {
             ("POST", "/v1/workspaces/ws_a/deliveries:redeliver", "redeliverMany ws_a"),
             ("POST", "/v1/workspaces/ws_a/deliveries/d:redeliver", "redeliver ws_a d"),
             ("GET", "/v1/workspaces/ws_a/redeliveries/job_1", "readRedelivery ws_a job_1"),
+            ("GET", "/v1/workspaces/ws_a/events/evt_1", "readEvent ws_a evt_1"),
             ("GET", "/openapi.json", "describe"),
         ] {
             assert_eq!(found(method, path), expected, "{method} {path}");

@@ -1,5 +1,5 @@
-//! A receiver for developers: verifies, prints and forwards deliveries. And `send-test`: one
-//! example delivery to try a receiver.
+//! A receiver for developers: verifies and prints deliveries, answers a set status or forwards. And
+//! `send-test`: one example delivery to try a receiver.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -30,7 +30,7 @@ use weir_common::log::visible;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
-use crate::config::settings::Signature;
+use crate::config::settings::{AttemptSettings, Signature};
 use crate::delivery::client::{AttemptResponse, DeliveryClient};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
@@ -66,10 +66,20 @@ pub struct Listen {
     pub secret: Secret<String>,
     /// The name of the signature header.
     pub header: String,
-    /// The URL to forward verified deliveries to.
-    pub forward: Option<Url>,
+    /// The answer to verified deliveries.
+    pub answer: Answering,
+    /// The time before each answer.
+    pub delay: Duration,
     /// The clock.
     pub clock: Clock,
+}
+
+/// The answer to verified deliveries.
+pub enum Answering {
+    /// This status.
+    Status(u16),
+    /// What this URL answers, to which they are forwarded.
+    Forward(Url),
 }
 
 impl Listen {
@@ -98,16 +108,16 @@ impl Listen {
     fn receiver(self, print: Box<dyn Fn(&str) + Send + Sync>) -> io::Result<Receiver> {
         let header = HeaderName::try_from(&self.header)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not a header's name"))?;
-        let forward = match self.forward {
-            None => None,
-            Some(url) => {
+        let answer = match self.answer {
+            Answering::Status(status) => Answerer::Status(status),
+            Answering::Forward(url) => {
                 let tls = http_client::tls(None).map_err(io::Error::other)?;
                 let client = http_client::builder(tls, FORWARD_TIMEOUT).timeout(FORWARD_TIMEOUT);
-                Some((client.build().map_err(io::Error::other)?, url))
+                Answerer::Forward(client.build().map_err(io::Error::other)?, url)
             }
         };
-        let seen = Mutex::new(VecDeque::new());
-        Ok(Receiver { secret: self.secret, header, forward, clock: self.clock, seen, print })
+        let Self { secret, delay, clock, .. } = self;
+        Ok(Receiver { secret, header, answer, delay, clock, seen: Mutex::default(), print })
     }
 }
 
@@ -119,10 +129,16 @@ fn print(text: &str) {
 struct Receiver {
     secret: Secret<String>,
     header: HeaderName,
-    forward: Option<(reqwest::Client, Url)>,
+    answer: Answerer,
+    delay: Duration,
     clock: Clock,
     seen: Mutex<VecDeque<String>>,
     print: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+enum Answerer {
+    Status(u16),
+    Forward(reqwest::Client, Url),
 }
 
 #[async_trait]
@@ -142,11 +158,15 @@ impl Handler for Receiver {
         let pretty =
             pretty.map(|text| text.replace(|c: char| visible::is_unsafe(c) && c != '\n', "?"));
         let pretty = pretty.unwrap_or_else(|| format!("({} bytes, no JSON)", call.body.len()));
-        (self.print)(&format!("{} {kind} {id} {verdict}\n{pretty}", now.rfc3339()));
-        match (verified, &self.forward) {
+        let headers = listed(&call.headers);
+        (self.print)(&format!("{} {kind} {id} {verdict}\n{headers}\n{pretty}", now.rfc3339()));
+        tokio::time::sleep(self.delay).await;
+        match (verified, &self.answer) {
             (Err(_), _) => answer(400),
-            (Ok(()), None) => answer(204),
-            (Ok(()), Some((client, url))) => answer(self.pass_on(client, url, call).await),
+            (Ok(()), Answerer::Status(status)) => answer(*status),
+            (Ok(()), Answerer::Forward(client, url)) => {
+                answer(self.pass_on(client, url, call).await)
+            }
         }
     }
 
@@ -217,6 +237,16 @@ fn chain(error: &dyn std::error::Error) -> String {
     texts.collect::<Vec<_>>().join(": ")
 }
 
+/// The headers of a delivery, a printable line each.
+fn listed(headers: &HeaderMap) -> String {
+    let plain = |c: char| if visible::is_unsafe(c) { '?' } else { c };
+    let line = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        format!("{name}: {}\n", value.chars().map(plain).collect::<String>())
+    };
+    headers.iter().map(line).collect()
+}
+
 /// A part of a body, as one printable line.
 fn shown(text: Option<&str>) -> String {
     let Some(text) = text.filter(|text| !text.is_empty()) else {
@@ -262,7 +292,15 @@ pub async fn send_test(
     let secrets = std::iter::once(webhook.secret.expose().as_str());
     let headers = signature::headers(signature, &signed, secrets);
     let url = webhook.url;
-    client.deliver(AttemptRequest { url, headers, body, fresh_connection: false }).await
+    client
+        .deliver(AttemptRequest {
+            url,
+            headers,
+            body,
+            fresh_connection: false,
+            keep: AttemptSettings::default(),
+        })
+        .await
 }
 
 /// Example `data` of an event type; `user.created` has required members.
@@ -296,6 +334,7 @@ mod tests {
     use http::Method;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::task::JoinSet;
+    use tokio::time::timeout;
     use weir_common::time::UnixTime;
 
     use super::*;
@@ -310,12 +349,17 @@ mod tests {
     }
 
     fn setup(forward: Option<Url>) -> Setup {
+        answering(forward.map_or(Answering::Status(204), Answering::Forward), Duration::ZERO)
+    }
+
+    fn answering(answer: Answering, delay: Duration) -> Setup {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let listen = Listen {
             address: ([127, 0, 0, 1], 0).into(),
             secret: Secret::new(SECRET.to_owned()),
             header: "Service-Signature".to_owned(),
-            forward,
+            answer,
+            delay,
             clock: clock.clone(),
         };
         let printed = Arc::new(Mutex::new(Vec::new()));
@@ -355,10 +399,35 @@ mod tests {
         let body = r#"{"id":"evt_1","type":"user.created","data":{}}"#;
         let pretty = "{\n  \"id\": \"evt_1\",\n  \"type\": \"user.created\",\n  \"data\": {}\n}";
         let line = "2023-11-14T22:13:20.000Z user.created evt_1 verified";
-        let (status, printed) = setup.receive(SECRET, body).await;
-        assert_eq!((status, printed), (204, format!("{line}\n{pretty}")));
-        let (status, printed) = setup.receive(SECRET, body).await;
-        assert_eq!((status, printed), (204, format!("{line}, duplicate\n{pretty}")));
+        for line in [line.to_owned(), format!("{line}, duplicate")] {
+            let (status, printed) = setup.receive(SECRET, body).await;
+            assert_eq!(status, 204);
+            let headers =
+                printed.strip_prefix(&format!("{line}\ncontent-type: application/json\n"));
+            let headers = headers.and_then(|rest| rest.strip_suffix(&format!("\n\n{pretty}")));
+            let headers = headers.unwrap_or_else(|| panic!("{printed}"));
+            assert!(headers.contains("\nwebhook-id: evt_1\n"), "{printed}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verified_delivery_gets_the_status_and_the_delay_that_were_set() {
+        let delay = Duration::from_secs(3);
+        let setup = answering(Answering::Status(500), delay);
+        for (secret, status) in [(SECRET, 500), ("whsec_other", 400)] {
+            let early = delay - Duration::from_millis(1);
+            assert!(timeout(early, setup.receive(secret, "{}")).await.is_err());
+            let answered = timeout(delay, setup.receive(secret, "{}")).await;
+            assert_eq!(answered.expect("it is time").0, status);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_header_controls_no_terminal() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x", HeaderValue::from_bytes(b"a\xc2\x9bb\xff").expect("a value"));
+        let printed = setup(None).post(headers, Bytes::new()).await.1;
+        assert!(printed.contains("\nx: a?b\u{fffd}\n"), "{printed:?}");
     }
 
     #[tokio::test]

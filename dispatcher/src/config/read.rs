@@ -67,6 +67,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
             outbound::egress,
         ),
         retry: root.table("retry", "The retry schedule.", outbound::retry),
+        attempts: root.table("attempts", "What is kept of attempts.", outbound::attempts),
         health: root.table(
             "health",
             "When owners are warned, and deliveries paused.",
@@ -87,6 +88,12 @@ pub fn read(document: &Document) -> Parsed<Settings> {
                     "failed",
                     "30d",
                     "How long failed deliveries are kept, and can be redelivered.",
+                ),
+                answers: long(
+                    table,
+                    "answers",
+                    "7d",
+                    "How long headers and answers of attempts are kept, if their delivery is.",
                 ),
             }
         }),

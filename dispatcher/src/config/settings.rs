@@ -31,6 +31,7 @@ pub struct Settings {
     pub signature: Signature,
     pub egress: Egress,
     pub retry: Schedule,
+    pub attempts: AttemptSettings,
     pub health: Policy,
     pub mail: Option<MailSettings>,
     pub directory: Directory,
@@ -137,6 +138,29 @@ impl Egress {
     }
 }
 
+/// What is kept of attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptSettings {
+    pub answers: KeptAnswers,
+    /// Of a response's body.
+    pub answer_bytes_max: usize,
+    /// Whether addresses and answers of private networks are kept, which owners can then read.
+    pub private_answers: bool,
+}
+
+impl Default for AttemptSettings {
+    fn default() -> Self {
+        Self { answers: KeptAnswers::Failed, answer_bytes_max: 1024, private_answers: false }
+    }
+}
+
+/// The attempts whose headers and answers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptAnswers {
+    Failed,
+    All,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailSettings {
     /// A secret: the URL may have a user and a password.
@@ -156,10 +180,12 @@ pub struct Directory {
     pub path: Spanned<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub delivered: Duration,
     pub failed: Duration,
+    /// Of headers and answers of attempts; they go with their delivery at the latest.
+    pub answers: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Classifies transport errors into outcomes, and parses `Retry-After`.
+//! Classifies transport errors into outcomes and reasons, and parses `Retry-After`.
 //!
 //! Invariant: a shortage of this machine (descriptors, memory, ports, no reply of its resolver) is
 //! never the receiver's failure.
@@ -9,11 +9,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
+use rustls::CertificateError;
 use weir_common::time::{UnixTime, micros};
 
+use crate::delivery::connection::ConnectError;
 use crate::delivery::egress::AddressError;
 use crate::delivery::egress::dns::is_shortage;
+use crate::delivery::read_limit::OverLimit;
 use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::domain::trace::Reason;
 
 /// The outcome of an attempt that ended in an error.
 #[must_use]
@@ -24,6 +28,77 @@ pub fn outcome_of(error: &(dyn Error + 'static), handshaking: bool) -> Outcome {
     }
     let failure = chain().find_map(|e| failure_of(e, handshaking));
     Outcome::Failed(failure.unwrap_or(Failure::Connection))
+}
+
+/// Why a handshake or an exchange failed; `received` counts the bytes of the response. `None` for
+/// other errors, whose outcome is all that is shown.
+pub(crate) fn reason_of(error: &ConnectError, received: u64) -> Option<Reason> {
+    let handshaking = match error {
+        ConnectError::Handshake(_) => true,
+        ConnectError::Http(_) => false,
+        ConnectError::Address(_) | ConnectError::Connect(_) => return None,
+    };
+    let chain = std::iter::successors(Some(error as &(dyn Error + 'static)), |e| cause(*e));
+    let found = chain.filter_map(|error| {
+        if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls_reason(error));
+        }
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return http_reason(error);
+        }
+        use io::ErrorKind as Kind;
+        let error = error.downcast_ref::<io::Error>()?;
+        match error.kind() {
+            Kind::InvalidData if error.get_ref().is_some_and(|e| e.is::<OverLimit>()) => {
+                Some(Reason::TooLong)
+            }
+            Kind::ConnectionReset | Kind::ConnectionAborted if !handshaking => {
+                Some(Reason::Reset(received))
+            }
+            _ => None,
+        }
+    });
+    let ended = if handshaking { Reason::HandshakeBroken } else { Reason::Closed(received) };
+    Some(found.last().unwrap_or(ended))
+}
+
+fn http_reason(error: &hyper::Error) -> Option<Reason> {
+    if error.is_parse_too_large() {
+        Some(Reason::TooLong)
+    } else if error.is_parse() {
+        Some(Reason::NotHttp)
+    } else {
+        None
+    }
+}
+
+fn tls_reason(error: &rustls::Error) -> Reason {
+    match error {
+        rustls::Error::InvalidCertificate(error) => certificate_reason(error),
+        rustls::Error::NoCertificatesPresented => Reason::CertificateInvalid,
+        rustls::Error::AlertReceived(_) => Reason::HandshakeRefused,
+        // What arrived was no handshake, or none that both sides understand.
+        _ => Reason::NoTls,
+    }
+}
+
+fn certificate_reason(error: &CertificateError) -> Reason {
+    let time =
+        |time: &rustls::pki_types::UnixTime| UnixTime(time.as_secs().saturating_mul(1_000_000));
+    match error {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            Reason::CertificateExpired(time(not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            Reason::CertificateNotYetValid(time(not_before))
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Reason::CertificateForOtherHost
+        }
+        CertificateError::UnknownIssuer => Reason::CertificateUnknownIssuer,
+        CertificateError::Revoked => Reason::CertificateRevoked,
+        _ => Reason::CertificateInvalid,
+    }
 }
 
 /// The cause of an error. An `io::Error` that wraps an error reports that error's cause as its own.

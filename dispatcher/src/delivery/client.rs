@@ -7,22 +7,29 @@
 //!    outcome is `Fault::Stalled`.
 //! 2. A URL is checked again before each attempt.
 //!
+//! 3. Neither the trace nor what is kept shows more of a name without an allowed address than its
+//!    outcome, or of a private network than the operator permits.
+//!
 //! Not here: what is sent and read (`transport`), what an outcome means (`outcome`), which
 //! addresses may be called (`egress`).
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use http::HeaderMap;
+use tokio::time::{Sleep, sleep, timeout};
 use weir_common::time::Clock;
 
-use crate::config::settings::Egress;
+use crate::config::settings::{AttemptSettings, Egress, KeptAnswers};
 use crate::delivery::classify;
 use crate::delivery::connection::AttemptRequest;
-use crate::delivery::egress::Rules;
+use crate::delivery::egress::{Rules, address};
 use crate::delivery::http_client::ClientError;
-use crate::delivery::transport::{HttpTransport, Transport};
+use crate::delivery::transport::{Answer, BodyStart, HttpTransport, Progress, Transport};
 use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::domain::trace::Trace;
+use crate::domain::transcript::BODY_BYTES_MORE;
 
 /// A deadline that fires this much too late means that the process was suspended.
 const STALL: Duration = Duration::from_secs(1);
@@ -45,11 +52,24 @@ pub struct AttemptResponse {
     pub outcome: Outcome,
     /// The receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
+    /// What it came across.
+    pub trace: Trace,
+    /// What is kept for a transcript, if it should have one.
+    pub kept: Option<Kept>,
+}
+
+/// What is kept of an attempt whose request was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The response, if its headers arrived and may be kept.
+    pub answer: Option<(HeaderMap, BodyStart)>,
 }
 
 impl AttemptResponse {
-    fn of(outcome: Outcome) -> Self {
-        Self { outcome, retry_after: None }
+    /// A response of which nothing but the outcome is known.
+    #[must_use]
+    pub fn of(outcome: Outcome) -> Self {
+        Self { outcome, retry_after: None, trace: Trace::default(), kept: None }
     }
 }
 
@@ -77,37 +97,97 @@ impl DeliveryClient {
         if self.rules.canonical(request.url.as_str()).is_err() {
             return AttemptResponse::of(Outcome::Failed(Failure::BlockedAddress));
         }
-        let started_at = self.clock.now().tick;
+        let (keep, tls) = (request.keep, request.url.scheme() == "https");
         let mut over = std::pin::pin!(sleep(self.deadline));
-        let mut sent = self.transport.send(request);
-        let answer = tokio::select! {
+        let mut progress = Progress::default();
+        let sent = self.transport.send(request, &mut progress);
+        match self.wait(sent, over.as_mut()).await {
+            Ok(answer) => self.answered(answer, progress.trace, keep, over).await,
+            Err(outcome) => failed(outcome, &progress, keep, tls),
+        }
+    }
+
+    async fn wait(
+        &self,
+        mut sent: impl Future<Output = Result<Answer, Outcome>> + Unpin,
+        over: Pin<&mut Sleep>,
+    ) -> Result<Answer, Outcome> {
+        let started_at = self.clock.now().tick;
+        tokio::select! {
             biased;
             answer = &mut sent => answer,
-            () = &mut over => {
+            () = over => {
                 if self.clock.now().tick.since(started_at) < self.deadline + STALL {
-                    return AttemptResponse::of(Outcome::Failed(Failure::Timeout));
+                    return Err(Outcome::Failed(Failure::Timeout));
                 }
-                match timeout(STALL_GRACE, sent).await {
-                    Ok(answer) => answer,
-                    Err(_) => return AttemptResponse::of(Outcome::Internal(Fault::Stalled)),
-                }
+                let answer = timeout(STALL_GRACE, sent).await;
+                answer.unwrap_or(Err(Outcome::Internal(Fault::Stalled)))
             }
-        };
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(outcome) => return AttemptResponse::of(outcome),
-        };
+        }
+    }
+
+    /// Reads the body of a response, as far as it is kept.
+    async fn answered(
+        &self,
+        mut answer: Answer,
+        mut trace: Trace,
+        keep: AttemptSettings,
+        over: Pin<&mut Sleep>,
+    ) -> AttemptResponse {
         let outcome = Outcome::of_status(answer.status);
         let now = self.clock.now().unix;
         let retry_after = classify::retry_after(answer.status, &answer.headers, now);
-        answer.finish(over).await;
-        AttemptResponse { outcome, retry_after }
+        let (is_kept, is_shown) = (is_kept(&outcome, keep), show(&mut trace, keep));
+        let most = match keep.answer_bytes_max {
+            bytes @ 1.. if is_kept && is_shown => bytes + BODY_BYTES_MORE,
+            _ => 0,
+        };
+        let headers = std::mem::take(&mut answer.headers);
+        let start = answer.finish(over, most).await;
+        let kept = is_kept.then(|| Kept { answer: is_shown.then_some((headers, start)) });
+        AttemptResponse { outcome, retry_after, trace, kept }
     }
+}
+
+/// The result of an attempt without a response.
+fn failed(
+    outcome: Outcome,
+    progress: &Progress,
+    keep: AttemptSettings,
+    tls: bool,
+) -> AttemptResponse {
+    let mut trace = match outcome {
+        Outcome::Failed(Failure::Dns | Failure::BlockedAddress) | Outcome::Internal(_) => {
+            return AttemptResponse::of(outcome);
+        }
+        Outcome::Failed(_) | Outcome::Delivered { .. } => progress.trace,
+    };
+    if outcome == Outcome::Failed(Failure::Timeout) {
+        trace.reason = Some(trace.timed_out(tls, progress.received()));
+    }
+    show(&mut trace, keep);
+    let kept = trace.is_sent(tls).then(Kept::default);
+    AttemptResponse { outcome, retry_after: None, trace, kept }
+}
+
+fn is_kept(outcome: &Outcome, keep: AttemptSettings) -> bool {
+    match (outcome, keep.answers) {
+        (Outcome::Failed(_), _) | (Outcome::Delivered { .. }, KeptAnswers::All) => true,
+        (Outcome::Delivered { .. }, KeptAnswers::Failed) | (Outcome::Internal(_), _) => false,
+    }
+}
+
+/// Whether owners may see the address and what it answered; removes the address if not.
+fn show(trace: &mut Trace, keep: AttemptSettings) -> bool {
+    let is_public = |address| address::forbidden(address, &[]).is_none();
+    trace.address = trace.address.filter(|one| keep.private_answers || is_public(*one));
+    keep.private_answers || trace.address.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     mod read_limit;
+    mod recorded;
 
     use std::future::Future;
     use std::net::SocketAddr;
@@ -214,7 +294,13 @@ mod tests {
     fn request(url: &str) -> AttemptRequest {
         let url = Url::parse(url).expect("a URL");
         let (headers, body) = (HeaderMap::new(), Bytes::from_static(b"hello"));
-        AttemptRequest { url, headers, body, fresh_connection: false }
+        AttemptRequest {
+            url,
+            headers,
+            body,
+            fresh_connection: false,
+            keep: AttemptSettings::default(),
+        }
     }
 
     /// The outcome of an attempt; ten seconds allow for a busy machine.

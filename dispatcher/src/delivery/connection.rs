@@ -32,9 +32,11 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Position, Url};
 use weir_common::time::{Clock, Tick};
 
+use crate::config::settings::AttemptSettings;
 use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
 use crate::delivery::read_limit::{Meter, Metered};
+use crate::domain::trace::Trace;
 
 /// The limit of one response: interim responses, headers, framing, body and trailers. Real headers
 /// are a few hundred bytes; proxies accept 8 to 32 KiB.
@@ -103,35 +105,61 @@ pub(crate) struct Connection {
     /// Bytes below TLS.
     below: Arc<Meter>,
     pub(crate) opened: Tick,
+    /// The address at its other end.
+    pub(crate) address: Option<IpAddr>,
     /// The task that drives the connection; dropping it aborts the task.
     _driver: JoinSet<()>,
 }
 
-impl Connection {
-    /// Opens a connection.
+/// Opens connections.
+pub(crate) struct Dialer {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) tls: TlsConnector,
+    /// The time for all addresses of a name.
+    pub(crate) within: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl Dialer {
+    /// Opens a connection, and notes its phases.
     pub(crate) async fn open(
+        &self,
         origin: &Origin,
-        rules: &Rules,
-        tls: &TlsConnector,
-        within: Duration,
-        clock: &Clock,
-    ) -> Result<Self, ConnectError> {
-        let addresses = origin.addresses(rules).await?;
-        let stream = dial(&addresses, origin.port, within).await.map_err(ConnectError::Connect)?;
+        trace: &mut Trace,
+    ) -> Result<Connection, ConnectError> {
+        let mut since = self.clock.now().tick;
+        let mut took = || {
+            let now = self.clock.now().tick;
+            Some(now.since(std::mem::replace(&mut since, now)))
+        };
+        let addresses = origin.addresses(&self.rules).await?;
+        (trace.dns, trace.address) = (took(), addresses.first().copied());
+        let dialed = dial(&addresses, origin.port, self.within).await;
+        let stream = dialed.map_err(ConnectError::Connect)?;
+        trace.connect = took();
+        trace.address = stream.peer_addr().ok().map(|peer| peer.ip().to_canonical());
         // If this fails, the connection is slower, but works.
         let _ = stream.set_nodelay(true);
-        let opened = clock.now().tick;
-        let below = Arc::new(Meter::default());
+        let (below, address) = (Arc::new(Meter::default()), trace.address);
+        let opened = self.clock.now().tick;
         if !origin.tls {
-            return Self::over(stream, below, opened).await;
+            return Connection::over(stream, below, opened, address).await;
         }
         let stream = Metered::new(stream, below.clone(), TLS_BYTES_MAX);
         let name = origin.server_name().map_err(ConnectError::Handshake)?;
-        let stream = tls.connect(name, stream).await.map_err(ConnectError::Handshake)?;
-        Self::over(stream, below, opened).await
+        let stream = self.tls.connect(name, stream).await.map_err(ConnectError::Handshake)?;
+        trace.tls = took();
+        Connection::over(stream, below, opened, address).await
     }
+}
 
-    async fn over<S>(stream: S, below: Arc<Meter>, opened: Tick) -> Result<Self, ConnectError>
+impl Connection {
+    async fn over<S>(
+        stream: S,
+        below: Arc<Meter>,
+        opened: Tick,
+        address: Option<IpAddr>,
+    ) -> Result<Self, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -146,7 +174,7 @@ impl Connection {
             // The waiting request receives the error.
             let _ = connection.await;
         });
-        Ok(Self { sender, meter, below, opened, _driver: driver })
+        Ok(Self { sender, meter, below, opened, address, _driver: driver })
     }
 
     /// Sends a request, and waits for the response headers.
@@ -157,6 +185,11 @@ impl Connection {
         self.meter.begin();
         self.below.begin();
         self.sender.try_send_request(request).await
+    }
+
+    /// The count of the response's bytes, which outlives the connection.
+    pub(crate) fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.meter)
     }
 
     /// Whether no byte of a response has arrived.
@@ -185,20 +218,28 @@ pub struct AttemptRequest {
     pub body: Bytes,
     /// Whether it needs a new connection, because a reused one closed.
     pub fresh_connection: bool,
+    /// What is kept of it.
+    pub keep: AttemptSettings,
 }
 
 /// Builds the HTTP request of an attempt.
 pub(crate) fn request(attempt: AttemptRequest) -> Result<Request<Full<Bytes>>, http::Error> {
     let url = &attempt.url;
-    let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort])?;
     let mut request = Request::post(&url[Position::BeforePath..Position::AfterQuery])
         .body(Full::new(attempt.body))?;
     let headers = request.headers_mut();
     *headers = attempt.headers;
+    add_usual(headers, url)?;
+    Ok(request)
+}
+
+/// Adds the headers of every request.
+pub(crate) fn add_usual(headers: &mut HeaderMap, url: &Url) -> Result<(), http::Error> {
+    let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort])?;
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(HOST, host);
-    Ok(request)
+    Ok(())
 }
 
 /// Connects to the first address that accepts, in order; the other address family starts

@@ -116,6 +116,7 @@ impl Rules {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::config::settings::AttemptSettings;
     use crate::delivery::client::DeliveryClient;
     use crate::delivery::connection::AttemptRequest;
     use crate::delivery::egress::dns::Lookup;
@@ -192,7 +193,13 @@ pub(crate) mod tests {
             let client = client.clone();
             let url = Url::parse(&format!("https://{host}/")).expect("a URL");
             let (headers, body) = Default::default();
-            let request = AttemptRequest { url, headers, body, fresh_connection: false };
+            let request = AttemptRequest {
+                url,
+                headers,
+                body,
+                fresh_connection: false,
+                keep: AttemptSettings::default(),
+            };
             on_behalf_of(workspace.into(), async move { client.deliver(request).await.outcome })
         };
         let mut lookups = tokio::task::JoinSet::new();

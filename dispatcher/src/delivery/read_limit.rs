@@ -27,6 +27,13 @@ impl Meter {
     }
 }
 
+/// Why a stream was read no further.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is longer than {most} bytes")]
+pub(crate) struct OverLimit {
+    most: usize,
+}
+
 /// A stream with its limit.
 pub(crate) struct Metered<S> {
     stream: S,
@@ -48,8 +55,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     ) -> Poll<io::Result<()>> {
         let left = self.most.saturating_sub(self.meter.count());
         if left == 0 {
-            let why = format!("the answer is longer than {} bytes", self.most);
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+            let over = OverLimit { most: self.most };
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, over)));
         }
         let room = left.min(into.remaining());
         let mut part = ReadBuf::new(into.initialize_unfilled_to(room));

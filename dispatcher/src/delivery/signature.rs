@@ -16,6 +16,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use sha2::Sha256;
 
 use crate::config::settings::Signature;
+use crate::domain::masking::Mask;
 
 /// The prefix of every secret.
 const SECRET_PREFIX: &str = "whsec_";
@@ -69,6 +70,30 @@ pub fn headers<'s>(
         add(&WEBHOOK_SIGNATURE, &standard.join(" "));
     }
     headers
+}
+
+/// Masks the secrets, in every form that a receiver may have of them, and the signatures of
+/// [`headers`].
+#[must_use]
+pub fn mask<'s>(
+    signature: &Signature,
+    headers: &HeaderMap,
+    secrets: impl Iterator<Item = &'s str>,
+) -> Mask {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for secret in secrets {
+        all.push(secret.as_bytes().to_vec());
+        if let Some(key) = standard_key(secret) {
+            all.extend([hex::encode(&key).into_bytes(), key]);
+        }
+    }
+    let value = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let own = value(&signature.header).into_iter().flat_map(|text| text.split(','));
+    let own = own.filter_map(|pair| pair.strip_prefix("v1="));
+    let standard = value(&WEBHOOK_SIGNATURE).into_iter().flat_map(|text| text.split(' '));
+    let standard = standard.filter_map(|pair| pair.strip_prefix("v1,"));
+    all.extend(own.chain(standard).map(|one| one.as_bytes().to_vec()));
+    Mask::of(all)
 }
 
 /// Why a signature is invalid.
@@ -253,5 +278,27 @@ mod tests {
         let header = format!("t={AT},v1={FIRST_HEX}");
         let other = verify(FIRST, &header, b"{}", AT, 300);
         assert_eq!(other, Err(VerifyError::NoMatch));
+    }
+
+    #[test]
+    fn secrets_and_signatures_are_masked_in_every_form_that_a_receiver_has() {
+        let header = HeaderName::from_static("service-signature");
+        let setting = Signature { header, standard_webhooks: true };
+        let body = Bytes::from_static(BODY.as_bytes());
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
+        let headers = headers(&setting, &signed, [FIRST, SECOND].into_iter());
+        let mask = mask(&setting, &headers, [FIRST, SECOND].into_iter());
+        let masked =
+            |text: &[u8]| String::from_utf8_lossy(&mask.applied(text, text.len())).into_owned();
+        let header = |name: &str| masked(headers[name].as_bytes());
+        assert_eq!(header("service-signature"), format!("t={AT},v1=***,v1=***"));
+        assert_eq!(header("webhook-signature"), "v1,*** v1,***");
+        assert_eq!(header("webhook-timestamp"), AT.to_string());
+        assert_eq!((header("webhook-id"), masked(BODY.as_bytes())), ("evt_1".into(), BODY.into()));
+        let key = standard_key(FIRST).expect("it is base64");
+        let plain = FIRST.strip_prefix(SECRET_PREFIX).expect("it has it").as_bytes().to_vec();
+        for form in [FIRST.into(), plain, hex::encode(&key).into_bytes(), key] {
+            assert_eq!(masked(&[b"<", &form[..], b">"].concat()), "<***>");
+        }
     }
 }

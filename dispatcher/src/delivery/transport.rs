@@ -4,7 +4,7 @@
 //!
 //! 1. A response is bounded: all its bytes by `connection::ANSWER_BYTES_MAX`, interim responses,
 //!    chunk framing and trailers included, and the body by [`BODY_BYTES_MAX`]. The body is never
-//!    decompressed, stored or logged.
+//!    decompressed or logged.
 //! 2. No redirect is followed, proxy settings of the environment are ignored, and an attempt sends
 //!    one request.
 //! 3. A connection is reused up to an age of `pool::AGE_MAX`, so that DNS changes take effect.
@@ -20,23 +20,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::HeaderMap;
-use http_body_util::BodyExt;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::TlsConnector;
 use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
-use crate::delivery::connection::{self, AttemptRequest, ConnectError, Connection, Origin};
+use crate::delivery::connection::{self, AttemptRequest, ConnectError, Connection, Dialer, Origin};
 use crate::delivery::egress::Rules;
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
+use crate::delivery::read_limit::Meter;
 use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::domain::trace::Trace;
+use crate::domain::transcript;
 
-/// The most of a body that is read so that its connection can be reused.
-const BODY_BYTES_MAX: usize = 16 * 1024;
+/// The most of a body that is read so that its connection can be reused, and its start kept.
+const BODY_BYTES_MAX: usize = transcript::BODY_BYTES_MAX + transcript::BODY_BYTES_MORE;
 
 /// The longest time that a body is read: meanwhile the attempt occupies an in-flight slot.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -44,15 +48,46 @@ const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Sends attempts to receivers.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a request and waits for the response headers, without a deadline.
-    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome>;
+    /// Sends a request and waits for the response headers, without a deadline. Notes in `progress`
+    /// how far it came, for a caller that waits no longer.
+    async fn send(
+        &self,
+        request: AttemptRequest,
+        progress: &mut Progress,
+    ) -> Result<Answer, Outcome>;
+}
+
+/// How far an attempt came.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The phases that have ended.
+    pub trace: Trace,
+    response: Option<Arc<Meter>>,
+}
+
+impl Progress {
+    /// The bytes of the response that have arrived.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.response.as_ref().map_or(0, |meter| meter.count() as u64)
+    }
 }
 
 /// The head of a response, with its unread body.
 pub struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
+    start: BodyStart,
     rest: Option<Rest>,
+}
+
+/// The start of a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BodyStart {
+    /// Its first bytes.
+    pub bytes: Vec<u8>,
+    /// Whether it is longer, or its end did not arrive.
+    pub cut: bool,
 }
 
 /// An unread body, and its connection.
@@ -64,17 +99,24 @@ struct Rest {
 }
 
 impl Answer {
-    /// A response without a body.
+    /// A response that was read from no connection.
     #[must_use]
-    pub fn bare(status: u16, headers: HeaderMap) -> Self {
-        Self { status, headers, rest: None }
+    pub fn simulated(status: u16, headers: HeaderMap, body: Vec<u8>) -> Self {
+        Self { status, headers, start: BodyStart { bytes: body, cut: false }, rest: None }
     }
 
     /// Reads the rest of a small response and returns its connection to the pool; closes the
-    /// connection of a long or slow one, or one that is not read before `over`.
-    pub(super) async fn finish(self, over: Pin<&mut Sleep>) {
-        let Some(Rest { body, mut connection, origin, pool }) = self.rest else { return };
-        let reading = async { is_read(body).await && connection.is_ready().await };
+    /// connection of a long or slow one, or one that is not read before `over`. Returns the first
+    /// `most` bytes of the body.
+    pub(super) async fn finish(self, over: Pin<&mut Sleep>, most: usize) -> BodyStart {
+        let mut start = self.start;
+        let Some(Rest { body, mut connection, origin, pool }) = self.rest else {
+            start.cut = start.bytes.len() > most;
+            start.bytes.truncate(most);
+            return start;
+        };
+        start.cut = true;
+        let reading = async { start.is_read(body, most).await && connection.is_ready().await };
         let kept = tokio::select! {
             kept = reading => kept,
             () = over => false,
@@ -83,15 +125,38 @@ impl Answer {
         if kept {
             pool.keep(origin, connection);
         }
+        start
+    }
+}
+
+impl BodyStart {
+    /// Reads a body to its end, and keeps its first `most` bytes; false if it exceeds its bound or
+    /// fails.
+    async fn is_read(&mut self, mut body: Incoming, most: usize) -> bool {
+        let mut left = BODY_BYTES_MAX;
+        loop {
+            let frame = match body.frame().await {
+                None => {
+                    self.cut = left < BODY_BYTES_MAX.saturating_sub(most);
+                    return true;
+                }
+                Some(Err(_)) => return false,
+                Some(Ok(frame)) => frame,
+            };
+            let bytes = frame.data_ref().map_or(&[][..], Bytes::as_ref);
+            let room = most.saturating_sub(self.bytes.len());
+            self.bytes.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+            match left.checked_sub(bytes.len()) {
+                Some(less) => left = less,
+                None => return false,
+            }
+        }
     }
 }
 
 /// HTTP/1.1 over TCP and TLS, with pooled connections.
 pub(crate) struct HttpTransport {
-    deadline: Duration,
-    rules: Arc<Rules>,
-    tls: TlsConnector,
-    clock: Clock,
+    dialer: Dialer,
     pub(super) pool: Arc<Pool>,
 }
 
@@ -105,22 +170,37 @@ impl HttpTransport {
         let tls = http_client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
         let tls = TlsConnector::from(Arc::new(tls));
         let pool = Arc::new(Pool::new(clock.clone()));
-        Ok(Self { deadline: egress.deadline, rules, tls, clock, pool })
+        Ok(Self { dialer: Dialer { rules, tls, within: egress.deadline, clock }, pool })
+    }
+
+    async fn post(
+        &self,
+        connection: &mut Connection,
+        request: Request<Full<Bytes>>,
+        trace: &mut Trace,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        let began = self.dialer.clock.now().tick;
+        let response = connection.post(request).await?;
+        trace.first_byte = Some(self.dialer.clock.now().tick.since(began));
+        Ok(response)
     }
 
     fn answer(
         &self,
-        response: http::Response<Incoming>,
+        response: Response<Incoming>,
         connection: Connection,
         origin: Origin,
     ) -> Answer {
         let (head, body) = response.into_parts();
         let rest = Some(Rest { body, connection, origin, pool: Arc::clone(&self.pool) });
-        Answer { status: head.status.as_u16(), headers: head.headers, rest }
+        let (status, start) = (head.status.as_u16(), BodyStart::default());
+        Answer { status, headers: head.headers, start, rest }
     }
 
-    fn explained(&self, error: &ConnectError) -> Outcome {
+    fn explained(&self, error: &ConnectError, progress: &mut Progress) -> Outcome {
         let handshaking = matches!(error, ConnectError::Handshake(_));
+        let received = progress.received();
+        progress.trace.reason = classify::reason_of(error, received);
         let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
         if outcome == Outcome::Internal(Fault::Resources) {
             self.pool.clear();
@@ -131,13 +211,20 @@ impl HttpTransport {
 
 #[async_trait]
 impl Transport for HttpTransport {
-    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
+    async fn send(
+        &self,
+        request: AttemptRequest,
+        progress: &mut Progress,
+    ) -> Result<Answer, Outcome> {
         let broken = Outcome::Failed(Failure::Connection);
         let origin = Origin::of(&request.url).ok_or_else(|| broken.clone())?;
         let fresh = request.fresh_connection;
         let mut request = connection::request(request).map_err(|_| broken)?;
         while !fresh && let Some(mut connection) = self.pool.checkout(&origin) {
-            match connection.post(request).await {
+            progress.trace =
+                Trace { reused: true, address: connection.address, ..Trace::default() };
+            progress.response = Some(connection.meter());
+            match self.post(&mut connection, request, &mut progress.trace).await {
                 Ok(response) => return Ok(self.answer(response, connection, origin)),
                 Err(mut failed) => match failed.take_message() {
                     // The connection had closed before anything was sent: try another one.
@@ -145,33 +232,22 @@ impl Transport for HttpTransport {
                     None if connection.is_silent() => {
                         return Err(Outcome::Internal(Fault::StaleConnection));
                     }
-                    None => return Err(self.explained(&ConnectError::Http(failed.into_error()))),
+                    None => {
+                        let error = ConnectError::Http(failed.into_error());
+                        return Err(self.explained(&error, progress));
+                    }
                 },
             }
         }
+        *progress = Progress::default();
         // Boxed, so that lookups, connects and handshakes do not enlarge the future of the whole
         // attempt.
-        let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
-        let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
-        match connection.post(request).await {
+        let opened = Box::pin(self.dialer.open(&origin, &mut progress.trace)).await;
+        let mut connection = opened.map_err(|error| self.explained(&error, progress))?;
+        progress.response = Some(connection.meter());
+        match self.post(&mut connection, request, &mut progress.trace).await {
             Ok(response) => Ok(self.answer(response, connection, origin)),
-            Err(failed) => Err(self.explained(&ConnectError::Http(failed.into_error()))),
-        }
-    }
-}
-
-/// Reads a body to its end; false if it exceeds its bound or fails.
-async fn is_read(mut body: Incoming) -> bool {
-    let mut left = BODY_BYTES_MAX;
-    loop {
-        let bytes = match body.frame().await {
-            None => return true,
-            Some(Err(_)) => return false,
-            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-        };
-        match left.checked_sub(bytes) {
-            Some(less) => left = less,
-            None => return false,
+            Err(failed) => Err(self.explained(&ConnectError::Http(failed.into_error()), progress)),
         }
     }
 }

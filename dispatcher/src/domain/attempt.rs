@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_common::time::UnixTime;
@@ -9,6 +10,8 @@ use weir_common::time::UnixTime;
 use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
+use crate::domain::trace::Trace;
+use crate::domain::transcript::Transcript;
 
 /// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +24,30 @@ pub struct Attempt {
     pub took: Duration,
     /// The receiver's success or failure, or the dispatcher's fault.
     pub outcome: Outcome,
+    /// What it came across.
+    pub trace: Trace,
+}
+
+impl Attempt {
+    /// Why it failed, in words for the receiver's owner; `None` if it did not.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        match (&self.outcome, self.trace.reason) {
+            (Outcome::Delivered { .. }, _) => None,
+            (Outcome::Failed(_), Some(reason)) => Some(reason.in_words()),
+            (outcome, _) => Some(outcome.in_words()),
+        }
+    }
+}
+
+/// An attempt as the store has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedAttempt {
+    pub attempt: Attempt,
+    /// The URL that it called; `None` once its endpoint was dropped.
+    pub url: Option<Arc<str>>,
+    /// What was sent and answered, if it is kept.
+    pub transcript: Option<Transcript>,
 }
 
 /// An attempt as the store records it.
@@ -31,6 +58,8 @@ pub struct AttemptRecord {
     /// The endpoint that it called.
     pub endpoint: EndpointId,
     pub attempt: Attempt,
+    /// Shared, since a failed write is repeated.
+    pub transcript: Option<Arc<Transcript>>,
     /// The delivery's next state.
     pub after: NextState,
     /// `QueuedDelivery::first_attempt_at` from now on.

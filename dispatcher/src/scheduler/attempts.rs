@@ -12,6 +12,8 @@ use crate::domain::delivery::{NextState, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
+use crate::domain::trace::Trace;
+use crate::domain::transcript::Transcript;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::transition::{self, Evidence, Verdict};
@@ -50,6 +52,10 @@ pub struct AttemptResult {
     pub outcome: Outcome,
     /// The receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
+    /// What it came across.
+    pub trace: Trace,
+    /// What was sent and answered, if it is kept.
+    pub transcript: Option<Transcript>,
     /// The end.
     pub ended: Moment,
 }
@@ -81,6 +87,7 @@ impl AttemptResult {
             started_at: started.unix,
             took: self.ended.tick.since(started.tick),
             outcome: self.outcome.clone(),
+            trace: self.trace,
         }
     }
 
@@ -125,6 +132,7 @@ impl Scheduler {
         let AttemptResult {
             attempt: StartedAttempt { endpoint, delivery, .. },
             outcome,
+            transcript,
             ended,
             ..
         } = result;
@@ -137,6 +145,7 @@ impl Scheduler {
             webhook,
             endpoint,
             attempt,
+            transcript: transcript.map(Arc::new),
             after,
             first_attempt_at: Some(first_attempt_at),
             since: Some(since),
@@ -175,6 +184,7 @@ impl Scheduler {
             webhook,
             endpoint,
             attempt,
+            transcript: None,
             after: NextState::FailedPermanent,
             first_attempt_at,
             since,

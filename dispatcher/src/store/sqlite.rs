@@ -15,17 +15,17 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use weir_common::time::{Clock, Tick, UnixTime};
 
-use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::config::settings::Retention;
+use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
-use crate::store::encryption::NONCE_BYTES;
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
@@ -137,13 +137,6 @@ impl fmt::Debug for SqliteStore {
     }
 }
 
-fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
-    let mut nonce = [0; NONCE_BYTES];
-    let failed = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
-    getrandom::fill(&mut nonce).map_err(failed)?;
-    Ok(nonce)
-}
-
 /// The name of an empty `meta` value, written to check that writes succeed.
 const TRIED: &str = "tried";
 
@@ -154,7 +147,7 @@ impl Management for SqliteStore {
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonce = nonce()?;
+        let nonce = webhooks::nonce()?;
         self.writer.run(move |session| webhooks::create(session, new, nonce, now)).await
     }
 
@@ -191,7 +184,7 @@ impl Management for SqliteStore {
         id: WebhookId,
         rotation: Rotation,
     ) -> Result<Rotated, StoreError> {
-        let (workspace, nonce) = (workspace.to_owned(), nonce()?);
+        let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
         self.writer
             .run(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
             .await
@@ -228,7 +221,7 @@ impl Management for SqliteStore {
         &self,
         workspace: &str,
         id: DeliveryId,
-    ) -> Result<Option<(Delivery, Vec<Attempt>)>, StoreError> {
+    ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError> {
         let workspace = workspace.to_owned();
         self.readers.read(move |conn| deliveries::with_attempts(conn, &workspace, id)).await
     }
@@ -266,6 +259,11 @@ impl Management for SqliteStore {
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
         let workspace = workspace.to_owned();
         self.readers.read(move |conn| jobs::one(conn, &workspace, id)).await
+    }
+
+    async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError> {
+        let (workspace, id) = (workspace.to_owned(), id.to_owned());
+        self.readers.read(move |conn| events::body(conn, &workspace, &id)).await
     }
 
     async fn ping(
@@ -362,12 +360,12 @@ impl Upkeep for SqliteStore {
 
     async fn sweep(
         &self,
-        delivered: Duration,
-        failed: Duration,
+        retention: &Retention,
         now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError> {
-        let work = move |session: &mut _| retention::sweep(session, delivered, failed, now, limit);
+        let retention = *retention;
+        let work = move |session: &mut _| retention::sweep(session, &retention, now, limit);
         self.writer.run_sized(Size::Large, work).await
     }
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use crate::delivery::client::AttemptResponse;
 use crate::delivery::connection::AttemptRequest;
-use crate::delivery::egress;
 use crate::delivery::signature::{self, Signed};
+use crate::delivery::{egress, recording};
 use crate::domain::outcome::{Fault, Outcome};
+use crate::domain::transcript::Transcript;
+use crate::live_config::ActiveConfig;
 use crate::scheduler::Input;
 use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
 use crate::worker::Resources;
@@ -17,23 +19,49 @@ use crate::worker::panics::caught;
 /// Signs and sends an attempt; the signature has this attempt's time.
 pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> Input {
     let active = resources.active.load_full();
-    let StartedAttempt { delivery, started, target, .. } = &attempt;
+    // A panic ends the attempt as a fault of the dispatcher.
+    let sent = caught(sent(&attempt, &resources, &active)).await;
+    let (response, transcript) =
+        sent.unwrap_or_else(|| (AttemptResponse::of(Outcome::Internal(Fault::Broken)), None));
+    let AttemptResponse { outcome, retry_after, trace, .. } = response;
+    let ended = resources.clock.now();
+    Input::Attempted(Box::new(AttemptResult {
+        attempt,
+        outcome,
+        retry_after,
+        trace,
+        transcript,
+        ended,
+    }))
+}
+
+async fn sent(
+    attempt: &StartedAttempt,
+    resources: &Resources,
+    active: &ActiveConfig,
+) -> (AttemptResponse, Option<Transcript>) {
+    let StartedAttempt { delivery, started, target, .. } = attempt;
     let signed = Signed {
         event_id: &delivery.event_id,
         body: &delivery.body,
         unix_seconds: started.unix.0 / 1_000_000,
     };
-    let secrets = target.secrets.signing(resources.store.steady(started.tick));
-    let request = AttemptRequest {
+    let now = resources.store.steady(started.tick);
+    let scheme = &active.settings.signature;
+    let request = || AttemptRequest {
         url: target.url.clone(),
-        headers: signature::headers(&active.settings.signature, &signed, secrets),
+        headers: signature::headers(scheme, &signed, target.secrets.signing(now)),
         body: delivery.body.clone(),
         fresh_connection: delivery.fresh_connection,
+        keep: active.settings.attempts,
     };
-    let sent = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request));
-    // A panic ends the attempt as a fault of the dispatcher.
-    let broken = AttemptResponse { outcome: Outcome::Internal(Fault::Broken), retry_after: None };
-    let AttemptResponse { outcome, retry_after } = caught(sent).await.unwrap_or(broken);
-    let ended = resources.clock.now();
-    Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
+    let sending = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request()));
+    let mut response = sending.await;
+    // Few attempts have a transcript: making the request once more for it costs the others nothing.
+    let transcript = response.kept.take().map(|kept| {
+        let request = request();
+        let mask = signature::mask(scheme, &request.headers, target.secrets.signing(now));
+        recording::transcript(request, kept, &mask)
+    });
+    (response, transcript)
 }

@@ -368,7 +368,7 @@ impl Model {
         if counted != waiting {
             violated("count", format!("counters.waiting: expected {waiting}, found {counted}"));
         }
-        let kept = self.settings.retention.clone();
+        let kept = self.settings.retention;
         for (id, delivery) in &mut self.deliveries {
             if found.contains(id) || self.hooks[&delivery.hook].deleted {
                 continue;

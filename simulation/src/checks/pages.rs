@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
-use weir_dispatcher::domain::attempt::Attempt;
+use weir_dispatcher::domain::attempt::RecordedAttempt;
 use weir_dispatcher::domain::delivery::{Delivery, DeliveryState};
 use weir_dispatcher::domain::event::EventType;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::types::Filter;
@@ -21,6 +22,9 @@ use crate::spans::{DAY, MINUTE};
 /// A list with more pages than entries, and these, has no end: a page without an entry means that
 /// many rows were scanned.
 const EMPTY_PAGES_MAX: usize = 100;
+
+/// The latest attempts of a delivery whose transcripts are shown.
+const SHOWN_MAX: usize = 32;
 
 impl Model {
     /// Reads lists as a customer does. To be called when everything is idle: nothing changes.
@@ -74,6 +78,7 @@ impl Model {
                 violated("page", format!("{:?} is listed, and a read does not find it", one.id))
             };
             self.shown(&delivery, &attempts, ahead);
+            self.recorded(&delivery, &attempts, now);
         }
         self.counts.pages += 1;
     }
@@ -170,10 +175,37 @@ impl Model {
         }
     }
 
-    fn shown(&self, found: &Delivery, attempts: &[Attempt], ahead: usize) {
+    /// Checks what is recorded of attempts: the answers to failures, without signatures, while
+    /// their retention lasts.
+    fn recorded(&self, delivery: &Delivery, attempts: &[RecordedAttempt], now: Moment) {
+        for RecordedAttempt { attempt, transcript, .. } in attempts.iter().rev().take(SHOWN_MAX) {
+            let expected = match attempt.outcome {
+                Outcome::Failed(Failure::Status(_)) => true,
+                Outcome::Failed(_) | Outcome::Delivered { .. } | Outcome::Internal(_) => false,
+            };
+            let ended = attempt.started_at.plus(attempt.took);
+            let over = ended.plus(self.settings.retention.answers) <= now.unix || self.clock_set;
+            let answer = transcript.as_ref().and_then(|transcript| transcript.answer.as_ref());
+            let text = answer.and_then(|answer| answer.text());
+            let is_masked = |text: &str| {
+                text.contains(&*delivery.event_id)
+                    && text.contains(",v1=***\n")
+                    && text.contains("\nv1,***")
+            };
+            let right = match text {
+                Some(text) => expected && is_masked(text),
+                None => transcript.is_none() && (!expected || over),
+            };
+            if !right {
+                violated("recorded", format!("{:?}: {attempt:?}: {transcript:?}", delivery.id));
+            }
+        }
+    }
+
+    fn shown(&self, found: &Delivery, attempts: &[RecordedAttempt], ahead: usize) {
         let one = &self.deliveries[&found.id];
         self.same(found, one);
-        let numbers = attempts.iter().map(|attempt| attempt.number);
+        let numbers = attempts.iter().map(|one| one.attempt.number);
         if !numbers.eq(1..=one.attempts) {
             let (id, right, found) = (found.id, one.attempts, attempts.len());
             violated("page", format!("{id:?}: expected attempts 1 to {right}, found {found}"));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
-use weir_dispatcher::config::settings::Retention;
 use weir_dispatcher::domain::id::WebhookId;
 use weir_dispatcher::state::State;
 use weir_dispatcher::store::StoreError;
@@ -105,7 +104,7 @@ async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange
 }
 
 async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
-    let Retention { delivered, failed } = state.active.load().settings.retention;
-    while state.store.sweep(delivered, failed, now, 20).await? {}
+    let retention = state.active.load().settings.retention;
+    while state.store.sweep(&retention, now, 20).await? {}
     Ok(())
 }

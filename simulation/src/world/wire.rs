@@ -90,7 +90,7 @@ impl World {
         while let Some(pending) = self.wire.take(now.tick) {
             let since = now.tick.since(pending.called);
             let Pending { deadline, .. } = pending;
-            let Reaction { after, ref outcome, retry_after } = pending.reaction;
+            let Reaction { after, ref outcome, retry_after, .. } = pending.reaction;
             if pending.process != self.processes || self.process.is_none() {
                 // The caller is gone. Its receiver may have accepted the event all the same.
                 let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });

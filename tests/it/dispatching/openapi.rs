@@ -33,6 +33,7 @@ fn the_openapi_document_describes_every_call() {
         ("/deliveries/{id}:redeliver", "post"),
         ("/deliveries:redeliver", "post"),
         ("/redeliveries/{id}", "get"),
+        ("/events/{id}", "get"),
     ] {
         let path = format!("/v1/workspaces/{{workspace}}{path}");
         assert!(document["paths"][&path][method].is_object(), "{method} {path} is missing");

@@ -8,7 +8,7 @@ use weir_tests::nginx::Nginx;
 use weir_tests::real;
 use weir_tests::receiver::Receiver;
 
-use super::{Stage, attempts};
+use super::{Stage, attempts, text};
 
 #[test]
 fn curl_agrees_which_certificates_are_valid() {
@@ -43,7 +43,11 @@ fn a_certificate_of_a_trusted_authority_is_accepted() {
 
 #[test]
 fn a_receiver_with_an_invalid_certificate_gets_no_request() {
-    for (name, trusted) in [("server", false), ("elsewhere", true), ("lapsed", true)] {
+    for (name, trusted, error) in [
+        ("server", false, "the TLS certificate was not issued by a trusted authority"),
+        ("elsewhere", true, "the TLS certificate is for another host name"),
+        ("lapsed", true, "the TLS certificate expired on 2020-02-01T00:00:00.000Z"),
+    ] {
         let (folder, receiver) = (certificates(), Receiver::start());
         let nginx = before(&receiver, &folder, name);
         let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt"));
@@ -57,6 +61,8 @@ fn a_receiver_with_an_invalid_certificate_gets_no_request() {
         let acme = stage.dispatcher.acme();
         let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
         assert_eq!(attempts(&failed)[0].1, "tls", "{name}: {failed}");
+        let shown = text(&failed["attempt_log"][0], "error");
+        assert!(shown.starts_with(error), "{name}: {failed}");
         receiver.upstream().assert_untouched();
     }
 }
@@ -94,6 +100,6 @@ pub(super) fn certificates() -> Authority {
     let authority = Authority::new();
     authority.sign("server", "IP:127.0.0.1", 2);
     authority.sign("elsewhere", "DNS:example.com", 2);
-    authority.sign("lapsed", "IP:127.0.0.1", -1);
+    authority.sign_expired("lapsed", "IP:127.0.0.1", "20200201000000Z");
     authority
 }

@@ -52,11 +52,7 @@ fn listen_verifies_prints_and_forwards_what_send_test_sends() {
     let forward = receiver.url("/local");
     let arguments = ["--secret", SECRET, "--address", "127.0.0.1:0", "--forward", &forward];
     let listener = Process::start(PROGRAM, &folder, &[&["listen"], &arguments[..]].concat());
-    let url = wait::until("where it listens", || {
-        let printed = listener.stdout().text();
-        let (_, after) = printed.split_once("listening on ")?;
-        Some(format!("{}/", after.lines().next()?.trim_end_matches('/')))
-    });
+    let url = url_of(&listener);
     run(&folder, &["send-test", "--secret", SECRET, "--url", &url]).expect(0);
     let forwarded = receiver.wait(1).remove(0);
     assert_eq!(forwarded.path(), "/local");
@@ -72,6 +68,29 @@ fn listen_verifies_prints_and_forwards_what_send_test_sends() {
     receiver.status(503);
     let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
     assert!(failed.output().contains("503"), "its answer is passed back: {}", failed.output());
+}
+
+#[test]
+fn listen_answers_the_status_that_is_set_and_shows_headers() {
+    let folder = Folder::new();
+    let arguments = ["--secret", SECRET, "--address", "127.0.0.1:0", "--status", "503"];
+    let listener = Process::start(PROGRAM, &folder, &[&["listen"], &arguments[..]].concat());
+    let url = url_of(&listener);
+    let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
+    assert!(failed.output().contains("answered 503, which is not 2xx"), "{}", failed.output());
+    wait::until("the headers on standard output", || {
+        listener.stdout().text().contains("\nservice-signature: t=").then_some(())
+    });
+}
+
+/// The URL that a listener prints.
+#[track_caller]
+fn url_of(listener: &Process) -> String {
+    wait::until("where it listens", || {
+        let printed = listener.stdout().text();
+        let (_, after) = printed.split_once("listening on ")?;
+        Some(format!("{}/", after.lines().next()?.trim_end_matches('/')))
+    })
 }
 
 #[track_caller]

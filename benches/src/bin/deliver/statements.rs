@@ -23,6 +23,7 @@ use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::health::{Observation, Policy};
 use weir_dispatcher::domain::id::{EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::Outcome;
+use weir_dispatcher::domain::trace::Trace;
 use weir_dispatcher::domain::webhook::{Webhook, WebhookUpdate};
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::types::{Accepted, Created, NewEvent, NewWebhook};
@@ -208,7 +209,14 @@ fn delivered(arrival: &Arrival, now: UnixTime) -> AttemptRecord {
             started_at: now,
             took: Duration::from_micros(200),
             outcome: Outcome::Delivered { status: 204 },
+            trace: Trace {
+                address: Some([127, 0, 0, 1].into()),
+                reused: true,
+                first_byte: Some(Duration::from_micros(150)),
+                ..Trace::default()
+            },
         },
+        transcript: None,
         after: NextState::Delivered,
         first_attempt_at: Some(now),
         since: Some(now),

@@ -1,6 +1,7 @@
 //! Simulates days of steady traffic: the store and its retention run on a simulated clock. Prints
 //! the size of the files after each day.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_benches::flags::fail;
@@ -15,6 +16,8 @@ use weir_dispatcher::domain::delivery::NextState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
+use weir_dispatcher::domain::trace::Trace;
+use weir_dispatcher::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::types::{Accepted, Created, NewEvent, NewWebhook};
 use weir_dispatcher::store::{DeliveryQueue, Intake, Management, StoreError, Upkeep};
@@ -23,6 +26,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const KEPT: Retention = Retention {
     delivered: Duration::from_secs(2 * 86_400),
     failed: Duration::from_secs(3 * 86_400),
+    answers: Duration::from_secs(86_400),
 };
 
 /// Turns per day, and events per turn.
@@ -69,7 +73,7 @@ async fn live(days: u32) -> Result<Vec<Vec<String>>, StoreError> {
             };
             let ended = arrivals.iter().map(|one| ended(one.webhook, one.ready.id, now)).collect();
             store.record(ended, Vec::new(), Vec::new()).await?;
-            while store.sweep(KEPT.delivered, KEPT.failed, now, 500).await? {}
+            while store.sweep(&KEPT, now, 500).await? {}
         }
         let (bytes, log) = crate::sizes(&folder);
         let took = seconds(real.now().tick.since(began));
@@ -106,6 +110,19 @@ fn event(nth: u32) -> NewEvent {
     }
 }
 
+/// What an attempt over an earlier connection comes across.
+fn trace() -> Trace {
+    let first_byte = Some(Duration::from_millis(19));
+    Trace { address: Some([203, 0, 113, 7].into()), reused: true, first_byte, ..Trace::default() }
+}
+
+/// A failure with a page of text.
+fn transcript() -> Transcript {
+    let body = vec![b'x'; 1024];
+    let answer = RecordedAnswer { headers: Headers::default(), body, cut: true };
+    Transcript { request: Headers::default(), answer: Some(answer) }
+}
+
 fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> AttemptRecord {
     let failed = delivery.0 % 10 == 0;
     let outcome = if failed {
@@ -117,7 +134,14 @@ fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> AttemptReco
         delivery,
         webhook,
         endpoint: EndpointId(webhook.0),
-        attempt: Attempt { number: 1, started_at: now, took: Duration::from_millis(20), outcome },
+        attempt: Attempt {
+            number: 1,
+            started_at: now,
+            took: Duration::from_millis(20),
+            outcome,
+            trace: trace(),
+        },
+        transcript: failed.then(|| Arc::new(transcript())),
         after: if failed { NextState::FailedPermanent } else { NextState::Delivered },
         first_attempt_at: Some(now),
         since: Some(now),

@@ -14,9 +14,10 @@ use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
-use crate::config::settings::{Egress, MailSettings, Signature};
+use crate::config::settings::{AttemptSettings, Egress, KeptAnswers, MailSettings, Signature};
 use crate::domain::health::Policy;
 use crate::domain::retry::{Mode, Schedule};
+use crate::domain::transcript::BODY_BYTES_MAX;
 
 /// Headers that deliveries already have, or that HTTP itself uses.
 const RESERVED_HEADERS: [&str; 19] = [
@@ -182,6 +183,30 @@ pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
     let delays: Vec<_> = given.into_iter().map(|delay| delay.value).collect();
     let delays = if delays.is_empty() { contract() } else { delays };
     Schedule { mode, delays, give_up_after, retry_after_max }
+}
+
+pub(super) fn attempts(table: &mut Table<'_>) -> AttemptSettings {
+    let default = AttemptSettings::default();
+    let answers = [("failed", KeptAnswers::Failed), ("all", KeptAnswers::All)];
+    let bytes = table.bytes_or(
+        "answer_bytes_max",
+        0..=BODY_BYTES_MAX as u64,
+        default.answer_bytes_max as u64,
+        "The most of an answer's body that is kept.",
+    );
+    AttemptSettings {
+        answers: table.choice(
+            "answers",
+            &answers,
+            "Whose headers and answers are kept. failed: failed attempts; all: every attempt.",
+        ),
+        answer_bytes_max: usize::try_from(bytes).unwrap_or(BODY_BYTES_MAX),
+        private_answers: table.flag(
+            "private_answers",
+            default.private_answers,
+            "Also keep those of egress.allow_networks: owners can then read what answers there.",
+        ),
+    }
 }
 
 pub(super) fn health(table: &mut Table<'_>) -> Policy {

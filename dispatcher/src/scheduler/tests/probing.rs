@@ -1,5 +1,6 @@
 //! Deliveries of a reactivated webhook: one at a time, until a 2xx.
 
+use crate::domain::trace::Trace;
 use crate::scheduler::tests::*;
 
 #[test]
@@ -90,7 +91,15 @@ fn a_permanently_failed_probe_is_followed_by_the_next_oldest() {
 /// The result of this attempt.
 fn result(attempt: StartedAttempt, outcome: Outcome, now: Moment) -> Input {
     let (retry_after, ended) = (None, now);
-    Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
+    let (trace, transcript) = (Trace::default(), None);
+    Input::Attempted(Box::new(AttemptResult {
+        attempt,
+        outcome,
+        retry_after,
+        trace,
+        transcript,
+        ended,
+    }))
 }
 
 /// The first action that is neither a notification nor a read.

@@ -48,8 +48,8 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
     let over_at = at(session.steady.of_unix(ended_at));
     let sql = "INSERT INTO attempts \
-        (delivery, endpoint, number, started_at, took, outcome, over_at) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        (delivery, endpoint, number, started_at, took, outcome, over_at, trace) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     session.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NO_DELIVERY },
         ended.endpoint.0,
@@ -58,8 +58,16 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         span(ended.attempt.took),
         &outcome,
         state.is_none().then_some(over_at),
+        state.and_then(|_| ended.attempt.trace.stored()),
     ))?;
     let Some(state) = state else { return Ok(()) };
+    if let Some(transcript) = &ended.transcript {
+        let sql = "INSERT INTO transcripts (attempt, webhook, over_at, record) \
+            VALUES (?1, ?2, ?3, ?4)";
+        let id = session.conn.last_insert_rowid();
+        let row = (id, ended.webhook.0, over_at, transcript.stored());
+        session.conn.prepare_cached(sql)?.execute(row)?;
+    }
     if state == DeliveryState::Waiting.code() {
         update_waiting(session, ended, &outcome, over_at)
     } else {

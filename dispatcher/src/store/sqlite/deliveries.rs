@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::time::UnixTime;
 
-use crate::domain::attempt::Attempt;
+use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
@@ -35,8 +35,15 @@ const THIS: &str = select_deliveries!(
 
 const EVENT_NAME: &str = "SELECT name FROM events WHERE id = ?1";
 
-const ATTEMPTS: &str =
-    "SELECT number, started_at, took, outcome FROM attempts WHERE delivery = ?1 ORDER BY id";
+const ATTEMPTS: &str = "SELECT a.id, a.number, a.started_at, a.took, a.outcome, a.trace, l.url \
+    FROM attempts a LEFT JOIN endpoints l ON l.id = a.endpoint \
+    WHERE a.delivery = ?1 ORDER BY a.id";
+
+const TRANSCRIPT: &str = "SELECT record FROM transcripts WHERE attempt = ?1";
+
+/// The latest attempts of which a call reads transcripts: redelivered again and again, a delivery
+/// has any number of attempts.
+const TRANSCRIPTS_MAX: usize = 32;
 
 const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
     WHERE webhook = ?1 AND state = 0 AND (due, id) < (?2, ?3) LIMIT ?4)";
@@ -126,13 +133,20 @@ pub(super) fn with_attempts(
     conn: &Connection,
     workspace: &str,
     id: DeliveryId,
-) -> Result<Option<(Delivery, Vec<Attempt>)>, Fault> {
+) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, Fault> {
     let Some(delivery) = one(conn, workspace, id)? else { return Ok(None) };
-    let mut attempts = Vec::new();
+    let (mut numbers, mut attempts) = (Vec::<i64>::new(), Vec::new());
     let mut query = conn.prepare_cached(ATTEMPTS)?;
     let mut found = query.query([id.0])?;
     while let Some(row) = found.next()? {
-        attempts.push(rows::attempt(row)?);
+        let (attempt, url) = (rows::attempt(row)?, row.get("url")?);
+        numbers.push(row.get("id")?);
+        attempts.push(RecordedAttempt { attempt, url, transcript: None });
+    }
+    let mut query = conn.prepare_cached(TRANSCRIPT)?;
+    for (number, attempt) in numbers.iter().zip(&mut attempts).rev().take(TRANSCRIPTS_MAX) {
+        let mut found = query.query([number])?;
+        attempt.transcript = found.next()?.map(rows::transcript).transpose()?;
     }
     Ok(Some((delivery, attempts)))
 }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
@@ -23,6 +24,9 @@ use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::{Accepted, NewEvent};
 
 const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
+
+const BODY: &str =
+    "SELECT body FROM events WHERE workspace = ?1 AND name = ?2 AND delivery_refs > 0";
 
 const ANY_BETWEEN: &str =
     "SELECT 1 FROM events WHERE workspace = ?1 AND name BETWEEN ?2 AND ?3 LIMIT 1";
@@ -88,6 +92,14 @@ pub(super) fn ping(
     let mut inserts = Inserts::prepare(conn, steady.of_unix(now), now)?;
     inserts.store(counters, number, event, &[webhook])?;
     Ok(inserts.arrivals.pop())
+}
+
+/// The envelope of an event; `None` if there is no such event, or no delivery needs it.
+pub(super) fn body(conn: &Connection, workspace: &str, id: &str) -> Result<Option<Bytes>, Fault> {
+    let Some(workspace) = rows::workspace_of(conn, workspace)? else { return Ok(None) };
+    let mut query = conn.prepare_cached(BODY)?;
+    let body = query.query_row((workspace, id), |row| row.get::<_, Vec<u8>>(0)).optional()?;
+    Ok(body.map(Bytes::from))
 }
 
 /// For each event, whether it is new; or the indexes of those that conflict with another event of

@@ -10,8 +10,9 @@
 //! 4. Rows without a setting (ended jobs, keys of finished mails, unused endpoints) are dropped
 //!    after [`KEPT`].
 //! 5. Retention uses steady time: a clock that is set drops nothing.
-//! 6. Waiting deliveries of a deleted webhook are dropped without retention, then its row. Its
-//!    ended deliveries are hidden, and dropped after their retention.
+//! 6. Transcripts and waiting deliveries of a deleted webhook are dropped without retention, then
+//!    its row. Its ended deliveries are hidden, and dropped after their retention.
+//! 7. A transcript is dropped before its attempt, and after a retention of its own.
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::limit::rolling::WINDOW_MAX;
 use weir_common::time::UnixTime;
 
+use crate::config::settings::Retention;
 use crate::domain::delivery::DeliveryState;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
@@ -44,9 +46,24 @@ const DELETED: &str =
 
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
-/// The oldest attempts that are stored without a delivery, for their start only.
-const ORPHANS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
-    WHERE delivery = ?1 ORDER BY id LIMIT ?2";
+const ANSWERED: &str = "SELECT attempt FROM transcripts WHERE webhook = ?1 LIMIT ?2";
+
+/// The oldest transcripts: a query that finds them, one that drops a row.
+const ANSWERS: (&str, &str) = (
+    "SELECT attempt AS id, over_at FROM transcripts \
+     WHERE attempt > 0 ORDER BY attempt LIMIT ?1",
+    DROP_ANSWER,
+);
+
+const DROP_ANSWER: &str = "DELETE FROM transcripts WHERE attempt = ?1";
+
+/// The oldest attempts that are stored without a delivery (`attempts::NO_DELIVERY`), for their
+/// start only.
+const ORPHANS: (&str, &str) = (
+    "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
+     WHERE delivery = 0 ORDER BY id LIMIT ?1",
+    "DELETE FROM attempts WHERE id = ?1",
+);
 
 /// Rows that are dropped [`KEPT`] after they ended: a query that finds them, one that drops a row.
 const OVER: [(&str, &str); 3] = [
@@ -69,6 +86,7 @@ enum Kind {
     Deleted,
     Unneeded(UnixTime),
     Started(UnixTime),
+    Answers(UnixTime),
     Over(UnixTime),
 }
 
@@ -76,20 +94,20 @@ enum Kind {
 /// whether there may be more.
 pub(super) fn sweep(
     session: &mut WriteSession,
-    delivered: Duration,
-    failed: Duration,
+    retention: &Retention,
     now: UnixTime,
     limit: usize,
 ) -> Result<bool, Fault> {
     let now = session.steady.of_unix(now);
-    let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
+    let delivered_before = before(now, retention.delivered);
     store_steady_time(session);
     let kinds = [
         Kind::Ended(DeliveryState::Delivered, delivered_before),
-        Kind::Ended(DeliveryState::FailedPermanent, failed_before),
+        Kind::Ended(DeliveryState::FailedPermanent, before(now, retention.failed)),
         Kind::Deleted,
         Kind::Unneeded(delivered_before),
         Kind::Started(delivered_before),
+        Kind::Answers(before(now, retention.answers)),
         Kind::Over(before(now, KEPT)),
     ];
     let share = (limit / kinds.len()).max(1);
@@ -132,7 +150,8 @@ fn drop_some(
             }
             Ok(unneeded.len())
         }
-        Kind::Started(before) => drop_started(&session.conn, before, most),
+        Kind::Started(before) => drop_aged(&session.conn, ORPHANS, before, most),
+        Kind::Answers(before) => drop_aged(&session.conn, ANSWERS, before, most),
         Kind::Over(before) => drop_over(&session.conn, before, most),
     }
 }
@@ -143,13 +162,18 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
     Ok(ids)
 }
 
-/// Drops waiting deliveries of deleted webhooks, and deleted webhooks that have none.
+/// Drops transcripts and waiting deliveries of deleted webhooks, and deleted webhooks that have
+/// none.
 fn drop_deleted(session: &mut WriteSession, most: usize, now: UnixTime) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
         let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("endpoint")?));
         let gone = session.conn.prepare_cached(DELETED)?.query_row([], both).optional()?;
         let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
+        for attempt in ids(&session.conn, ANSWERED, (webhook, rows::count(left)))? {
+            session.conn.prepare_cached(DROP_ANSWER)?.execute([attempt])?;
+            left -= 1;
+        }
         let waiting = ids(&session.conn, WAITING, (webhook, rows::count(left)))?;
         left = left.saturating_sub(drop_deliveries(session, &waiting, now)?);
         // Fewer than the limit were found: no delivery waits any more.
@@ -176,6 +200,9 @@ fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Re
 fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
     let Some((event, state)) = deliveries::event_of(&session.conn, id)? else { return Ok(()) };
     let conn = &session.conn;
+    let sql = "DELETE FROM transcripts \
+        WHERE attempt IN (SELECT id FROM attempts WHERE delivery = ?1)";
+    conn.prepare_cached(sql)?.execute([id])?;
     if state == DeliveryState::Waiting.code() {
         let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
         conn.prepare_cached(sql)?.execute((id, attempts::NO_DELIVERY, at(now)))?;
@@ -195,10 +222,15 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
     Ok(())
 }
 
-/// Drops attempts that are stored without a delivery, for their start only.
-fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
-    let mut query = conn.prepare_cached(ORPHANS)?;
-    let all = query.query_map((attempts::NO_DELIVERY, rows::count(most)), |row| {
+/// Drops rows of [`ORPHANS`] or [`ANSWERS`] that ended before `before`.
+fn drop_aged(
+    conn: &Connection,
+    (find, drop): (&str, &str),
+    before: UnixTime,
+    most: usize,
+) -> Result<usize, Fault> {
+    let mut query = conn.prepare_cached(find)?;
+    let all = query.query_map([rows::count(most)], |row| {
         Ok((row.get::<_, i64>("id")?, rows::time(row, "over_at")?))
     })?;
     let mut dropped = 0;
@@ -208,7 +240,7 @@ fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usiz
         if over_at >= before {
             break;
         }
-        conn.prepare_cached("DELETE FROM attempts WHERE id = ?1")?.execute([id])?;
+        conn.prepare_cached(drop)?.execute([id])?;
         dropped += 1;
     }
     Ok(dropped)

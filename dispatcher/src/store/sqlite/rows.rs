@@ -15,6 +15,8 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
+use crate::domain::trace::Trace;
+use crate::domain::transcript::Transcript;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
@@ -217,6 +219,22 @@ fn outcome(name: &str) -> Result<Outcome, Fault> {
     Outcome::of_name(name).ok_or_else(|| Fault::Damaged(format!("there is no outcome {name}")))
 }
 
+/// What an attempt came across, from its column.
+fn trace(row: &Row<'_>) -> Result<Trace, Fault> {
+    let Some(stored) = row.get_ref("trace")?.as_blob_or_null().map_err(rusqlite::Error::from)?
+    else {
+        return Ok(Trace::default());
+    };
+    Trace::of_stored(stored).ok_or_else(|| Fault::Damaged("the trace of an attempt".to_owned()))
+}
+
+/// A transcript from its column.
+pub(super) fn transcript(row: &Row<'_>) -> Result<Transcript, Fault> {
+    let record: Vec<u8> = row.get("record")?;
+    let damaged = || Fault::Damaged("the transcript of an attempt".to_owned());
+    Transcript::of_stored(&record).ok_or_else(damaged)
+}
+
 /// An attempt from its row.
 pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
     let name: String = row.get("outcome")?;
@@ -225,6 +243,7 @@ pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
         started_at: time(row, "started_at")?,
         took: duration(row, "took")?,
         outcome: outcome(&name)?,
+        trace: trace(row)?,
     })
 }
 

@@ -115,9 +115,21 @@ CREATE TABLE attempts (
     started_at INTEGER NOT NULL,
     took INTEGER NOT NULL,
     outcome TEXT NOT NULL,
-    over_at INTEGER
+    over_at INTEGER,
+    -- What it came across (trace.rs); null in rows of version 4 and earlier.
+    trace BLOB
 ) STRICT;
 CREATE INDEX attempts_of ON attempts (delivery);
+
+-- What was sent and answered in an attempt (transcript.rs); few attempts have a row. It goes before
+-- its attempt does, whose number may be given again.
+CREATE TABLE transcripts (
+    attempt INTEGER PRIMARY KEY,
+    webhook INTEGER NOT NULL,
+    over_at INTEGER NOT NULL,
+    record BLOB NOT NULL
+) STRICT;
+CREATE INDEX transcripts_of ON transcripts (webhook);
 
 -- Redeliveries by filter. Workspaces take turns.
 CREATE TABLE jobs (

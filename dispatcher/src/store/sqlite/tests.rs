@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, UnixTime};
 
+use crate::config::settings::Retention;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::WebhookId;
 use crate::store::sqlite::SqliteStore;
@@ -91,6 +92,11 @@ fn watched(watch: &Watch) -> (Folder, SqliteStore) {
 
 fn refusal(folder: &Folder) -> String {
     open(folder).map(|_| ()).unwrap_err().to_string()
+}
+
+/// Keeps everything for as long.
+fn kept(everything: Duration) -> Retention {
+    Retention { delivered: everything, failed: everything, answers: everything }
 }
 
 fn event(id: &str) -> NewEvent {

@@ -8,6 +8,7 @@ use weir_common::time::UnixTime;
 use crate::domain::health::Health;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
+use crate::store::StoreError;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
@@ -149,6 +150,14 @@ pub(super) fn change(
         conn.prepare_cached(sql)?.execute((id.0, events.0))?;
     }
     load(conn, &session.sealer, id)
+}
+
+/// Random bytes to encrypt a secret with.
+pub(super) fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
+    let mut nonce = [0; NONCE_BYTES];
+    let failed = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
+    getrandom::fill(&mut nonce).map_err(failed)?;
+    Ok(nonce)
 }
 
 /// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends.

@@ -16,12 +16,15 @@ use std::time::Duration;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::config::settings::Retention;
+use crate::domain::attempt::{Attempt, AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Delivery, DeliveryState, NextState};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::trace::Trace;
+use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use crate::domain::webhook::{Webhook, WebhookUpdate};
 use crate::store::Store;
 use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook};
@@ -58,11 +61,14 @@ promises! {
     events::one_identifier_in_two_workspaces_is_two_events,
     events::an_event_without_subscribers_is_deduplicated_too,
     events::a_ping_is_for_one_webhook_alone,
+    events::an_envelope_is_read_back_by_its_workspace_alone,
     attempts::deliveries_are_fetched_in_the_order_in_which_they_are_due,
     attempts::excluded_deliveries_do_not_count_toward_a_fetchs_limit,
     attempts::a_waiting_delivery_is_found_by_its_id_until_it_has_ended,
     attempts::a_failure_waits_and_remembers_its_schedule,
     attempts::what_has_ended_is_shown_with_its_attempts,
+    attempts::the_trace_of_an_attempt_is_stored_with_it,
+    attempts::the_latest_attempts_are_shown_with_their_transcripts,
     attempts::the_outcome_of_the_last_attempt_is_stored_with_the_delivery,
     attempts::the_outcome_of_the_last_attempt_is_stored_with_the_webhook,
     attempts::results_for_deleted_rows_are_skipped,
@@ -90,6 +96,8 @@ promises! {
     upkeep::a_mail_that_was_not_sent_is_claimed_again_when_it_is_due,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,
     upkeep::what_still_waits_is_never_dropped,
+    upkeep::transcripts_have_a_retention_of_their_own,
+    upkeep::transcripts_are_dropped_with_their_webhook_and_their_delivery,
     upkeep::an_event_stays_until_its_last_delivery_is_deleted,
     upkeep::a_sweep_drops_no_more_than_it_may_at_one_time,
     upkeep::a_deleted_webhooks_waiting_deliveries_are_deleted_at_once,
@@ -192,12 +200,28 @@ fn ended(
         delivery,
         webhook: webhook.id,
         endpoint: webhook.endpoint,
-        attempt: Attempt { number: 1, started_at, took: secs(1), outcome },
+        attempt: Attempt { number: 1, started_at, took: secs(1), outcome, trace: Trace::default() },
+        transcript: None,
         after,
         first_attempt_at: Some(started_at),
         since: Some(started_at),
         paused_before: Duration::ZERO,
     }
+}
+
+/// The record with a transcript: an answer with this body.
+fn answered(record: AttemptRecord, body: &str) -> AttemptRecord {
+    let headers = Headers { fields: vec![("a".to_owned(), "b".to_owned())], cut: true };
+    let answer = RecordedAnswer { headers: headers.clone(), body: body.into(), cut: false };
+    let transcript = Transcript { request: headers, answer: Some(answer) };
+    AttemptRecord { transcript: Some(Arc::new(transcript)), ..record }
+}
+
+/// The bodies of the answers to a delivery's attempts.
+async fn answers(store: &dyn Store, id: DeliveryId) -> Vec<Option<String>> {
+    let attempts = store.delivery(WS, id).await.unwrap().expect("it was stored").1;
+    let body = |one: RecordedAttempt| String::from_utf8(one.transcript?.answer?.body).ok();
+    attempts.into_iter().map(body).collect()
 }
 
 async fn record(store: &dyn Store, ended: Vec<AttemptRecord>) {
@@ -269,7 +293,8 @@ async fn sweep(
 ) -> bool {
     let now = delivered_before.max(failed_before);
     let (delivered, failed) = (now.since(delivered_before), now.since(failed_before));
-    store.sweep(delivered, failed, now, limit).await.unwrap()
+    let retention = Retention { delivered, failed, answers: delivered.max(failed) };
+    store.sweep(&retention, now, limit).await.unwrap()
 }
 
 /// The identifiers of the events on the first page that matches a filter.

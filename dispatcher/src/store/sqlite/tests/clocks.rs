@@ -7,6 +7,7 @@ use crate::domain::attempt::{Attempt, AttemptRecord};
 use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
+use crate::domain::trace::Trace;
 use crate::store::sqlite::tests::*;
 use crate::store::types::{Posted, Rotation};
 
@@ -16,6 +17,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const KEPT: Retention = Retention {
     delivered: Duration::from_secs(7 * 86_400),
     failed: Duration::from_secs(30 * 86_400),
+    answers: Duration::from_secs(7 * 86_400),
 };
 
 /// The number of rows in each table from which rows are dropped.
@@ -44,7 +46,7 @@ fn opened(folder: &Folder, clock: &Clock) -> SqliteStore {
 
 async fn sweep(store: &SqliteStore, clock: &Clock) {
     let now = clock.now().unix;
-    while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
+    while store.sweep(&KEPT, now, 20).await.unwrap() {}
 }
 
 /// Stores rows of each kind that retention drops.
@@ -97,7 +99,14 @@ fn ended(
         delivery,
         webhook,
         endpoint: EndpointId(1),
-        attempt: Attempt { number: 1, started_at: now, took: Duration::ZERO, outcome },
+        attempt: Attempt {
+            number: 1,
+            started_at: now,
+            took: Duration::ZERO,
+            outcome,
+            trace: Trace::default(),
+        },
+        transcript: None,
         after,
         first_attempt_at: Some(now),
         since: Some(now),

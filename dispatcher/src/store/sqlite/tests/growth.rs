@@ -10,6 +10,7 @@ use crate::domain::attempt::{Attempt, AttemptRecord};
 use crate::domain::delivery::{Cursor, DeliveryState, NextState};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::trace::Trace;
 use crate::domain::webhook::WebhookUpdate;
 use crate::store::sqlite::tests::*;
 use crate::store::types::{JobCreated, Rotation, WebhookChange};
@@ -22,11 +23,13 @@ fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState) -> Attemp
         NextState::Delivered => Outcome::Delivered { status: 204 },
         _ => Outcome::Failed(Failure::Status(500)),
     };
+    let failed = matches!(outcome, Outcome::Failed(_));
     AttemptRecord {
         delivery,
         webhook: WebhookId(1),
         endpoint: EndpointId(1),
-        attempt: Attempt { number: 1, started_at, took: SECOND, outcome },
+        attempt: Attempt { number: 1, started_at, took: SECOND, outcome, trace: Trace::default() },
+        transcript: failed.then(Arc::default),
         after,
         first_attempt_at: Some(started_at),
         since: Some(started_at),
@@ -181,9 +184,9 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("(a job is made)");
     store.step_job(50, now).await.unwrap();
     cost("job of the delivered");
-    store.sweep(HOUR * 9, HOUR * 9, now, 500).await.unwrap();
+    store.sweep(&kept(HOUR * 9), now, 500).await.unwrap();
     cost("sweep of nothing");
-    store.sweep(Duration::ZERO, Duration::ZERO, now, 500).await.unwrap();
+    store.sweep(&kept(Duration::ZERO), now, 500).await.unwrap();
     cost("sweep");
     let paused_at = Some(now);
     let paused = WebhookUpdate {
@@ -211,7 +214,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("delete");
     store.deliveries(WS, &Filter::default(), None, 10).await.unwrap();
     cost("list without the deleted");
-    store.sweep(HOUR * 9, HOUR * 9, now, 500).await.unwrap();
+    store.sweep(&kept(HOUR * 9), now, 500).await.unwrap();
     cost("sweep of the deleted");
 }
 
@@ -231,6 +234,7 @@ fn no_call_does_more_the_more_there_is() {
 const KEPT: Retention = Retention {
     delivered: Duration::from_secs(2 * 86_400),
     failed: Duration::from_secs(3 * 86_400),
+    answers: Duration::from_secs(86_400),
 };
 
 /// Runs days with equal traffic; returns the bytes on disk after each.
@@ -265,7 +269,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             .await
             .unwrap();
         while store.step_job(500, now).await.unwrap().more {}
-        while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
+        while store.sweep(&KEPT, now, 20).await.unwrap() {}
         if turn % 4 == 3 {
             sizes.push(store.figures().await.unwrap().bytes);
         }
@@ -308,7 +312,7 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     let endpoint = async |id| store.webhook(WS, id).await.unwrap().unwrap().endpoint;
     let sweep = async || {
         let now = clock.now().unix;
-        while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
+        while store.sweep(&KEPT, now, 20).await.unwrap() {}
     };
     let url = "https://hooks.example.com/in";
     let first = another(&store, url).await;

@@ -1,6 +1,7 @@
 //! Promises to the worker.
 
 use crate::domain::id::EndpointId;
+use crate::domain::trace::Reason;
 use crate::domain::webhook::Probe;
 use crate::store::tests::conformance::*;
 
@@ -57,6 +58,7 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     record(store, vec![first]).await;
     record(store, vec![second]).await;
     let (delivery, shown) = store.delivery(WS, id).await.unwrap().unwrap();
+    let shown: Vec<Attempt> = shown.into_iter().map(|one| one.attempt).collect();
     assert_eq!(shown, attempts);
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::FailedPermanent, 2));
     assert_eq!(delivery.ended_at, Some(t(63)));
@@ -65,6 +67,39 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
         crate::store::tests::conformance::delivery(store, over).await.state,
         DeliveryState::Delivered
     );
+}
+
+pub(super) async fn the_trace_of_an_attempt_is_stored_with_it(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = NextState::Again { due: t(62), step: 1 };
+    let mut first = answered(ended(&made, id, t(2), again), "no");
+    first.attempt.trace = Trace {
+        address: Some([203, 0, 113, 7].into()),
+        connect: Some(secs(1)),
+        reason: Some(Reason::Closed(17)),
+        ..Trace::default()
+    };
+    let second = ended(&made, id, t(62), NextState::Delivered);
+    let expected = [&first, &second].map(|record| RecordedAttempt {
+        attempt: record.attempt.clone(),
+        url: Some("https://one.example.com/".into()),
+        transcript: record.transcript.as_deref().cloned(),
+    });
+    record(store, vec![first]).await;
+    record(store, vec![second]).await;
+    assert_eq!(store.delivery(WS, id).await.unwrap().unwrap().1, expected);
+}
+
+pub(super) async fn the_latest_attempts_are_shown_with_their_transcripts(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = NextState::Again { due: t(62), step: 1 };
+    let all = (0..40).map(|nth| answered(ended(&made, id, t(nth), again), &nth.to_string()));
+    record(store, all.collect()).await;
+    let shown = answers(store, id).await;
+    assert_eq!((shown.len(), shown.iter().flatten().count()), (40, 32));
+    assert_eq!(shown.last(), Some(&Some("39".to_owned())));
 }
 
 pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_delivery(store: &dyn Store) {

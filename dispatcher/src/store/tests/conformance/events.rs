@@ -103,6 +103,18 @@ pub(super) async fn an_event_without_subscribers_is_deduplicated_too(store: &dyn
     assert_eq!(accept(store, vec![event("evt_1")], t(4)).await.0, [true]);
 }
 
+pub(super) async fn an_envelope_is_read_back_by_its_workspace_alone(store: &dyn Store) {
+    let none = event("evt_unneeded");
+    accept(store, vec![none], t(1)).await;
+    webhook(store, "one").await;
+    arrival(store, "evt_1", t(1)).await;
+    let read = async |workspace, id| store.event(workspace, id).await.unwrap();
+    assert_eq!(read(WS, "evt_1").await, Some(event("evt_1").body));
+    for (workspace, id) in [(OTHER_WS, "evt_1"), (WS, "evt_2"), (WS, "evt_unneeded")] {
+        assert_eq!(read(workspace, id).await, None, "{workspace} {id}");
+    }
+}
+
 pub(super) async fn a_ping_is_for_one_webhook_alone(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;

@@ -64,6 +64,50 @@ pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn St
     assert_eq!(accept(store, again, t(30)).await.0, [true, true, false]);
 }
 
+pub(super) async fn transcripts_have_a_retention_of_their_own(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = NextState::Again { due: t(62), step: 1 };
+    record(store, vec![answered(ended(&made, id, t(9), again), "one")]).await;
+    record(store, vec![answered(ended(&made, id, t(10), again), "two")]).await;
+    let sweep = async |answers| {
+        let retention = Retention { delivered: secs(900), failed: secs(900), answers };
+        while store.sweep(&retention, t(21), 7).await.unwrap() {}
+    };
+    // They ended a second after they started.
+    sweep(secs(11)).await;
+    assert_eq!(answers(store, id).await, [Some("one".to_owned()), Some("two".to_owned())]);
+    sweep(secs(10)).await;
+    assert_eq!(answers(store, id).await, [None, Some("two".to_owned())]);
+    sweep(secs(9)).await;
+    assert_eq!(answers(store, id).await, [None, None]);
+}
+
+pub(super) async fn transcripts_are_dropped_with_their_webhook_and_their_delivery(
+    store: &dyn Store,
+) {
+    let gone = webhook(store, "gone").await;
+    for number in 0..20 {
+        let id = arrival(store, &format!("evt_{number}"), t(1)).await.ready.id;
+        let ended = ended(&gone, id, t(2), NextState::FailedPermanent);
+        record(store, vec![answered(ended, "theirs")]).await;
+    }
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    // Nothing ended long enough ago, but the webhook is gone.
+    sweep(store, t(0), t(0)).await;
+    let made = webhook(store, "made").await;
+    let id = arrival(store, "evt_made", t(3)).await.ready.id;
+    let last = answered(ended(&made, id, t(4), NextState::FailedPermanent), "ours");
+    record(store, vec![last]).await;
+    sweep(store, t(0), t(9)).await;
+    // Numbers of attempts may be given again: a transcript that was left would be shown here.
+    for number in 0..30 {
+        let id = arrival(store, &format!("evt_again_{number}"), t(10)).await.ready.id;
+        record(store, vec![ended(&made, id, t(10), NextState::Delivered)]).await;
+        assert_eq!(answers(store, id).await, [None], "{number}");
+    }
+}
+
 pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
     let made = webhook(store, "one").await;
     arrival(store, "evt_1", t(1)).await;
