@@ -2,6 +2,7 @@
 //!
 //! Not here: the commands in documents (`documented`).
 
+mod compose;
 mod dispatcher;
 mod services;
 
