@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use weir_tests::gateway::Gateway;
 use weir_tests::redis_cluster::RedisCluster;
 use weir_tests::request::Request;
 use weir_tests::wait;
@@ -10,7 +11,8 @@ use super::{Fleet, count};
 
 /// Two gateways on a Cluster with so many replicas of each primary.
 fn fleet(replicas: usize) -> Fleet<RedisCluster> {
-    let cluster = RedisCluster::start(replicas, &[]);
+    // One primary that is away does not stop the others.
+    let cluster = RedisCluster::start(replicas, &["--cluster-require-full-coverage", "no"]);
     let url = cluster.url();
     // No test lasts as long as its window.
     let fleet = Fleet::on(cluster, &url, 2, |config| {
@@ -89,9 +91,7 @@ fn a_primary_that_fails_over_admits_no_more_and_harms_no_other() {
     // By shares until the replica has taken over, and by what both have told it from then on.
     wait::until("the replica to be asked", || {
         total += admitted(&fleet, &own, 2);
-        let up = |gateway: &weir_tests::gateway::Gateway| {
-            gateway.metric("weir_gateway_store_servers_up") == 3.0
-        };
+        let up = |gateway: &Gateway| gateway.metric("weir_gateway_store_servers_up") == 3.0;
         fleet.gateways.iter().all(up).then_some(())
     });
     let before = alone(&fleet);
@@ -100,6 +100,33 @@ fn a_primary_that_fails_over_admits_no_more_and_harms_no_other() {
     total += admitted(&fleet, &own, 60);
     assert_eq!(total, 60);
     assert_eq!(alone(&fleet), before, "the new primary decides");
+}
+
+#[test]
+fn the_server_of_what_all_gateways_share_fails_over_and_harms_no_other() {
+    let fleet = fleet(1);
+    let registry = fleet.redis.owner("gateways");
+    let workspace = workspace_on(&fleet, (registry + 1) % 3);
+    assert_eq!(admitted(&fleet, &workspace, 9), 9);
+    let before = alone(&fleet);
+    // It stands still: its connections stay open.
+    fleet.redis.nodes[registry].pause();
+    let mut times = 0;
+    for (servers, what) in [(2.0, "the loss to be noticed"), (3.0, "the replica to be asked")] {
+        wait::until(what, || {
+            times += 1;
+            assert_eq!(admitted(&fleet, &workspace, 1), usize::from(times <= 50));
+            let has =
+                |gateway: &Gateway| gateway.metric("weir_gateway_store_servers_up") == servers;
+            fleet.gateways.iter().all(has).then_some(())
+        });
+    }
+    assert_eq!(alone(&fleet), before);
+    let path = format!("/limits/workspace/{workspace}");
+    fleet.gateways[0].call_admin(&Request::new("DELETE", &path)).expect(200);
+    assert_eq!(admitted(&fleet, &workspace, 62), 60);
+    fleet.redis.nodes[registry].resume();
+    fleet.wait_until_known();
 }
 
 #[test]

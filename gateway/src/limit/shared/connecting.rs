@@ -15,7 +15,7 @@ use super::super::boost::Boosts;
 use super::super::memory::Store;
 use super::availability::Answered;
 use super::connection::StoreConnection;
-use super::errors::ConnectError;
+use super::errors::{CONNECT_TIMEOUT, ConnectError};
 use super::heartbeat::{self, Heartbeat};
 use super::node::StoreNode;
 use super::nodes::NodeSet;
@@ -24,6 +24,9 @@ use super::{SharedStore, join, packed};
 
 /// How often [`SharedStore::beat`] must be called.
 pub const BEAT_EVERY: Duration = heartbeat::EVERY;
+
+/// How long a connection to one server may take while others are used.
+const BESIDE_OTHERS: Duration = Duration::from_millis(400);
 
 /// What a heartbeat has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +48,20 @@ impl SharedStore {
     /// other gateways have changed to `own`, where it is given. Returns what has become of each
     /// server.
     pub async fn beat(&self, own: Option<(&Store, &Boosts)>) -> Vec<(String, Beat)> {
-        let unfound = self.nodes.refresh().await.err();
-        let known = self.nodes.known();
-        let beats = known.nodes.iter().map(|node| self.beat_node(&known, node, own));
-        let beats = join::all(beats).await;
+        let mut known = self.nodes.known();
+        let mut refreshed = None;
+        if known.nodes.is_empty() {
+            refreshed = Some(self.nodes.refresh().await);
+            known = self.nodes.known();
+        }
+        let beats = join::all(known.nodes.iter().map(|node| self.beat_node(&known, node, own)));
+        let (beats, unfound) = match refreshed {
+            Some(refreshed) => (beats.await, refreshed.err()),
+            None => {
+                let (beats, refreshed) = tokio::join!(beats, self.nodes.refresh());
+                (beats, refreshed.err())
+            }
+        };
         let named = known.nodes.iter().map(|node| node.address.to_string());
         let mut all: Vec<(String, Beat)> = named.zip(beats).collect();
         if let Some(why) = unfound.filter(|_| all.is_empty()) {
@@ -117,7 +130,15 @@ impl SharedStore {
             return Ok(connection);
         }
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let opened = self.nodes.open(node, number, self.config.timeout).await?;
+        // While other servers answer, their heartbeats do not wait longer for this one.
+        let wait = match known.nodes.iter().any(|own| own.availability.is_available()) {
+            true => BESIDE_OTHERS,
+            false => CONNECT_TIMEOUT,
+        };
+        let opened = self.nodes.open(node, number, self.config.timeout);
+        let opened = tokio::time::timeout(wait, opened).await;
+        let late = |_| ConnectError::Unreachable(format!("no answer in {wait:?}"));
+        let opened = opened.map_err(late)??;
         if known.is_registry(node) {
             opened.check_fingerprint(&self.config.fingerprint).await?;
         }

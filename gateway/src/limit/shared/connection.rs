@@ -22,7 +22,7 @@ use redis::{Cmd, RedisError, Value, cmd};
 
 use super::acknowledged::Acknowledging;
 use super::address::{ServerAddress, StoreAddress, Topology};
-use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError, failed, unreachable_for};
+use super::errors::{CallError, ConnectError, failed, unreachable_for};
 use super::login;
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
@@ -81,18 +81,13 @@ impl StoreConnection {
         (number, time): (u64, Arc<StoreTime>),
         timeout: Duration,
     ) -> Result<Self, ConnectError> {
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, async {
-            let inner = login::connect(&address.login, server).await?;
-            let replicas = address.acknowledge;
-            let acknowledging = Acknowledging::new(replicas, timeout).map(Arc::new);
-            let own = Self { inner, number, time, primary: None, acknowledging };
-            own.check_mode(&address.topology).await?;
-            own.check_role().await?;
-            own.check_eviction().await?;
-            Ok(own)
-        });
-        let late = || ConnectError::Unreachable(format!("no answer in {CONNECT_TIMEOUT:?}"));
-        opened.await.unwrap_or_else(|_| Err(late()))
+        let inner = login::connect(&address.login, server).await?;
+        let acknowledging = Acknowledging::new(address.acknowledge, timeout).map(Arc::new);
+        let own = Self { inner, number, time, primary: None, acknowledging };
+        own.check_mode(&address.topology).await?;
+        own.check_role().await?;
+        own.check_eviction().await?;
+        Ok(own)
     }
 
     /// Runs a script, which the server may not know yet.

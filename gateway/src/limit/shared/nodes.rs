@@ -35,7 +35,7 @@ const REDIRECTS_MAX: usize = 5;
 const MOVING_WAIT: Duration = Duration::from_millis(2);
 
 /// How long servers may take to say who has which slots.
-const VIEW_TIMEOUT: Duration = Duration::from_millis(500);
+const VIEW_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How many servers are asked for their view at once.
 const VIEWS: usize = 3;
