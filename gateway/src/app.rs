@@ -11,7 +11,7 @@
 
 mod front;
 mod serving;
-mod store;
+pub(crate) mod store;
 mod workers;
 
 use std::ffi::OsString;

@@ -5,10 +5,13 @@
 //!
 //! Not here: the connection afterwards (`operations::background`).
 
+use std::io;
+
 use log::Level;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use weir_common::log::events;
+use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
@@ -17,6 +20,7 @@ use crate::limit::key::Seed;
 use crate::limit::shared::errors::ConnectError;
 use crate::limit::shared::{Beat, SharedConfig, SharedStore};
 use crate::limit::snapshot::Snapshot;
+use crate::settings::store::RedisSettings;
 
 /// The shared store of a configuration, and the seed of its keys; none where each process counts
 /// alone.
@@ -30,17 +34,7 @@ pub(super) fn reach(
     else {
         return Ok(None);
     };
-    let (seed, fingerprint) = Seed::of_secret(secret.expose());
-    let mut id = [0; 8];
-    getrandom::fill(&mut id).map_err(std::io::Error::from)?;
-    let config = SharedConfig {
-        address: redis.address.clone(),
-        timeout: redis.timeout,
-        gateways_min: redis.gateways,
-        fingerprint,
-        id: format!("{:016x}", u64::from_be_bytes(id)),
-    };
-    let store = SharedStore::new(config, clock.clone());
+    let (seed, store) = unconnected(redis, secret, clock)?;
     for (server, beat) in control.block_on(store.beat(None)) {
         match beat {
             Beat::Steady | Beat::Recovering | Beat::Recovered => {}
@@ -54,6 +48,25 @@ pub(super) fn reach(
         }
     }
     Ok(Some((seed, store)))
+}
+
+/// A store that is not connected yet, and the seed of its keys.
+pub(crate) fn unconnected(
+    redis: &RedisSettings,
+    secret: &Secret<String>,
+    clock: &Clock,
+) -> io::Result<(Seed, SharedStore)> {
+    let (seed, fingerprint) = Seed::of_secret(secret.expose());
+    let mut id = [0; 8];
+    getrandom::fill(&mut id).map_err(io::Error::from)?;
+    let config = SharedConfig {
+        address: redis.address.clone(),
+        timeout: redis.timeout,
+        gateways_min: redis.gateways,
+        fingerprint,
+        id: format!("{:016x}", u64::from_be_bytes(id)),
+    };
+    Ok((seed, SharedStore::new(config, clock.clone())))
 }
 
 /// Whether the keys of an earlier process's states are those of this one.

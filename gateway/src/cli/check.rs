@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Servers, the directory and the identity server are tried concurrently, each with a deadline.
+//! 1. Servers, the directory, the identity server and the shared store are tried concurrently, each
+//!    with a deadline.
 //! 2. A check changes and creates nothing outside of the process.
 //!
 //! # Not here
@@ -24,6 +25,7 @@ use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
 use weir_common::time::{Clock, Moment};
 
+use crate::app::store::unconnected;
 use crate::cli::load;
 use crate::config::active::{ActiveConfig, Config};
 use crate::identity::directory::RemoteDirectory;
@@ -87,6 +89,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
         try_identity(active, document, now),
         try_directory(active.remote_directory.as_ref(), document, settings),
         try_upstreams(active, document),
+        try_store(active, document),
     );
     running
 }
@@ -174,6 +177,19 @@ async fn try_directory(
     };
     let url = http_client::shown(&http.url);
     document.fault_in("directory.url", format!("the directory at `{url}` is unavailable: {why}"));
+}
+
+/// Connects to the store that gateways share, where there is one.
+async fn try_store(active: &ActiveConfig, document: &Document) {
+    let redis = active.settings.store.redis.as_deref();
+    let Some((redis, secret)) = redis.zip(active.origin.shared_secret.as_ref()) else { return };
+    let (_, store) = match unconnected(redis, secret, &Clock::system()) {
+        Ok(made) => made,
+        Err(why) => return document.fault_in("store", why.to_string()),
+    };
+    for (server, why) in store.try_servers().await {
+        document.fault_in("store.url", format!("cannot use the shared store {server}: {why}"));
+    }
 }
 
 async fn try_upstreams(active: &ActiveConfig, document: &Document) {

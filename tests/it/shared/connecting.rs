@@ -199,6 +199,36 @@ fn a_gateway_with_another_secret_does_not_start() {
 }
 
 #[test]
+fn a_check_online_tries_the_store_and_changes_nothing_there() {
+    let mut redis = Redis::start(&[]);
+    let (files, upstream) = (Folder::new(), Upstream::start());
+    let servers = format!("servers = [\"{}\"]", upstream.address());
+    let config = ["control", "data", "dispatcher"]
+        .iter()
+        .fold(Config::default(), |to, name| to.with(&format!("[upstreams.{name}]"), &servers));
+    let config = config.with("[store]", &store(&redis.url(), &files));
+    let folder = Folder::new();
+    folder.write(CONFIG, &config.to_string());
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    let check = || gateway::run(&folder, &["check", "--online", "--config", CONFIG]);
+    check().expect(0);
+    assert_eq!(redis.run("DBSIZE"), Reply::Number(0));
+    redis.run("SET weir1:{gateways}fingerprint another");
+    let other = check();
+    assert!(
+        other.output().contains("give all gateways the same secret_file"),
+        "{}",
+        other.output()
+    );
+    redis.kill();
+    let gone = check();
+    assert_ne!(gone.code, Some(0));
+    assert!(gone.output().contains("cannot use the shared store 127.0.0.1"), "{}", gone.output());
+    redis.start_again();
+    check().expect(0);
+}
+
+#[test]
 fn a_store_that_drops_counters_is_not_used() {
     let fleet = Fleet::of(Redis::start(&["--maxmemory", "64mb"]), 1, |config| config);
     fleet.get(0, TARGET).expect(200);

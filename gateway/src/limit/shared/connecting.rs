@@ -106,6 +106,25 @@ impl SharedStore {
         }
     }
 
+    /// Connects to each server as a gateway does, and changes nothing there. Returns what fails.
+    pub async fn try_servers(&self) -> Vec<(String, ConnectError)> {
+        if let Err(why) = self.nodes.refresh().await {
+            return vec![(self.name(), why)];
+        }
+        let known = self.nodes.known();
+        let tried = known.nodes.iter().map(async |node| {
+            let opened = self.nodes.open(node, 0, self.config.timeout);
+            let opened = tokio::time::timeout(CONNECT_TIMEOUT, opened).await;
+            let opened = opened.unwrap_or(Err(ConnectError::Silent))?;
+            match known.is_registry(node) {
+                true => opened.compare_fingerprint(&self.config.fingerprint).await,
+                false => Ok(()),
+            }
+        });
+        let tried = join::all(tried).await.into_iter().zip(&known.nodes);
+        tried.filter_map(|(tried, node)| Some((node.address.to_string(), tried.err()?))).collect()
+    }
+
     /// Tells the others that this gateway ends.
     pub async fn end(&self) {
         let known = self.nodes.known();

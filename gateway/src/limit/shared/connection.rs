@@ -180,11 +180,17 @@ impl StoreConnection {
         )))
     }
 
-    /// Checks that the keys in the store are derived from the secret of this fingerprint.
+    /// Checks that the keys in the store are derived from the secret of this fingerprint, which is
+    /// stored if there is none yet.
     pub async fn check_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut set = cmd("SET");
         set.arg(FINGERPRINT_KEY).arg(own).arg("NX");
         self.send(&set).await.map_err(|error| unreachable_for(&error))?;
+        self.compare_fingerprint(own).await
+    }
+
+    /// Checks the same, and changes nothing.
+    pub(super) async fn compare_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut get = cmd("GET");
         get.arg(FINGERPRINT_KEY);
         let found = self.send(&get).await.map_err(|error| unreachable_for(&error))?;
