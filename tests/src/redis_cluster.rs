@@ -27,7 +27,7 @@ impl RedisCluster {
         let node = |bus: &Upstream| {
             let address = bus.address();
             let bus = address.rsplit(':').next().unwrap_or_default();
-            let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+            let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
             let own = [&own[..], &["--cluster-port", bus], options].concat();
             Redis::start(&own)
         };

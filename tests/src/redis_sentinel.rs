@@ -28,7 +28,7 @@ impl Sentinels {
         for sentinel in &sentinels {
             sentinel.run(&format!("SENTINEL MONITOR {PRIMARY} 127.0.0.1 {} 2", servers[0].port()));
             for (setting, value) in
-                [("down-after-milliseconds", 1_000), ("failover-timeout", 3_000)]
+                [("down-after-milliseconds", 2_000), ("failover-timeout", 3_000)]
             {
                 sentinel.run(&format!("SENTINEL SET {PRIMARY} {setting} {value}"));
             }
