@@ -5,14 +5,13 @@
 //!
 //! Invariant: no label names a tenant, a webhook or a URL; the API shows which webhooks fail.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use weir_common::config::reload::Reloads;
 use weir_common::metrics;
 
-use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::outcome::Outcome;
 use crate::store::StoreError;
 
 metrics! {
@@ -77,7 +76,7 @@ impl Metrics {
 
     /// Counts an attempt that ended.
     pub fn attempt(&self, outcome: &Outcome, took: Duration) {
-        self.attempts.with_label_values(&[class(outcome)]).inc();
+        self.attempts.with_label_values(&[outcome.class()]).inc();
         self.attempt_duration.observe(took.as_secs_f64());
     }
 
@@ -89,25 +88,10 @@ impl Metrics {
     }
 }
 
-/// An outcome's label, with only the class of a status, so that receivers cannot add time series.
-fn class(outcome: &Outcome) -> Cow<'static, str> {
-    Cow::Borrowed(match outcome {
-        Outcome::Delivered { .. } => "status_2xx",
-        Outcome::Failed(Failure::Status(status)) => match status / 100 {
-            1 => "status_1xx",
-            3 => "status_3xx",
-            4 => "status_4xx",
-            5 => "status_5xx",
-            _ => "status_other",
-        },
-        Outcome::Failed(_) | Outcome::Internal(_) => return Cow::Owned(outcome.to_string()),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::outcome::Fault;
+    use crate::domain::outcome::{Failure, Fault};
 
     #[test]
     fn every_metric_is_registered_and_counts() {

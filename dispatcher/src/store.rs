@@ -32,7 +32,7 @@ use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, Mail, NewEvent, NewMail,
-    NewWebhook, Page, Posted, Rotated, Rotation, WebhookChange,
+    NewWebhook, Page, Paging, Posted, Rotated, Rotation, WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.
@@ -104,15 +104,14 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Webhook>, StoreError>;
 
-    /// A page of a workspace's deliveries after `after`, newest first. Filtered by webhook, time or
-    /// `failed_permanent`, every page but the last is full; filtered by type or another state, any
-    /// page may be short.
+    /// A page of a workspace's deliveries. Filtered by webhook, time or `failed_permanent`, every
+    /// page but the last is full; otherwise any page may be short. A delivery that matches from the
+    /// first page to the last is on one of them only, whatever comes, changes or goes meanwhile.
     async fn deliveries(
         &self,
         workspace: &str,
         filter: &Filter,
-        after: Option<Cursor>,
-        limit: usize,
+        paging: Paging,
     ) -> Result<Page<Delivery, Cursor>, StoreError>;
 
     /// One delivery of a workspace and all its attempts, oldest first; the latest ones with their

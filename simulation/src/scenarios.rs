@@ -206,11 +206,10 @@ impl Life {
 
     fn event(&mut self, ws: &str, kind: EventType, padding: usize) -> NewEvent {
         self.made += 1;
-        let id = format!("evt_{}", self.made);
-        let padding = " ".repeat(padding);
+        let (id, padding) = (format!("evt_{}", self.made), " ".repeat(padding));
         let body = format!("{{\"id\":\"{id}\",\"linnet\":true{padding}}}").into_bytes().into();
         let digest = [self.made as u8; 32];
-        NewEvent { id: id.into(), workspace: ws.into(), kind, body, digest }
+        NewEvent { id: id.into(), workspace: ws.into(), kind, tenant: None, body, digest }
     }
 
     /// Sends a batch of events, sometimes with some that were sent before.
@@ -230,6 +229,7 @@ impl Life {
                 id: one.event.clone(),
                 workspace: ws.into(),
                 kind: one.kind,
+                tenant: None,
                 body: one.body.clone(),
                 digest: [one.event[4..].parse::<u64>().unwrap() as u8; 32],
             }));

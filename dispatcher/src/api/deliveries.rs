@@ -22,8 +22,8 @@ const WORKER_DEADLINE: Duration = Duration::from_secs(1);
 
 pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let ids = request.store().ids();
-    let (filter, after, limit) = request.query.deliveries(ids).map_err(bad_query)?;
-    let page = request.store().deliveries(request.workspace, &filter, after, limit).await;
+    let (filter, paging) = request.query.deliveries(ids).map_err(bad_query)?;
+    let page = request.store().deliveries(request.workspace, &filter, paging).await;
     let page = page.map_err(|error| request.failed(&error))?;
     let webhooks = webhooks_of(request, &page.items).await?;
     let statuses = statuses_of(request, &page.items).await;

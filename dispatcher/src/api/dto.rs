@@ -15,6 +15,7 @@ use weir_common::time::UnixTime;
 use crate::api::dto::attempt::AttemptView;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::{EventSet, EventType};
+use crate::domain::outcome::OutcomeClass;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Webhook, WebhookState};
 use crate::store::types::Job;
@@ -61,6 +62,15 @@ pub(super) struct RedeliveryFilter {
     /// Their event type.
     #[serde(rename = "type")]
     pub(super) kind: Option<Kind>,
+    /// The `id` of their event.
+    pub(super) event: Option<String>,
+    /// The `tenant_id` of their event.
+    pub(super) tenant: Option<String>,
+    /// The class of their last attempt's outcome.
+    pub(super) outcome: Option<OutcomeName>,
+    /// The status that their last attempt got.
+    #[schemars(range(min = 100, max = 999))]
+    pub(super) status: Option<u16>,
     /// Accepted at or after this time.
     #[schemars(extend("format" = "date-time"))]
     pub(super) since: Option<String>,
@@ -178,7 +188,7 @@ pub(super) struct DeliveryDetail {
     pub(super) attempt_log: Vec<AttemptView>,
 }
 
-/// A page of deliveries, newest first.
+/// A page of deliveries.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DeliveryPage {
     /// The deliveries; a page may be short, even empty, without being the last.
@@ -306,12 +316,16 @@ impl JsonSchema for Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subscribed(pub(super) EventType);
 
+/// The class of an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OutcomeName(pub(super) OutcomeClass);
+
 /// The event type of a delivery, `webhook.ping` included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind(pub(super) EventType);
 
 macro_rules! named_types {
-    ($($name:ident, $shown:literal, $doc:literal, $all:expr;)+) => {$(
+    ($($name:ident($of:ty), $shown:literal, $doc:literal, $all:expr;)+) => {$(
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.0.name())
@@ -321,8 +335,8 @@ macro_rules! named_types {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let name = String::deserialize(deserializer)?;
-                let found = $all.into_iter().find(|one: &EventType| one.name() == name);
-                found.map(Self).ok_or_else(|| D::Error::custom("unknown event type"))
+                let found = $all.into_iter().find(|one: &$of| one.name() == name);
+                found.map(Self).ok_or_else(|| D::Error::custom("unknown name"))
             }
         }
 
@@ -332,7 +346,7 @@ macro_rules! named_types {
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                let names: Vec<&str> = $all.into_iter().map(EventType::name).collect();
+                let names: Vec<&str> = $all.into_iter().map(<$of>::name).collect();
                 json_schema!({"type": "string", "description": $doc, "enum": names})
             }
         }
@@ -340,8 +354,9 @@ macro_rules! named_types {
 }
 
 named_types! {
-    Subscribed, "EventType", "The event type.", EventType::ALL;
-    Kind, "DeliveredType", "The event type, `webhook.ping` for a test included.",
+    OutcomeName(OutcomeClass), "OutcomeClass", "The class of an outcome.", OutcomeClass::ALL;
+    Subscribed(EventType), "EventType", "The event type.", EventType::ALL;
+    Kind(EventType), "DeliveredType", "The event type, `webhook.ping` for a test included.",
         EventType::ALL.into_iter().chain([EventType::Ping]);
 }
 

@@ -7,10 +7,11 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX, STATUSES};
 use crate::api::routes::{OPERATIONS, Operation, ParameterKind};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
+use crate::domain::outcome::OutcomeClass;
 
 /// The OpenAPI document.
 pub(super) fn document() -> &'static Value {
@@ -142,6 +143,15 @@ fn schema_of(kind: ParameterKind) -> Value {
             let all = EventType::ALL.into_iter().chain([EventType::Ping]);
             json!({"type": "string", "enum": all.map(EventType::name).collect::<Vec<_>>()})
         }
+        ParameterKind::Outcome => {
+            json!({"type": "string", "enum": OutcomeClass::ALL.map(OutcomeClass::name)})
+        }
+        ParameterKind::Status => {
+            json!({"type": "integer", "minimum": STATUSES.start(), "maximum": STATUSES.end()})
+        }
+        ParameterKind::Order => {
+            json!({"type": "string", "enum": ["newest", "oldest"], "default": "newest"})
+        }
         ParameterKind::Limit => json!({
             "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT,
         }),
@@ -251,13 +261,15 @@ mod tests {
             let ids = PublicIds::new([7; 32]);
             Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids).is_ok()
         };
-        for name in ["state", "type"] {
+        for name in ["state", "type", "outcome", "order"] {
             let words = schema(name)["enum"].as_array().expect("words");
-            assert!(words.len() >= 3);
+            assert!(words.len() >= 2);
             for word in words {
                 assert!(is_valid(&format!("{name}={}", word.as_str().expect("a word"))), "{word}");
             }
         }
+        let (least, most) = (&schema("status")["minimum"], &schema("status")["maximum"]);
+        assert!(is_valid(&format!("status={least}")) && is_valid(&format!("status={most}")));
         let (least, most) = (&schema("limit")["minimum"], &schema("limit")["maximum"]);
         assert!(is_valid(&format!("limit={least}")) && is_valid(&format!("limit={most}")));
         assert!(!is_valid("limit=0") && !is_valid(&format!("limit={most}0")));

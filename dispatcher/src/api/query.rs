@@ -2,18 +2,23 @@
 //!
 //! Invariant: all errors are reported together: unknown names beside invalid values.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
 use percent_encoding::percent_decode_str;
+use weir_common::identifier::is_identifier;
 use weir_common::time::UnixTime;
 
 use crate::api::routes::Parameter;
 use crate::api::times::time_of;
 use crate::api::validate::hint;
-use crate::domain::delivery::{Cursor, DeliveryState};
+use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::id::WebhookId;
+use crate::domain::outcome::OutcomeClass;
 use crate::domain::public_id::PublicIds;
 use crate::http_errors::{ValidationError, ValidationErrors};
-use crate::store::types::Filter;
+use crate::store::types::{Filter, Order, Paging};
 
 /// The page size without a `limit`.
 pub(super) const LIMIT_DEFAULT: usize = 20;
@@ -97,22 +102,35 @@ impl Query {
         if errors.is_empty() { Ok((after, limit)) } else { Err(errors) }
     }
 
-    /// The filter, the cursor and the limit of a page of deliveries.
-    pub(super) fn deliveries(
-        &self,
-        ids: &PublicIds,
-    ) -> Result<(Filter, Option<Cursor>, usize), ValidationErrors> {
+    /// The filter of a list of deliveries, and its page.
+    pub(super) fn deliveries(&self, ids: &PublicIds) -> Result<(Filter, Paging), ValidationErrors> {
         let mut errors = self.errors.clone();
         let filter = Filter {
             state: self.value(&mut errors, "state", STATE, state_of),
             webhook: self.value(&mut errors, "webhook", WEBHOOK, |text| ids.webhook_of(text)),
             kind: self.kind(&mut errors),
+            event: self.value(&mut errors, "event", IDENTIFIER, identifier_of),
+            tenant: self.value(&mut errors, "tenant", IDENTIFIER, identifier_of),
+            outcome: self.outcome(&mut errors),
+            status: self.value(&mut errors, "status", STATUS, status_of),
             since: self.time(&mut errors, "since"),
             until: self.time(&mut errors, "until"),
         };
+        let order = self.value(&mut errors, "order", ORDER, order_of).unwrap_or_default();
         let after = self.value(&mut errors, "cursor", CURSOR, |text| ids.cursor_of(text));
         let limit = self.limit(&mut errors);
-        if errors.is_empty() { Ok((filter, after, limit)) } else { Err(errors) }
+        if errors.is_empty() { Ok((filter, Paging { order, after, limit })) } else { Err(errors) }
+    }
+
+    fn outcome(&self, errors: &mut ValidationErrors) -> Option<OutcomeClass> {
+        let text = self.text("outcome")?;
+        let class = OutcomeClass::of_name(text);
+        if class.is_none() {
+            let detail =
+                format!("is unknown; {}", hint(text, &OutcomeClass::ALL.map(|one| one.name())));
+            errors.add(|| ValidationError::in_query("outcome", detail));
+        }
+        class
     }
 
     fn kind(&self, errors: &mut ValidationErrors) -> Option<EventType> {
@@ -137,11 +155,38 @@ const STATE: &str = "`waiting` (deliveries in flight included), `delivered` or \
                      `failed_permanent`";
 const WEBHOOK: &str = "the `id` of a webhook";
 
+/// The expected form of an identifier that a customer or the ingest chose.
+pub(super) const IDENTIFIER: &str = "an identifier: letters, digits, `_` and `-`, 64 at most";
+const ORDER: &str = "`newest` or `oldest`, whichever is first";
+
+const STATUS: &str = "a status: three digits";
+
+/// The statuses that a filter may name.
+pub(super) const STATUSES: RangeInclusive<u16> = 100..=999;
+
 /// The expected form of a time.
 pub(super) const TIME: &str = "a time such as 2026-11-20T14:03:00Z";
 
 fn state_of(text: &str) -> Option<DeliveryState> {
     DeliveryState::ALL.into_iter().find(|state| state.to_string() == text)
+}
+
+/// An identifier of an event or a tenant.
+pub(super) fn identifier_of(text: &str) -> Option<Arc<str>> {
+    is_identifier(text).then(|| text.into())
+}
+
+fn status_of(text: &str) -> Option<u16> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|status| digits && STATUSES.contains(status))
+}
+
+fn order_of(text: &str) -> Option<Order> {
+    match text {
+        "newest" => Some(Order::Newest),
+        "oldest" => Some(Order::Oldest),
+        _ => None,
+    }
 }
 
 fn unknown(name: &str, known: &[Parameter]) -> ValidationError {
@@ -155,6 +200,7 @@ fn unknown(name: &str, known: &[Parameter]) -> ValidationError {
 
 #[cfg(test)]
 mod tests {
+    use crate::domain::delivery::Cursor;
     use crate::domain::id::DeliveryId;
 
     use super::*;
@@ -175,17 +221,25 @@ mod tests {
         let (webhook, cursor) = (ids.webhook(WebhookId(3)), ids.cursor(after));
         let text = format!(
             "state=failed_permanent&webhook={webhook}&type=user.created&limit=100&cursor={cursor}\
-             &since=1970-01-01T00%3A00%3A01Z&until=1970-01-01T01:00:02+01:00&"
+             &since=1970-01-01T00%3A00%3A01Z&until=1970-01-01T01:00:02+01:00&\
+             event=evt_1&tenant=tn_1&outcome=status_5xx&status=503&order=oldest&"
         );
         let query = Query::read(Some(&text), DELIVERIES_QUERY);
         let filter = Filter {
             state: Some(DeliveryState::FailedPermanent),
             webhook: Some(WebhookId(3)),
             kind: Some(EventType::UserCreated),
+            event: Some("evt_1".into()),
+            tenant: Some("tn_1".into()),
+            outcome: OutcomeClass::of_name("status_5xx"),
+            status: Some(503),
             since: Some(UnixTime(1_000_000)),
             until: Some(UnixTime(2_000_000)),
         };
-        assert_eq!(query.deliveries(&ids), Ok((filter, Some(after), 100)));
+        assert_eq!(
+            query.deliveries(&ids),
+            Ok((filter, Paging { order: Order::Oldest, after: Some(after), limit: 100 }))
+        );
     }
 
     #[test]
@@ -193,7 +247,10 @@ mod tests {
         let ids = PublicIds::new([7; 32]);
         for text in [None, Some("")] {
             let query = Query::read(text, DELIVERIES_QUERY);
-            assert_eq!(query.deliveries(&ids), Ok((Filter::default(), None, LIMIT_DEFAULT)));
+            assert_eq!(
+                query.deliveries(&ids),
+                Ok((Filter::default(), Paging::first(LIMIT_DEFAULT)))
+            );
         }
         let query = Query::read(None, LIST_QUERY);
         assert_eq!(query.webhooks(&ids), Ok((None, LIMIT_DEFAULT)));
@@ -211,6 +268,9 @@ mod tests {
             ("state=in_flight&type=x&since=yesterday&until=1", "state type since until"),
             (&format!("webhook={webhook}&cursor={webhook}"), "webhook cursor"),
             ("state=&limit=", "state limit"),
+            ("event=a.b&tenant=&outcome=5xx&status=99", "event tenant outcome status"),
+            ("status=1000&order=asc", "status order"),
+            ("status=+503&order=", "status order"),
             ("%6cimit=1", "%6cimit"),
         ] {
             assert_eq!(errors(text), names, "{text}");

@@ -6,7 +6,7 @@ use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::{JobView, RedeliveryFilter};
-use crate::api::query::TIME;
+use crate::api::query::{IDENTIFIER, TIME, identifier_of};
 use crate::api::times::time_of;
 use crate::api::{ApiRequest, json};
 use crate::domain::delivery::DeliveryState;
@@ -36,11 +36,31 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         time
     };
     let (since, until) = (time("/since", body.since), time("/until", body.until));
+    let mut identifier = |pointer, text: Option<String>| {
+        let text = text?;
+        let identifier = identifier_of(&text);
+        if identifier.is_none() {
+            errors.at(pointer, format!("must be {IDENTIFIER}"));
+        }
+        identifier
+    };
+    let event = identifier("/event", body.event);
+    let tenant = identifier("/tenant", body.tenant);
     if !errors.is_empty() {
         return Err(http_errors::unprocessable(&errors));
     }
     let state = Some(body.state.unwrap_or(DeliveryState::FailedPermanent));
-    let filter = Filter { state, webhook, kind: body.kind.map(|kind| kind.0), since, until };
+    let filter = Filter {
+        state,
+        webhook,
+        kind: body.kind.map(|kind| kind.0),
+        event,
+        tenant,
+        outcome: body.outcome.map(|outcome| outcome.0),
+        status: body.status,
+        since,
+        until,
+    };
     let job = request.store().create_job(request.workspace, filter, request.now).await;
     let job = match job.map_err(|error| request.failed(&error))? {
         JobCreated::Job(job) => JobView::of(ids, &job),

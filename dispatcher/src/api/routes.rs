@@ -92,6 +92,12 @@ pub(super) enum ParameterKind {
     State,
     /// An event type, pings included.
     Type,
+    /// A class of outcomes.
+    Outcome,
+    /// A status of HTTP.
+    Status,
+    /// Newest or oldest first.
+    Order,
     /// The size of a page.
     Limit,
 }
@@ -120,8 +126,13 @@ pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
     ),
     parameter("webhook", ParameterKind::Text, "The `id` of a webhook."),
     parameter("type", ParameterKind::Type, "The event's type."),
+    parameter("event", ParameterKind::Text, "The event's `id`."),
+    parameter("tenant", ParameterKind::Text, "The event's `tenant_id`."),
+    parameter("outcome", ParameterKind::Outcome, "The class of the last attempt's outcome."),
+    parameter("status", ParameterKind::Status, "The status that the last attempt got."),
     parameter("since", ParameterKind::Time, "Accepted at or after this time (RFC 3339)."),
     parameter("until", ParameterKind::Time, "Accepted before this time (RFC 3339)."),
+    parameter("order", ParameterKind::Order, "Which are first: the newest, unless it is given."),
     LIMIT,
     CURSOR,
 ];
@@ -242,7 +253,7 @@ pub(super) static OPERATIONS: [Operation; 15] = [
         kind: OperationKind::ListDeliveries,
         id: "listDeliveries",
         path: "/v1/workspaces/{workspace}/deliveries",
-        summary: "Lists a workspace's deliveries, newest first.",
+        summary: "Finds a workspace's deliveries, newest first unless asked otherwise.",
         query: DELIVERIES_QUERY,
         answer: "A page of deliveries.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryPage>),

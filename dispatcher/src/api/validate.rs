@@ -23,7 +23,8 @@ pub(super) fn check(schema: &Value, value: &Value, pointer: &str, errors: &mut V
         Value::Object(members) => object(schema, members, pointer, errors),
         Value::Array(items) => array(schema, items, pointer, errors),
         Value::String(text) => string(schema, text, pointer, errors),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::Number(number) => integer(schema, number.as_u64(), pointer, errors),
+        Value::Null | Value::Bool(_) => {}
     }
 }
 
@@ -72,6 +73,7 @@ fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() => "integer",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -86,6 +88,7 @@ fn named(kinds: &Value) -> String {
             "array" => "an array".to_owned(),
             "object" => "an object".to_owned(),
             "null" => "null".to_owned(),
+            "integer" => "a whole number".to_owned(),
             other => format!("a {other}"),
         },
     }
@@ -142,6 +145,14 @@ fn string(schema: &Value, text: &str, pointer: &str, errors: &mut ValidationErro
     let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
     if text.chars().count() as u64 > most {
         errors.at(pointer, format!("must have at most {most} characters"));
+    }
+}
+
+fn integer(schema: &Value, number: Option<u64>, pointer: &str, errors: &mut ValidationErrors) {
+    let bound = |word| schema.get(word).and_then(Value::as_u64);
+    let (least, most) = (bound("minimum").unwrap_or(0), bound("maximum").unwrap_or(u64::MAX));
+    if number.is_some_and(|number| !(least..=most).contains(&number)) {
+        errors.at(pointer, format!("must be from {least} to {most}"));
     }
 }
 
@@ -211,6 +222,10 @@ mod tests {
         let wrong = json!({"state": "in_flight", "type": "x", "webhook": 1, "since": []});
         assert_eq!(check(wrong), ["/state", "/type", "/webhook", "/since"]);
         assert_eq!(check(json!({"state": 7, "stat": 1})), ["/state", "/stat"]);
+        assert_eq!(check(json!({"status": 503, "outcome": "status_5xx"})), [""; 0]);
+        for status in [json!(99), json!(1_000), json!(-503), json!(503.5), json!("503")] {
+            assert_eq!(check(json!({"status": status, "outcome": "5xx"})), ["/status", "/outcome"]);
+        }
     }
 
     #[test]
@@ -231,6 +246,8 @@ mod tests {
             "minItems",
             "uniqueItems",
             "maxLength",
+            "minimum",
+            "maximum",
             "format",
             "default",
             "examples",

@@ -55,19 +55,13 @@ pub enum Fault {
     StaleConnection,
 }
 
-/// The name in the store, the API, logs and metrics.
+/// The name in the store, the API and logs.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Delivered { status } => write!(f, "status_{status}"),
             Self::Failed(failure) => failure.fmt(f),
-            Self::Internal(fault) => f.write_str(match fault {
-                Fault::Resources => "internal_resources",
-                Fault::Resolver => "internal_resolver",
-                Fault::Broken => "internal_broken",
-                Fault::Stalled => "internal_stalled",
-                Fault::StaleConnection => "internal_stale_connection",
-            }),
+            Self::Internal(_) => f.write_str(self.class()),
         }
     }
 }
@@ -76,17 +70,81 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "status_{status}"),
-            Self::Dns => f.write_str("dns"),
-            Self::Refused => f.write_str("refused"),
-            Self::Connection => f.write_str("connection"),
-            Self::Tls => f.write_str("tls"),
-            Self::Timeout => f.write_str("timeout"),
-            Self::BlockedAddress => f.write_str("blocked_address"),
+            other => f.write_str(other.class()),
         }
     }
 }
 
+impl Failure {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Status(status) => match status / 100 {
+                1 => "status_1xx",
+                3 => "status_3xx",
+                4 => "status_4xx",
+                5 => "status_5xx",
+                _ => "status_other",
+            },
+            Self::Dns => "dns",
+            Self::Refused => "refused",
+            Self::Connection => "connection",
+            Self::Tls => "tls",
+            Self::Timeout => "timeout",
+            Self::BlockedAddress => "blocked_address",
+        }
+    }
+}
+
+/// A class of outcomes for which an owner may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutcomeClass(&'static str);
+
+impl OutcomeClass {
+    /// All classes; faults of the dispatcher are its operator's concern.
+    pub const ALL: [Self; 12] = [
+        Self("status_1xx"),
+        Self("status_2xx"),
+        Self("status_3xx"),
+        Self("status_4xx"),
+        Self("status_5xx"),
+        Self("status_other"),
+        Self("timeout"),
+        Self("refused"),
+        Self("connection"),
+        Self("tls"),
+        Self("dns"),
+        Self("blocked_address"),
+    ];
+
+    /// The name in the store and the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Parses the name of a class.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.0 == name)
+    }
+}
+
 impl Outcome {
+    /// The name with only the first digit of a status: the label in metrics, where receivers must
+    /// not add time series.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Delivered { .. } => "status_2xx",
+            Self::Failed(failure) => failure.class(),
+            Self::Internal(Fault::Resources) => "internal_resources",
+            Self::Internal(Fault::Resolver) => "internal_resolver",
+            Self::Internal(Fault::Broken) => "internal_broken",
+            Self::Internal(Fault::Stalled) => "internal_stalled",
+            Self::Internal(Fault::StaleConnection) => "internal_stale_connection",
+        }
+    }
+
     /// Parses the name of an outcome.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
@@ -178,7 +236,9 @@ mod tests {
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {
-            assert_eq!(Outcome::of_name(&outcome.to_string()), Some(outcome));
+            assert_eq!(Outcome::of_name(&outcome.to_string()), Some(outcome.clone()));
+            let class = OutcomeClass::of_name(outcome.class());
+            assert_eq!(class.is_none(), matches!(outcome, Outcome::Internal(_)), "{outcome}");
         }
         assert_eq!(Outcome::of_name("unknown"), None);
     }

@@ -283,7 +283,14 @@ impl ValidEvent<'_> {
             data: self.data,
         };
         let body = envelope.json();
-        NewEvent { id: id.into(), workspace: self.workspace.into(), kind: self.kind, body, digest }
+        NewEvent {
+            id: id.into(),
+            workspace: self.workspace.into(),
+            kind: self.kind,
+            tenant: Some(self.tenant.into()),
+            body,
+            digest,
+        }
     }
 }
 
@@ -299,6 +306,7 @@ pub(crate) fn ping(workspace: &str, random: &[u8], now: UnixTime) -> NewEvent {
         id: id.into(),
         workspace: workspace.into(),
         kind: EventType::Ping,
+        tenant: None,
     }
 }
 

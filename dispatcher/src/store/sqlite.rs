@@ -37,7 +37,7 @@ use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
 use crate::store::types::{
     Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, NewEvent, NewMail, NewWebhook,
-    Page, Rotated, Rotation, WebhookChange,
+    Page, Paging, Rotated, Rotation, WebhookChange,
 };
 use crate::store::{DeliveryQueue, Intake, Management, StoreError, Upkeep};
 
@@ -62,6 +62,7 @@ pub mod restore;
 mod retention;
 mod rows;
 mod schema;
+mod selection;
 mod steady_clock;
 mod unfinished_restore;
 mod wal;
@@ -209,11 +210,10 @@ impl Management for SqliteStore {
         &self,
         workspace: &str,
         filter: &Filter,
-        after: Option<Cursor>,
-        limit: usize,
+        paging: Paging,
     ) -> Result<Page<Delivery, Cursor>, StoreError> {
         let (workspace, filter) = (workspace.to_owned(), filter.clone());
-        let read = move |conn: &_| deliveries::page(conn, &workspace, &filter, after, limit);
+        let read = move |conn: &_| deliveries::page(conn, &workspace, &filter, paging);
         self.readers.read(read).await
     }
 

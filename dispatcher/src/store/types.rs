@@ -9,9 +9,10 @@ use bytes::Bytes;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use crate::domain::delivery::{Arrival, DeliveryState};
+use crate::domain::delivery::{Arrival, Cursor, DeliveryState};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::{JobId, MailId, WebhookId};
+use crate::domain::outcome::OutcomeClass;
 use crate::domain::webhook::Webhook;
 
 /// A webhook to create.
@@ -83,6 +84,8 @@ pub struct NewEvent {
     pub workspace: Arc<str>,
     /// The type.
     pub kind: EventType,
+    /// The tenant that it concerns; `None` for a ping.
+    pub tenant: Option<Arc<str>>,
     /// The envelope, as it is sent.
     pub body: Bytes,
     /// A hash that differs if two events with the same identifier are different: equal for the same
@@ -149,10 +152,47 @@ pub struct Filter {
     pub webhook: Option<WebhookId>,
     /// Of this type.
     pub kind: Option<EventType>,
+    /// Of the event with this identifier.
+    pub event: Option<Arc<str>>,
+    /// Of events of this tenant.
+    pub tenant: Option<Arc<str>>,
+    /// Whose last attempt had an outcome of this class.
+    pub outcome: Option<OutcomeClass>,
+    /// Whose last attempt was answered with this status.
+    pub status: Option<u16>,
     /// Accepted at or after.
     pub since: Option<UnixTime>,
     /// Accepted before.
     pub until: Option<UnixTime>,
+}
+
+/// The order of a list of deliveries, by the time when they were accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// The oldest first.
+    Oldest,
+}
+
+/// Which page of a list of deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paging {
+    /// The order of the list.
+    pub order: Order,
+    /// The end of the previous page.
+    pub after: Option<Cursor>,
+    /// Deliveries in a page, at most.
+    pub limit: usize,
+}
+
+impl Paging {
+    /// The first page, newest first.
+    #[must_use]
+    pub fn first(limit: usize) -> Self {
+        Self { order: Order::Newest, after: None, limit }
+    }
 }
 
 /// A page of a list.

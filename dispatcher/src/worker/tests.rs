@@ -29,7 +29,7 @@ use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, block_writes};
-use crate::store::types::{Accepted, Created, Filter, NewEvent, NewWebhook, WebhookChange};
+use crate::store::types::{Accepted, Created, Filter, NewEvent, NewWebhook, Paging, WebhookChange};
 use crate::store::{Intake, MailQueue, Management, Upkeep};
 use crate::worker::*;
 
@@ -351,6 +351,7 @@ async fn accept(
         id: format!("evt_{number}").into(),
         workspace: WS.into(),
         kind: EventType::UserCreated,
+        tenant: Some("tn_1".into()),
         body: format!("{{\"id\":\"evt_{number}\"}}").into_bytes().into(),
         digest: [7; 32],
     };

@@ -11,7 +11,7 @@ use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::sqlite::SqliteStore;
-use weir_dispatcher::store::types::Filter;
+use weir_dispatcher::store::types::{Filter, Paging};
 use weir_dispatcher::store::{Management, StoreError};
 use weir_tests::rng::SeededRng;
 
@@ -41,7 +41,8 @@ impl Model {
         let mut left = self.deliveries.len() + EMPTY_PAGES_MAX;
         loop {
             left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list does not end"));
-            let page = read(store.deliveries(ws, &filter, after, limit).await);
+            let page =
+                read(store.deliveries(ws, &filter, Paging { after, ..Paging::first(limit) }).await);
             if page.items.len() > limit {
                 let found = page.items.len();
                 violated("page", format!("a page has {found} entries, expected at most {limit}"));
@@ -98,7 +99,7 @@ fn filter(model: &Model, rng: &mut SeededRng, now: UnixTime) -> Filter {
     let ago = |rng: &mut SeededRng| UnixTime(now.0 - rng.span(MINUTE, 30 * DAY).as_micros() as u64);
     let since = rng.chance(20).then(|| ago(rng));
     let until = rng.chance(20).then(|| ago(rng));
-    Filter { state, webhook, kind, since, until }
+    Filter { state, webhook, kind, since, until, ..Filter::default() }
 }
 
 impl Model {

@@ -177,6 +177,7 @@ impl Bare {
             id: format!("evt_{:012x}{nth:016x}", self.clock.now().unix.0).into(),
             workspace: workspace(at % workspaces),
             kind: kind.unwrap_or(OF_ALL),
+            tenant: Some("tn_1".into()),
             body: vec![b'x'; BODY_BYTES].into(),
             digest: [7; 32],
         }

@@ -105,6 +105,7 @@ fn event(nth: u32) -> NewEvent {
         id: format!("evt_{name:016x}").into(),
         workspace: "ws_churn".into(),
         kind: EventType::SessionStarted,
+        tenant: Some("tn_churn".into()),
         body: vec![b'x'; 512].into(),
         digest: [7; 32],
     }

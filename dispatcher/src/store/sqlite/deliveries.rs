@@ -4,6 +4,8 @@
 //!
 //! 1. A page by workspace, webhook, time range or `failed_permanent` is full unless it is the last.
 //! 2. A page by other filters examines [`EXAMINED_MAX`] rows, however few of them match.
+//! 3. A cursor is a key, which never changes: whatever comes, changes or goes between two pages
+//!    makes no other delivery appear twice, and none go missing.
 
 use std::sync::Arc;
 
@@ -14,11 +16,11 @@ use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::listing::{Newest, Read, RowKey};
+use crate::store::sqlite::listing::{Merged, RowKey};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
-use crate::store::sqlite::webhooks;
+use crate::store::sqlite::selection::Selection;
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::types::{Filter, Page};
+use crate::store::types::{Filter, Page, Paging};
 
 /// Rows that one call examines: a few milliseconds of work.
 const EXAMINED_MAX: usize = 5_000;
@@ -48,29 +50,26 @@ const TRANSCRIPTS_MAX: usize = 32;
 const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
     WHERE webhook = ?1 AND state = 0 AND (due, id) < (?2, ?3) LIMIT ?4)";
 
-/// A page of a workspace's deliveries, newest first.
+/// A page of a workspace's deliveries.
 pub(super) fn page(
     conn: &Connection,
     workspace: &str,
     filter: &Filter,
-    after: Option<Cursor>,
-    limit: usize,
+    paging: Paging,
 ) -> Result<Page<Delivery, Cursor>, Fault> {
     let mut items = Vec::new();
     let none = |items| Ok(Page { items, next: None });
     let Some(workspace) = rows::workspace_of(conn, workspace)? else { return none(items) };
-    let mut webhooks = webhooks::alive(conn, workspace)?;
-    webhooks.retain(|id| filter.webhook.is_none_or(|one| one.0 == *id));
-    let read = match filter.state {
-        Some(DeliveryState::FailedPermanent) => Read::OlderFailed,
-        _ => Read::Older,
-    };
-    let range = (begin(conn, filter, after)?, filter.since.map_or(0, at));
-    let mut newest = Newest::of(conn, read, &webhooks, range, limit)?;
+    let Some(selection) = Selection::of(conn, workspace, filter)? else { return none(items) };
+    let webhooks = selection.webhooks(conn, workspace)?;
+    let Paging { order, after, limit } = paging;
+    let after = after.map(|cursor| key_of(conn, cursor)).transpose()?;
+    let (read, span) = (selection.read(order), selection.span(order, after));
+    let mut merged = Merged::of(conn, read, &webhooks, span, limit)?;
     let mut query = conn.prepare_cached(ROW)?;
     let mut last = None;
     for _ in 0..EXAMINED_MAX {
-        let Some((created_at, id)) = newest.next()? else { return none(items) };
+        let Some((created_at, id)) = merged.next()? else { return none(items) };
         if items.len() == limit {
             return Ok(Page { items, next: last });
         }
@@ -78,7 +77,7 @@ pub(super) fn page(
         last = Some(Cursor { created_at, id: DeliveryId(id) });
         let mut found = query.query([id])?;
         if let Some(row) = found.next()?
-            && matches(filter, row)?
+            && selection.matches(row)?
         {
             items.push(rows::delivery(row, event_name(conn, row)?)?);
         }
@@ -86,28 +85,14 @@ pub(super) fn page(
     Ok(Page { items, next: last })
 }
 
-/// The key after which a page starts.
-fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite::Result<RowKey> {
-    let until = (filter.until.map_or(i64::MAX, at), i64::MIN);
-    let Some(Cursor { created_at, id }) = after else { return Ok(until) };
+/// The key of a cursor, after which a page starts.
+fn key_of(conn: &Connection, Cursor { created_at, id }: Cursor) -> rusqlite::Result<RowKey> {
     let time = match created_at {
         Some(created_at) => Some(at(created_at)),
         // If this delivery was dropped since, the next older one is used.
         None => conn.prepare_cached(ACCEPTED)?.query_row([id.0], |row| row.get(0)).optional()?,
     };
-    Ok(until.min(time.map_or((i64::MIN, i64::MIN), |time| (time, id.0))))
-}
-
-/// Whether a delivery's row matches.
-pub(super) fn matches(filter: &Filter, row: &Row<'_>) -> Result<bool, Fault> {
-    let created_at = rows::time(row, "created_at")?;
-    let webhook = WebhookId(row.get("webhook")?);
-    let (kind, state) = (rows::kind(row)?, rows::state(row)?);
-    Ok(filter.state.is_none_or(|one| one == state)
-        && filter.webhook.is_none_or(|one| one == webhook)
-        && filter.kind.is_none_or(|one| one == kind)
-        && filter.since.is_none_or(|since| since <= created_at)
-        && filter.until.is_none_or(|until| created_at < until))
+    Ok(time.map_or((i64::MIN, i64::MIN), |time| (time, id.0)))
 }
 
 fn event_name(conn: &Connection, row: &Row<'_>) -> Result<Arc<str>, Fault> {

@@ -39,8 +39,8 @@ const EVENT: &str = "INSERT INTO events \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 const DELIVERY: &str = "INSERT INTO deliveries \
-    (id, event, webhook, workspace, kind, state, due, attempts, step, created_at, paused_before) \
-    VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0)";
+    (id, event, webhook, workspace, kind, state, due, attempts, step, created_at, paused_before, \
+    tenant) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0, ?7)";
 
 /// A workspace's number and its webhooks, read once for a batch.
 struct Subscribed {
@@ -207,7 +207,8 @@ impl<'c> Inserts<'c> {
             counters.deliveries_made += 1;
             counters.waiting += 1;
             let id = DeliveryId(counters.deliveries_made);
-            let row = (id.0, number, webhook.0, workspace, event.kind.code(), at(now));
+            let (kind, tenant) = (event.kind.code(), event.tenant.as_deref());
+            let row = (id.0, number, webhook.0, workspace, kind, at(now), tenant);
             self.delivery.execute(row)?;
             self.arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
         }

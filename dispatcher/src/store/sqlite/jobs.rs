@@ -13,19 +13,22 @@ use weir_common::time::UnixTime;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::domain::outcome::OutcomeClass;
+use crate::store::sqlite::deliveries;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::listing::{self, Read, RowKey, Stretch};
+use crate::store::sqlite::listing::{self, RowKey};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
+use crate::store::sqlite::selection::Selection;
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::{deliveries, webhooks};
-use crate::store::types::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
+use crate::store::types::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep, Order};
 
 /// Selects the columns of a job.
 macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
-            "SELECT id, workspace, state, webhook, kind, since, until, created_at, newest, \
-             looked_to, redelivered, ended_at, at_webhook, at_time, at_delivery FROM jobs ",
+            "SELECT id, workspace, state, webhook, kind, event, tenant, outcome, status, since, \
+             until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
+             at_delivery FROM jobs ",
             $rest
         )
     };
@@ -71,7 +74,8 @@ pub(super) fn create(
         return Ok(JobCreated::TooMany);
     }
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
-        newest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        newest, event, tenant, outcome, status) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
     session.conn.prepare_cached(sql)?.execute((
         workspace,
         filter.state.map(DeliveryState::code),
@@ -81,6 +85,10 @@ pub(super) fn create(
         filter.until.map(at),
         at(now),
         session.counters.deliveries_made,
+        filter.event.as_deref(),
+        filter.tenant.as_deref(),
+        filter.outcome.map(OutcomeClass::name),
+        filter.status,
     ))?;
     let id = JobId(session.conn.last_insert_rowid());
     let filter = filter.clone();
@@ -105,7 +113,12 @@ fn next_open(conn: &Connection, after: i64) -> Result<Option<JobProgress>, Fault
 
 fn progress(row: &Row<'_>) -> Result<JobProgress, Fault> {
     let any = |column| row.get::<_, Option<i64>>(column).map(|value| value.is_some());
+    let outcome: Option<String> = row.get("outcome")?;
     let filter = Filter {
+        event: row.get("event")?,
+        tenant: row.get("tenant")?,
+        outcome: outcome.as_deref().map(rows::outcome_class).transpose()?,
+        status: row.get("status")?,
         state: if any("state")? { Some(rows::state(row)?) } else { None },
         webhook: row.get::<_, Option<i64>>("webhook")?.map(WebhookId),
         kind: if any("kind")? { Some(rows::kind(row)?) } else { None },
@@ -178,25 +191,22 @@ fn next_matching(
 ) -> Result<(Option<Position>, Matching), Fault> {
     let mut filter = progress.job.filter.clone();
     // A filter without a state selects deliveries that failed permanently.
-    let state = *filter.state.get_or_insert(DeliveryState::FailedPermanent);
-    let failed = state == DeliveryState::FailedPermanent;
-    let read = if failed { Read::NewerFailed } else { Read::Newer };
-    let start = (filter.since.map_or(0, at), i64::MIN);
-    let end = filter.until.map_or(i64::MAX, at);
-    let alive = webhooks::alive(&session.conn, progress.workspace)?;
-    let meant = |id: &i64| filter.webhook.is_none_or(|one| one.0 == *id);
-    let left_over = alive.into_iter().filter(|id| *id >= progress.at.webhook && meant(id));
-    let (mut matching, mut left) = (Vec::new(), limit);
-    for webhook in left_over {
-        let here = webhook == progress.at.webhook;
-        let from = if here { progress.at.key.max(start) } else { start };
+    filter.state.get_or_insert(DeliveryState::FailedPermanent);
+    let (conn, mut matching, mut left) = (&session.conn, Vec::new(), limit);
+    let Some(selection) = Selection::of(conn, progress.workspace, &filter)? else {
+        return Ok((None, matching));
+    };
+    let read = selection.read(Order::Oldest);
+    let webhooks = selection.webhooks(conn, progress.workspace)?;
+    for webhook in webhooks.into_iter().filter(|id| *id >= progress.at.webhook) {
+        let here = (webhook == progress.at.webhook).then_some(progress.at.key);
+        let span = selection.span(Order::Oldest, here);
         if left == 0 {
-            return Ok((Some(Position { webhook, key: from }), matching));
+            return Ok((Some(Position { webhook, key: span.after }), matching));
         }
-        let stretch = Stretch { webhook, after: from, last: end };
-        let keys = listing::run(&session.conn, read, stretch, left)?;
+        let keys = listing::run(conn, read, webhook, span, left)?;
         for (_, id) in &keys {
-            matching.extend(matching_one(session, progress, &filter, *id)?);
+            matching.extend(matching_one(session, progress, &selection, *id)?);
         }
         // If all are newer than the job, this webhook is done: the job ignores new deliveries.
         let are_newer = keys.iter().all(|(_, id)| *id > progress.newest);
@@ -213,7 +223,7 @@ fn next_matching(
 fn matching_one(
     session: &WriteSession,
     progress: &JobProgress,
-    filter: &Filter,
+    selection: &Selection<'_>,
     id: i64,
 ) -> Result<Option<(DeliveryId, DeliveryState, WebhookId)>, Fault> {
     if id <= progress.looked_to || id > progress.newest {
@@ -223,8 +233,8 @@ fn matching_one(
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     // A failed ping has served its purpose: its owner has seen the failure.
-    let meant = filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
-    if !meant || !deliveries::matches(filter, row)? {
+    let meant = progress.job.filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
+    if !meant || !selection.matches(row)? {
         return Ok(None);
     }
     Ok(Some((DeliveryId(id), rows::state(row)?, WebhookId(row.get("webhook")?))))

@@ -34,6 +34,15 @@ macro_rules! keys {
 }
 
 impl Read {
+    /// Turns a key into one that is the greater the earlier it is read; and back.
+    fn rank(self, (time, id): RowKey) -> RowKey {
+        match self {
+            Self::Older | Self::OlderFailed => (time, id),
+            // The complement reverses the order of all numbers; a negation would overflow.
+            Self::Newer | Self::NewerFailed => (!time, !id),
+        }
+    }
+
     /// Two queries: deliveries accepted at the same time, then those beyond it. By a comparison of
     /// pairs, SQLite would not use the index within equal times; a batch of events has one time.
     fn statements(self) -> [&'static str; 2] {
@@ -67,22 +76,22 @@ impl Read {
     }
 }
 
-/// Deliveries of a webhook after `after`, accepted up to the time `last`, in reading direction.
+/// Deliveries after `after`, accepted up to the time `last`, in reading direction.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
-    pub(super) webhook: i64,
+pub(super) struct Span {
     pub(super) after: RowKey,
     pub(super) last: i64,
 }
 
-/// The next deliveries of a stretch.
+/// The next deliveries of a webhook.
 pub(super) fn run(
     conn: &Connection,
     read: Read,
-    stretch: Stretch,
+    webhook: i64,
+    span: Span,
     limit: usize,
 ) -> rusqlite::Result<Vec<RowKey>> {
-    let Stretch { webhook, after: (time, id), last } = stretch;
+    let Span { after: (time, id), last } = span;
     let [same, beyond] = read.statements();
     let mut keys = Vec::new();
     for (sql, bound) in [(same, id), (beyond, last)] {
@@ -100,13 +109,13 @@ pub(super) fn run(
     Ok(keys)
 }
 
-/// The deliveries of several webhooks as one list, newest first.
-pub(super) struct Newest<'c> {
+/// The deliveries of several webhooks as one list.
+pub(super) struct Merged<'c> {
     conn: &'c Connection,
     read: Read,
-    oldest: i64,
+    last: i64,
     parts: Vec<Part>,
-    /// The next key of each part, with the part's index.
+    /// The next key of each part, ranked, with the part's index.
     first: BinaryHeap<(RowKey, usize)>,
 }
 
@@ -119,13 +128,13 @@ struct Part {
     more: bool,
 }
 
-impl<'c> Newest<'c> {
-    /// The list of these webhooks, after `after` and no older than `oldest`; expects `limit` reads.
+impl<'c> Merged<'c> {
+    /// The list of these webhooks; expects `limit` reads.
     pub(super) fn of(
         conn: &'c Connection,
         read: Read,
         webhooks: &[i64],
-        (after, oldest): (RowKey, i64),
+        Span { after, last }: Span,
         limit: usize,
     ) -> rusqlite::Result<Self> {
         let size = (limit / webhooks.len().max(1) + 2).min(AHEAD_MAX);
@@ -134,21 +143,21 @@ impl<'c> Newest<'c> {
             keys: Vec::new(),
             reach: after,
             size,
-            more: after.0 >= oldest,
+            more: read.rank((after.0, 0)) >= read.rank((last, 0)),
         };
         let parts = webhooks.iter().map(part).collect();
-        let mut newest = Self { conn, read, oldest, parts, first: BinaryHeap::new() };
+        let mut merged = Self { conn, read, last, parts, first: BinaryHeap::new() };
         for nth in 0..webhooks.len() {
-            newest.advance(nth)?;
+            merged.advance(nth)?;
         }
-        Ok(newest)
+        Ok(merged)
     }
 
     /// The next key of all webhooks.
     pub(super) fn next(&mut self) -> rusqlite::Result<Option<RowKey>> {
-        let Some((key, nth)) = self.first.pop() else { return Ok(None) };
+        let Some((rank, nth)) = self.first.pop() else { return Ok(None) };
         self.advance(nth)?;
-        Ok(Some(key))
+        Ok(Some(self.read.rank(rank)))
     }
 
     /// Adds the next key of a part to `first`.
@@ -156,14 +165,14 @@ impl<'c> Newest<'c> {
         let Some(part) = self.parts.get_mut(nth) else { return Ok(()) };
         if part.keys.is_empty() && part.more {
             let Part { webhook, reach, size, .. } = *part;
-            let stretch = Stretch { webhook, after: reach, last: self.oldest };
-            part.keys = run(self.conn, self.read, stretch, size)?;
+            let span = Span { after: reach, last: self.last };
+            part.keys = run(self.conn, self.read, webhook, span, size)?;
             part.more = part.keys.len() == size;
             part.reach = part.keys.last().copied().unwrap_or(reach);
             part.keys.reverse();
             part.size = (size * 2).min(AHEAD_MAX);
         }
-        self.first.extend(part.keys.pop().map(|key| (key, nth)));
+        self.first.extend(part.keys.pop().map(|key| (self.read.rank(key), nth)));
         Ok(())
     }
 }

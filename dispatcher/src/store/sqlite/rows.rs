@@ -14,7 +14,7 @@ use crate::domain::delivery::{Delivery, DeliveryState, QueuedDelivery};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::domain::outcome::Outcome;
+use crate::domain::outcome::{Outcome, OutcomeClass};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
@@ -184,8 +184,8 @@ macro_rules! select_deliveries {
     ($rest:literal) => {
         concat!(
             "SELECT d.id, d.event, d.webhook, d.kind, d.state, d.attempts, d.created_at, d.due, \
-             d.first_attempt_at, d.paused_before, d.ended_at, d.last_outcome \
-             FROM deliveries d ",
+             d.first_attempt_at, d.paused_before, d.ended_at, d.last_outcome, \
+             d.tenant FROM deliveries d ",
             $rest
         )
     };
@@ -210,13 +210,20 @@ pub(super) fn delivery(row: &Row<'_>, event_id: Arc<str>) -> Result<Delivery, Fa
     })
 }
 
-fn last_outcome(row: &Row<'_>) -> Result<Option<Outcome>, Fault> {
+/// The outcome of the last attempt, from its column.
+pub(super) fn last_outcome(row: &Row<'_>) -> Result<Option<Outcome>, Fault> {
     let name: Option<String> = row.get("last_outcome")?;
     name.as_deref().map(outcome).transpose()
 }
 
 fn outcome(name: &str) -> Result<Outcome, Fault> {
     Outcome::of_name(name).ok_or_else(|| Fault::Damaged(format!("there is no outcome {name}")))
+}
+
+/// A class of outcomes from its column.
+pub(super) fn outcome_class(name: &str) -> Result<OutcomeClass, Fault> {
+    let damaged = || Fault::Damaged(format!("there is no class of outcomes {name}"));
+    OutcomeClass::of_name(name).ok_or_else(damaged)
 }
 
 /// What an attempt came across, from its column.

@@ -97,7 +97,9 @@ CREATE TABLE deliveries (
     ended_at INTEGER,
     -- Of the last attempt.
     last_outcome TEXT,
-    over_at INTEGER
+    over_at INTEGER,
+    -- Of the event; null for a ping, and in rows of version 5 and earlier.
+    tenant TEXT
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;
 CREATE INDEX deliveries_tried ON deliveries (webhook) WHERE state = 0 AND step > 0;
@@ -151,7 +153,11 @@ CREATE TABLE jobs (
     at_webhook INTEGER NOT NULL DEFAULT 0,
     at_time INTEGER NOT NULL DEFAULT 0,
     at_delivery INTEGER NOT NULL DEFAULT 0,
-    over_at INTEGER
+    over_at INTEGER,
+    event TEXT,
+    tenant TEXT,
+    outcome TEXT,
+    status INTEGER
 ) STRICT;
 CREATE INDEX jobs_open ON jobs (workspace, id) WHERE ended_at IS NULL;
 CREATE INDEX jobs_over ON jobs (coalesce(over_at, ended_at)) WHERE ended_at IS NOT NULL;

@@ -1,6 +1,7 @@
 //! Promises of a store in a file only; those of every store are in `conformance`.
 
 mod clocks;
+mod finding;
 mod growth;
 mod migrating;
 mod opening;
@@ -31,7 +32,7 @@ use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::writer::queue::Size;
 use crate::store::tests::conformance;
 use crate::store::types::{
-    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page,
+    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page, Paging,
 };
 use crate::store::{DeliveryQueue, Intake, MailQueue, Management, Store, StoreError, Upkeep};
 
@@ -104,6 +105,7 @@ fn event(id: &str) -> NewEvent {
         id: id.into(),
         workspace: WS.into(),
         kind: EventType::UserCreated,
+        tenant: Some("tn_1".into()),
         body: vec![b'x'; 512].into(),
         digest: [7; 32],
     }
@@ -230,7 +232,7 @@ async fn a_full_disk_refuses_what_is_new_keeps_what_is_there_and_recovers() {
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
     let figures = store.figures().await.unwrap();
     assert_eq!((figures.waiting, waiting(&store, webhook).await), (stored as u64, stored));
-    let listed = store.deliveries(WS, &Filter::default(), None, 1).await.unwrap();
+    let listed = store.deliveries(WS, &Filter::default(), Paging::first(1)).await.unwrap();
     assert_eq!(listed.items.len(), 1);
     assert!(accept(&store, "evt_still").await.is_err());
     pragma(&store, "max_page_count", 1_000_000).await;
@@ -361,7 +363,7 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
     let calls = async { tokio::join!(call("A", 65), call("B", 65), call("small", 1)) };
     let (blocked, ..) = tokio::join!(blocked, calls, async { release.send(()).unwrap() });
     blocked.unwrap();
-    let all = store.deliveries(WS, &Filter::default(), None, 500).await.unwrap().items;
+    let all = store.deliveries(WS, &Filter::default(), Paging::first(500)).await.unwrap().items;
     let newest_first = all.iter().map(|delivery| delivery.event_id.to_string());
     let later = newest_first.take_while(|id| id != "evt_small_0").count();
     assert!(later >= 65, "{later} of 130 came after it");
@@ -376,21 +378,4 @@ async fn events_are_refused_while_the_write_queue_is_full() {
     assert!(matches!(refused, Err(StoreError::Busy)), "{refused:?}");
     store.writer.restore_room(all);
     assert!(accept(&store, "evt_1").await.unwrap());
-}
-
-#[tokio::test]
-async fn a_page_reads_a_bounded_number_of_rows_and_has_a_cursor() {
-    let (_folder, store) = fresh();
-    webhook(&store).await;
-    for call in 0..6 {
-        let events = (0..1_000).map(|number| event(&format!("evt_{call}_{number}"))).collect();
-        store.accept(events, NOW).await.unwrap();
-    }
-    let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
-    let first = store.deliveries(WS, &rare, None, 10).await.unwrap();
-    assert_eq!(first.items, []);
-    let next = first.next.expect("there are rows it has not looked at");
-    assert_eq!(next.id.0, 1_001);
-    let last = store.deliveries(WS, &rare, Some(next), 10).await.unwrap();
-    assert_eq!(last, Page { items: vec![], next: None });
 }

@@ -27,7 +27,7 @@ use crate::domain::trace::Trace;
 use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use crate::domain::webhook::{Webhook, WebhookUpdate};
 use crate::store::Store;
-use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook};
+use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Paging};
 
 /// The test of a promise; panics if it is broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -160,6 +160,7 @@ fn event(id: &str) -> NewEvent {
         id: id.into(),
         workspace: WS.into(),
         kind: EventType::UserCreated,
+        tenant: Some("tn_1".into()),
         body: format!("{{\"id\":\"{id}\"}}").into_bytes().into(),
         digest: [7; 32],
     }
@@ -299,7 +300,7 @@ async fn sweep(
 
 /// The identifiers of the events on the first page that matches a filter.
 async fn listed(store: &dyn Store, filter: Filter) -> Vec<String> {
-    let page = store.deliveries(WS, &filter, None, 100).await.unwrap();
+    let page = store.deliveries(WS, &filter, Paging::first(100)).await.unwrap();
     page.items.iter().map(|one| one.event_id.to_string()).collect()
 }
 

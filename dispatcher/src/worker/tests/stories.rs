@@ -273,7 +273,7 @@ async fn one_probe_is_retried_until_it_succeeds_and_then_all_are_sent_in_order()
     assert_eq!(events[..3], ["evt_1", "evt_1", "evt_1"]);
     let rest: BTreeSet<&str> = events[3..].iter().map(String::as_str).collect();
     assert_eq!(rest, BTreeSet::from(["evt_2", "evt_3", "evt_4", "evt_5"]));
-    let all = stage.store.deliveries(WS, &Filter::default(), None, 10).await.unwrap();
+    let all = stage.store.deliveries(WS, &Filter::default(), Paging::first(10)).await.unwrap();
     assert_eq!(all.items.len(), 5);
 }
 

@@ -129,11 +129,14 @@ async fn reads(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'
     store.webhooks(WS, None, 100).await.unwrap();
     cost("(before)");
     for (name, filter) in filters {
-        store.deliveries(WS, &filter, None, 10).await.unwrap();
+        store.deliveries(WS, &filter, Paging::first(10)).await.unwrap();
         cost(name);
     }
     let further = Some(Cursor { created_at: Some(NOW), id: all[3_000] });
-    store.deliveries(WS, &Filter::default(), further, 10).await.unwrap();
+    store
+        .deliveries(WS, &Filter::default(), Paging { after: further, ..Paging::first(10) })
+        .await
+        .unwrap();
     cost("list further on");
     store.delivery(WS, all[2_500]).await.unwrap();
     cost("one");
@@ -212,7 +215,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("rotate");
     store.delete_webhook(WS, WebhookId(1)).await.unwrap();
     cost("delete");
-    store.deliveries(WS, &Filter::default(), None, 10).await.unwrap();
+    store.deliveries(WS, &Filter::default(), Paging::first(10)).await.unwrap();
     cost("list without the deleted");
     store.sweep(&kept(HOUR * 9), now, 500).await.unwrap();
     cost("sweep of the deleted");
@@ -357,7 +360,7 @@ async fn alternating_readers_do_not_let_the_wal_grow() {
         readers.spawn(async move {
             let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
             loop {
-                store.deliveries(WS, &rare, None, 10).await.unwrap();
+                store.deliveries(WS, &rare, Paging::first(10)).await.unwrap();
             }
         });
     }

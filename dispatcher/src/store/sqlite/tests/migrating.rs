@@ -28,6 +28,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "494e9f90931c6632",
     "db7269cc4e575795",
     "9bdb85be76a0b9af",
+    "95582b1046b25e68",
 ];
 
 const TABLES: [&str; 11] = [
@@ -136,7 +137,7 @@ async fn check_whole(store: &SqliteStore) {
     assert_eq!(signing, ["whsec_new", "whsec_old"]);
     assert_eq!(webhook.secrets.signing(NOW.plus(DAY)).count(), 1);
     assert_eq!(store.webhook(WS, WebhookId(2)).await.unwrap(), None, "it was deleted");
-    let listed = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
+    let listed = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items;
     let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
     assert_eq!(numbers, [4, 3, 2, 1]);
     let ready = store.fetch(WebhookId(1), &[], 9).await.unwrap().ready;
@@ -176,7 +177,7 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
         // Ended deliveries are kept until their retention ends, and then dropped.
         let sweep = async |days: u32| {
             while store.sweep(&kept(DAY * days), NOW, 100).await.unwrap() {}
-            store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items.len()
+            store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items.len()
         };
         assert_eq!(sweep(1).await, 4);
         store.close().await.unwrap();
@@ -185,7 +186,7 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
         let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
         clock.advance(2 * DAY);
         while store.sweep(&kept(DAY), clock.now().unix, 100).await.unwrap() {}
-        let left = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
+        let left = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items;
         assert_eq!(left.iter().map(|one| one.id.0).collect::<Vec<_>>(), [4, 1]);
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_delivery(
     first.attempt.outcome = refused.clone();
     record(store, vec![first]).await;
     assert_eq!(last().await.as_ref(), Some(&refused));
-    let listed = store.deliveries(WS, &Filter::default(), None, 10).await.unwrap().items;
+    let listed = store.deliveries(WS, &Filter::default(), Paging::first(10)).await.unwrap().items;
     assert_eq!(listed[0].last_outcome.as_ref(), Some(&refused));
     let again = store.redeliver(WS, id, t(3)).await.unwrap().unwrap();
     assert_eq!(again.last_outcome, Some(refused), "nothing has come since");

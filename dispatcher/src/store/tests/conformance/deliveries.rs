@@ -1,8 +1,9 @@
 //! Promises about lists of deliveries, and redeliveries.
 
 use crate::domain::delivery::Cursor;
+use crate::domain::outcome::OutcomeClass;
 use crate::store::tests::conformance::*;
-use crate::store::types::{JOBS_OPEN_MAX, Job, JobCreated, JobStep};
+use crate::store::types::{JOBS_OPEN_MAX, Job, JobCreated, JobStep, Order};
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;
 
@@ -17,7 +18,10 @@ pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn 
     }
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = store.deliveries(WS, &Filter::default(), after, 3).await.unwrap();
+        let page = store
+            .deliveries(WS, &Filter::default(), Paging { after, ..Paging::first(3) })
+            .await
+            .unwrap();
         assert!(page.items.len() <= 3);
         seen.extend(page.items.iter().map(|one| one.id));
         after = page.next;
@@ -37,7 +41,8 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
     over(store, &users, "evt_delivered", t(10), NextState::Delivered).await;
     over(store, &users, "evt_failed", t(20), NextState::FailedPermanent).await;
     arrival(store, "evt_waiting", t(30)).await;
-    let plan = NewEvent { kind: EventType::PlanChanged, ..event("evt_plan") };
+    let tenant = Some("tn_2".into());
+    let plan = NewEvent { kind: EventType::PlanChanged, tenant, ..event("evt_plan") };
     let (_, arrivals) = accept(store, vec![plan], t(40)).await;
     let fails = ended(&plans, arrivals[0].ready.id, t(41), NextState::FailedPermanent);
     record(store, vec![fails]).await;
@@ -53,6 +58,14 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
         (Filter { kind: Some(EventType::Ping), ..any() }, ""),
         (Filter { since: Some(t(20)), until: Some(t(40)), ..any() }, "evt_waiting evt_failed"),
         (Filter { webhook: Some(WebhookId(4_711)), ..any() }, ""),
+        (Filter { event: Some("evt_failed".into()), ..any() }, "evt_failed"),
+        (Filter { event: Some("evt_failed".into()), until: Some(t(20)), ..any() }, ""),
+        (Filter { event: Some("evt_none".into()), ..any() }, ""),
+        (Filter { tenant: Some("tn_2".into()), ..any() }, "evt_plan"),
+        (Filter { tenant: Some("tn_1".into()), ..in_state(FAILED) }, "evt_failed"),
+        (Filter { status: Some(204), ..any() }, "evt_delivered"),
+        (Filter { outcome: OutcomeClass::of_name("status_5xx"), ..any() }, "evt_plan evt_failed"),
+        (Filter { outcome: OutcomeClass::of_name("timeout"), ..any() }, ""),
     ] {
         assert_eq!(listed(store, filter.clone()).await.join(" "), expected, "{filter:?}");
     }
@@ -66,7 +79,7 @@ pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store)
     let id = over(store, &made, "evt_1", t(1), NextState::FailedPermanent).await;
     assert_eq!(store.delivery(OTHER_WS, id).await.unwrap(), None);
     assert_eq!(store.redeliver(OTHER_WS, id, t(2)).await.unwrap(), None);
-    let page = store.deliveries(OTHER_WS, &Filter::default(), None, 10).await.unwrap();
+    let page = store.deliveries(OTHER_WS, &Filter::default(), Paging::first(10)).await.unwrap();
     assert_eq!(page.items, []);
     let job = job_of(store, OTHER_WS, Filter::default(), t(3)).await;
     while store.step_job(10, t(4)).await.unwrap().more {}
@@ -164,11 +177,16 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
     let made = webhook(store, "one").await;
     let early = over(store, &made, "evt_1", t(10), NextState::Delivered).await;
     let late = over(store, &made, "evt_2", t(20), NextState::Delivered).await;
+    let other = over(store, &made, "evt_4", t(20), NextState::Delivered).await;
     let failed = over(store, &made, "evt_3", t(21), NextState::FailedPermanent).await;
     let filter = Filter {
         state: Some(DeliveryState::Delivered),
         webhook: Some(made.id),
         kind: Some(EventType::UserCreated),
+        event: Some("evt_2".into()),
+        tenant: Some("tn_1".into()),
+        outcome: OutcomeClass::of_name("status_2xx"),
+        status: Some(204),
         since: Some(t(20)),
         until: Some(t(30)),
     };
@@ -177,6 +195,7 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
     run_jobs(store, 100, t(41)).await;
     assert_eq!(delivery(store, early).await.state, DeliveryState::Delivered);
     assert_eq!(delivery(store, late).await.state, DeliveryState::Waiting);
+    assert_eq!(delivery(store, other).await.state, DeliveryState::Delivered);
     assert_eq!(delivery(store, failed).await.state, FAILED);
 }
 
@@ -214,7 +233,8 @@ async fn arrive(store: &dyn Store, workspace: &str, name: &str, count: u64, now:
 async fn pages(store: &dyn Store, filter: &Filter, limit: usize, most: usize) -> Vec<usize> {
     let (mut counts, mut after) = (Vec::new(), None);
     while counts.len() < most {
-        let page = store.deliveries(WS, filter, after, limit).await.unwrap();
+        let page =
+            store.deliveries(WS, filter, Paging { after, ..Paging::first(limit) }).await.unwrap();
         counts.push(page.items.len());
         after = page.next;
         if after.is_none() {
@@ -264,20 +284,29 @@ pub(super) async fn a_list_is_ordered_by_when_events_were_accepted(store: &dyn S
     for (name, now) in [("a", 50), ("b", 20), ("c", 20), ("d", 60), ("e", 40)] {
         arrive(store, WS, name, 4, t(now)).await;
     }
-    let (mut seen, mut after) = (Vec::new(), None);
-    loop {
-        let page = store.deliveries(WS, &Filter::default(), after, 7).await.unwrap();
-        seen.extend(page.items.iter().map(|one| (one.created_at, one.id)));
-        after = page.next;
-        if after.is_none() {
-            break;
+    let list = async |order| {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let paging = Paging { order, after, limit: 7 };
+            let page = store.deliveries(WS, &Filter::default(), paging).await.unwrap();
+            seen.extend(page.items.iter().map(|one| (one.created_at, one.id)));
+            after = page.next;
+            if after.is_none() {
+                return seen;
+            }
         }
-    }
+    };
+    let (seen, mut oldest_first) = (list(Order::Newest).await, list(Order::Oldest).await);
     assert_eq!(seen.len(), 5 * 4 * 3);
     assert!(seen.is_sorted_by(|one, next| one > next), "{seen:?}");
+    oldest_first.reverse();
+    assert_eq!(oldest_first, seen);
     // A cursor of an earlier version, which has only a number, continues at the same position.
     let earlier = Cursor { created_at: None, id: seen[30].1 };
-    let page = store.deliveries(WS, &Filter::default(), Some(earlier), 7).await.unwrap();
+    let page = store
+        .deliveries(WS, &Filter::default(), Paging { after: Some(earlier), ..Paging::first(7) })
+        .await
+        .unwrap();
     let page: Vec<_> = page.items.iter().map(|one| (one.created_at, one.id)).collect();
     assert_eq!(page, seen[31..38]);
 }
