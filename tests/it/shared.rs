@@ -6,6 +6,7 @@ mod connecting;
 mod ending;
 mod exact;
 mod forgetting;
+mod in_flight;
 mod leases;
 mod operating;
 mod sentinel;

@@ -2,8 +2,8 @@
 //!
 //! A decision is one call: a script in the store checks all limits of a request, and charges all or
 //! none. Each gateway keeps what it was given as a witness; where the store has forgotten it, the
-//! gateway tells it again before anything is admitted. Tokens of buckets are leased, so that few
-//! requests need a call.
+//! gateway tells it again before anything is admitted. Tokens of buckets and slots of requests in
+//! flight are leased, so that few requests need a call.
 //!
 //! # Invariants
 //!
@@ -16,9 +16,9 @@
 //!
 //! # Not here
 //!
-//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::leasing`), the
-//! servers of the store and their connections (`shared::nodes`, `shared::connecting`), who asks
-//! (`limit::limiter`).
+//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::leasing`,
+//! `shared::slot_leasing`), the servers of the store and their connections (`shared::nodes`,
+//! `shared::connecting`), who asks (`limit::limiter`).
 
 #[path = "shared/acknowledged.rs"]
 mod acknowledged;
@@ -62,6 +62,12 @@ pub mod reply;
 mod sentinel;
 #[path = "shared/share.rs"]
 pub mod share;
+#[path = "shared/slot_lease.rs"]
+mod slot_lease;
+#[path = "shared/slot_leasing.rs"]
+mod slot_leasing;
+#[path = "shared/slot_renewal.rs"]
+mod slot_renewal;
 #[path = "shared/standing.rs"]
 pub mod standing;
 #[path = "shared/store_time.rs"]
@@ -86,6 +92,7 @@ use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::remote::Over;
 use self::share::Place;
+use self::slot_leasing::Slots;
 use self::standing::Standings;
 use self::store_time::StoreTime;
 use super::memory::Store;
@@ -135,6 +142,7 @@ pub struct SharedStore {
     connections: AtomicU64,
     standings: Standings,
     leases: Leases,
+    slots: Slots,
     /// What has happened since the start.
     pub counts: StoreCounts,
 }
@@ -150,7 +158,7 @@ pub struct StoreCounts {
     pub alone: AtomicU64,
     /// Decisions by a remembered refusal, without a call.
     pub remembered: AtomicU64,
-    /// Decisions by tokens that were leased, without a call.
+    /// Decisions by tokens and slots that were leased, without a call.
     pub leased: AtomicU64,
     /// Calls to which the store answered that it has forgotten.
     pub forgotten: AtomicU64,
@@ -186,6 +194,7 @@ impl SharedStore {
             connections: AtomicU64::new(0),
             standings: Standings::default(),
             leases: Leases::default(),
+            slots: Slots::default(),
             counts: StoreCounts::default(),
         }
     }
@@ -261,7 +270,10 @@ impl SharedStore {
         let time = self.time_of(&known, checks);
         let [earliest, latest] = time.range(now);
         let checks = self.effective(store, checks, latest);
-        let refusal = |check: &LimitCheck| self.standings.refusal(check, latest);
+        let refusal = |check: &LimitCheck| match is_in_flight(check) {
+            true => self.slots.refusal(store, check, latest),
+            false => self.standings.refusal(check, latest),
+        };
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {
             return None;
         }
@@ -294,7 +306,7 @@ impl SharedStore {
     }
 
     /// Checks every limit and charges all or none; `charge` is false for a preview. What counts as
-    /// in flight is charged in `store`: the caller must hold it.
+    /// in flight is counted in `store`, too: the caller must hold it.
     pub async fn check(
         &self,
         store: &Store,
@@ -370,7 +382,7 @@ fn unpacked(bits: u64) -> Place {
     Place { nth: half(bits >> 32), of: half(bits) }
 }
 
-/// Whether a check counts requests in flight: each gateway has its share of those.
+/// Whether a check counts requests in flight.
 fn is_in_flight(check: &LimitCheck) -> bool {
     matches!(check.quota, Quota::Concurrency(_))
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use weir_tests::answer::{Answer, Gate};
-use weir_tests::client::Client;
 use weir_tests::config::Config;
 use weir_tests::gateway::Gateway;
 use weir_tests::redis::{Redis, Reply};
@@ -148,36 +146,6 @@ fn a_batch_costs_its_items_in_the_store() {
     fleet.call(0, &batch(2)).expect(429);
     assert_eq!(fleet.call(0, &batch(1)).expect(200).allowance().remaining, 0);
     fleet.call(1, &batch(1)).expect(429);
-}
-
-#[test]
-fn requests_in_flight_are_shared_out_between_the_gateways() {
-    let lines = "key = \"workspace\"\nalgorithm = \"concurrency\"\nrequests = 4";
-    let fleet = Fleet::with(|config| {
-        let limits = ["[limits.workspace]", "[limits.batch]"];
-        let config = limits.iter().fold(config, |to, limit| to.without(limit).with(limit, lines));
-        config
-            .without("[plans.enterprise]")
-            .with("[plans.enterprise]", "per_instance_limits = true")
-    });
-    fleet.wait_until_known();
-    let gate = Gate::new();
-    fleet.upstream.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
-    let hold = |nth: usize| {
-        let mut client = fleet.gateways[nth].client();
-        client.send(Request::get(TARGET).head_bytes());
-        client
-    };
-    let held: Vec<Client> = [0, 0, 1, 1].into_iter().map(hold).collect();
-    fleet.upstream.wait_for_requests(4);
-    for nth in [0, 1] {
-        fleet.get(nth, TARGET).expect(429);
-    }
-    gate.open();
-    for mut client in held {
-        client.read().expect(200);
-    }
-    wait::until("a place", || (fleet.get(0, TARGET).status == 200).then_some(()));
 }
 
 #[test]

@@ -70,10 +70,13 @@ impl SharedStore {
         if charge && !lacks && verdict.is_admitted() {
             verdict = decide(self.own_stamp(&shares, now), true)?;
             let charged = verdict.answers().zip(&shares);
-            let charged = charged.filter(|(answer, share)| {
-                answer.decision == Decision::Admit && !is_in_flight(share)
-            });
-            charged.for_each(|(answer, share)| self.standings.owe(share, answer.usage, now));
+            let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
+            for (answer, share) in charged {
+                match is_in_flight(share) {
+                    true => self.slots.note(store, share, now),
+                    false => self.standings.owe(share, answer.usage, now),
+                }
+            }
         }
         let mut found = verdict.answers().zip(&shares).peekable();
         let answers = checks.iter().map(|check| {

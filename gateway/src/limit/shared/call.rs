@@ -35,8 +35,7 @@ pub enum CallMode {
 pub struct SharedCheck {
     /// The key in the store. The keys of one call differ.
     pub key: Vec<u8>,
-    /// How much the key may use. Requests in flight are counted elsewhere: the script replies to
-    /// them with an error.
+    /// How much the key may use.
     pub quota: Quota,
     /// How long a charge can matter under every quota that the limit may have.
     pub horizon: Horizon,
@@ -50,6 +49,24 @@ pub struct SharedCheck {
     pub testimony: Vec<Testimony>,
     /// Of a bucket: the lease that the gateway returns, and the one that it wants.
     pub lease: Option<LeaseRequest>,
+    /// Of requests in flight: the slots that the gateway uses, and those that it wants.
+    pub slots: Option<SlotRequest>,
+}
+
+/// What a gateway has and wants of a key's slots. A check that costs nothing admits no request, and
+/// replaces the slots that the gateway has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRequest {
+    /// Names the gateway.
+    pub gateway: u64,
+    /// Numbers the calls of the gateway: an older one takes back nothing that a newer one got.
+    pub sequence: u64,
+    /// How many slots requests use that were admitted. The store counts them, whatever the quota.
+    pub in_use: u32,
+    /// How many the gateway needs so that the request of this call is admitted.
+    pub needed: u32,
+    /// How many it wants in all; it may get fewer.
+    pub wanted: u32,
 }
 
 /// What a gateway returns and wants of a bucket's tokens.
@@ -150,6 +167,9 @@ fn pack(check: &SharedCheck) -> Vec<u8> {
     to.number(check.horizon.token);
     to.word(numbers.unit);
     to.0.extend_from_slice(numbers.tag);
+    if let (Quota::Concurrency(_), Some(slots)) = (check.quota, check.slots) {
+        to.0.extend_from_slice(&slots.gateway.to_be_bytes());
+    }
     if let (Quota::Bucket(_), Some(lease)) = (check.quota, check.lease) {
         to.0.extend_from_slice(&lease.gateway.to_be_bytes());
         to.number(lease.returned.map_or(0, |own| own.ends.0));
@@ -219,7 +239,15 @@ fn numbers(check: &SharedCheck) -> Numbers {
             let own = [previous.0, own.0, next.0, last.0, starts];
             Numbers { kind: 3, count, own, horizon, unit: 0, tag: b"c1" }
         }
-        Quota::Concurrency(_) => Numbers { tag: b"--", ..Numbers::default() },
+        Quota::Concurrency(_) => {
+            let own = check
+                .slots
+                .map_or([0; 3], |own| [u64::from(own.needed), u64::from(own.wanted), own.sequence]);
+            let [needed, wanted, sequence] = own;
+            let own = [needed, wanted, sequence, 0, 0];
+            let count = check.slots.map_or(0, |own| own.in_use);
+            Numbers { kind: 4, count, own, horizon, unit: 0, tag: b"f1" }
+        }
     }
 }
 

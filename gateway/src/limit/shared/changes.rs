@@ -29,7 +29,7 @@ use super::connection::{Script, StoreConnection};
 use super::errors::CallError;
 use super::heartbeat::{CHANGES, EVERY};
 use super::store_time::StoreTime;
-use super::{SharedStore, StoreAway, remote};
+use super::{SharedStore, StoreAway, is_in_flight, remote};
 
 /// Boosts by key, each as JSON.
 const BOOSTS: &str = "weir1:{gateways}boosts";
@@ -56,6 +56,10 @@ impl SharedStore {
     /// heard of it.
     pub async fn reset(&self, store: &Store, check: &LimitCheck) -> Result<(), StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
+        if is_in_flight(check) {
+            // What is in flight stays counted: its end is what releases it.
+            return Ok(());
+        }
         let delete = async || {
             let known = self.nodes.known();
             let node = known.of_slot(check.slot).ok_or(StoreAway)?;

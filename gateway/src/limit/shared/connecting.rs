@@ -133,6 +133,7 @@ impl SharedStore {
                 // Where this fails, they notice by themselves, and leases end.
                 let over = Over { node, connection: &connection };
                 let _ = self.return_leases((&known, over), true).await;
+                let _ = self.renew_slots((&known, over), None).await;
                 let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO, tag);
                 let call = self.heartbeat.call(&keys, &arguments);
                 let _ = connection.evaluate(&self.heartbeat, &call).await;
@@ -205,6 +206,8 @@ impl SharedStore {
             followed.map_err(|error| unreachable(error.to_string()))?;
         }
         let there = (known, Over { node, connection });
+        let renewed = self.renew_slots(there, Some(own.0)).await;
+        renewed.map_err(|error| unreachable(error.to_string()))?;
         let told = self.testify(there, own.0).await;
         told.map_err(|error| unreachable(error.to_string()))?;
         let returned = self.return_leases(there, false).await;
@@ -215,6 +218,7 @@ impl SharedStore {
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
         self.standings.owe_all(|check| is_on(known, node, check.slot));
         self.leases.forget_all();
+        self.slots.forget_all();
     }
 }
 

@@ -15,7 +15,8 @@
 -- 1. A call that is late, refused or forgotten charges nothing; no state is charged before all
 --    checks are decided.
 -- 2. A decision reads a bounded number of bytes and a charge writes a bounded number, but for one
---    copy of a window in each of its horizons, a testimony, and a change of the algorithm.
+--    copy of a window in each of its horizons, a testimony, a change of the algorithm, and 28 bytes
+--    for each gateway that has slots of a key.
 -- 3. The time of a key never runs backwards: it is not before that of its newest charge.
 --
 -- A check visits the later ones before it charges: its numbers stay in local variables until then.
@@ -248,8 +249,10 @@ function rarely(kind)
 
   -- The bytes of a bucket without leases, and those of a lease. One read brings so many leases.
   local BUCKET, LEASE, LEASES_MAX = 38, 20, 24
-  -- How long a lease lasts, in microseconds.
-  local LEASE_LASTS = 1000000
+  -- How long a lease lasts, and when a request is tried again that found no slot, in microseconds.
+  local LEASE_LASTS, RETRY_AFTER = 1000000, 1000000
+  -- The bytes of the slots of one gateway.
+  local SLOTS = 28
 
   local function is_bucket(length)
     local leases = (length - BUCKET) / LEASE
@@ -622,7 +625,58 @@ function rarely(kind)
       used == 0 and time or stops, stamp, 0) .. replies
   end
 
-  local decides = ({restate, bucket, calendar})[kind]
+  -- Grants slots of `requests` in flight to the gateway that calls. It has `used` of them in use,
+  -- `needed` with the request of this call, and wants `wanted` in all. A call that costs nothing
+  -- admits no request: it replaces the slots that the gateway has, unless a newer one has come.
+  --
+  -- The slots of each gateway are stored with the gateway, the number of its newest call, and their
+  -- end. What is in use counts even where there is no room for it, but no such slot can be used
+  -- again: the reply has those for which there is room.
+  local function in_flight(
+    i, outcome, key, enforced, cost, requests, used,
+    needed, wanted, sequence, _, _, _, _, form, from
+  )
+    local text, gateway = call('GET', key) or '', sub(ARGV[i + 1], from, from + 7)
+    local rest, others, own, newest = '', 0, 0, 0
+    if sub(text, -6) == form then
+      for at = 1, #text - 6, SLOTS do
+        local owner, slots, number, ends = unpack('>c8I4dd', text, at)
+        if owner == gateway and ends > time then
+          own, newest = slots, number
+        elseif ends > time then
+          others, rest = others + slots, rest .. sub(text, at, at + SLOTS - 1)
+        end
+      end
+    end
+
+    local room, decision, retry_at = requests - others, 0, 0
+    if cost > 0 and needed > room then
+      decision, retry_at = 1, time + RETRY_AFTER
+      if enforced == 1 and outcome == 0 then
+        outcome = 1
+      end
+    end
+    local replies, usable, ends
+    outcome, replies = visit(i + 1, outcome)
+    usable, ends = 0, 0
+    if outcome == 0 and decision == 0 and mode == 1 then
+      local kept = (cost > 0 or sequence < newest) and own or 0
+      own, ends = max(kept, used, min(wanted, room)), time + LEASE_LASTS
+      usable = max(0, min(own, room))
+      if own > 0 then
+        rest = rest .. pack('>c8I4dd', gateway, own, max(sequence, newest), ends)
+      end
+      if rest == '' then
+        call('DEL', key)
+      else
+        call('SET', key, rest .. form, 'PX', LEASE_LASTS / 1000 + 1)
+      end
+    end
+    return outcome, pack('>BBdI4dddI4d', decision, 0, retry_at, max(0, room - own), time, 0, 0,
+      usable, ends) .. replies
+  end
+
+  local decides = ({restate, bucket, calendar, in_flight})[kind]
   return decides or error('WEIR unknown kind of limit', 0)
 end
 

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A request is decided here only if all its buckets have a lease that holds enough; all are
+//! 1. A request is decided here only if all its limits have a lease that holds enough; all are
 //!    spent, or none.
 //! 2. What is spent is in the memory store, as a witness of it, before the request is answered; a
 //!    process whose counters have moved spends nothing.
@@ -10,7 +10,8 @@
 //!
 //! # Not here
 //!
-//! What is known of one key (`shared::lease`), what the store grants (`decide.lua`).
+//! Slots of requests in flight (`shared::slot_leasing`), what is known of one key
+//! (`shared::lease`), what the store grants (`decide.lua`).
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -31,9 +32,9 @@ use super::connecting::is_on;
 use super::errors::CallError;
 use super::lease::{KeyLease, Spent};
 use super::nodes::NodeSet;
-use super::remote::{self, Entered, Over, RemoteError, split};
+use super::remote::{self, Over, RemoteError};
 use super::reply::SharedResult;
-use super::{SharedStore, is_in_flight, local};
+use super::{Checks, SharedStore, is_in_flight, local};
 
 /// Enough that workers rarely contend for one.
 const SHARDS: usize = 64;
@@ -114,7 +115,7 @@ impl Leases {
         checks: &[LimitCheck],
         (charge, now): (bool, Tick),
     ) -> ArrayVec<LeaseTurn<'_>, CHECKS_MAX> {
-        let leasable = charge && checks.iter().all(is_bucket);
+        let leasable = charge && checks.iter().all(is_leased);
         let turn = |check: &LimitCheck| {
             let (mut number, mut request) = (None, None);
             if is_bucket(check) {
@@ -275,35 +276,30 @@ impl SharedStore {
         remembered.or_else(|| self.by_leases(store, checks, now))
     }
 
-    /// Admits a request whose buckets are all leased.
+    /// Admits a request by leases alone.
     fn by_leases(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
-        if !checks.iter().any(is_bucket) {
+        if checks.is_empty() || !checks.iter().all(is_leased) {
             return None;
         }
         let known = self.nodes.known();
         let time = self.time_of(&known, checks);
         let [earliest, latest] = time.range(now);
         let checks = self.effective(store, checks, latest);
-        let (flying, asked) = split(&checks);
-        if !asked.iter().all(is_bucket) {
-            return None;
-        }
-        let spent = self.leases.spend(&asked, latest)?;
-        let flight = self.by_share((store, time), &flying, true).ok();
-        let Some(flight) = flight.filter(Verdict::is_admitted) else {
-            self.leases.refund(&asked, &spent);
-            return None;
-        };
-        let mut entered = Entered { store, keys: flight.keys_in_flight(&flying).collect() };
+        let mut entered = self.slots.enter(store, &checks, latest)?;
+        let buckets: Checks = checks.iter().copied().filter(is_bucket).collect();
+        let spent = self.leases.spend(&buckets, latest)?;
         // Where another process has become the witness, the tokens are lost to this one.
         // The earliest time: the store's debt is never less than what this gateway claims.
-        asked.iter().try_for_each(|check| store.record(check, earliest)).ok()?;
-        entered.keys.clear();
+        buckets.iter().try_for_each(|check| store.record(check, earliest)).ok()?;
+        let (mut spent, mut used) = (spent.into_iter(), entered.keep().into_iter());
+        let usage = |check: &LimitCheck| match is_bucket(check) {
+            true => spent.next().map(|spent| spent.usage),
+            false => used.next(),
+        };
+        let admitted = |usage| local(time, CheckResult { decision: Decision::Admit, usage });
+        let answers = checks.iter().filter_map(usage).map(admitted).collect();
         self.counts.leased.fetch_add(1, Ordering::Relaxed);
-        let admitted =
-            |spent: &Spent| CheckResult { decision: Decision::Admit, usage: spent.usage };
-        let decided = spent.iter().map(|spent| local(time, admitted(spent)));
-        Some(remote::merged(&checks, &flight, decided, true))
+        Some(Verdict::new(answers, true))
     }
 
     /// Waits for calls of others that renew what these checks need; none where the request needs a
@@ -313,7 +309,7 @@ impl SharedStore {
         store: &Store,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
-        if !checks.iter().all(|check| is_bucket(check) || is_in_flight(check)) {
+        if !checks.iter().all(is_leased) {
             return None;
         }
         let waits = async {
@@ -386,6 +382,11 @@ impl SharedStore {
         }
         Ok(())
     }
+}
+
+/// Whether a check can be decided by leases.
+fn is_leased(check: &LimitCheck) -> bool {
+    is_bucket(check) || is_in_flight(check)
 }
 
 /// Whether a check is one of a bucket.

@@ -4,7 +4,7 @@
 //!
 //! 1. A key's first call over a connection brings all that this gateway was given of it; later ones
 //!    claim the newest of that. So nothing that this gateway knows is admitted twice.
-//! 2. A request that is refused, given up or not answered counts nowhere as in flight.
+//! 2. A request that is refused, given up or not answered does not count as in flight here.
 //!
 //! # Not here
 //!
@@ -22,7 +22,6 @@ use weir_common::limit::state::State;
 use weir_common::log::events;
 use weir_common::time::{Tick, UnixTime};
 
-use super::super::key::Key;
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{self, CallMode, SharedCheck, WitnessClaim};
@@ -31,8 +30,9 @@ use super::errors::CallError;
 use super::node::StoreNode;
 use super::nodes::tag;
 use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
+use super::slot_leasing::SlotTurn;
 use super::standing::{Claim, Learned};
-use super::{Checks, SharedStore, is_in_flight, local};
+use super::{SharedStore, is_in_flight, local};
 
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
@@ -61,21 +61,6 @@ pub(super) struct Over<'c> {
     pub connection: &'c StoreConnection,
 }
 
-/// Requests that count as in flight in `store`, unless they are kept.
-pub(super) struct Entered<'s> {
-    pub(super) store: &'s Store,
-    pub(super) keys: ArrayVec<Key, CHECKS_MAX>,
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        for key in &self.keys {
-            // Fails only where another process has the counters, which has this one, too.
-            let _ = self.store.release(*key);
-        }
-    }
-}
-
 impl SharedStore {
     /// The verdict on a request; none where the store does not answer in time.
     pub(super) async fn check_remotely(
@@ -85,37 +70,25 @@ impl SharedStore {
         checks: &[LimitCheck],
         charge: bool,
     ) -> Option<Verdict> {
-        let time = &over.node.time;
-        let [earliest, _] = time.range(self.clock.now().tick);
-        let (flying, asked) = split(checks);
-        let flight = self.by_share((store, time), &flying, charge).ok()?;
-        let keys = if charge { flight.keys_in_flight(&flying).collect() } else { ArrayVec::new() };
-        let mut entered = Entered { store, keys };
-        let mut admitted = flight.is_admitted();
-        let mut decided: ArrayVec<CheckResult, CHECKS_MAX> = ArrayVec::new();
-        if admitted && !asked.is_empty() {
-            let reply = self.decide_in_time(over, store, &asked, charge).await?;
-            admitted = reply.outcome == SharedOutcome::Admitted;
-            let found = asked.iter().zip(&reply.results);
-            decided.extend(found.map(|(check, found)| local(time, result(check, found))));
-        } else {
-            let unasked = |check| local(time, self.unasked(check, earliest));
-            decided.extend(asked.iter().map(unasked));
-        }
-        if admitted {
-            entered.keys.clear();
-        }
-        Some(merged(checks, &flight, decided.into_iter(), admitted))
+        let [_, latest] = over.node.time.range(self.clock.now().tick);
+        let turns = self.slots.begin((store, self.id_bits), checks, (charge, latest))?;
+        let reply = self.decide_in_time(over, store, (checks, &turns), charge).await?;
+        let (admitted, now) = (reply.outcome == SharedOutcome::Admitted, Tick(reply.now.0));
+        let own = turns.into_iter().zip(&reply.results);
+        own.for_each(|(turn, found)| turn.finish((found, admitted), now));
+        let found = checks.iter().zip(&reply.results);
+        let found = found.map(|(check, found)| local(&over.node.time, result(check, found)));
+        Some(Verdict::new(found.collect(), admitted))
     }
 
     async fn decide_in_time(
         &self,
         over: Over<'_>,
         store: &Store,
-        checks: &[LimitCheck],
+        asked: (&[LimitCheck], &[SlotTurn<'_>]),
         charge: bool,
     ) -> Option<SharedReply> {
-        let decided = self.decide_there(over, store, checks, charge);
+        let decided = self.decide_there(over, store, asked, charge);
         let decided = tokio::time::timeout(self.config.timeout, decided).await;
         let error = match decided {
             Ok(Ok(reply)) => {
@@ -150,7 +123,7 @@ impl SharedStore {
         &self,
         over: Over<'_>,
         store: &Store,
-        checks: &[LimitCheck],
+        (checks, slots): (&[LimitCheck], &[SlotTurn<'_>]),
         charge: bool,
     ) -> Result<SharedReply, RemoteError> {
         let mode = if charge { CallMode::Charge } else { CallMode::Preview };
@@ -170,7 +143,9 @@ impl SharedStore {
                     false => shared(store, check, *claim),
                 });
             }
-            calls.iter_mut().zip(&turns).for_each(|(call, turn)| call.lease = turn.request);
+            for ((call, turn), slots) in calls.iter_mut().zip(&turns).zip(slots) {
+                (call.lease, call.slots) = (turn.request, slots.request);
+            }
             let (reply, number) = self.call(over, &calls, mode).await?;
             match reply.outcome {
                 SharedOutcome::Late => return Err(RemoteError::Late),
@@ -222,7 +197,8 @@ impl SharedStore {
     /// Records what the store has charged, as a witness, and what it has refused.
     fn record(&self, connection: u64, store: &Store, checks: &[LimitCheck], reply: &SharedReply) {
         let now = Tick(reply.now.0);
-        for (check, found) in checks.iter().zip(&reply.results) {
+        let found = checks.iter().zip(&reply.results);
+        for (check, found) in found.filter(|(check, _)| !is_in_flight(check)) {
             let mut claim = None;
             if let Some(receipt) = &found.receipt {
                 let is_counted_one_by_one =
@@ -240,25 +216,6 @@ impl SharedStore {
     }
 }
 
-/// The checks that count what is in flight, and the others.
-pub(super) fn split(checks: &[LimitCheck]) -> (Checks, Checks) {
-    checks.iter().copied().partition(is_in_flight)
-}
-
-/// The verdict of the results of both kinds of checks, each in their order.
-pub(super) fn merged(
-    checks: &[LimitCheck],
-    flight: &Verdict,
-    mut decided: impl Iterator<Item = CheckResult>,
-    admitted: bool,
-) -> Verdict {
-    let mut flight = flight.answers().copied();
-    let answers = checks
-        .iter()
-        .filter_map(|check| if is_in_flight(check) { flight.next() } else { decided.next() });
-    Verdict::new(answers.collect(), admitted)
-}
-
 /// A result of the store as one of this gateway's, in the store's time.
 pub(super) fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
     let decision = match found.decision {
@@ -266,7 +223,9 @@ pub(super) fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
         SharedDecision::Refuse { retry_at } => Decision::Refuse { retry_at: Tick(retry_at.0) },
         SharedDecision::TooLarge => Decision::TooLarge,
     };
-    let leased = found.lease.map_or(0, |lease| lease.tokens);
+    // Slots are used up by what is in flight.
+    let lease = found.lease.filter(|_| !is_in_flight(check));
+    let leased = lease.map_or(0, |lease| lease.tokens);
     let (limit, remaining) = (check.quota.limit(), found.remaining.saturating_add(leased));
     let usage = Usage { limit, remaining, full_at: Tick(found.full_at.0) };
     CheckResult { decision, usage }
@@ -302,6 +261,7 @@ pub(super) fn unclaimed(check: &LimitCheck) -> SharedCheck {
         claim: None,
         testimony: Vec::new(),
         lease: None,
+        slots: None,
     }
 }
 

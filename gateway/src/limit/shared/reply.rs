@@ -52,19 +52,20 @@ pub struct SharedResult {
     pub full_at: UnixTime,
     /// What the gateway must remember; nothing if nothing was charged.
     pub receipt: Option<Receipt>,
-    /// Of a bucket: what the gateway may spend without a call. It counts as spent for the others.
+    /// Of a bucket: the tokens that the gateway may spend without a call; they count as spent for
+    /// the others. Of requests in flight: the slots that it may use without a call.
     pub lease: Option<Lease>,
     /// Of a bucket that refuses: when the first lease ends of those that are not returned. Until
     /// then one of them may be, and the request would pass earlier than `retry_at`.
     pub ask_again_at: Option<UnixTime>,
 }
 
-/// Tokens of a bucket that one gateway may spend.
+/// Tokens of a bucket, or slots of requests in flight, that one gateway may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// How many.
     pub tokens: u32,
-    /// From when on it may not spend them: they count as spent then.
+    /// From when on it may not: tokens count as spent then, and others may get the slots.
     pub ends: UnixTime,
 }
 
@@ -120,7 +121,8 @@ pub fn decode(reply: &[u8], checks: &[SharedCheck]) -> Result<SharedReply, BadRe
     let mut results = ArrayVec::new();
     let expected = if outcome == SharedOutcome::Late { 0 } else { checks.len() };
     for check in checks.iter().take(expected) {
-        let result = reader.result(matches!(check.quota, Quota::Bucket(_)))?;
+        let is_leased = matches!(check.quota, Quota::Bucket(_) | Quota::Concurrency(_));
+        let result = reader.result(is_leased)?;
         results.try_push(result).map_err(|_| BadReply::Length(reply.len()))?;
     }
     if !reader.rest.is_empty() {
@@ -162,7 +164,7 @@ impl Reader<'_> {
         self.number().map(UnixTime)
     }
 
-    fn result(&mut self, is_bucket: bool) -> Result<SharedResult, BadReply> {
+    fn result(&mut self, is_leased: bool) -> Result<SharedResult, BadReply> {
         let decision = self.byte()?;
         let forgot = match self.byte()? {
             0 => false,
@@ -181,7 +183,7 @@ impl Reader<'_> {
         let (stamp, sequence) = (self.time()?, self.number()?);
         // Nothing is stamped with 1970.
         let receipt = (stamp.0 > 0).then_some(Receipt { stamp, sequence });
-        let (tokens, ends) = match is_bucket {
+        let (tokens, ends) = match is_leased {
             true => (u32::from_be_bytes(self.take()?), self.time()?),
             false => (0, UnixTime(0)),
         };

@@ -4,6 +4,7 @@
 
 mod changes;
 mod cost;
+mod in_flight;
 mod leases;
 mod model;
 mod promises;
@@ -131,6 +132,7 @@ fn check(key: &[u8], quota: Quota, cost: u32) -> SharedCheck {
         claim: None,
         testimony: Vec::new(),
         lease: None,
+        slots: None,
     }
 }
 

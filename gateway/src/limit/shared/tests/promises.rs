@@ -164,12 +164,3 @@ fn a_state_lives_at_least_as_long_as_it_matters() {
         }
     }
 }
-
-#[test]
-fn requests_in_flight_are_not_decided_here() {
-    let mut store = Store::open();
-    let quota = weir_common::limit::concurrency::ConcurrencyQuota { requests: 5 };
-    let checks = [check(&fresh_key(), Quota::Concurrency(quota), 1)];
-    let reply = store.reply(&checks, CallMode::Charge, None);
-    assert!(matches!(reply, Value::Error(_)), "{reply:?}");
-}
