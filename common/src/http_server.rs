@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A handler that has started runs to its end even if its client disconnects: stopping it could
-//!    leave a change half done.
+//!    leave a change half done. The rest of a streamed body is made only while its client reads it.
 //! 2. A handler that panics fails its own request with a 500, and no other.
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
@@ -27,7 +27,6 @@ use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
 pub use http::request::Parts as Head;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
-use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -39,7 +38,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::http_server::body::ReadBody;
-use crate::http_server::reply::Reply;
+use crate::http_server::reply::{Reply, ReplyBody};
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
 use crate::log::events;
 
@@ -120,7 +119,8 @@ pub struct ConnectionBounds {
     pub head_timeout: Duration,
     /// The time that a connection may be idle between requests.
     pub idle_timeout: Duration,
-    /// The time for a whole request body; and for the client to read its response.
+    /// The time for a whole request body; and for the client to read its response, or each piece
+    /// of one that is streamed.
     pub body_timeout: Duration,
 }
 
@@ -248,7 +248,7 @@ async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphor
         phase.next();
         let (task, phase) = (Arc::clone(&task), Arc::clone(&phase));
         Box::pin(async move {
-            let response = task.answer(request).await;
+            let response = task.answer(request, &phase).await;
             phase.next();
             Ok(response)
         })
@@ -286,10 +286,14 @@ async fn close(mut stream: TcpStream, refused: bool) {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible>> + Send>>;
 
 impl ConnectionTask {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        phase: &Arc<RequestPhase>,
+    ) -> Response<ReplyBody> {
         let (mut head, body) = request.into_parts();
         let is_head = head.method == Method::HEAD;
         if is_head {
@@ -317,7 +321,7 @@ impl ConnectionTask {
         };
         let is_last = *self.listening.borrow() >= Listening::Draining;
         let reply = if is_last { reply.with("connection", "close") } else { reply };
-        reply.into_response(is_head)
+        reply.into_response(is_head, Arc::clone(phase))
     }
 
     /// Checks a request's head, then reads its body.
@@ -365,6 +369,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::http_server::reply::{BrokenOff, Rest};
 
     /// Far longer than any step here takes, short enough to wait for a failing test.
     const SOON: Duration = Duration::from_secs(20);
@@ -380,6 +385,15 @@ mod tests {
         ended: Notify,
     }
 
+    /// So many pieces, then a break.
+    fn pieces(count: u64) -> Rest {
+        Rest::new(async move {
+            let left = count.checked_sub(1).ok_or(BrokenOff)?;
+            let piece = format!(", {left} left").into();
+            Ok((left > 0).then(|| (piece, pieces(left))))
+        })
+    }
+
     #[async_trait::async_trait]
     impl Handler for Echo {
         async fn handle(&self, call: Call) -> Reply {
@@ -388,6 +402,11 @@ mod tests {
                 "/large" => {
                     let body = vec![b'x'; LARGE_BYTES];
                     return Reply::new(200, "text/plain", body);
+                }
+                "/pieces" => {
+                    let count = call.query.and_then(|count| count.parse().ok()).unwrap_or(0);
+                    let rest = Some(pieces(count));
+                    return Reply { rest, ..Reply::new(200, "text/plain", "first") };
                 }
                 "/panic" => panic!("as it was asked to"),
                 "/wait" => {
@@ -629,6 +648,19 @@ mod tests {
         drop(place);
         let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
         assert!(response.starts_with("http/1.1 200 "), "{response}");
+    }
+
+    #[tokio::test]
+    async fn a_streamed_body_has_all_its_pieces_or_no_end() {
+        let server = server(9).await;
+        let whole = server.exchange(&format!("GET /pieces?3 HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(whole.contains("\r\ntransfer-encoding: chunked\r\n"), "{whole}");
+        let body = "5\r\nfirst\r\n8\r\n, 2 left\r\n8\r\n, 1 left\r\n0\r\n\r\n";
+        assert!(whole.ends_with(body), "{whole}");
+        let broken = server.exchange(&format!("GET /pieces HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(!broken.ends_with("0\r\n\r\n"), "{broken}");
+        let head = server.exchange(&format!("HEAD /pieces?3 HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(head.ends_with("\r\n\r\n") && !head.contains("content-length"), "{head}");
     }
 
     #[tokio::test]

@@ -12,6 +12,8 @@
 
 mod deliveries;
 
+mod export;
+
 mod validate;
 
 mod openapi;
@@ -43,6 +45,8 @@ use weir_common::http_server::{Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
+use crate::api::deliveries::Viewer;
+use crate::api::export::Exports;
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
 use crate::http_errors::{self, ValidationError, ValidationErrors};
@@ -56,8 +60,8 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// The listener for customers.
 pub struct Api {
-    /// What listeners and background tasks share.
-    pub state: Arc<State>,
+    state: Arc<State>,
+    exports: Exports,
 }
 
 #[async_trait::async_trait]
@@ -77,6 +81,11 @@ impl Handler for Api {
 }
 
 impl Api {
+    /// The listener with what it shares with others.
+    pub fn new(state: Arc<State>) -> Self {
+        Self { state, exports: Exports::default() }
+    }
+
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
         let active = self.state.active.load_full();
         let (operation, parameters) = permitted(&active, &call.method, &call.path, &call.headers)?;
@@ -87,6 +96,7 @@ impl Api {
         }
         let request = ApiRequest {
             state: &self.state,
+            exports: &self.exports,
             active: &active,
             operation,
             workspace: parameters.workspace,
@@ -105,6 +115,7 @@ impl Api {
             OperationKind::RotateSecret => webhooks::rotate_secret(&request).await,
             OperationKind::PingWebhook => webhooks::ping(&request).await,
             OperationKind::ListDeliveries => deliveries::list(&request).await,
+            OperationKind::ExportDeliveries => export::deliveries(&request).await,
             OperationKind::ReadDelivery => deliveries::read(&request).await,
             OperationKind::Redeliver => deliveries::redeliver(&request).await,
             OperationKind::RedeliverMany => redeliveries::create(&request).await,
@@ -136,7 +147,8 @@ fn permitted<'p>(
 
 /// One authorised request.
 struct ApiRequest<'a> {
-    state: &'a State,
+    state: &'a Arc<State>,
+    exports: &'a Exports,
     active: &'a ActiveConfig,
     operation: &'static Operation,
     workspace: &'a str,
@@ -147,6 +159,11 @@ struct ApiRequest<'a> {
 }
 
 impl ApiRequest<'_> {
+    fn viewer(&self) -> Viewer<'_> {
+        let Self { state, active, workspace, now, .. } = *self;
+        Viewer { state, active, workspace, now }
+    }
+
     fn store(&self) -> &dyn Management {
         self.state.store.as_ref()
     }
@@ -205,11 +222,7 @@ fn bad_query(errors: ValidationErrors) -> Reply {
 
 fn json(status: u16, value: &impl Serialize) -> Reply {
     match serde_json::to_vec(value) {
-        Ok(body) => Reply {
-            status,
-            headers: vec![("content-type", "application/json".to_owned())],
-            body: body.into(),
-        },
+        Ok(body) => Reply::new(status, "application/json", body),
         Err(error) => {
             let fields = [("error", error.to_string().into())];
             events::event(Level::Error, "response write failed", &fields);

@@ -106,7 +106,7 @@ async fn serve_until_stopped(
         Worker::prepare(state.resources(attempt_log.clone()), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::default();
-    let handler = Arc::new(Api { state: state.clone() });
+    let handler = Arc::new(Api::new(state.clone()));
     listeners.add("api", api, handler, bounds(&state, state.connections.api.clone()))?;
     let handler = Arc::new(Ingest::new(state.clone()));
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;

@@ -316,7 +316,8 @@ fn accepted_reply(ids: &[Arc<str>], new: &[bool]) -> Reply {
     let events = ids.iter().zip(new).map(|(id, new)| format!("{{\"id\":\"{id}\",\"new\":{new}}}"));
     let events: Vec<String> = events.collect();
     let headers = vec![("content-type", "application/json".to_owned())];
-    Reply { status: 202, headers, body: format!("{{\"events\":[{}]}}", events.join(",")).into() }
+    let body = format!("{{\"events\":[{}]}}", events.join(",")).into();
+    Reply { status: 202, headers, body, rest: None }
 }
 
 fn conflict(places: &[usize], pointers: &[String]) -> Reply {

@@ -128,6 +128,15 @@ const SECTIONS: &[(&str, &str)] = &[
         "[[routes]]",
         r#"
         plane = "control"
+        path = "/v1/workspaces/{workspace}/deliveries/{*rest}"
+        limits = ["workspace", "organisation"]
+        upstream = "dispatcher"
+        "#,
+    ),
+    (
+        "[[routes]]",
+        r#"
+        plane = "control"
         path = "/v1/workspaces/{workspace}/{*rest}"
         limits = ["workspace", "organisation"]
         upstream = "control"

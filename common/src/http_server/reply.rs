@@ -2,23 +2,55 @@
 //!
 //! Not here: refusals (`problems`).
 
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
+use hyper::body::{Body, Frame, SizeHint};
 use serde_json::Value;
 
+use crate::http_server::write_timeout::RequestPhase;
 use crate::problem::{self, Problem};
 
 /// A response.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reply {
     /// Its status.
     pub status: u16,
     /// Its header fields, with `Content-Type` if there is a body.
     pub headers: Vec<(&'static str, String)>,
-    /// Its body.
+    /// Its body, or the first piece of it.
     pub body: Bytes,
+    /// The other pieces.
+    pub rest: Option<Rest>,
+}
+
+/// The rest of a body, made a piece at a time as the client reads; dropped with its connection.
+pub struct Rest(Pin<Box<dyn Future<Output = NextPiece> + Send>>);
+
+/// The next piece and the rest after it; `None` after the last.
+pub type NextPiece = Result<Option<(Bytes, Rest)>, BrokenOff>;
+
+/// The rest of a body cannot be made: the response is broken off, so that its client notices.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the rest of the body cannot be made")]
+pub struct BrokenOff;
+
+impl Rest {
+    /// A rest of which `next` makes the next piece.
+    pub fn new(next: impl Future<Output = NextPiece> + Send + 'static) -> Self {
+        Self(Box::pin(next))
+    }
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rest")
+    }
 }
 
 impl Reply {
@@ -26,7 +58,7 @@ impl Reply {
     #[must_use]
     pub fn new(status: u16, media_type: &str, body: impl Into<Bytes>) -> Self {
         let headers = vec![("content-type", media_type.to_owned())];
-        Self { status, headers, body: body.into() }
+        Self { status, headers, body: body.into(), rest: None }
     }
 
     /// A response with a JSON body.
@@ -49,8 +81,12 @@ impl Reply {
     }
 
     /// The response as sent: with the fields that every response has, and without a body to a HEAD.
-    pub(super) fn into_response(self, is_head: bool) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(Bytes::new()));
+    pub(super) fn into_response(
+        self,
+        is_head: bool,
+        phase: Arc<RequestPhase>,
+    ) -> Response<ReplyBody> {
+        let mut response = Response::new(ReplyBody { first: None, rest: None, phase });
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
@@ -64,11 +100,57 @@ impl Reply {
                 headers.insert(name, value);
             }
         }
-        if is_head {
+        if !is_head {
+            let body = response.body_mut();
+            body.first = Some(self.body).filter(|first| !first.is_empty());
+            body.rest = self.rest;
+        } else if self.rest.is_none() {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
-        } else {
-            *response.body_mut() = Full::new(self.body);
         }
         response
+    }
+}
+
+/// The body of a response, as hyper reads it.
+pub(super) struct ReplyBody {
+    first: Option<Bytes>,
+    rest: Option<Rest>,
+    phase: Arc<RequestPhase>,
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(Rest(next)) = &mut self.rest else { return Poll::Ready(None) };
+        let next = ready!(next.as_mut().poll(cx));
+        self.rest = None;
+        Poll::Ready(next.transpose().map(|next| {
+            let (piece, rest) = next?;
+            self.rest = Some(rest);
+            self.phase.piece();
+            Ok(Frame::data(piece))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
+        if self.rest.is_none() {
+            return SizeHint::with_exact(first);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(first);
+        hint
     }
 }

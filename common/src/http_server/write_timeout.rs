@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. From the first write that blocks until everything is flushed, at most `answer` passes; then
-//!    writing fails. A peer that reads a few bytes now and then does not extend the time.
+//!    writing fails. A peer that reads a few bytes now and then does not extend the time; the next
+//!    piece of a streamed body does, which hyper takes once most of the earlier ones are written.
 //! 2. Between a response and the first byte of the next request, at most `idle` passes; from that
 //!    byte, or from the start of the connection, at most `head` until the request's head is
 //!    complete; then reading fails. Sending a few bytes now and then does not extend the time.
@@ -33,12 +34,21 @@ pub(super) struct Timeouts {
 
 /// Counts heads read and responses ready on a connection: odd while a request is handled.
 #[derive(Debug, Default)]
-pub(super) struct RequestPhase(AtomicUsize);
+pub(super) struct RequestPhase {
+    phase: AtomicUsize,
+    /// Pieces of streamed bodies so far.
+    pieces: AtomicUsize,
+}
 
 impl RequestPhase {
     /// A request head is complete, or its response is ready.
     pub(super) fn next(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.phase.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Another piece of a streamed body is about to be written.
+    pub(super) fn piece(&self) {
+        self.pieces.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -49,6 +59,8 @@ pub(super) struct TimedStream<S> {
     /// Runs from the first write that blocks until everything is flushed.
     waiting: Option<Pin<Box<Sleep>>>,
     phase: Arc<RequestPhase>,
+    /// Pieces at the last write.
+    pieces: usize,
     /// The phase at the last read, whether its request's first byte has arrived, and the timer.
     seen: usize,
     begun: bool,
@@ -58,7 +70,7 @@ pub(super) struct TimedStream<S> {
 impl<S: Unpin> TimedStream<S> {
     pub(super) fn new(stream: S, timeouts: Timeouts, phase: Arc<RequestPhase>) -> Self {
         let (waiting, reading) = (None, None);
-        Self { stream, timeouts, waiting, phase, seen: 0, begun: true, reading }
+        Self { stream, timeouts, waiting, phase, pieces: 0, seen: 0, begun: true, reading }
     }
 
     pub(super) fn into_stream(self) -> S {
@@ -71,6 +83,10 @@ impl<S: Unpin> TimedStream<S> {
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        let pieces = self.phase.pieces.load(Ordering::Relaxed);
+        if pieces != self.pieces {
+            (self.pieces, self.waiting) = (pieces, None);
+        }
         if written.is_pending() && self.waiting.is_none() {
             self.waiting = Some(Box::pin(tokio::time::sleep(self.timeouts.answer)));
         }
@@ -85,7 +101,7 @@ impl<S: Unpin> TimedStream<S> {
         cx: &mut Context<'_>,
         read: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        let phase = self.phase.0.load(Ordering::Relaxed);
+        let phase = self.phase.phase.load(Ordering::Relaxed);
         if phase != self.seen {
             (self.seen, self.begun, self.reading) = (phase, false, None);
         }
@@ -233,6 +249,22 @@ mod tests {
             () = trickle => unreachable!("it reads for ever"),
         };
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_piece_of_a_streamed_body_has_its_own_time() {
+        let (ours, _theirs) = duplex(1);
+        let (mut stream, phase) = timed(ours);
+        stream.write_all(b"a").await.expect("it fits");
+        let most = ANSWER - Duration::from_millis(2);
+        for _ in 0..3 {
+            phase.piece();
+            let write = tokio::time::timeout(most, stream.write_all(b"b")).await;
+            assert!(write.is_err(), "{write:?}");
+        }
+        let late = tokio::time::timeout(ANSWER, stream.write_all(b"b")).await;
+        let late = late.expect("it ends").map_err(|error| error.kind());
+        assert_eq!(late, Err(io::ErrorKind::TimedOut));
     }
 
     #[tokio::test]

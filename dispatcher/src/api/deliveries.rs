@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use weir_common::http_server::reply::Reply;
+use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
 use crate::api::dto::{
@@ -16,6 +17,9 @@ use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::http_errors;
+use crate::live_config::ActiveConfig;
+use crate::state::State;
+use crate::store::StoreError;
 
 /// The timeout of the worker's reply; without it, the response omits the worker's state.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
@@ -25,14 +29,8 @@ pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let (filter, paging) = request.query.deliveries(ids).map_err(bad_query)?;
     let page = request.store().deliveries(request.workspace, &filter, paging).await;
     let page = page.map_err(|error| request.failed(&error))?;
-    let webhooks = webhooks_of(request, &page.items).await?;
-    let statuses = statuses_of(request, &page.items).await;
-    let shown = page.items.iter().map(|delivery| {
-        let webhook = webhooks.get(&delivery.webhook);
-        let status = statuses.get(&delivery.id).copied().unwrap_or_default();
-        view(request, &facts(request, delivery, webhook, status, None))
-    });
-    let data = shown.collect();
+    let data = request.viewer().views(&page.items).await;
+    let data = data.map_err(|error| request.failed(&error))?;
     Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|next| ids.cursor(next)) }))
 }
 
@@ -72,9 +70,10 @@ pub(super) async fn shown(
     request: &ApiRequest<'_>,
     delivery: &Delivery,
 ) -> Result<DeliveryView, Reply> {
+    let viewer = request.viewer();
     let one = std::slice::from_ref(delivery);
-    let webhooks = webhooks_of(request, one).await?;
-    let statuses = statuses_of(request, one).await;
+    let webhooks = viewer.webhooks_of(one).await.map_err(|error| request.failed(&error))?;
+    let statuses = viewer.statuses_of(one).await;
     let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= request.now {
         let (webhook, due) = (delivery.webhook, delivery.due);
         let counted = request.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
@@ -84,82 +83,103 @@ pub(super) async fn shown(
     };
     let webhook = webhooks.get(&delivery.webhook);
     let status = statuses.get(&delivery.id).copied().unwrap_or_default();
-    Ok(view(request, &facts(request, delivery, webhook, status, ahead)))
+    Ok(viewer.view(&viewer.facts(delivery, webhook, status, ahead)))
 }
 
-/// The webhooks of a page, each read once.
-async fn webhooks_of(
-    request: &ApiRequest<'_>,
-    deliveries: &[Delivery],
-) -> Result<HashMap<WebhookId, Webhook>, Reply> {
-    let mut webhooks = HashMap::new();
-    let mut deleted = Vec::new();
-    for id in deliveries.iter().map(|delivery| delivery.webhook) {
-        if webhooks.contains_key(&id) || deleted.contains(&id) {
-            continue;
-        }
-        let found = request.store().webhook(request.workspace, id).await;
-        match found.map_err(|error| request.failed(&error))? {
-            Some(webhook) => drop(webhooks.insert(id, webhook)),
-            None => deleted.push(id),
-        }
+/// What views of a workspace's deliveries need beside the deliveries.
+pub(super) struct Viewer<'a> {
+    pub(super) state: &'a State,
+    pub(super) active: &'a ActiveConfig,
+    pub(super) workspace: &'a str,
+    pub(super) now: UnixTime,
+}
+
+impl Viewer<'_> {
+    /// The deliveries of a page, without their places in queues.
+    pub(super) async fn views(
+        &self,
+        deliveries: &[Delivery],
+    ) -> Result<Vec<DeliveryView>, StoreError> {
+        let webhooks = self.webhooks_of(deliveries).await?;
+        let statuses = self.statuses_of(deliveries).await;
+        let shown = deliveries.iter().map(|delivery| {
+            let webhook = webhooks.get(&delivery.webhook);
+            let status = statuses.get(&delivery.id).copied().unwrap_or_default();
+            self.view(&self.facts(delivery, webhook, status, None))
+        });
+        Ok(shown.collect())
     }
-    Ok(webhooks)
-}
 
-/// The worker's state of those deliveries that wait.
-async fn statuses_of(
-    request: &ApiRequest<'_>,
-    deliveries: &[Delivery],
-) -> HashMap<DeliveryId, DeliveryStatus> {
-    let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
-    let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
-    if of.is_empty() {
-        return HashMap::new();
+    /// The webhooks of a page, each read once.
+    async fn webhooks_of(
+        &self,
+        deliveries: &[Delivery],
+    ) -> Result<HashMap<WebhookId, Webhook>, StoreError> {
+        let mut webhooks = HashMap::new();
+        let mut deleted = Vec::new();
+        for id in deliveries.iter().map(|delivery| delivery.webhook) {
+            if webhooks.contains_key(&id) || deleted.contains(&id) {
+                continue;
+            }
+            match self.state.store.webhook(self.workspace, id).await? {
+                Some(webhook) => drop(webhooks.insert(id, webhook)),
+                None => deleted.push(id),
+            }
+        }
+        Ok(webhooks)
     }
-    let reply = request.state.mailbox.statuses(of.clone());
-    let answered = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
-    of.into_iter().map(|(_, id)| id).zip(answered).collect()
-}
 
-fn facts<'a>(
-    request: &ApiRequest<'_>,
-    delivery: &'a Delivery,
-    webhook: Option<&'a Webhook>,
-    status: DeliveryStatus,
-    ahead: Option<usize>,
-) -> WaitFacts<'a> {
-    let egress = &request.active.settings.egress;
-    let rate = EndpointRate { requests: egress.requests, window: egress.window };
-    WaitFacts { delivery, webhook, status, ahead, rate, now: request.now }
-}
+    /// The worker's state of those deliveries that wait.
+    async fn statuses_of(&self, deliveries: &[Delivery]) -> HashMap<DeliveryId, DeliveryStatus> {
+        let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
+        let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
+        if of.is_empty() {
+            return HashMap::new();
+        }
+        let reply = self.state.mailbox.statuses(of.clone());
+        let answered = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
+        of.into_iter().map(|(_, id)| id).zip(answered).collect()
+    }
 
-fn view(request: &ApiRequest<'_>, facts: &WaitFacts<'_>) -> DeliveryView {
-    let (ids, delivery) = (request.store().ids(), facts.delivery);
-    let waits = delivery.state == DeliveryState::Waiting;
-    let deadline_at = || {
-        let give_up_after = request.active.settings.retry.give_up_after;
-        let first = delivery.first_attempt_at?;
-        Some(facts.webhook?.deadline(first, delivery.paused_before, give_up_after, facts.now))
-    };
-    DeliveryView {
-        id: ids.delivery(delivery.id),
-        event_id: delivery.event_id.to_string(),
-        webhook_id: ids.webhook(delivery.webhook),
-        kind: Kind(delivery.kind),
-        state: match delivery.state {
-            DeliveryState::Waiting if facts.status.in_flight => ShownState::InFlight,
-            DeliveryState::Waiting => ShownState::Waiting,
-            DeliveryState::Delivered => ShownState::Delivered,
-            DeliveryState::FailedPermanent => ShownState::FailedPermanent,
-        },
-        attempts: delivery.attempts,
-        last_outcome: delivery.last_outcome.as_ref().map(ToString::to_string),
-        created_at: Time(delivery.created_at),
-        first_attempt_at: delivery.first_attempt_at.map(Time),
-        next_attempt_at: wait_reason::next_attempt_at(facts).map(Time),
-        deadline_at: if waits { deadline_at().map(Time) } else { None },
-        ended_at: delivery.ended_at.map(Time),
-        waiting_for: wait_reason::waiting_for(facts),
+    fn facts<'a>(
+        &self,
+        delivery: &'a Delivery,
+        webhook: Option<&'a Webhook>,
+        status: DeliveryStatus,
+        ahead: Option<usize>,
+    ) -> WaitFacts<'a> {
+        let egress = &self.active.settings.egress;
+        let rate = EndpointRate { requests: egress.requests, window: egress.window };
+        WaitFacts { delivery, webhook, status, ahead, rate, now: self.now }
+    }
+
+    fn view(&self, facts: &WaitFacts<'_>) -> DeliveryView {
+        let (ids, delivery) = (self.state.store.ids(), facts.delivery);
+        let waits = delivery.state == DeliveryState::Waiting;
+        let deadline_at = || {
+            let give_up_after = self.active.settings.retry.give_up_after;
+            let first = delivery.first_attempt_at?;
+            Some(facts.webhook?.deadline(first, delivery.paused_before, give_up_after, facts.now))
+        };
+        DeliveryView {
+            id: ids.delivery(delivery.id),
+            event_id: delivery.event_id.to_string(),
+            webhook_id: ids.webhook(delivery.webhook),
+            kind: Kind(delivery.kind),
+            state: match delivery.state {
+                DeliveryState::Waiting if facts.status.in_flight => ShownState::InFlight,
+                DeliveryState::Waiting => ShownState::Waiting,
+                DeliveryState::Delivered => ShownState::Delivered,
+                DeliveryState::FailedPermanent => ShownState::FailedPermanent,
+            },
+            attempts: delivery.attempts,
+            last_outcome: delivery.last_outcome.as_ref().map(ToString::to_string),
+            created_at: Time(delivery.created_at),
+            first_attempt_at: delivery.first_attempt_at.map(Time),
+            next_attempt_at: wait_reason::next_attempt_at(facts).map(Time),
+            deadline_at: if waits { deadline_at().map(Time) } else { None },
+            ended_at: delivery.ended_at.map(Time),
+            waiting_for: wait_reason::waiting_for(facts),
+        }
     }
 }

@@ -86,7 +86,7 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
     let mut success = json!({"description": operation.answer});
     if let (Some(schema), Value::Object(success)) = (operation.response, &mut success) {
         let schema = schema(&mut generators.response).to_value();
-        success.insert("content".to_owned(), json!({"application/json": {"schema": schema}}));
+        success.insert("content".to_owned(), json!({operation.media: {"schema": schema}}));
     }
     put(
         "responses",

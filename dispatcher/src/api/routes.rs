@@ -28,6 +28,7 @@ pub(super) enum OperationKind {
     RotateSecret,
     PingWebhook,
     ListDeliveries,
+    ExportDeliveries,
     ReadDelivery,
     Redeliver,
     RedeliverMany,
@@ -55,6 +56,8 @@ pub(super) struct Operation {
     pub(super) status: u16,
     pub(super) answer: &'static str,
     pub(super) response: Option<SchemaOf>,
+    /// The media type of that body.
+    pub(super) media: &'static str,
 }
 
 impl Operation {
@@ -119,6 +122,8 @@ pub(super) const LIST_QUERY: &[Parameter] = &[LIMIT, CURSOR];
 
 /// The parameters of the list of deliveries.
 pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
+    LIMIT,
+    CURSOR,
     parameter(
         "state",
         ParameterKind::State,
@@ -133,9 +138,10 @@ pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
     parameter("since", ParameterKind::Time, "Accepted at or after this time (RFC 3339)."),
     parameter("until", ParameterKind::Time, "Accepted before this time (RFC 3339)."),
     parameter("order", ParameterKind::Order, "Which are first: the newest, unless it is given."),
-    LIMIT,
-    CURSOR,
 ];
+
+/// The parameters of an export: it has no pages.
+const EXPORT_QUERY: &[Parameter] = DELIVERIES_QUERY.split_at(LIST_QUERY.len()).1;
 
 const WEBHOOKS: &str = "/v1/workspaces/{workspace}/webhooks";
 
@@ -152,6 +158,7 @@ const PLAIN: Operation = Operation {
     status: 200,
     answer: "The document.",
     response: None,
+    media: "application/json",
 };
 const READ: Operation = Operation { scope: Some(Scope::WebhooksRead), ..PLAIN };
 const WRITE: Operation =
@@ -160,7 +167,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(super) static OPERATIONS: [Operation; 15] = [
+pub(super) static OPERATIONS: [Operation; 16] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -260,6 +267,17 @@ pub(super) static OPERATIONS: [Operation; 15] = [
         ..READ
     },
     Operation {
+        kind: OperationKind::ExportDeliveries,
+        id: "exportDeliveries",
+        path: "/v1/workspaces/{workspace}/deliveries/export",
+        summary: "Exports a workspace's deliveries, all that match, one in a line.",
+        query: EXPORT_QUERY,
+        answer: "Lines of JSON, each as in a list. A body without its end is incomplete.",
+        response: Some(|_| json_schema!({"type": "string"})),
+        media: "application/x-ndjson",
+        ..READ
+    },
+    Operation {
         kind: OperationKind::ReadDelivery,
         id: "readDelivery",
         path: "/v1/workspaces/{workspace}/deliveries/{id}",
@@ -330,10 +348,13 @@ pub(super) enum RouteMatch<'p> {
     NoPath,
 }
 
-/// The operation of a request. Identifiers have no colons, so a path matches one template at most.
+/// The operation of a request. Identifiers have no colons, so a path matches one template, or a
+/// second one in which the last step is an identifier: the first in the table is meant.
 pub(super) fn match_route<'p>(method: &Method, path: &'p str) -> RouteMatch<'p> {
     let mut allow = Vec::new();
-    for operation in &OPERATIONS {
+    let mut templates = OPERATIONS.iter().map(|operation| operation.path);
+    let template = templates.find(|template| path_parameters(template, path).is_some());
+    for operation in OPERATIONS.iter().filter(|operation| Some(operation.path) == template) {
         let Some(parameters) = path_parameters(operation.path, path) else { continue };
         if operation.method == *method {
             return RouteMatch::Operation(operation, parameters);
@@ -400,6 +421,8 @@ mod tests {
             ("POST", "/v1/workspaces/ws_a/webhooks/wh_1:ping", "pingWebhook ws_a wh_1"),
             ("POST", "/v1/workspaces/ws_a/webhooks/wh_1:rotate-secret", "rotateSecret ws_a wh_1"),
             ("GET", "/v1/workspaces/ws_a/deliveries", "listDeliveries ws_a"),
+            ("GET", "/v1/workspaces/ws_a/deliveries/export", "exportDeliveries ws_a"),
+            ("GET", "/v1/workspaces/ws_a/deliveries/exports", "readDelivery ws_a exports"),
             ("POST", "/v1/workspaces/ws_a/deliveries:redeliver", "redeliverMany ws_a"),
             ("POST", "/v1/workspaces/ws_a/deliveries/d:redeliver", "redeliver ws_a d"),
             ("GET", "/v1/workspaces/ws_a/redeliveries/job_1", "readRedelivery ws_a job_1"),
@@ -414,6 +437,7 @@ mod tests {
     fn an_unsupported_method_gets_the_supported_ones() {
         assert_eq!(found("PUT", "/v1/workspaces/w/webhooks/x"), "GET, HEAD, PATCH, DELETE");
         assert_eq!(found("GET", "/v1/workspaces/w/webhooks/x:ping"), "POST");
+        assert_eq!(found("PUT", "/v1/workspaces/w/deliveries/export"), "GET, HEAD");
         assert_eq!(found("OPTIONS", "/v1/workspaces/w/webhooks"), "POST, GET, HEAD");
     }
 

@@ -101,7 +101,7 @@ pub(super) async fn delete(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         return Err(http_errors::not_found());
     }
     request.state.mailbox.changed(id);
-    Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
+    Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new(), rest: None })
 }
 
 pub(super) async fn reactivate(request: &ApiRequest<'_>) -> Result<Reply, Reply> {

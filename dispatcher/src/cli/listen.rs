@@ -257,7 +257,7 @@ fn shown(text: Option<&str>) -> String {
 }
 
 fn answer(status: u16) -> Reply {
-    Reply { status, headers: Vec::new(), body: Bytes::new() }
+    Reply { status, headers: Vec::new(), body: Bytes::new(), rest: None }
 }
 
 /// A webhook for a test delivery; it has no row in the store.

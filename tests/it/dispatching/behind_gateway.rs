@@ -25,6 +25,19 @@ fn a_webhook_is_created_through_the_gateway_and_counted_there() {
 }
 
 #[test]
+fn an_export_of_several_pages_comes_whole_through_the_gateway() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 230);
+    stage.dispatcher.acme().wait_for_count("delivered", 230);
+    let world = front(&stage);
+    let acme = stage.dispatcher.acme().through(world.gateway.http());
+    let export = acme.get("/deliveries/export").expect(200);
+    assert_eq!(export.allowance().remaining, 59);
+    assert_eq!(export.text().lines().count(), 230);
+}
+
+#[test]
 fn the_sixty_first_call_reaches_no_dispatcher() {
     let stage = Stage::new();
     let world = front(&stage);

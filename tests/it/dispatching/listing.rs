@@ -26,6 +26,31 @@ fn pages_follow_each_other_without_a_gap_or_a_repetition() {
 }
 
 #[test]
+fn an_export_has_the_lines_of_all_pages_and_only_what_its_filter_selects() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created", "plan.changed"]);
+    stage.dispatcher.post_events("user.created", 230);
+    let plan = stage.dispatcher.post_event("plan.changed");
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 231);
+    let export = |query: &str| -> Vec<serde_json::Value> {
+        let answer = acme.get(&format!("/deliveries/export{query}")).expect(200);
+        assert_eq!(answer.field("content-type"), Some("application/x-ndjson"));
+        let body = answer.text();
+        assert!(body.is_empty() || body.ends_with('\n'), "the last line is cut");
+        body.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    };
+    let mut listed = acme.deliveries("");
+    assert_eq!(export(""), listed);
+    listed.reverse();
+    assert_eq!(export("?order=oldest"), listed);
+    let of_plan = export(&format!("?event={plan}&status=200"));
+    assert_eq!(of_plan.iter().map(|one| text(one, "event_id")).collect::<Vec<_>>(), [plan]);
+    assert_eq!(export("?tenant=tn_none"), [] as [serde_json::Value; 0]);
+    acme.get("/deliveries/export?limit=5").expect_problem(400);
+}
+
+#[test]
 fn webhooks_are_listed_by_pages_too() {
     let stage = Stage::new();
     let made: BTreeSet<String> =

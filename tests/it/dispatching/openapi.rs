@@ -29,6 +29,7 @@ fn the_openapi_document_describes_every_call() {
         ("/webhooks/{id}:rotate-secret", "post"),
         ("/webhooks/{id}:ping", "post"),
         ("/deliveries", "get"),
+        ("/deliveries/export", "get"),
         ("/deliveries/{id}", "get"),
         ("/deliveries/{id}:redeliver", "post"),
         ("/deliveries:redeliver", "post"),
