@@ -35,7 +35,9 @@ fn the_request_that_reaches_the_share_warns_once() {
     assert_eq!((posted[0].target(), &body["limit"]), (b"/warn".to_vec(), &"workspace".into()));
     assert_eq!((&body["key"], &body["used"]), (&"ws_acme".into(), &8.into()), "{body}");
     assert_eq!((&body["allowance"], body["reset"].is_u64()), (&10.into(), true), "{body}");
-    let lines = warned(&world);
+    let lines = wait::until("both lines of the log", || {
+        Some(warned(&world)).filter(|lines| lines.len() >= 2)
+    });
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0]["key"], "ws_acme");
     let metrics = world.gateway.call_admin(&Request::get("/metrics")).text();

@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 
+use weir_tests::folder::Folder;
 use weir_tests::gateway::Gateway;
 use weir_tests::redis_cluster::RedisCluster;
 use weir_tests::request::Request;
 use weir_tests::wait;
 
+use super::connecting::RIGHTS;
 use super::{Fleet, count};
 
 /// Two gateways on a Cluster with so many replicas of each primary.
@@ -79,6 +81,28 @@ fn a_slot_that_moves_admits_neither_more_nor_less() {
     assert_eq!(fleet.redis.owner(&tag), 1);
     total.set(total.get() + admitted(&fleet, &workspace, 40));
     assert_eq!((total.get(), alone(&fleet)), (60, 0.0));
+}
+
+#[test]
+fn a_user_of_a_cluster_needs_few_rights() {
+    let options = ["--cluster-require-full-coverage", "no"];
+    let cluster = RedisCluster::start(0, &options);
+    for node in &cluster.nodes {
+        node.run(&format!("ACL SETUSER weir reset on >open-sesame {RIGHTS}"));
+        node.run("ACL SETUSER weir +cluster|nodes +asking");
+    }
+    let files = Folder::new();
+    let password = files.write("password", "open-sesame");
+    let url = cluster.url().replace("redis://", "redis://weir@");
+    let lines = format!("cluster = true\npassword_file = \"{}\"", password.display());
+    let fleet = Fleet::on(cluster, &url, 2, |config| config.with("[store]", &lines));
+    fleet.wait_until_known();
+    let workspace = workspace_on(&fleet, 0);
+    let (tag, _) = fleet.redis.tags().into_iter().find(|(_, node)| *node == 0).unwrap();
+    let slot = fleet.redis.slot(&tag);
+    fleet.redis.migrate(slot, (0, 1), || assert_eq!(admitted(&fleet, &workspace, 9), 9));
+    assert_eq!(admitted(&fleet, &workspace, 60), 50);
+    assert_eq!(alone(&fleet), 0.0);
 }
 
 #[test]

@@ -13,9 +13,9 @@ use weir_tests::wait;
 use super::{Fleet, TARGET, count, store};
 
 /// What a user of the store must be allowed, as docs/scaling.md has it.
-const RIGHTS: &str = "~weir1:* -@all +info +time +evalsha +script|load +get +set +getrange \
-                      +setrange +del +pexpire +incr +incrby +hset +hdel +hgetall +zadd \
-                      +zrangebyscore +zremrangebyrank";
+pub(super) const RIGHTS: &str = "~weir1:* -@all +info +time +evalsha +script|load +get +set \
+    +getrange +setrange +del +pexpire +incr +incrby +hset +hdel +hgetall +zadd +zrangebyscore \
+    +zremrangebyrank";
 
 /// A user that can do all.
 const PASSWORD: &str = "correct-horse";

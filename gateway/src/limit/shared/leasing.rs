@@ -373,6 +373,7 @@ impl SharedStore {
                 match self.call(over, &calls, CallMode::Preview).await {
                     // It cannot read one of them: the lease ends by itself.
                     Err(RemoteError::Call(CallError::Faulty(why))) => self.report_fault(&why),
+                    Err(RemoteError::Call(CallError::Moving)) => {}
                     called => drop(called?),
                 }
                 if self.clock.now().tick.since(started_at) > RETURN_MAX {

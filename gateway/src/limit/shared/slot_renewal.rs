@@ -50,6 +50,8 @@ impl SharedStore {
                     }
                     // It cannot read one of them: the leases end by themselves.
                     Err(RemoteError::Call(CallError::Faulty(why))) => self.report_fault(&why),
+                    // The next heartbeat finds where they are.
+                    Err(RemoteError::Call(CallError::Moving)) => {}
                     Err(error) => return Err(error),
                 }
                 if self.clock.now().tick.since(started_at) > RENEW_MAX {

@@ -51,6 +51,7 @@ impl SharedStore {
                 Ok(()) => {}
                 // The next heartbeat repeats it.
                 Err(RemoteError::Late) => return Ok(()),
+                Err(RemoteError::Call(CallError::Moving)) => {}
                 // It cannot read one of them.
                 Err(RemoteError::Call(CallError::Faulty(_))) => {
                     for one in owed {
