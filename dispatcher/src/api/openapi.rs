@@ -8,7 +8,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX, STATUSES};
-use crate::api::routes::{OPERATIONS, Operation, ParameterKind};
+use crate::api::routes::table::OPERATIONS;
+use crate::api::routes::{Operation, ParameterKind};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::outcome::OutcomeClass;
@@ -188,7 +189,8 @@ fn problem() -> Value {
 mod tests {
     use super::*;
     use crate::api::query::Query;
-    use crate::api::routes::{DELIVERIES_QUERY, request_schema};
+    use crate::api::routes::request_schema;
+    use crate::api::routes::table::DELIVERIES_QUERY;
     use crate::domain::public_id::PublicIds;
 
     fn operation_of(id: &str) -> &'static Operation {

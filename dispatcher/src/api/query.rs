@@ -204,7 +204,7 @@ mod tests {
     use crate::domain::id::DeliveryId;
 
     use super::*;
-    use crate::api::routes::{DELIVERIES_QUERY, LIST_QUERY};
+    use crate::api::routes::table::{DELIVERIES_QUERY, LIST_QUERY};
 
     fn errors(text: &str) -> String {
         let ids = PublicIds::new([7; 32]);

@@ -174,7 +174,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::routes::{OPERATIONS, request_schema};
+    use crate::api::routes::request_schema;
+    use crate::api::routes::table::OPERATIONS;
 
     fn check(value: &Value) -> Vec<String> {
         check_for("createWebhook", value)

@@ -2,7 +2,8 @@
 //!
 //! One thread writes, in batches that are each one commit (`writer`). A few connections read, for
 //! customers and for the worker (`read_pool`): a due delivery does not wait for the writes of
-//! others. This file assigns calls to the writer or to readers; the SQL is in the files below it.
+//! others. This file and `management` assign calls to the writer or to readers; the SQL is in the
+//! files below it.
 //!
 //! # Invariants
 //!
@@ -17,15 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
-use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
-use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
-use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
+use crate::domain::attempt::AttemptRecord;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::webhook::{Queue, WebhookUpdate};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
@@ -35,11 +34,8 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
-use crate::store::types::{
-    Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, NewEvent, NewMail, NewWebhook,
-    Page, Paging, Rotated, Rotation, WebhookChange,
-};
-use crate::store::{DeliveryQueue, Intake, Management, StoreError, Upkeep};
+use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, Page};
+use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
 mod attempts;
 mod backlog;
@@ -52,6 +48,7 @@ mod id_sequence;
 mod jobs;
 pub mod key_file;
 mod listing;
+mod management;
 mod migrations;
 pub mod open;
 mod outbox;
@@ -140,145 +137,6 @@ impl fmt::Debug for SqliteStore {
 
 /// The name of an empty `meta` value, written to check that writes succeed.
 const TRIED: &str = "tried";
-
-#[async_trait]
-impl Management for SqliteStore {
-    fn ids(&self) -> &PublicIds {
-        &self.facts.ids
-    }
-
-    async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonce = webhooks::nonce()?;
-        self.writer.run(move |session| webhooks::create(session, new, nonce, now)).await
-    }
-
-    async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
-        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
-        let read = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
-        self.readers.read(read).await
-    }
-
-    async fn webhooks(
-        &self,
-        workspace: &str,
-        after: Option<WebhookId>,
-        limit: usize,
-    ) -> Result<Page<Webhook, WebhookId>, StoreError> {
-        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
-        let read = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
-        self.readers.read(read).await
-    }
-
-    async fn change_webhook(
-        &self,
-        workspace: &str,
-        id: WebhookId,
-        change: WebhookChange,
-    ) -> Result<Option<Webhook>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| webhooks::change(session, &workspace, id, change)).await
-    }
-
-    async fn rotate(
-        &self,
-        workspace: &str,
-        id: WebhookId,
-        rotation: Rotation,
-    ) -> Result<Rotated, StoreError> {
-        let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
-        self.writer
-            .run(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
-            .await
-    }
-
-    async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| webhooks::delete(session, &workspace, id)).await
-    }
-
-    async fn reactivate(
-        &self,
-        workspace: &str,
-        id: WebhookId,
-        now: UnixTime,
-    ) -> Result<Option<Webhook>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| webhooks::reactivate(session, &workspace, id, now)).await
-    }
-
-    async fn deliveries(
-        &self,
-        workspace: &str,
-        filter: &Filter,
-        paging: Paging,
-    ) -> Result<Page<Delivery, Cursor>, StoreError> {
-        let (workspace, filter) = (workspace.to_owned(), filter.clone());
-        let read = move |conn: &_| deliveries::page(conn, &workspace, &filter, paging);
-        self.readers.read(read).await
-    }
-
-    async fn delivery(
-        &self,
-        workspace: &str,
-        id: DeliveryId,
-    ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.readers.read(move |conn| deliveries::with_attempts(conn, &workspace, id)).await
-    }
-
-    async fn ahead_of(
-        &self,
-        webhook: WebhookId,
-        due: UnixTime,
-        id: DeliveryId,
-        most: usize,
-    ) -> Result<usize, StoreError> {
-        self.readers.read(move |conn| deliveries::ahead_of(conn, webhook, due, id, most)).await
-    }
-
-    async fn redeliver(
-        &self,
-        workspace: &str,
-        id: DeliveryId,
-        now: UnixTime,
-    ) -> Result<Option<Delivery>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| deliveries::redeliver(session, &workspace, id, now)).await
-    }
-
-    async fn create_job(
-        &self,
-        workspace: &str,
-        filter: Filter,
-        now: UnixTime,
-    ) -> Result<JobCreated, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| jobs::create(session, &workspace, &filter, now)).await
-    }
-
-    async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.readers.read(move |conn| jobs::one(conn, &workspace, id)).await
-    }
-
-    async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError> {
-        let (workspace, id) = (workspace.to_owned(), id.to_owned());
-        self.readers.read(move |conn| events::body(conn, &workspace, &id)).await
-    }
-
-    async fn ping(
-        &self,
-        workspace: &str,
-        webhook: WebhookId,
-        event: NewEvent,
-        now: UnixTime,
-    ) -> Result<Option<Arrival>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer
-            .run(move |session| events::ping(session, &workspace, webhook, &event, now))
-            .await
-    }
-}
 
 #[async_trait]
 impl Intake for SqliteStore {

@@ -1,0 +1,239 @@
+//! The table itself: every operation of the API, and the parameters of its lists.
+
+use http::Method;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
+
+use crate::api::dto::{
+    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, JobView, NewWebhookBody,
+    RedeliveryFilter, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+};
+use crate::api::routes::{Operation, OperationKind, Parameter, ParameterKind, Request};
+use crate::auth::Scope;
+
+const fn parameter(
+    name: &'static str,
+    kind: ParameterKind,
+    description: &'static str,
+) -> Parameter {
+    Parameter { name, description, kind }
+}
+
+const LIMIT: Parameter = parameter("limit", ParameterKind::Limit, "The size of the page.");
+const CURSOR: Parameter =
+    parameter("cursor", ParameterKind::Text, "The `next_cursor` of the previous page.");
+
+/// The parameters of every list.
+pub(in crate::api) const LIST_QUERY: &[Parameter] = &[LIMIT, CURSOR];
+
+/// The parameters of the list of deliveries.
+pub(in crate::api) const DELIVERIES_QUERY: &[Parameter] = &[
+    LIMIT,
+    CURSOR,
+    parameter(
+        "state",
+        ParameterKind::State,
+        "The delivery's state; deliveries in flight are `waiting`.",
+    ),
+    parameter("webhook", ParameterKind::Text, "The `id` of a webhook."),
+    parameter("type", ParameterKind::Type, "The event's type."),
+    parameter("event", ParameterKind::Text, "The event's `id`."),
+    parameter("tenant", ParameterKind::Text, "The event's `tenant_id`."),
+    parameter("outcome", ParameterKind::Outcome, "The class of the last attempt's outcome."),
+    parameter("status", ParameterKind::Status, "The status that the last attempt got."),
+    parameter("since", ParameterKind::Time, "Accepted at or after this time (RFC 3339)."),
+    parameter("until", ParameterKind::Time, "Accepted before this time (RFC 3339)."),
+    parameter("order", ParameterKind::Order, "Which are first: the newest, unless it is given."),
+];
+
+/// The parameters of an export: it has no pages.
+const EXPORT_QUERY: &[Parameter] = DELIVERIES_QUERY.split_at(LIST_QUERY.len()).1;
+
+const WEBHOOKS: &str = "/v1/workspaces/{workspace}/webhooks";
+
+/// The default members of operations.
+const PLAIN: Operation = Operation {
+    kind: OperationKind::Describe,
+    id: "describe",
+    method: Method::GET,
+    path: "/openapi.json",
+    scope: None,
+    summary: "This document.",
+    query: &[],
+    request: None,
+    status: 200,
+    answer: "The document.",
+    response: None,
+    media: "application/json",
+};
+const READ: Operation = Operation { scope: Some(Scope::WebhooksRead), ..PLAIN };
+const WRITE: Operation =
+    Operation { scope: Some(Scope::WebhooksWrite), method: Method::POST, ..PLAIN };
+const NO_BODY: Option<Request> =
+    Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
+
+/// The table.
+pub(in crate::api) static OPERATIONS: [Operation; 16] = [
+    Operation {
+        kind: OperationKind::CreateWebhook,
+        id: "createWebhook",
+        path: WEBHOOKS,
+        summary: "Creates a webhook. The response has its secret, which is never shown again.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<NewWebhookBody>,
+            optional: false,
+        }),
+        status: 201,
+        answer: "The webhook, with its secret.",
+        response: Some(SchemaGenerator::subschema_for::<CreatedWebhook>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ListWebhooks,
+        id: "listWebhooks",
+        path: WEBHOOKS,
+        summary: "Lists a workspace's webhooks, oldest first.",
+        query: LIST_QUERY,
+        answer: "A page of webhooks.",
+        response: Some(SchemaGenerator::subschema_for::<WebhookPage>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ReadWebhook,
+        id: "readWebhook",
+        path: "/v1/workspaces/{workspace}/webhooks/{id}",
+        summary: "Shows a webhook.",
+        answer: "The webhook.",
+        response: Some(SchemaGenerator::subschema_for::<WebhookView>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ChangeWebhook,
+        id: "changeWebhook",
+        method: Method::PATCH,
+        path: "/v1/workspaces/{workspace}/webhooks/{id}",
+        summary: "Changes a webhook's URL, its event types, or both.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<WebhookPatch>,
+            optional: false,
+        }),
+        answer: "The changed webhook.",
+        response: Some(SchemaGenerator::subschema_for::<WebhookView>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::DeleteWebhook,
+        id: "deleteWebhook",
+        method: Method::DELETE,
+        path: "/v1/workspaces/{workspace}/webhooks/{id}",
+        summary: "Deletes a webhook. Its waiting deliveries are never sent.",
+        status: 204,
+        answer: "The webhook is deleted.",
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ReactivateWebhook,
+        id: "reactivateWebhook",
+        path: "/v1/workspaces/{workspace}/webhooks/{id}:reactivate",
+        summary: "Ends a pause: one delivery is a probe; after its 2xx the others follow in order.",
+        request: NO_BODY,
+        answer: "The webhook; unchanged if it was not paused.",
+        response: Some(SchemaGenerator::subschema_for::<WebhookView>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::RotateSecret,
+        id: "rotateSecret",
+        path: "/v1/workspaces/{workspace}/webhooks/{id}:rotate-secret",
+        summary: "Creates a new secret, shown once. The previous secret still signs for a while.",
+        request: NO_BODY,
+        answer: "The new secret, and until when the previous one signs.",
+        response: Some(SchemaGenerator::subschema_for::<RotatedSecret>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::PingWebhook,
+        id: "pingWebhook",
+        path: "/v1/workspaces/{workspace}/webhooks/{id}:ping",
+        summary: "Sends a test event of type `webhook.ping`, and returns its delivery.",
+        request: NO_BODY,
+        status: 202,
+        answer: "The delivery of the test, waiting or in flight.",
+        response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ListDeliveries,
+        id: "listDeliveries",
+        path: "/v1/workspaces/{workspace}/deliveries",
+        summary: "Finds a workspace's deliveries, newest first unless asked otherwise.",
+        query: DELIVERIES_QUERY,
+        answer: "A page of deliveries.",
+        response: Some(SchemaGenerator::subschema_for::<DeliveryPage>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ExportDeliveries,
+        id: "exportDeliveries",
+        path: "/v1/workspaces/{workspace}/deliveries/export",
+        summary: "Exports a workspace's deliveries, all that match, one in a line.",
+        query: EXPORT_QUERY,
+        answer: "Lines of JSON, each as in a list. A body without its end is incomplete.",
+        response: Some(|_| json_schema!({"type": "string"})),
+        media: "application/x-ndjson",
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ReadDelivery,
+        id: "readDelivery",
+        path: "/v1/workspaces/{workspace}/deliveries/{id}",
+        summary: "Shows a delivery, its attempts, and why it waits.",
+        answer: "The delivery, with its attempts.",
+        response: Some(SchemaGenerator::subschema_for::<DeliveryDetail>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::Redeliver,
+        id: "redeliver",
+        path: "/v1/workspaces/{workspace}/deliveries/{id}:redeliver",
+        summary: "Redelivers a delivery, with a new retry schedule.",
+        request: NO_BODY,
+        status: 202,
+        answer: "The delivery, waiting again.",
+        response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::RedeliverMany,
+        id: "redeliverMany",
+        path: "/v1/workspaces/{workspace}/deliveries:redeliver",
+        summary: "Redelivers all deliveries that match, in the background.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<RedeliveryFilter>,
+            optional: false,
+        }),
+        status: 202,
+        answer: "The job, just started.",
+        response: Some(SchemaGenerator::subschema_for::<JobView>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ReadRedelivery,
+        id: "readRedelivery",
+        path: "/v1/workspaces/{workspace}/redeliveries/{id}",
+        summary: "Shows the progress of a redelivery job.",
+        answer: "The job, with its progress.",
+        response: Some(SchemaGenerator::subschema_for::<JobView>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ReadEvent,
+        id: "readEvent",
+        path: "/v1/workspaces/{workspace}/events/{id}",
+        summary: "Shows an event's envelope, byte for byte as it is delivered.",
+        answer: "The envelope, while a delivery of it is kept.",
+        response: Some(|_| json_schema!({"type": "object"})),
+        ..READ
+    },
+    PLAIN,
+];

@@ -1,0 +1,156 @@
+//! The calls of the API's management side, each assigned to the writer or to a reader.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use weir_common::time::UnixTime;
+
+use crate::domain::attempt::RecordedAttempt;
+use crate::domain::delivery::{Arrival, Cursor, Delivery};
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::Webhook;
+use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, webhooks};
+use crate::store::types::{
+    Created, Filter, Job, JobCreated, NewEvent, NewWebhook, Page, Paging, Rotated, Rotation,
+    WebhookChange,
+};
+use crate::store::{Management, StoreError};
+
+#[async_trait]
+impl Management for SqliteStore {
+    fn ids(&self) -> &PublicIds {
+        &self.facts.ids
+    }
+
+    async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
+        let nonce = webhooks::nonce()?;
+        self.writer.run(move |session| webhooks::create(session, new, nonce, now)).await
+    }
+
+    async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
+        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
+        let read = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
+        self.readers.read(read).await
+    }
+
+    async fn webhooks(
+        &self,
+        workspace: &str,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Webhook, WebhookId>, StoreError> {
+        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
+        let read = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
+        self.readers.read(read).await
+    }
+
+    async fn change_webhook(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        change: WebhookChange,
+    ) -> Result<Option<Webhook>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| webhooks::change(session, &workspace, id, change)).await
+    }
+
+    async fn rotate(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        rotation: Rotation,
+    ) -> Result<Rotated, StoreError> {
+        let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
+        self.writer
+            .run(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
+            .await
+    }
+
+    async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| webhooks::delete(session, &workspace, id)).await
+    }
+
+    async fn reactivate(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        now: UnixTime,
+    ) -> Result<Option<Webhook>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| webhooks::reactivate(session, &workspace, id, now)).await
+    }
+
+    async fn deliveries(
+        &self,
+        workspace: &str,
+        filter: &Filter,
+        paging: Paging,
+    ) -> Result<Page<Delivery, Cursor>, StoreError> {
+        let (workspace, filter) = (workspace.to_owned(), filter.clone());
+        let read = move |conn: &_| deliveries::page(conn, &workspace, &filter, paging);
+        self.readers.read(read).await
+    }
+
+    async fn delivery(
+        &self,
+        workspace: &str,
+        id: DeliveryId,
+    ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.readers.read(move |conn| deliveries::with_attempts(conn, &workspace, id)).await
+    }
+
+    async fn ahead_of(
+        &self,
+        webhook: WebhookId,
+        due: UnixTime,
+        id: DeliveryId,
+        most: usize,
+    ) -> Result<usize, StoreError> {
+        self.readers.read(move |conn| deliveries::ahead_of(conn, webhook, due, id, most)).await
+    }
+
+    async fn redeliver(
+        &self,
+        workspace: &str,
+        id: DeliveryId,
+        now: UnixTime,
+    ) -> Result<Option<Delivery>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| deliveries::redeliver(session, &workspace, id, now)).await
+    }
+
+    async fn create_job(
+        &self,
+        workspace: &str,
+        filter: Filter,
+        now: UnixTime,
+    ) -> Result<JobCreated, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| jobs::create(session, &workspace, &filter, now)).await
+    }
+
+    async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.readers.read(move |conn| jobs::one(conn, &workspace, id)).await
+    }
+
+    async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError> {
+        let (workspace, id) = (workspace.to_owned(), id.to_owned());
+        self.readers.read(move |conn| events::body(conn, &workspace, &id)).await
+    }
+
+    async fn ping(
+        &self,
+        workspace: &str,
+        webhook: WebhookId,
+        event: NewEvent,
+        now: UnixTime,
+    ) -> Result<Option<Arrival>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer
+            .run(move |session| events::ping(session, &workspace, webhook, &event, now))
+            .await
+    }
+}
