@@ -57,7 +57,7 @@ pub struct Admin<P>(pub P);
 
 #[async_trait]
 impl<P: Program> Handler for Admin<P> {
-    fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn refuses(&self, head: &Head) -> Option<Reply> {
         let reads = head.method == Method::GET;
         let token = self.0.token();
         if let Some(problem) = browser::refusal(&head.headers, reads, token.is_some()) {

@@ -6,4 +6,5 @@ pub mod file;
 pub mod files;
 pub mod reload;
 pub mod server_keys;
+pub mod trusted_url;
 pub mod watch;

@@ -77,7 +77,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn handle(&self, call: Call) -> Reply;
 
     /// The refusal of a request by its head alone, if it is refused; its body is then not read.
-    fn refuses(&self, _head: &Head) -> Option<Reply> {
+    async fn refuses(&self, _head: &Head) -> Option<Reply> {
         None
     }
 
@@ -331,7 +331,7 @@ impl ConnectionTask {
             return Err(problems::head_too_large(head_bytes_max));
         }
         let handler = &self.server.handler;
-        if let Some(reply) = handler.refuses(head) {
+        if let Some(reply) = handler.refuses(head).await {
             return Err(reply);
         }
         if is_encoded(&head.headers) {
@@ -420,7 +420,7 @@ mod tests {
             Reply::new(200, "text/plain", text)
         }
 
-        fn refuses(&self, head: &Head) -> Option<Reply> {
+        async fn refuses(&self, head: &Head) -> Option<Reply> {
             (head.uri.path() == "/closed").then(|| problems::refusal(404, "closed", "Closed", ""))
         }
 

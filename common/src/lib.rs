@@ -48,3 +48,9 @@ pub mod signals;
 
 // Verifies signed tokens.
 pub mod token;
+
+// Requests to servers that the operator configured.
+pub mod http_client;
+
+// Callers' access tokens: by the issuer's keys, or at the issuer.
+pub mod identity;

@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod json_lines;
+pub mod limiter;
 pub mod line;
 pub mod outlet;
 pub mod visible;

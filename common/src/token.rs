@@ -15,6 +15,7 @@
 pub mod claims;
 mod jws;
 pub mod keys;
+pub mod reach;
 
 use std::time::Duration;
 

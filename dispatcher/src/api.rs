@@ -71,8 +71,9 @@ impl Handler for Api {
     }
 
     /// Refuses a call by its head, before its body is read.
-    fn refuses(&self, head: &Head) -> Option<Reply> {
-        permitted(&self.state.active.load(), &head.method, head.uri.path(), &head.headers).err()
+    async fn refuses(&self, head: &Head) -> Option<Reply> {
+        let active = self.state.active.load_full();
+        self.permitted(&active, &head.method, head.uri.path(), &head.headers).await.err()
     }
 
     fn body_bytes_max(&self, _path: &str) -> usize {
@@ -86,9 +87,32 @@ impl Api {
         Self { state, exports: Exports::default() }
     }
 
+    /// The operation of a call, if its token may call it.
+    async fn permitted<'p>(
+        &self,
+        active: &ActiveConfig,
+        method: &Method,
+        path: &'p str,
+        headers: &HeaderMap,
+    ) -> Result<(&'static Operation, PathParameters<'p>), Reply> {
+        let (operation, parameters) = match routes::match_route(method, path) {
+            RouteMatch::Operation(operation, parameters) => (operation, parameters),
+            RouteMatch::OtherMethods(allow) => return Err(problems::method_not_allowed(&allow)),
+            RouteMatch::NoPath => return Err(http_errors::not_found()),
+        };
+        if let Some(scope) = operation.scope {
+            let (metrics, now) = (&self.state.metrics, self.state.clock.now());
+            let wanted = (scope, Some(parameters.workspace));
+            let caller = active.callers.authorise(headers, wanted, now, metrics).await;
+            caller.map_err(|refusal| refusal.reply())?;
+        }
+        Ok((operation, parameters))
+    }
+
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
         let active = self.state.active.load_full();
-        let (operation, parameters) = permitted(&active, &call.method, &call.path, &call.headers)?;
+        let (operation, parameters) =
+            self.permitted(&active, &call.method, &call.path, &call.headers).await?;
         let query = Query::read(call.query.as_deref(), operation.query);
         // An operation with parameters reads them itself, and reports all errors together.
         if operation.query.is_empty() {
@@ -124,25 +148,6 @@ impl Api {
             OperationKind::Describe => Ok(json(200, openapi::document())),
         }
     }
-}
-
-/// The operation of a call, if its token may call it.
-fn permitted<'p>(
-    active: &ActiveConfig,
-    method: &Method,
-    path: &'p str,
-    headers: &HeaderMap,
-) -> Result<(&'static Operation, PathParameters<'p>), Reply> {
-    let (operation, parameters) = match routes::match_route(method, path) {
-        RouteMatch::Operation(operation, parameters) => (operation, parameters),
-        RouteMatch::OtherMethods(allow) => return Err(problems::method_not_allowed(&allow)),
-        RouteMatch::NoPath => return Err(http_errors::not_found()),
-    };
-    if let Some(scope) = operation.scope {
-        let authorised = active.tokens.authorise(headers, scope, Some(parameters.workspace));
-        authorised.map_err(|refusal| refusal.reply())?;
-    }
-    Ok((operation, parameters))
 }
 
 /// One authorised request.

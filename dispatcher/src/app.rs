@@ -15,13 +15,14 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::runtime::Builder;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::admin::Admin;
 use weir_common::config::document::{Diagnostic, lines};
 use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{BindError, Listeners, bind};
 use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listening};
+use weir_common::identity::refresh_jwks;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::rlimit;
@@ -165,6 +166,7 @@ fn shared(
     let metrics = Arc::new(Metrics::new());
     let reloads = metrics.of_reloads();
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    let active = active.start_verifier(None, &metrics, &clock);
     let state = State {
         clock,
         config,
@@ -174,6 +176,7 @@ fn shared(
         metrics,
         connections,
         jobs: Arc::default(),
+        applied: Notify::new(),
         reloads,
         ready: AtomicBool::new(false),
     };
@@ -188,6 +191,11 @@ fn background_tasks(state: &Arc<State>) -> JoinSet<()> {
     tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
     tasks.spawn(maintenance::retention(store, clock, state.active.clone()));
     tasks.spawn(state::watch_files(state.clone()));
+    let of_keys = state.clone();
+    tasks.spawn(async move {
+        let verifier = || of_keys.active.load().callers.verifier.clone();
+        refresh_jwks(verifier, &of_keys.applied).await;
+    });
     tasks
 }
 

@@ -23,7 +23,8 @@ use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError};
-use crate::auth::{self, Scope, Tokens};
+use crate::auth::Scope;
+use crate::auth::token_file::{self, Tokens};
 use crate::cli::listen::{Answering, Listen, TestWebhook};
 use crate::config::read;
 use crate::config::settings::Settings;
@@ -319,7 +320,7 @@ impl Token {
         }
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|why| why.to_string())?;
-        let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random);
+        let (token, entry) = token_file::entry(&self.name, &self.workspaces, &self.scopes, random);
         Ok(format!("{token}\n\n# add to the file of tokens (auth.tokens):\n{entry}"))
     }
 }

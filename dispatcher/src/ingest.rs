@@ -28,7 +28,7 @@ use weir_common::http_server::{Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
-use crate::auth::{Scope, Token, Tokens};
+use crate::auth::{Caller, Scope};
 use crate::blocking_pool::Threads;
 use crate::config::settings::Settings;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
@@ -73,7 +73,7 @@ impl Ingest {
 
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
         let active = self.state.active.load_full();
-        let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
+        let caller = self.permitted(&active, &call.method, &call.path, &call.headers).await?;
         let is_large = call.body.len() > SMALL_BODY_BYTES;
         // The call counts before its body is parsed: parsing is work as well.
         let pending =
@@ -81,9 +81,9 @@ impl Ingest {
                 || problems::busy("Too many calls are waiting to be written; send the call again."),
             )?;
         let ParsedCall { events, pointers, now } = if is_large {
-            self.read_large(call, Arc::clone(&active)).await?
+            self.read_large(call, caller, Arc::clone(&active)).await?
         } else {
-            read(&call, &active.settings, token, &self.state.clock)?
+            read(&call, &active.settings, &caller, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
@@ -103,17 +103,36 @@ impl Ingest {
     }
 
     /// Parses a large body once a permit is free.
-    async fn read_large(&self, call: Call, active: Arc<ActiveConfig>) -> Result<ParsedCall, Reply> {
+    async fn read_large(
+        &self,
+        call: Call,
+        caller: Caller,
+        active: Arc<ActiveConfig>,
+    ) -> Result<ParsedCall, Reply> {
         // The semaphore is never closed.
         let permit = Arc::clone(&self.large_permits).acquire_owned().await;
         let clock = self.state.clock.clone();
         // The client may disconnect while the thread still parses: the thread owns the permit.
         let reading = self.threads.run(move || {
             let _permit = permit;
-            let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
-            read(&call, &active.settings, token, &clock)
+            read(&call, &active.settings, &caller, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(problems::broken()))
+    }
+
+    /// The token of a call whose path, method and token are allowed; independent of its body.
+    async fn permitted(
+        &self,
+        active: &ActiveConfig,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Caller, Reply> {
+        check_route(method, path)?;
+        let (metrics, now) = (&self.state.metrics, self.state.clock.now());
+        let wanted = (Scope::EventsWrite, None);
+        let caller = active.callers.authorise(headers, wanted, now, metrics).await;
+        caller.map_err(|refusal| refusal.reply())
     }
 
     fn count_refused(&self, reply: Reply) -> Reply {
@@ -138,20 +157,12 @@ impl Ingest {
     }
 }
 
-/// The token of a call whose path, method and token are allowed; independent of its body.
-fn permitted<'t>(
-    tokens: &'t Tokens,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-) -> Result<&'t Token, Reply> {
+/// Refuses a call that sends no events.
+fn check_route(method: &Method, path: &str) -> Result<(), Reply> {
     if path != PATH {
         return Err(http_errors::not_found());
     }
-    if *method != Method::POST {
-        return Err(problems::method_not_allowed("POST"));
-    }
-    tokens.authorise(headers, Scope::EventsWrite, None).map_err(|refusal| refusal.reply())
+    if *method == Method::POST { Ok(()) } else { Err(problems::method_not_allowed("POST")) }
 }
 
 /// Counts the calls that wait to be parsed or written.
@@ -193,9 +204,9 @@ impl Handler for Ingest {
     }
 
     /// Refuses a call by its head, before its body is read.
-    fn refuses(&self, head: &Head) -> Option<Reply> {
-        let tokens = &self.state.active.load().tokens;
-        let permitted = permitted(tokens, &head.method, head.uri.path(), &head.headers);
+    async fn refuses(&self, head: &Head) -> Option<Reply> {
+        let active = self.state.active.load_full();
+        let permitted = self.permitted(&active, &head.method, head.uri.path(), &head.headers).await;
         permitted.err().map(|reply| self.count_refused(reply))
     }
 
@@ -221,10 +232,10 @@ struct ParsedCall {
 fn read(
     call: &Call,
     settings: &Settings,
-    token: &Token,
+    caller: &Caller,
     clock: &Clock,
 ) -> Result<ParsedCall, Reply> {
-    let (valid, pointers) = validate(call, settings, token)?;
+    let (valid, pointers) = validate(call, settings, caller)?;
     let now = clock.now().unix;
     let events = assign_ids(valid, now).map_err(|()| problems::broken())?;
     Ok(ParsedCall { events, pointers, now })
@@ -234,7 +245,7 @@ fn read(
 fn validate<'a>(
     call: &'a Call,
     settings: &Settings,
-    token: &Token,
+    caller: &Caller,
 ) -> Result<(Vec<ValidEvent<'a>>, Vec<String>), Reply> {
     let (limits, identifiers) = (&settings.ingest, &settings.identifiers);
     let format =
@@ -266,7 +277,7 @@ fn validate<'a>(
         (Vec::new(), ValidationErrors::default(), ValidationErrors::default());
     for item in &batch.items {
         let parsed = event::read(item, &limits.allowed, identifiers, &mut errors);
-        if let Some(workspace) = parsed.workspace.filter(|name| !token.may_access(name)) {
+        if let Some(workspace) = parsed.workspace.filter(|name| !caller.may_access(name)) {
             let text = format!("this token may not send events for `{workspace}`");
             foreign.set_index(item.index);
             foreign.at(format!("{}/workspace_id", item.pointer), item.message_at(&text));
@@ -337,7 +348,7 @@ mod tests {
     use weir_common::identifier::IdForm;
 
     use super::*;
-    use crate::auth::entry;
+    use crate::auth::token_file::{Tokens, entry};
     use crate::store::sqlite::tests::Folder;
     use crate::worker::tests::{open_store, state_of};
 
@@ -360,7 +371,9 @@ mod tests {
     ) -> T {
         let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let tokens = Tokens::read(&Document::new("t.toml", &file), &IdForm::workspace());
-        let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
+        let (text, _) = entry("", &[], &[], RANDOM);
+        let token = tokens.registered(&text).expect("a token");
+        let caller = Caller::new(Arc::clone(token), Arc::default());
         let mut settings = crate::config::read::read(&Document::new("", "")).made;
         settings.ingest = crate::config::settings::IngestSettings {
             events_max: 3,
@@ -369,7 +382,7 @@ mod tests {
             waiting_max: 1,
             allowed: crate::config::allowed_fields::AllowedFields::default(),
         };
-        then(validate(call, &settings, token))
+        then(validate(call, &settings, &caller))
     }
 
     /// The status of a refusal and the places of its errors, or the number of valid events.
@@ -545,27 +558,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_permitted_by_its_head_alone() {
-        let (text, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
-        let (reader, read_only) = entry("b", &["*".to_owned()], &[Scope::WebhooksRead], [2; 32]);
-        let tokens = Tokens::read(
-            &Document::new("t.toml", &format!("{file}{read_only}")),
-            &IdForm::workspace(),
-        );
-        let status = |method: Method, path: &str, token: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            if let Some(token) = token {
-                let value = format!("Bearer {token}").parse().expect("a value");
-                headers.insert("authorization", value);
-            }
-            permitted(&tokens, &method, path, &headers).map_or_else(|reply| reply.status, |_| 0)
-        };
-        assert_eq!(status(Method::POST, PATH, Some(&text)), 0);
-        assert_eq!(status(Method::POST, PATH, None), 401);
-        assert_eq!(status(Method::POST, PATH, Some("x")), 401);
-        assert_eq!(status(Method::POST, PATH, Some(&reader)), 403);
-        assert_eq!(status(Method::PUT, PATH, Some(&text)), 405);
-        assert_eq!(status(Method::POST, "/", Some(&text)), 404);
+    fn only_a_post_to_one_path_sends_events() {
+        let status = |method, path| check_route(&method, path).map_or_else(|no| no.status, |()| 0);
+        assert_eq!(status(Method::POST, PATH), 0);
+        assert_eq!(status(Method::PUT, PATH), 405);
+        assert_eq!(status(Method::POST, "/"), 404);
+        assert_eq!(status(Method::GET, "/"), 404);
     }
 
     #[test]

@@ -19,15 +19,21 @@ use weir_common::config::watch::{self, Stamp};
 use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
+use weir_common::identity::identity_server::IdentityMetrics;
+use weir_common::identity::settings::Verify;
+use weir_common::identity::verifier::{IdentityFiles, VerifierSource};
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
-use crate::auth::Tokens;
+use crate::auth::Callers;
+use crate::auth::access_token::{self, Verifier};
+use crate::auth::token_file::Tokens;
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
+use crate::metrics::Metrics;
 
 /// The example configuration (`--demo`): the files that ship.
 const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
@@ -57,10 +63,8 @@ const RESTART_KEYS: [&str; 12] = [
 pub struct ActiveConfig {
     /// The settings.
     pub settings: Settings,
-    /// The registered tokens.
-    pub tokens: Tokens,
-    /// The owners of workspaces.
-    pub directory: Directory,
+    /// Who may call.
+    pub callers: Callers,
     /// The egress rules.
     pub egress: Arc<Rules>,
     /// The client of attempts.
@@ -77,6 +81,7 @@ pub struct ConfigOrigin {
     pub admin_token: Option<Secret<String>>,
     extra_ca: Stamp,
     password: Stamp,
+    identity: IdentityFiles,
     /// The active value of each option.
     pub effective: Value,
 }
@@ -151,6 +156,7 @@ impl Config {
         } else if let Err(why) = &client {
             document.fault(0, format!("cannot set up TLS: {why}"));
         }
+        let identity = IdentityFiles::read(&settings.identity.settings, &document);
         let diagnostics = [&document, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
             diagnostics.into_iter().flat_map(Document::diagnostics).collect();
@@ -160,11 +166,12 @@ impl Config {
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
         let texts = [text, tokens_text, directory_text];
-        let origin = ConfigOrigin { texts, admin_token, extra_ca, password, effective };
+        let origin = ConfigOrigin { texts, admin_token, extra_ca, password, identity, effective };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
-                Ok(ActiveConfig { settings, tokens, directory, egress, client, origin })
+                let callers = Callers::new(tokens, directory);
+                Ok(ActiveConfig { settings, callers, egress, client, origin })
             }
             _ => Err(diagnostics),
         }
@@ -172,6 +179,30 @@ impl Config {
 }
 
 impl ActiveConfig {
+    /// Sets up the verification of access tokens; the keys and the cache of `earlier` are kept as
+    /// far as its settings are the same.
+    #[must_use]
+    pub fn start_verifier(
+        mut self,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
+        let identity = self.settings.identity.clone();
+        let source = VerifierSource {
+            settings: self.origin.effective.get("identity").cloned().unwrap_or_default(),
+            files: self.origin.identity.clone(),
+            more_claims: Vec::new(),
+        };
+        let settings = identity.settings.clone();
+        let read = Box::new(move |claims: &_| access_token::token(claims, &identity));
+        let earlier = earlier.and_then(|earlier| earlier.callers.verifier.as_ref());
+        let shell = (Arc::clone(metrics) as Arc<dyn IdentityMetrics>, clock);
+        self.callers.verifies = settings.verify != Verify::Nothing;
+        self.callers.verifier = Verifier::new(&settings, source, read, earlier, shell);
+        self
+    }
+
     /// Changes from `earlier` that need a restart, each with its place in the file `name`.
     #[must_use]
     pub fn restart_needed(&self, name: &str, earlier: &Self) -> Vec<Diagnostic> {
@@ -190,6 +221,8 @@ impl ActiveConfig {
             .chain(extra_ca)
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
-            .map(|file| Path::new(&file.value))
+            .map(|file| &file.value)
+            .chain(self.settings.identity.settings.files())
+            .map(Path::new)
     }
 }

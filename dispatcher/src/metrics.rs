@@ -7,9 +7,13 @@
 
 use std::time::Duration;
 
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 use weir_common::config::reload::Reloads;
+use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::metrics;
+use weir_common::time::UnixTime;
 
 use crate::domain::outcome::Outcome;
 use crate::store::StoreError;
@@ -57,6 +61,16 @@ metrics! {
     log_dropped: IntCounter = "attempt_log_dropped_total";
     /// Open connections to the API and ingest listeners.
     connections: IntGauge = "connections";
+    /// Access tokens by outcome: verified, cached, or the reason for a rejection.
+    token_verifications: IntCounterVec = "token_verifications_total", "outcome";
+    /// Requests to identity servers, by kind (keys, introspection) and outcome (answered, failed).
+    identity_requests: IntCounterVec = "identity_requests_total", "kind", "outcome";
+    /// Duration of requests to identity servers, failures included.
+    identity_duration: HistogramVec = "identity_request_duration_seconds", "kind";
+    /// Keys in the JWKS.
+    jwks_keys: IntGauge = "jwks_keys";
+    /// Unix time of the last JWKS fetch that succeeded.
+    jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
     /// Configuration reloads by outcome: applied, unchanged, refused, failed.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
     /// When the active configuration was applied, in Unix seconds.
@@ -85,6 +99,19 @@ impl Metrics {
         if !matches!(error, StoreError::Busy) {
             self.store_failures.inc();
         }
+    }
+}
+
+impl IdentityMetrics for Metrics {
+    fn requested(&self, kind: &'static str, answered: bool, took: Duration) {
+        let outcome = if answered { "answered" } else { "failed" };
+        self.identity_requests.with_label_values(&[kind, outcome]).inc();
+        self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
+    }
+
+    fn fetched(&self, keys: usize, at: UnixTime) {
+        self.jwks_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.jwks_fetched.set(Duration::from_micros(at.0).as_secs_f64());
     }
 }
 
@@ -131,7 +158,7 @@ mod tests {
     #[test]
     fn no_label_names_a_tenant() {
         for (name, labels, _) in Metrics::table() {
-            let allowed = ["outcome", "state", "version"];
+            let allowed = ["kind", "outcome", "state", "version"];
             assert!(labels.iter().all(|label| allowed.contains(label)), "{name}");
         }
     }

@@ -36,6 +36,8 @@ pub struct State {
     pub connections: Connections,
     /// Wakes the task that runs redelivery jobs.
     pub jobs: Arc<Notify>,
+    /// Wakes the task that fetches the keys of access tokens, after a reload.
+    pub applied: Notify,
     /// Serializes reloads.
     pub reloads: Reloads,
     /// Whether every listener accepts.
@@ -95,6 +97,7 @@ impl State {
             Err(diagnostics) => return Reload::Refused(diagnostics),
         };
         let old = self.active.load();
+        let new = new.start_verifier(Some(&old), &self.metrics, &self.clock);
         if new.origin == old.origin {
             return Reload::Unchanged;
         }
@@ -104,6 +107,7 @@ impl State {
         }
         self.active.store(Arc::new(new));
         self.mark_applied();
+        self.applied.notify_one();
         self.mailbox.reloaded();
         Reload::Applied
     }

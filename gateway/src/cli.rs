@@ -28,7 +28,7 @@ use crate::cli::admin_client::AdminClient;
 use crate::cli::explain::explain;
 use crate::config::active::{ActiveConfig, CheckedConfig, Config, USUAL};
 use crate::identity::auth::authorization::Claims;
-use crate::identity::auth::{self, Unaccepted};
+use crate::identity::auth::{self, TokenRefusal};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
@@ -195,7 +195,7 @@ fn judge_token(
     active: &ActiveConfig,
     headers: &HeaderMap,
     clock: &Clock,
-) -> Result<Option<Claims>, Unaccepted> {
+) -> Result<Option<Claims>, TokenRefusal> {
     let runtime = runtime().map_err(|why| (Refusal::IdentityUnavailable, why))?;
     runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
 }

@@ -2,5 +2,3 @@
 
 pub mod auth;
 pub mod directory;
-pub mod http_client;
-mod log_limiter;

@@ -10,7 +10,6 @@
 pub mod cors;
 pub mod directory;
 pub mod edge;
-pub mod identity;
 mod limit;
 pub mod limit_key;
 pub mod read;
@@ -36,12 +35,12 @@ use crate::limit::StoreFailure;
 use crate::settings::cors::RawCors;
 use crate::settings::directory::DirectorySettings;
 use crate::settings::edge::Https;
-use crate::settings::identity::IdentitySettings;
 use crate::settings::limit_key::{KeyPart, LimitKey};
 use crate::settings::spellings::Spellings;
 use crate::settings::store::StoreSettings;
 use crate::settings::trusted::TrustedHeaders;
 use crate::settings::upstream::UpstreamSettings;
+use weir_common::identity::settings::IdentitySettings;
 
 /// Everything in `gateway.toml`, in the shape of the file.
 #[derive(Clone, Debug)]

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use rusqlite::Connection;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use weir_common::config::document::Document;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Tick};
-use weir_dispatcher::auth::Tokens;
+use weir_dispatcher::auth::Callers;
+use weir_dispatcher::auth::token_file::Tokens;
 use weir_dispatcher::config::read;
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::delivery::client::DeliveryClient;
@@ -114,10 +115,9 @@ impl Machine {
     fn active(&self) -> ActiveConfig {
         ActiveConfig {
             settings: self.settings.clone(),
-            tokens: Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
-            directory: Directory::read(
-                &Document::new("directory.toml", DIRECTORY),
-                &IdForm::workspace(),
+            callers: Callers::new(
+                Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
+                Directory::read(&Document::new("directory.toml", DIRECTORY), &IdForm::workspace()),
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
@@ -143,6 +143,7 @@ impl Machine {
             metrics: self.metrics.clone(),
             connections: Connections::new(1),
             jobs: Arc::default(),
+            applied: Notify::new(),
             reloads: Metrics::new().of_reloads(),
             ready: AtomicBool::new(true),
         });

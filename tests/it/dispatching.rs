@@ -1,5 +1,6 @@
 //! The dispatcher as webhook owners, backends, receivers and operators use it.
 
+mod access_tokens;
 mod authorization;
 mod behind_gateway;
 mod durability;

@@ -23,10 +23,10 @@ use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::allocator::Allocator;
 use weir_common::config::file::ConfigFile;
+use weir_common::identity::refresh_jwks;
 use weir_common::time::{Clock, Moment};
 use weir_gateway::config::active::{ActiveConfig, Config, USUAL};
-use weir_gateway::identity::auth;
-use weir_gateway::identity::auth::verifier::Verifier;
+use weir_gateway::identity::auth::{self, Verifier};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
 
@@ -53,7 +53,7 @@ fn main() {
         fail("no runtime");
     };
     let never = Notify::new();
-    let refreshed = auth::refresh_jwks(|| Some(verifier.clone()), &never);
+    let refreshed = refresh_jwks(|| Some(verifier.clone()), &never);
     let measured = runtime.block_on(async {
         tokio::select! {
             () = refreshed => fail("the keys are no longer refreshed"),

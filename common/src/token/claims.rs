@@ -126,6 +126,19 @@ impl Claims {
         })
     }
 
+    /// The words in a claim: separated by spaces in a text (RFC 8693, 4.2), or each text of a list;
+    /// at most [`NAMES_MAX`]. `path` is as in [`Self::names`].
+    #[must_use]
+    pub fn words(&self, path: &str) -> Vec<&str> {
+        match self.find(path) {
+            Some(Value::String(text)) => text.split_ascii_whitespace().take(NAMES_MAX).collect(),
+            Some(Value::Array(all)) => {
+                all.iter().filter_map(Value::as_str).take(NAMES_MAX).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The text, number or boolean in a claim, as text of 1 to `bytes_max` bytes. `None` if the
     /// claim is missing or is anything else. `path` is as in [`Self::names`].
     #[must_use]

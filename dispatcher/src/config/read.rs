@@ -18,11 +18,12 @@ use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, WAIT, span_of};
 use weir_common::config::server_keys;
 use weir_common::identifier::IdForm;
+use weir_common::identity::settings::{IdentitySettings, claim};
 
 use crate::config::allowed_fields::AllowedFields;
 use crate::config::settings::{
-    Auth, Directory, Identifiers, IngestSettings, Log, Retention, SecretSettings, Server, Settings,
-    StoreSettings, WebhookSettings,
+    Auth, Directory, Identifiers, Identity, IngestSettings, Log, Retention, SecretSettings, Server,
+    Settings, StoreSettings, WebhookSettings,
 };
 
 /// The range of longer times: 1 ms to ten years.
@@ -43,6 +44,11 @@ pub fn read(document: &Document) -> Parsed<Settings> {
                 "The file of hashed tokens; reloaded when it changes.",
             ),
         }),
+        identity: root.table(
+            "identity",
+            "The platform's access tokens, accepted beside those of auth.tokens.",
+            identity,
+        ),
         identifiers: root.table("identifiers", "The form of identifiers.", |table| {
             let doc = "The prefix of workspace identifiers; \"\" accepts any.";
             let workspaces = IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc);
@@ -75,30 +81,40 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         ),
         mail: root.table("mail", "Mails to owners.", outbound::mail),
         directory: root.table("directory", "The owners of workspaces.", directory),
-        retention: root.table("retention", "How long ended deliveries are kept.", |table| {
-            Retention {
-                delivered: long(
-                    table,
-                    "delivered",
-                    "7d",
-                    "How long delivered deliveries are kept.",
-                ),
-                failed: long(
-                    table,
-                    "failed",
-                    "30d",
-                    "How long failed deliveries are kept, and can be redelivered.",
-                ),
-                answers: long(
-                    table,
-                    "answers",
-                    "7d",
-                    "How long headers and answers of attempts are kept, if their delivery is.",
-                ),
-            }
-        }),
+        retention: root.table("retention", "How long ended deliveries are kept.", retention),
         log: root.table("log", "Logs.", log),
     })
+}
+
+fn identity(table: &mut Table<'_>) -> Identity {
+    let settings = IdentitySettings::read(table);
+    let doc = "The claim with the token's scopes: words in one text, or a list.";
+    let scope_claim = claim(table, "scope_claim", "scope", doc);
+    let values = |table: &mut Table<'_>, key: &str, default: &[&str], doc: &str| {
+        let given = table.texts(key, doc).into_iter().map(|text| text.value).collect();
+        let is_given = table.has(key);
+        table.set_default(key, default.into());
+        if is_given { given } else { default.iter().map(ToString::to_string).collect() }
+    };
+    let doc = "Values of that claim that permit to read webhooks and deliveries.";
+    let webhooks_read = values(table, "webhooks_read", &["webhooks:read"], doc);
+    let doc = "Values that permit to change webhooks, and to redeliver.";
+    let webhooks_write = values(table, "webhooks_write", &["webhooks:write"], doc);
+    let doc = "Values that permit to send events.";
+    let events_write = values(table, "events_write", &["events:write"], doc);
+    let doc = "Values with which a token reaches every workspace; for backends.";
+    let all_workspaces = values(table, "all_workspaces", &[], doc);
+    Identity { settings, scope_claim, webhooks_read, webhooks_write, events_write, all_workspaces }
+}
+
+fn retention(table: &mut Table<'_>) -> Retention {
+    let doc = "How long delivered deliveries are kept.";
+    let delivered = long(table, "delivered", "7d", doc);
+    let doc = "How long failed deliveries are kept, and can be redelivered.";
+    let failed = long(table, "failed", "30d", doc);
+    let doc = "How long headers and answers of attempts are kept, if their delivery is.";
+    let answers = long(table, "answers", "7d", doc);
+    Retention { delivered, failed, answers }
 }
 
 fn server(table: &mut Table<'_>) -> Server {

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
 use weir_common::identifier::IdForm;
+use weir_common::identity::settings::IdentitySettings;
 use weir_common::secret::Secret;
 
 use crate::config::allowed_fields::AllowedFields;
@@ -24,6 +25,7 @@ pub struct Settings {
     pub server: Server,
     pub store: StoreSettings,
     pub auth: Auth,
+    pub identity: Identity,
     pub identifiers: Identifiers,
     pub secrets: SecretSettings,
     pub ingest: IngestSettings,
@@ -73,6 +75,18 @@ pub struct StoreSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth {
     pub tokens: Spanned<String>,
+}
+
+/// How access tokens are verified, and which values of `scope_claim` permit what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub settings: IdentitySettings,
+    pub scope_claim: String,
+    pub webhooks_read: Vec<String>,
+    pub webhooks_write: Vec<String>,
+    pub events_write: Vec<String>,
+    /// The values with which a token reaches every workspace.
+    pub all_workspaces: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -94,7 +94,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
         last: alert.last_outcome.as_ref(),
         link: settings.link.as_deref(),
     };
-    let owners = active.directory.workspaces.get(&*alert.workspace);
+    let owners = active.callers.directory.workspaces.get(&*alert.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
     // An owner listed twice gets one mail.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();

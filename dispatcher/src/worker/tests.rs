@@ -178,6 +178,7 @@ pub(crate) fn state_of(
         metrics: Arc::new(Metrics::new()),
         connections: Connections::new(1),
         jobs: Arc::default(),
+        applied: Notify::new(),
         reloads: Metrics::new().of_reloads(),
         ready: AtomicBool::new(true),
     };

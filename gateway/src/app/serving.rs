@@ -34,12 +34,12 @@ use crate::config::shared::Shared;
 use crate::edge::drain::turned;
 use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::{self, Drain, ListenerContext};
-use crate::identity::auth;
 use crate::operations::admin::GatewayAdmin;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::upgrade::successor::{self, Successor};
 use crate::operations::{background, warnings};
+use weir_common::identity::refresh_jwks;
 
 /// How long the end waits for the admin listener's last response.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
@@ -152,7 +152,7 @@ impl Serving {
         let of_keys = shared.clone();
         self.tasks.spawn(async move {
             let verifier = || of_keys.active.load().verifier.clone();
-            auth::refresh_jwks(verifier, &of_keys.applied).await;
+            refresh_jwks(verifier, &of_keys.applied).await;
         });
         self.tasks.spawn(background::states(shared.clone()));
         self.tasks.spawn(background::shared_store(shared.clone()));

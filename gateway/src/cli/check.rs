@@ -29,14 +29,14 @@ use crate::app::store::unconnected;
 use crate::cli::load;
 use crate::config::active::{ActiveConfig, Config};
 use crate::identity::directory::RemoteDirectory;
-use crate::identity::http_client;
 use crate::operations::persistence;
 use crate::settings::ServerSettings;
 use crate::settings::directory::DirectorySource;
-use crate::settings::identity::Verify;
 use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
+use weir_common::http_client;
 use weir_common::http_server::listeners::bind;
+use weir_common::identity::settings::Verify;
 
 /// How long a name may take to resolve, and a running gateway to return its settings.
 const WAIT: Duration = Duration::from_secs(5);

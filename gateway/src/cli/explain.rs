@@ -16,7 +16,7 @@ use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
 use crate::cli::Explain;
 use crate::config::active::ActiveConfig;
-use crate::identity::auth::Unaccepted;
+use crate::identity::auth::TokenRefusal;
 use crate::identity::auth::authorization::{Claims, authorize, claimed, is_foreign};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::Quota;
@@ -41,7 +41,7 @@ pub struct Explained {
 pub fn explain(
     active: &ActiveConfig,
     (options, now): (&Explain, Moment),
-    token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
+    token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, TokenRefusal>,
     directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
     let rules = &active.rules;

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -22,18 +21,17 @@ use weir_common::directory::Directory;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, Tick};
 
-use crate::identity::auth::verifier::Verifier;
+use crate::identity::auth::Verifier;
+use crate::identity::auth::authorization::{ClaimNames, Claims};
 use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
-use crate::identity::http_client;
 use crate::limit::key::Seed;
 use crate::rules::Rules;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::settings::Settings;
 use crate::settings::directory::DirectorySource;
 use crate::settings::edge::Https;
-use crate::settings::identity::{IdentitySettings, Verify};
 use crate::settings::store::StoreSettings;
 use crate::settings::upstream::UpstreamSettings;
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -41,6 +39,8 @@ use crate::tls::{self, Listeners};
 use crate::upstream::credentials::{self, Credentials};
 use crate::upstream::names::{self, Places};
 use crate::upstream::{Server, Upstream};
+use weir_common::identity::identity_server::IdentityMetrics;
+use weir_common::identity::verifier::{IdentityFiles, VerifierSource};
 
 /// The example settings and directory, compiled into the program.
 const SHIPPED: &str = include_str!("../../../config/gateway.toml");
@@ -80,7 +80,7 @@ pub struct Origin {
     pub shared_secret: Option<Secret<String>>,
     /// The credentials of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
-    identity: crate::identity::auth::verifier::IdentityFiles,
+    identity: IdentityFiles,
     /// The client of the directory, where its source is `http`.
     client: Option<DirectoryClient>,
     /// The active value of each key, configured or default.
@@ -154,7 +154,7 @@ impl Config {
         let tls = tls::load(&settings.server.https, &document);
         let of_upstream = |upstream| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
-        let identity = identity_files(&settings.identity, &document);
+        let identity = IdentityFiles::read(&settings.identity, &document);
         let shared_secret = shared_secret(&settings.store, &document);
         let (path, directory_text, client) = match &settings.directory.source {
             DirectorySource::File(path) => {
@@ -216,30 +216,6 @@ fn shared_secret(store: &StoreSettings, document: &Document) -> Option<Secret<St
     long_enough.then_some(secret)
 }
 
-/// Reads the files that `[identity]` names; reports problems to `document`.
-fn identity_files(
-    identity: &IdentitySettings,
-    document: &Document,
-) -> crate::identity::auth::verifier::IdentityFiles {
-    let mut files = crate::identity::auth::verifier::IdentityFiles::default();
-    if identity.verify == Verify::Nothing {
-        return files;
-    }
-    if let Some(ca) = &identity.ca {
-        if let Err(why) = http_client::client(Some(ca), identity.timeout) {
-            document.fault_in("identity.ca", why);
-        }
-        files.ca = files::read(Path::new(ca)).ok();
-    }
-    if let Verify::Introspection(introspection) = &identity.verify
-        && let Some(path) = &introspection.client_secret_file
-    {
-        let key = "identity.introspection.client_secret_file";
-        files.client_secret = files::secret(path, key, document);
-    }
-    files
-}
-
 /// The addresses of TLS listeners, without duplicates.
 pub(crate) fn addresses(https: &[Https]) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
@@ -280,13 +256,20 @@ impl ActiveConfig {
         let remote_directory =
             remote_directory.map(|client| RemoteDirectory::new(client, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
-        let of = crate::identity::auth::verifier::VerifierSource {
+        let of = VerifierSource {
             settings: of_identity,
             files: origin.identity.clone(),
-            key_claims: rules.key_claims(),
+            more_claims: rules.key_claims(),
         };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
-        let verifier = Verifier::new(&settings.identity, of, earlier, metrics, clock);
+        let names = ClaimNames {
+            workspace: settings.identity.workspace_claim.clone(),
+            organisation: settings.identity.organisation_claim.clone(),
+            keys: of.more_claims.clone(),
+        };
+        let read = Box::new(move |claims: &_| Claims::of(claims, &names));
+        let shell = (metrics.clone() as Arc<dyn IdentityMetrics>, clock);
+        let verifier = Verifier::new(&settings.identity, of, read, earlier, shell);
         let origin = Origin { tls, ..origin };
         Self { rules, settings, upstreams, verifier, planes, limits, remote_directory, origin }
     }

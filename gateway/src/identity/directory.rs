@@ -39,14 +39,14 @@ use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::response::{RawEntry, TenantKind};
 use crate::identity::directory::single_flight::KeyedSemaphore;
 use crate::identity::directory::unknown_budget::UnknownBudget;
-use crate::identity::http_client::{self, RequestError, Response};
-use crate::identity::log_limiter::LogLimiter;
 use crate::limit::key::{Key, Owner};
 use crate::rules::Rules;
 use crate::rules::compile::tenants::own_values_refused;
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::settings::directory::HttpDirectory;
 use crate::telemetry::metrics::Metrics;
+use weir_common::http_client::{self, RequestError, Response};
+use weir_common::log::limiter::LogLimiter;
 
 /// Requests in flight: with a directory that takes 1 ms for each, 64,000 a second.
 const REQUESTS_MAX: usize = 64;

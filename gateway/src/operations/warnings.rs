@@ -22,9 +22,9 @@ use weir_common::log::events;
 use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
-use crate::identity::http_client;
 use crate::limit::key::Key;
 use crate::limit::warnings::Warning;
+use weir_common::http_client;
 
 /// Keys that are remembered to have been warned about.
 const KEYS_MAX: usize = 10_000;

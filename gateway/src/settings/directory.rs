@@ -7,7 +7,9 @@ use std::time::Duration;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Spanned, WAIT};
 
-use crate::settings::values::{check_url, number, plain};
+use weir_common::config::trusted_url::check_url;
+
+use crate::settings::values::{number, plain};
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]

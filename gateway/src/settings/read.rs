@@ -9,16 +9,16 @@ use weir_common::identifier::IdForm;
 
 use crate::settings::cors::cors;
 use crate::settings::directory::directory;
-use crate::settings::identity::identity;
 use crate::settings::limit::limit;
 use crate::settings::server::server;
 use crate::settings::spellings::Spellings;
 use crate::settings::store;
 use crate::settings::upstream::upstream;
-use crate::settings::values::check_url;
 use crate::settings::{
     Headers, Log, REFUSED, RawLimit, RawPlan, RawPlane, RawRoute, RawSettings, RouteCost, Settings,
 };
+use weir_common::config::trusted_url::check_url;
+use weir_common::identity::settings::{IdentitySettings, Verify};
 
 /// Reads `gateway.toml`; reports problems to `document`.
 #[must_use]
@@ -46,7 +46,16 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
         let url = table.text("url", doc)?;
         check_url(table, "url", &url, "put a relay in front").map(String::from)
     });
-    let (identity, token_planes) = root.table("identity", "How clients authenticate.", identity);
+    let (identity, token_planes) = root.table("identity", "How clients authenticate.", |table| {
+        let settings = IdentitySettings::read(table);
+        let planes = table.texts("planes", "The planes whose routes need a token.");
+        if settings.verify != Verify::Nothing && planes.is_empty() {
+            let missing =
+                "`planes` is missing: list those that need tokens, as planes = [\"control\"]";
+            table.fault(missing);
+        }
+        (settings, planes)
+    });
     let workspaces = root.table("identifiers", "What identifiers look like.", |table| {
         let doc = "The prefix of workspaces' identifiers; \"\": none.";
         IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc)

@@ -11,7 +11,9 @@ use std::time::Duration;
 use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
+use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::metrics;
+use weir_common::time::UnixTime;
 
 /// HTTP statuses have three digits.
 const STATUSES: usize = 1_000;
@@ -127,13 +129,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a request to an identity server.
-    pub fn identity_request(&self, kind: &str, answered: bool, took: Duration) {
-        let outcome = if answered { "answered" } else { "failed" };
-        self.identity_requests.with_label_values(&[kind, outcome]).inc();
-        self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
-    }
-
     /// The counters of one limit, looked up once.
     #[must_use]
     pub fn limit(&self, name: &str) -> LimitMeter {
@@ -143,6 +138,19 @@ impl Metrics {
             refuse: counter("refuse"),
             would_refuse: counter("would_refuse"),
         }
+    }
+}
+
+impl IdentityMetrics for Metrics {
+    fn requested(&self, kind: &'static str, answered: bool, took: Duration) {
+        let outcome = if answered { "answered" } else { "failed" };
+        self.identity_requests.with_label_values(&[kind, outcome]).inc();
+        self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
+    }
+
+    fn fetched(&self, keys: usize, at: UnixTime) {
+        self.jwks_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.jwks_fetched.set(Duration::from_micros(at.0).as_secs_f64());
     }
 }
 

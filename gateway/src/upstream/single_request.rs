@@ -3,7 +3,7 @@
 //!
 //! Each has a connection of its own, and one deadline over all of it.
 //!
-//! Not here: requests to identity servers and directories (`identity::http_client`).
+//! Not here: requests to identity servers and directories (`weir_common::http_client`).
 
 use std::io;
 use std::net::SocketAddr;

@@ -13,11 +13,12 @@
 //!
 //! # Not here
 //!
-//! Whether the token is valid (`verifier`), which tenants exist (`directory`).
+//! Whether the token is valid (`weir_common::identity`), which tenants exist (`directory`).
 
 use std::sync::Arc;
 
 use weir_common::identifier::IdForm;
+use weir_common::token::reach::reaches;
 
 use crate::response::refusal::{Foreign, Refusal};
 use crate::rules::subject::{CLAIM_BYTES_MAX, KeyClaim};
@@ -47,7 +48,7 @@ pub struct ClaimNames {
 
 impl Claims {
     /// Reads them from a token's claims.
-    pub(super) fn of(claims: &weir_common::token::claims::Claims, names: &ClaimNames) -> Self {
+    pub(crate) fn of(claims: &weir_common::token::claims::Claims, names: &ClaimNames) -> Self {
         let key = |name: &Arc<str>| {
             let value = claims.scalar(name, CLAIM_BYTES_MAX)?;
             Some(KeyClaim { name: name.clone(), value })
@@ -64,12 +65,9 @@ impl Claims {
     }
 
     fn reaches(&self, workspace: &str, directory: Parents<'_>) -> bool {
-        match &self.workspaces {
-            Some(all) => has(all, workspace),
-            None => {
-                directory.organisation_of(workspace).is_some_and(|own| self.has_organisation(own))
-            }
-        }
+        let (workspaces, organisations) =
+            (self.workspaces.as_deref(), self.organisations.as_deref());
+        reaches(workspaces, organisations, workspace, || directory.organisation_of(workspace))
     }
 }
 

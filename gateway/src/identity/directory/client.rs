@@ -12,8 +12,8 @@ use weir_common::config::watch::{Stamp, stamp};
 use weir_common::secret::Secret;
 
 use crate::identity::directory::response::TenantKind;
-use crate::identity::http_client;
 use crate::settings::directory::HttpDirectory;
+use weir_common::http_client;
 
 /// Builds requests to a directory.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Writes log lines about a directory and its entries.
 //!
-//! Not here: how often that is logged (`log_limiter`).
+//! Not here: how often that is logged (`weir_common::log::limiter`).
 
 use log::Level;
 use serde_json::json;

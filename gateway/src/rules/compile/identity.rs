@@ -3,7 +3,7 @@
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};
 use crate::settings::RawRoute;
-use crate::settings::identity::Verify;
+use weir_common::identity::settings::Verify;
 
 impl Checker<'_> {
     pub(super) fn token_planes(&self) {

@@ -1,14 +1,13 @@
-//! Reads how clients authenticate.
+//! Reads how clients authenticate: `[identity]`.
 //!
-//! Not here: which routes need a token (`rules::compile`), whether one is valid (`identity::auth`).
+//! Not here: which calls need a token, whether one is valid (`verifier`).
 
 use std::time::Duration;
 
-use weir_common::config::document::table::Table;
-use weir_common::config::document::{Spanned, WAIT};
-use weir_common::token::{Algorithm, Terms};
-
-use crate::settings::values::{check_url, number, plain, plain_all};
+use crate::config::document::table::Table;
+use crate::config::document::{Spanned, WAIT};
+use crate::config::trusted_url::check_url;
+use crate::token::{Algorithm, Terms};
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +24,6 @@ pub struct IdentitySettings {
     pub cache_max: usize,
     /// A file with the root of the identity server's certificate, PEM.
     pub ca: Option<String>,
-}
-
-impl IdentitySettings {
-    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
-        let secret = match &self.verify {
-            Verify::Introspection(introspection) => introspection.client_secret_file.as_ref(),
-            Verify::Nothing | Verify::Jwt(_) => None,
-        };
-        let ca = self.ca.as_ref().filter(|_| self.verify != Verify::Nothing);
-        ca.into_iter().chain(secret)
-    }
 }
 
 /// How tokens are verified.
@@ -79,61 +67,73 @@ pub struct Introspection {
     pub negative_ttl: Duration,
 }
 
-/// Reads how clients authenticate, and the planes whose routes need a token.
-pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<String>>) {
-    let seconds = Duration::from_secs;
-    let kinds = [("none", 0), ("jwt", 1), ("introspection", 2)];
-    let doc = "none: the upstream authorises; jwt: by signature; introspection: at the issuer.";
-    let kind = table.choice("verify", &kinds, doc);
-    let planes = table.texts("planes", "The planes whose routes need a token.");
-    if kind > 0 && planes.is_empty() {
-        table.fault("`planes` is missing: list those that need tokens, as planes = [\"control\"]");
-    }
-    let of_jwt = table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
-    let introspection = table.table("introspection", "Which server introspects tokens.", |table| {
-        introspection(table, kind == 2)
-    });
-    let claim = |table: &mut Table<'_>, key: &str, default: &str, doc: &str| {
-        let claim = table.text(key, doc);
-        table.set_default(key, default.into());
-        if let Some(empty) = claim.as_ref().filter(|claim| claim.value.is_empty()) {
-            table.fault_at(empty.at, format!("`{key}` is empty: name a claim, such as {default}"));
+impl IdentitySettings {
+    /// Reads `[identity]`.
+    #[must_use]
+    pub fn read(table: &mut Table<'_>) -> Self {
+        let seconds = Duration::from_secs;
+        let kinds = [("none", 0), ("jwt", 1), ("introspection", 2)];
+        let doc = "none: no token is verified; jwt: by signature; introspection: at the issuer.";
+        let kind = table.choice("verify", &kinds, doc);
+        let of_jwt =
+            table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
+        let introspection = table.table("introspection", "Which server introspects tokens.", |t| {
+            introspection(t, kind == 2)
+        });
+        Self {
+            verify: match kind {
+                1 => Verify::Jwt(of_jwt),
+                2 => Verify::Introspection(introspection),
+                _ => Verify::Nothing,
+            },
+            workspace_claim: claim(
+                table,
+                "workspace_claim",
+                "workspace_id",
+                "The claim with the workspace, or a list of them; dots lead into objects.",
+            ),
+            organisation_claim: claim(
+                table,
+                "organisation_claim",
+                "organisation_id",
+                "The claim with the organisation.",
+            ),
+            timeout: table.span_or(
+                "timeout",
+                WAIT,
+                seconds(2),
+                "How long a request to the identity server may take.",
+            ),
+            cache_max: number(table.number_or(
+                "cache_max",
+                1..=100_000_000,
+                100_000,
+                "Valid tokens in the cache, each as a hash.",
+            )),
+            ca: plain(table.text("ca", "A PEM file with the root of the server's certificate.")),
         }
-        claim.map_or_else(|| default.to_owned(), |claim| claim.value)
-    };
-    let settings = IdentitySettings {
-        verify: match kind {
-            1 => Verify::Jwt(of_jwt),
-            2 => Verify::Introspection(introspection),
-            _ => Verify::Nothing,
-        },
-        workspace_claim: claim(
-            table,
-            "workspace_claim",
-            "workspace_id",
-            "The claim with the workspace, or a list of them; dots lead into objects.",
-        ),
-        organisation_claim: claim(
-            table,
-            "organisation_claim",
-            "organisation_id",
-            "The claim with the organisation.",
-        ),
-        timeout: table.span_or(
-            "timeout",
-            WAIT,
-            seconds(2),
-            "How long a request to the identity server may take.",
-        ),
-        cache_max: number(table.number_or(
-            "cache_max",
-            1..=100_000_000,
-            100_000,
-            "Valid tokens in the cache, each as a hash.",
-        )),
-        ca: plain(table.text("ca", "A PEM file with the root of the server's certificate.")),
-    };
-    (settings, planes)
+    }
+
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &String> {
+        let secret = match &self.verify {
+            Verify::Introspection(introspection) => introspection.client_secret_file.as_ref(),
+            Verify::Nothing | Verify::Jwt(_) => None,
+        };
+        let ca = self.ca.as_ref().filter(|_| self.verify != Verify::Nothing);
+        ca.into_iter().chain(secret)
+    }
+}
+
+/// Reads the name of a claim.
+#[must_use]
+pub fn claim(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> String {
+    let claim = table.text(key, doc);
+    table.set_default(key, default.into());
+    if let Some(empty) = claim.as_ref().filter(|claim| claim.value.is_empty()) {
+        table.fault_at(empty.at, format!("`{key}` is empty: name a claim, such as {default}"));
+    }
+    claim.map_or_else(|| default.to_owned(), |claim| claim.value)
 }
 
 /// The signature algorithms that can be verified.
@@ -226,4 +226,16 @@ fn introspection(table: &mut Table<'_>, needed: bool) -> Introspection {
             "How long an inactive token is cached.",
         ),
     }
+}
+
+fn plain(text: Option<Spanned<String>>) -> Option<String> {
+    text.map(|text| text.value)
+}
+
+fn plain_all(texts: Vec<Spanned<String>>) -> Vec<String> {
+    texts.into_iter().map(|text| text.value).collect()
+}
+
+fn number(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
 }

@@ -4,12 +4,12 @@
 //!
 //! Not here: whether the token is valid (`verifier`).
 
+use crate::token::TOKEN_BYTES_MAX;
 use http::{HeaderMap, header};
-use weir_common::token::TOKEN_BYTES_MAX;
 
 /// The content of `Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bearer<'h> {
+pub enum Bearer<'h> {
     /// No token: no header, or another scheme.
     Missing,
     /// More than one header.
@@ -21,7 +21,8 @@ pub(super) enum Bearer<'h> {
 }
 
 /// The token of a request.
-pub(super) fn read(headers: &HeaderMap) -> Bearer<'_> {
+#[must_use]
+pub fn read(headers: &HeaderMap) -> Bearer<'_> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = all.next() else { return Bearer::Missing };
     if all.next().is_some() {

@@ -6,22 +6,22 @@
 //!    waits for the task, for at most `identity.timeout`.
 //! 2. Keys are replaced only by keys: an invalid response changes nothing.
 //!
-//! Not here: when a fetch is due (`jwks_schedule`), what a key is (`weir_common::token`).
+//! Not here: when a fetch is due (`jwks_schedule`), what a key is (`token`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::log::events;
+use crate::time::Moment;
+use crate::token::keys::KeySet;
 use arc_swap::ArcSwapOption;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
-use weir_common::log::events;
-use weir_common::time::Moment;
-use weir_common::token::keys::KeySet;
 
-use crate::identity::auth::identity_server::IdentityServer;
-use crate::identity::auth::jwks_schedule::{FetchChange, Outlook, Schedule};
-use crate::identity::http_client;
+use crate::http_client;
+use crate::identity::identity_server::IdentityServer;
+use crate::identity::jwks_schedule::{FetchChange, Outlook, Schedule};
 
 /// The issuer's keys.
 pub(super) struct Jwks {
@@ -114,13 +114,11 @@ impl Jwks {
     /// Fetches once.
     async fn fetch(&self, now: Moment) {
         let nth = lock(&self.schedule).begin(now.tick);
-        let metrics = &self.server.metrics;
         let fetched = self.server.count("keys", now.tick, self.request()).await;
         let change = lock(&self.schedule).end(fetched.is_ok());
         match fetched {
             Ok(set) => {
-                metrics.jwks_keys.set(i64::try_from(set.len()).unwrap_or(i64::MAX));
-                metrics.jwks_fetched.set(seconds(now));
+                self.server.metrics.fetched(set.len(), now.unix);
                 self.put(set);
                 if change == FetchChange::Recovered {
                     events::event(Level::Info, "JWKS fetch recovered", &[]);
@@ -154,10 +152,6 @@ impl Jwks {
             self.keys.store(Some(Arc::new(Keys { set, edition })));
         }
     }
-}
-
-fn seconds(now: Moment) -> f64 {
-    Duration::from_micros(now.unix.0).as_secs_f64()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

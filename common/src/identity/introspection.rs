@@ -8,6 +8,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::log::events;
+use crate::secret::Secret;
+use crate::time::{Moment, Tick, UnixTime};
+use crate::token::Flaw;
+use crate::token::claims::Claims;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use log::Level;
@@ -15,16 +20,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
 use tokio::sync::Semaphore;
-use weir_common::log::events;
-use weir_common::secret::Secret;
-use weir_common::time::{Moment, Tick, UnixTime};
-use weir_common::token::Flaw;
-use weir_common::token::claims::Claims;
 
-use crate::identity::auth::identity_server::IdentityServer;
-use crate::identity::http_client;
-use crate::identity::log_limiter::LogLimiter;
-use crate::settings::identity::Introspection;
+use crate::http_client;
+use crate::identity::identity_server::IdentityServer;
+use crate::identity::settings::Introspection;
+use crate::log::limiter::LogLimiter;
 
 /// Requests in flight: with 10 ms each, 6,400 new tokens a second.
 const REQUESTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Sends requests to identity servers and directories.
+//! Sends requests to servers that the operator configured: identity servers, directories.
 //!
 //! Invariant: each request has one deadline over all of it, and a response of bounded size.
 //!
@@ -8,7 +8,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
-use weir_common::config::files;
+
+use crate::config::files;
 
 /// Largest accepted response; no JWKS, introspection response or directory entry needs more.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
@@ -37,6 +38,10 @@ pub struct Response {
 }
 
 /// A client that trusts the roots in the file `ca`, or the system's roots without one.
+///
+/// # Errors
+///
+/// If the file cannot be read, or holds no certificates.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
         // The operator configured this URL: no `HTTP_PROXY` and no redirect leads elsewhere.
@@ -61,6 +66,10 @@ pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
 }
 
 /// Sends a request and reads its response.
+///
+/// # Errors
+///
+/// If no response of bounded size arrives before the client's deadline.
 pub async fn send(request: RequestBuilder) -> Result<Response, RequestError> {
     let unreachable = |why: reqwest::Error| RequestError::Unreachable(chain(&why.without_url()));
     let mut response = request.send().await.map_err(unreachable)?;

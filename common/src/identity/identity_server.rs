@@ -1,14 +1,21 @@
-//! What every request to an identity server needs: a client, a deadline, a clock and counters.
+//! What every request to an identity server needs: a client, a deadline, a clock and metrics.
 //!
 //! Not here: what is requested (`jwks`, `introspection`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::time::{Clock, Tick, UnixTime};
 use reqwest::Client;
-use weir_common::time::{Clock, Tick};
 
-use crate::telemetry::metrics::Metrics;
+/// The metrics of requests to identity servers.
+pub trait IdentityMetrics: Send + Sync + 'static {
+    /// Counts a request for `keys`, or one of `introspection`.
+    fn requested(&self, kind: &'static str, answered: bool, took: Duration);
+
+    /// Shows how many keys the last fetch that succeeded returned, and when.
+    fn fetched(&self, keys: usize, at: UnixTime);
+}
 
 /// A client for an identity server.
 #[derive(Clone)]
@@ -17,20 +24,20 @@ pub(super) struct IdentityServer {
     /// The deadline of each request.
     pub(super) timeout: Duration,
     pub(super) clock: Clock,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<dyn IdentityMetrics>,
 }
 
 impl IdentityServer {
     /// Awaits a request that began at `started`, and counts it as one of `kind`.
     pub(super) async fn count<T, E>(
         &self,
-        kind: &str,
+        kind: &'static str,
         started: Tick,
         request: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let response = request.await;
         let took = self.clock.now().tick.since(started);
-        self.metrics.identity_request(kind, response.is_ok(), took);
+        self.metrics.requested(kind, response.is_ok(), took);
         response
     }
 }

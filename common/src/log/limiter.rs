@@ -13,14 +13,14 @@ use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_common::time::Tick;
+use crate::time::Tick;
 
 /// More problems than an operator fixes from one log; metrics count all of them.
 const KEYS_MAX: usize = 100;
 
-/// What was logged, by key.
+/// Decides which lines are due; remembers what was logged, by key.
 #[derive(Debug)]
-pub(super) struct LogLimiter<K> {
+pub struct LogLimiter<K> {
     every: Duration,
     logged: Mutex<HashMap<K, Logged>>,
 }
@@ -34,12 +34,15 @@ struct Logged {
 }
 
 impl<K: Eq + Hash> LogLimiter<K> {
-    pub(super) fn new(every: Duration) -> Self {
+    /// One line of a key in each `every`.
+    #[must_use]
+    pub fn new(every: Duration) -> Self {
         Self { every, logged: Mutex::default() }
     }
 
     /// How many occurrences a line of `key` at `now` stands for; `None` if no line is due.
-    pub(super) fn due(&self, key: K, now: Tick) -> Option<u64> {
+    #[must_use]
+    pub fn due(&self, key: K, now: Tick) -> Option<u64> {
         let mut all = self.lock();
         let is_old = |logged: &Logged| now.since(logged.at) >= self.every;
         if all.len() >= KEYS_MAX {
@@ -64,7 +67,7 @@ impl<K: Eq + Hash> LogLimiter<K> {
     }
 
     /// Records that the problem of `key` has ended: the next one is logged at once.
-    pub(super) fn recovered(&self, key: &K) {
+    pub fn recovered(&self, key: &K) {
         self.lock().remove(key);
     }
 

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use weir_common::time::Tick;
+use crate::time::Tick;
 
 /// Least time between two fetches, however many requests need one. Short enough that a token
 /// signed with a new key is verified within the shipped `timeout`; a few KiB a second are no load

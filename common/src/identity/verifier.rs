@@ -7,29 +7,31 @@
 //! 3. A token that was verified by keys that have since changed is verified again.
 //! 4. A failed introspection is not cached.
 //!
-//! Not here: what makes a token valid (`weir_common::token`), where keys come from (`jwks`).
+//! Not here: what makes a token valid (`token`), where keys come from (`jwks`).
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::log::events;
+use crate::time::{Clock, Moment, Tick, UnixTime};
+use crate::token::claims::Claims;
+use crate::token::{self, Flaw, Terms};
 use log::Level;
 use moka::Expiry;
 use moka::future::Cache;
 use ring::digest;
 use serde_json::{Value, json};
-use weir_common::log::events;
-use weir_common::secret::Secret;
-use weir_common::time::{Clock, Moment, Tick, UnixTime};
-use weir_common::token::{self, Flaw, Terms};
 
-use crate::identity::auth::authorization::{ClaimNames, Claims};
-use crate::identity::auth::identity_server::IdentityServer;
-use crate::identity::auth::introspection::IntrospectionClient;
-use crate::identity::auth::jwks::{Jwks, Keys};
-use crate::identity::http_client;
-use crate::identity::log_limiter::LogLimiter;
-use crate::settings::identity::{IdentitySettings, Verify};
-use crate::telemetry::metrics::Metrics;
+use crate::config::document::Document;
+use crate::config::files;
+use crate::http_client;
+use crate::identity::identity_server::{IdentityMetrics, IdentityServer};
+use crate::identity::introspection::IntrospectionClient;
+use crate::identity::jwks::{Jwks, Keys};
+use crate::identity::settings::{IdentitySettings, Verify};
+use crate::log::limiter::LogLimiter;
+use crate::secret::Secret;
 
 /// Invalid tokens that are cached. A client that sends more soon exceeds its limit.
 const INVALID_MAX: u64 = 10_000;
@@ -41,20 +43,23 @@ const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
 const REFUSAL_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// A token that no server has issued, to probe a server with.
-const PROBE: &str = "weir-gateway.check";
+const PROBE: &str = "weir.check";
 
 type Hash = [u8; 32];
 
-/// Verifies tokens.
-pub struct Verifier {
+/// Verifies tokens, and reads a `T` from the claims of each.
+pub struct Verifier<T> {
     source: VerifierSource,
     method: Method,
-    claims: ClaimNames,
-    valid: Cache<Hash, ValidToken>,
+    read: ReadClaims<T>,
+    valid: Cache<Hash, ValidToken<T>>,
     invalid: Cache<Hash, Flaw>,
     timeout: Duration,
     refusal_log: LogLimiter<&'static str>,
 }
+
+/// What a program reads from the claims of a valid token.
+pub type ReadClaims<T> = Box<dyn Fn(&Claims) -> T + Send + Sync>;
 
 /// What a verifier is built from: a reload with an equal source keeps the verifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,11 +68,12 @@ pub struct VerifierSource {
     pub settings: Value,
     /// The content of the files that it names.
     pub files: IdentityFiles,
-    /// The claims that limits count by: no cached token may lack one that was added since.
-    pub key_claims: Vec<Arc<str>>,
+    /// The claims that are read although `[identity]` does not name them: no cached token may lack
+    /// one that was added since.
+    pub more_claims: Vec<Arc<str>>,
 }
 
-/// The files that `[identity]` names.
+/// The content of the files that `[identity]` names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityFiles {
     /// The root certificates for the server.
@@ -76,20 +82,49 @@ pub struct IdentityFiles {
     pub client_secret: Option<Secret<String>>,
 }
 
+impl IdentityFiles {
+    /// Reads the files that `settings` name, and reports problems to `document`.
+    #[must_use]
+    pub fn read(settings: &IdentitySettings, document: &Document) -> Self {
+        let mut read = Self::default();
+        if settings.verify == Verify::Nothing {
+            return read;
+        }
+        if let Some(ca) = &settings.ca {
+            if let Err(why) = http_client::client(Some(ca), settings.timeout) {
+                document.fault_in("identity.ca", why);
+            }
+            read.ca = files::read(Path::new(ca)).ok();
+        }
+        if let Verify::Introspection(introspection) = &settings.verify
+            && let Some(path) = &introspection.client_secret_file
+        {
+            let key = "identity.introspection.client_secret_file";
+            read.client_secret = files::secret(path, key, document);
+        }
+        read
+    }
+}
+
 enum Method {
     Jwt(Jwks, Terms),
     Introspection(IntrospectionClient),
 }
 
 /// A valid token.
-#[derive(Clone)]
-struct ValidToken {
-    claims: Arc<Claims>,
+struct ValidToken<T> {
+    claims: Arc<T>,
     expires: UnixTime,
     /// Time from verification until it leaves the cache.
     lasts: Duration,
     /// The edition of the keys that verified it; 0 for introspection.
     edition: u64,
+}
+
+impl<T> Clone for ValidToken<T> {
+    fn clone(&self) -> Self {
+        Self { claims: Arc::clone(&self.claims), ..*self }
+    }
 }
 
 /// Why a token is not accepted.
@@ -102,12 +137,12 @@ pub(super) enum Unverified {
 }
 
 /// A valid token, and whether it was cached.
-pub(super) struct Verified {
-    pub(super) claims: Arc<Claims>,
+pub(super) struct Verified<T> {
+    pub(super) claims: Arc<T>,
     pub(super) cached: bool,
 }
 
-impl Verifier {
+impl<T: Send + Sync + 'static> Verifier<T> {
     /// A verifier by these settings; `None` if tokens are not verified, or if the `ca` file cannot
     /// be read. Returns `earlier` if its source is equal; otherwise uses its keys until the first
     /// fetch.
@@ -115,9 +150,9 @@ impl Verifier {
     pub fn new(
         settings: &IdentitySettings,
         source: VerifierSource,
+        read: ReadClaims<T>,
         earlier: Option<&Arc<Self>>,
-        metrics: &Arc<Metrics>,
-        clock: &Clock,
+        (metrics, clock): (Arc<dyn IdentityMetrics>, &Clock),
     ) -> Option<Arc<Self>> {
         if settings.verify == Verify::Nothing {
             return None;
@@ -128,12 +163,8 @@ impl Verifier {
         // If the file has become unreadable since it was checked, no token is accepted, rather
         // than trusting other roots.
         let client = http_client::client(settings.ca.as_deref(), settings.timeout).ok()?;
-        let server = IdentityServer {
-            client,
-            timeout: settings.timeout,
-            clock: clock.clone(),
-            metrics: metrics.clone(),
-        };
+        let server =
+            IdentityServer { client, timeout: settings.timeout, clock: clock.clone(), metrics };
         let method = match &settings.verify {
             Verify::Nothing => return None,
             Verify::Jwt(jwt) => {
@@ -152,11 +183,7 @@ impl Verifier {
         };
         Some(Arc::new(Self {
             method,
-            claims: ClaimNames {
-                workspace: settings.workspace_claim.clone(),
-                organisation: settings.organisation_claim.clone(),
-                keys: source.key_claims.clone(),
-            },
+            read,
             source,
             valid: Cache::builder()
                 .max_capacity(u64::try_from(settings.cache_max).unwrap_or(u64::MAX))
@@ -188,12 +215,12 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token by querying its server now. `Err` explains why the server cannot be used.
-    pub(super) async fn try_once(
-        &self,
-        token: &str,
-        now: Moment,
-    ) -> Result<Result<Claims, Flaw>, String> {
+    /// Verifies a token by querying its server now.
+    ///
+    /// # Errors
+    ///
+    /// Why the server cannot be used.
+    pub async fn try_once(&self, token: &str, now: Moment) -> Result<Result<T, Flaw>, String> {
         let judged = match &self.method {
             Method::Jwt(jwks, terms) => {
                 let keys = jwks.request().await?;
@@ -204,10 +231,14 @@ impl Verifier {
                 introspected.map_err(|why| why.to_string())?.map(|(claims, _)| claims)
             }
         };
-        Ok(judged.map(|claims| Claims::of(&claims, &self.claims)))
+        Ok(judged.map(|claims| (self.read)(&claims)))
     }
 
-    /// Sends one probe to the identity server; an error explains why it cannot be used.
+    /// Sends one probe to the identity server.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used.
     pub async fn reach(&self, now: Moment) -> Result<(), String> {
         match &self.method {
             Method::Jwt(jwks, _) => jwks.request().await.map(drop),
@@ -244,7 +275,7 @@ impl Verifier {
         token: &str,
         now: Moment,
         may_query: impl Fn() -> bool,
-    ) -> Result<Verified, Unverified> {
+    ) -> Result<Verified<T>, Unverified> {
         let hash = hash(token);
         if let Some(token) = self.valid.get(&hash).await {
             if now.unix < token.expires && token.edition == self.edition() {
@@ -281,7 +312,7 @@ impl Verifier {
         token: &str,
         now: Moment,
         may_query: impl Fn() -> bool,
-    ) -> Result<ValidToken, Unverified> {
+    ) -> Result<ValidToken<T>, Unverified> {
         let had = jwks.keys();
         let verified = |keys: &Keys| {
             token::verify(token, &keys.set, terms, now.unix).map(|verified| {
@@ -305,7 +336,7 @@ impl Verifier {
         token: &str,
         hash: Hash,
         now: Moment,
-    ) -> Result<ValidToken, Unverified> {
+    ) -> Result<ValidToken<T>, Unverified> {
         // Another request may have introspected it since the check in `verify`.
         if let Some(flaw) = self.invalid.get(&hash).await {
             return Err(Unverified::Flawed(flaw));
@@ -322,12 +353,12 @@ impl Verifier {
 
     fn valid_token(
         &self,
-        claims: &token::claims::Claims,
+        claims: &Claims,
         expires: UnixTime,
         now: Moment,
         edition: u64,
-    ) -> ValidToken {
-        let claims = Claims::of(claims, &self.claims);
+    ) -> ValidToken<T> {
+        let claims = (self.read)(claims);
         let lasts = expires.since(now.unix).min(CACHED_MAX);
         ValidToken { claims: Arc::new(claims), expires, lasts, edition }
     }
@@ -339,15 +370,15 @@ impl Verifier {
 
 struct WhileValid;
 
-impl Expiry<Hash, ValidToken> for WhileValid {
-    fn expire_after_create(&self, _: &Hash, token: &ValidToken, _: Instant) -> Option<Duration> {
+impl<T> Expiry<Hash, ValidToken<T>> for WhileValid {
+    fn expire_after_create(&self, _: &Hash, token: &ValidToken<T>, _: Instant) -> Option<Duration> {
         Some(token.lasts)
     }
 
     fn expire_after_update(
         &self,
         _: &Hash,
-        token: &ValidToken,
+        token: &ValidToken<T>,
         _: Instant,
         _: Option<Duration>,
     ) -> Option<Duration> {

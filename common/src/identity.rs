@@ -1,0 +1,90 @@
+//! Verifies the access tokens of callers: by keys that their issuer publishes, or at the issuer.
+//!
+//! # Invariants
+//!
+//! 1. No identity server is queried if the caller's `may_query` returns false.
+//! 2. Every wait for an identity server has a deadline, and their number is bounded.
+//! 3. No token is logged, shown or stored; only its hash is stored.
+//!
+//! Not here: which calls need a token, what a claim permits (each program).
+
+pub mod bearer;
+pub mod identity_server;
+mod introspection;
+mod jwks;
+mod jwks_schedule;
+pub mod settings;
+pub mod verifier;
+
+use std::future;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use tokio::sync::Notify;
+
+use crate::identity::bearer::Bearer;
+use crate::identity::verifier::{Unverified, Verifier};
+use crate::time::Moment;
+use crate::token::Flaw;
+
+/// Why the token of a call is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unaccepted {
+    /// The call has none.
+    Missing,
+    /// The call has more than one `Authorization` header.
+    Doubled,
+    /// It is not valid.
+    Flawed(Flaw),
+    /// It cannot be verified now.
+    Unavailable,
+}
+
+/// Verifies the token of a call; also returns the outcome's label in metrics. Without a verifier no
+/// token can be verified; `may_query` decides whether an identity server may be queried for it.
+pub async fn verify<T: Send + Sync + 'static>(
+    verifier: Option<&Verifier<T>>,
+    headers: &HeaderMap,
+    now: Moment,
+    may_query: impl Fn() -> bool,
+) -> (&'static str, Result<Arc<T>, Unaccepted>) {
+    let token = match bearer::read(headers) {
+        Bearer::Missing => return ("missing", Err(Unaccepted::Missing)),
+        Bearer::Doubled => return ("doubled", Err(Unaccepted::Doubled)),
+        Bearer::Malformed => return ("malformed", Err(Unaccepted::Flawed(Flaw::Malformed))),
+        Bearer::Token(token) => token,
+    };
+    let Some(verifier) = verifier else { return ("unavailable", Err(Unaccepted::Unavailable)) };
+    match verifier.verify(token, now, may_query).await {
+        Ok(token) => (if token.cached { "cached" } else { "verified" }, Ok(token.claims)),
+        Err(Unverified::Flawed(flaw)) => {
+            verifier.log_refusal(flaw, now.tick);
+            (flaw.word(), Err(Unaccepted::Flawed(flaw)))
+        }
+        Err(Unverified::Unavailable) => ("unavailable", Err(Unaccepted::Unavailable)),
+    }
+}
+
+/// Keeps the keys of the `active` verifier fresh. `reloaded` is notified when a reload may have
+/// replaced it; a fetch for a replaced verifier is cancelled.
+pub async fn refresh_jwks<T: Send + Sync + 'static>(
+    active: impl Fn() -> Option<Arc<Verifier<T>>>,
+    reloaded: &Notify,
+) {
+    loop {
+        let verifier = active();
+        let keep_fresh = async {
+            match verifier.as_ref().and_then(|verifier| verifier.jwks()) {
+                Some(jwks) => jwks.keep_fresh().await,
+                None => future::pending().await,
+            }
+        };
+        let replaced = async {
+            let address = |verifier: &Option<Arc<Verifier<T>>>| verifier.as_ref().map(Arc::as_ptr);
+            while address(&active()) == address(&verifier) {
+                reloaded.notified().await;
+            }
+        };
+        tokio::select! { () = keep_fresh => {}, () = replaced => {} }
+    }
+}
