@@ -61,7 +61,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         since,
         until,
     };
-    let job = request.store().create_job(request.workspace, filter, request.now).await;
+    let job = request.store().create_job(request.workspace, filter.into(), request.now).await;
     let job = match job.map_err(|error| request.failed(&error))? {
         JobCreated::Job(job) => JobView::of(ids, &job),
         JobCreated::TooMany => return Err(too_many()),
