@@ -1,4 +1,5 @@
-//! The dispatcher's part of the admin listener: readiness, metrics, configuration, reload.
+//! The dispatcher's part of the admin listener: readiness, metrics, configuration, reload, and the
+//! redelivery jobs of all workspaces.
 //!
 //! Not here: authentication (`weir_common::admin`), the list of metrics (`metrics`).
 
@@ -6,12 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use serde_json::Value;
-use weir_common::admin::Program;
+use http::Method;
+use serde_json::{Value, json};
+use weir_common::admin::{Program, not_found, shown};
 use weir_common::config::reload::Reload;
+use weir_common::http_server::Call;
+use weir_common::http_server::problems::method_not_allowed;
+use weir_common::http_server::reply::Reply;
 use weir_common::secret::Secret;
+use weir_common::time::UnixTime;
 
+use crate::http_errors;
 use crate::state::{self, State};
+use crate::store::StoreError;
+use crate::store::types::Job;
+
+/// Unfinished jobs that a list shows: those of two hundred workspaces at least.
+const JOBS_LISTED_MAX: usize = 1_000;
 
 /// The dispatcher, for the admin listener.
 pub struct DispatcherAdmin(pub Arc<State>);
@@ -57,5 +69,59 @@ impl Program for DispatcherAdmin {
 
     async fn reload(&self) -> Reload {
         state::reload(&self.0).await
+    }
+
+    /// Unfinished redelivery jobs: their list, and the end of one.
+    async fn route(&self, call: &Call) -> Option<Reply> {
+        let path = call.path.strip_prefix("/redeliveries")?;
+        if path.is_empty() {
+            let reads = call.method == Method::GET;
+            return Some(if reads { self.jobs().await } else { method_not_allowed("GET, HEAD") });
+        }
+        let (workspace, id) = path.strip_prefix('/')?.strip_suffix(":cancel")?.split_once('/')?;
+        let cancels = call.method == Method::POST;
+        Some(if cancels { self.cancel(workspace, id).await } else { method_not_allowed("POST") })
+    }
+}
+
+impl DispatcherAdmin {
+    async fn jobs(&self) -> Reply {
+        match self.0.store.open_jobs(JOBS_LISTED_MAX + 1).await {
+            Ok(open) => {
+                let listed = open.iter().take(JOBS_LISTED_MAX);
+                let jobs: Vec<Value> =
+                    listed.map(|one| self.shown(&one.workspace, &one.job)).collect();
+                shown(&json!({"redeliveries": jobs, "more": open.len() > JOBS_LISTED_MAX}))
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    async fn cancel(&self, workspace: &str, id: &str) -> Reply {
+        let Self(state) = self;
+        let Some(id) = state.store.ids().job_of(id) else { return not_found() };
+        match state.store.cancel_job(workspace, id, state.clock.now().unix).await {
+            Ok(Some(job)) => shown(&self.shown(workspace, &job)),
+            Ok(None) => not_found(),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&self, error: &StoreError) -> Reply {
+        self.0.metrics.store_failed(error);
+        http_errors::store(error)
+    }
+
+    fn shown(&self, workspace: &str, job: &Job) -> Value {
+        json!({
+            "workspace": workspace,
+            "id": self.0.store.ids().job(job.id),
+            "created_at": job.created_at.rfc3339(),
+            "ended_at": job.ended_at.map(UnixTime::rfc3339),
+            "cancelled": job.cancelled,
+            "examined": job.examined,
+            "redelivered": job.redelivered,
+            "waiting": job.sum(|one| one.waiting),
+        })
     }
 }

@@ -12,6 +12,8 @@
 
 mod deliveries;
 
+mod estimates;
+
 mod export;
 
 mod validate;
@@ -143,6 +145,8 @@ impl Api {
             OperationKind::ReadDelivery => deliveries::read(&request).await,
             OperationKind::Redeliver => deliveries::redeliver(&request).await,
             OperationKind::RedeliverMany => redeliveries::create(&request).await,
+            OperationKind::ListRedeliveries => redeliveries::list(&request).await,
+            OperationKind::CancelRedelivery => redeliveries::cancel(&request).await,
             OperationKind::ReadRedelivery => redeliveries::read(&request).await,
             OperationKind::ReadEvent => deliveries::event(&request).await,
             OperationKind::Describe => Ok(json(200, openapi::document())),

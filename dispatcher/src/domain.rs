@@ -5,6 +5,7 @@
 pub mod attempt;
 mod compact;
 pub mod delivery;
+pub mod estimate;
 pub mod event;
 pub mod health;
 pub mod id;

@@ -31,8 +31,9 @@ use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
-    Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, Mail, NewEvent, NewMail,
-    NewWebhook, Page, Paging, Posted, Rotated, Rotation, WebhookChange,
+    Accepted, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
+    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
+    WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.
@@ -140,14 +141,44 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError>;
 
-    /// Creates a job that redelivers all matching deliveries that exist now; pings only if the
-    /// filter has their type. A workspace has at most [`JOBS_OPEN_MAX`] unfinished jobs.
+    /// When the delivery of a webhook is due that is due `nth`, counted from 0; walks as many.
+    async fn nth_due(&self, webhook: WebhookId, nth: usize)
+    -> Result<Option<UnixTime>, StoreError>;
+
+    /// Counts the deliveries that a job of this scope would redeliver, up to a bound; changes
+    /// nothing.
+    async fn matches(
+        &self,
+        workspace: &str,
+        scope: &JobScope,
+        now: UnixTime,
+    ) -> Result<Matches, StoreError>;
+
+    /// Creates a job that redelivers the deliveries in its scope. A workspace has at most
+    /// [`JOBS_OPEN_MAX`] unfinished jobs.
     async fn create_job(
         &self,
         workspace: &str,
-        filter: Filter,
+        new: NewJob,
         now: UnixTime,
     ) -> Result<JobCreated, StoreError>;
+
+    /// Ends a job: it queues nothing more, and what it queued stays queued. Changes nothing if it
+    /// has ended. `None` if it does not exist.
+    async fn cancel_job(
+        &self,
+        workspace: &str,
+        id: JobId,
+        now: UnixTime,
+    ) -> Result<Option<Job>, StoreError>;
+
+    /// A workspace's jobs, newest first; an ended one is kept for a month.
+    async fn jobs(
+        &self,
+        workspace: &str,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Page<Job, JobId>, StoreError>;
 
     /// One job of a workspace.
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError>;
@@ -250,6 +281,9 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Runs one step, of at most `limit` deliveries, of the oldest job of the workspace whose turn
     /// it is.
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
+
+    /// Unfinished jobs of all workspaces, `limit` at most: by workspace, oldest first.
+    async fn open_jobs(&self, limit: usize) -> Result<Vec<OpenJob>, StoreError>;
 
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
     /// `now`, transcripts older than `answers`, transcripts and waiting deliveries of deleted

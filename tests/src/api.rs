@@ -146,11 +146,15 @@ impl<'a> Api<'a> {
     /// Waits until a redelivery job is done.
     #[track_caller]
     pub fn wait_for_job(&self, id: &str) -> Value {
-        let path = format!("/redeliveries/{id}");
-        wait::within(wait::PATIENCE, || {
-            Some(self.get(&path).expect(200).json()).filter(|job| job["state"] == "done")
-        })
-        .unwrap_or_else(|| panic!("the job {id} is never done"))
+        self.wait_for_progress(id, |job| job["state"] == "done")
+    }
+
+    /// Waits until a redelivery job satisfies `is_it`.
+    #[track_caller]
+    pub fn wait_for_progress(&self, id: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let read = || self.get(&format!("/redeliveries/{id}")).expect(200).json();
+        wait::within(wait::PATIENCE, || Some(read()).filter(|job| is_it(job)))
+            .unwrap_or_else(|| panic!("the job is not as expected: {}", read()))
     }
 }
 

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use weir_common::http_server::reply::Reply;
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
 use crate::api::dto::{
     DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
 };
-use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, WaitFacts};
+use crate::api::wait_reason::{self, AHEAD_MAX, WaitFacts};
 use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
@@ -22,7 +23,7 @@ use crate::state::State;
 use crate::store::StoreError;
 
 /// The timeout of the worker's reply; without it, the response omits the worker's state.
-const WORKER_DEADLINE: Duration = Duration::from_secs(1);
+pub(super) const WORKER_DEADLINE: Duration = Duration::from_secs(1);
 
 pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let ids = request.store().ids();
@@ -149,7 +150,7 @@ impl Viewer<'_> {
         ahead: Option<usize>,
     ) -> WaitFacts<'a> {
         let egress = &self.active.settings.egress;
-        let rate = EndpointRate { requests: egress.requests, window: egress.window };
+        let rate = RollingQuota { requests: egress.requests, window: egress.window };
         WaitFacts { delivery, webhook, status, ahead, rate, now: self.now }
     }
 

@@ -5,6 +5,8 @@
 
 pub(super) mod attempt;
 
+pub(super) mod redelivery;
+
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -13,12 +15,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
-use crate::domain::delivery::DeliveryState;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Webhook, WebhookState};
-use crate::store::types::Job;
 
 /// A webhook to create.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,34 +50,6 @@ pub(super) struct WebhookPatch {
 #[schemars(rename = "Nothing")]
 #[serde(deny_unknown_fields)]
 pub(super) struct EmptyBody {}
-
-/// Selects the deliveries to redeliver; an absent member matches all.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RedeliveryFilter {
-    /// Their state. Default: `failed_permanent`.
-    pub(super) state: Option<DeliveryState>,
-    /// The `id` of their webhook.
-    pub(super) webhook: Option<String>,
-    /// Their event type.
-    #[serde(rename = "type")]
-    pub(super) kind: Option<Kind>,
-    /// The `id` of their event.
-    pub(super) event: Option<String>,
-    /// The `tenant_id` of their event.
-    pub(super) tenant: Option<String>,
-    /// The class of their last attempt's outcome.
-    pub(super) outcome: Option<OutcomeName>,
-    /// The status that their last attempt got.
-    #[schemars(range(min = 100, max = 999))]
-    pub(super) status: Option<u16>,
-    /// Accepted at or after this time.
-    #[schemars(extend("format" = "date-time"))]
-    pub(super) since: Option<String>,
-    /// Accepted before this time.
-    #[schemars(extend("format" = "date-time"))]
-    pub(super) until: Option<String>,
-}
 
 /// A webhook.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -248,44 +220,6 @@ pub(super) enum Reason {
     Ready,
     /// The webhook was deleted: it is never sent.
     Deleted,
-}
-
-/// A job that redelivers by filter.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Redelivery")]
-pub(super) struct JobView {
-    /// The identifier.
-    pub(super) id: String,
-    /// Whether it has ended.
-    pub(super) state: JobState,
-    /// The number of deliveries that wait again because of it.
-    pub(super) redelivered: u64,
-    /// When it was created.
-    pub(super) created_at: Time,
-    /// When it had checked every delivery.
-    pub(super) ended_at: Option<Time>,
-}
-
-/// The state of a job.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum JobState {
-    /// More deliveries are to be checked.
-    Running,
-    /// Ended.
-    Done,
-}
-
-impl JobView {
-    pub(super) fn of(ids: &PublicIds, job: &Job) -> Self {
-        Self {
-            id: ids.job(job.id),
-            state: if job.ended_at.is_some() { JobState::Done } else { JobState::Running },
-            redelivered: job.redelivered,
-            created_at: Time(job.created_at),
-            ended_at: job.ended_at.map(Time),
-        }
-    }
 }
 
 /// A time, written in RFC 3339, in UTC.

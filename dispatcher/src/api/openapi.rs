@@ -89,18 +89,22 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
         let schema = schema(&mut generators.response).to_value();
         success.insert("content".to_owned(), json!({operation.media: {"schema": schema}}));
     }
-    put(
-        "responses",
-        json!({
-            operation.status.to_string(): success,
-            "default": {
-                "description": "The problem (RFC 9457).",
-                "content": {"application/problem+json": {
-                    "schema": {"$ref": "#/components/schemas/Problem"},
-                }},
-            },
-        }),
-    );
+    let mut responses = json!({
+        operation.status.to_string(): success,
+        "default": {
+            "description": "The problem (RFC 9457).",
+            "content": {"application/problem+json": {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+            }},
+        },
+    });
+    if let (Some(other), Value::Object(responses)) = (&operation.other, &mut responses) {
+        let schema = (other.response)(&mut generators.response).to_value();
+        let content = json!({operation.media: {"schema": schema}});
+        let described = json!({"description": other.answer, "content": content});
+        responses.insert(other.status.to_string(), described);
+    }
+    put("responses", responses);
     match operation.scope {
         Some(scope) => {
             put("security", json!([{"token": []}]));
@@ -212,6 +216,10 @@ mod tests {
             assert_eq!(described["operationId"], operation.id);
             let success = &described["responses"][operation.status.to_string()];
             assert_eq!(success.get("content").is_some(), operation.response.is_some());
+            if let Some(other) = &operation.other {
+                let success = &described["responses"][other.status.to_string()];
+                assert!(success["content"][operation.media]["schema"].is_object());
+            }
             assert_eq!(described.get("requestBody").is_some(), operation.request.is_some());
             assert_eq!(described["security"] == json!([]), operation.scope.is_none());
         }

@@ -14,7 +14,7 @@ use crate::api::times::time_of;
 use crate::api::validate::hint;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
-use crate::domain::id::WebhookId;
+use crate::domain::id::{JobId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::public_id::PublicIds;
 use crate::http_errors::{ValidationError, ValidationErrors};
@@ -96,8 +96,20 @@ impl Query {
         &self,
         ids: &PublicIds,
     ) -> Result<(Option<WebhookId>, usize), ValidationErrors> {
+        self.page(|text| ids.webhook_of(text))
+    }
+
+    /// The cursor and the limit of a page of redelivery jobs.
+    pub(super) fn jobs(&self, ids: &PublicIds) -> Result<(Option<JobId>, usize), ValidationErrors> {
+        self.page(|text| ids.job_of(text))
+    }
+
+    fn page<Id>(
+        &self,
+        id_of: impl FnOnce(&str) -> Option<Id>,
+    ) -> Result<(Option<Id>, usize), ValidationErrors> {
         let mut errors = self.errors.clone();
-        let after = self.value(&mut errors, "cursor", CURSOR, |text| ids.webhook_of(text));
+        let after = self.value(&mut errors, "cursor", CURSOR, id_of);
         let limit = self.limit(&mut errors);
         if errors.is_empty() { Ok((after, limit)) } else { Err(errors) }
     }

@@ -31,7 +31,9 @@ pub(super) enum OperationKind {
     ReadDelivery,
     Redeliver,
     RedeliverMany,
+    ListRedeliveries,
     ReadRedelivery,
+    CancelRedelivery,
     ReadEvent,
     Describe,
 }
@@ -57,6 +59,15 @@ pub(super) struct Operation {
     pub(super) response: Option<SchemaOf>,
     /// The media type of that body.
     pub(super) media: &'static str,
+    /// Another success, which a member of the request selects.
+    pub(super) other: Option<OtherSuccess>,
+}
+
+/// A second kind of success of an operation.
+pub(super) struct OtherSuccess {
+    pub(super) status: u16,
+    pub(super) answer: &'static str,
+    pub(super) response: SchemaOf,
 }
 
 impl Operation {
@@ -197,7 +208,9 @@ mod tests {
             ("GET", "/v1/workspaces/ws_a/deliveries/exports", "readDelivery ws_a exports"),
             ("POST", "/v1/workspaces/ws_a/deliveries:redeliver", "redeliverMany ws_a"),
             ("POST", "/v1/workspaces/ws_a/deliveries/d:redeliver", "redeliver ws_a d"),
+            ("GET", "/v1/workspaces/ws_a/redeliveries", "listRedeliveries ws_a"),
             ("GET", "/v1/workspaces/ws_a/redeliveries/job_1", "readRedelivery ws_a job_1"),
+            ("POST", "/v1/workspaces/ws_a/redeliveries/j:cancel", "cancelRedelivery ws_a j"),
             ("GET", "/v1/workspaces/ws_a/events/evt_1", "readEvent ws_a evt_1"),
             ("GET", "/openapi.json", "describe"),
         ] {

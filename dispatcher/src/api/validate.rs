@@ -124,6 +124,10 @@ fn array(schema: &Value, items: &[Value], pointer: &str, errors: &mut Validation
     if (items.len() as u64) < least {
         errors.at(pointer, format!("must have at least {least} entries"));
     }
+    let most = schema.get("maxItems").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    if items.len() as u64 > most {
+        errors.at(pointer, format!("must have at most {most} entries"));
+    }
     let unique = schema.get("uniqueItems") == Some(&Value::Bool(true));
     let mut seen = std::collections::HashSet::new();
     for (place, item) in items.iter().enumerate() {
@@ -223,6 +227,15 @@ mod tests {
         let wrong = json!({"state": "in_flight", "type": "x", "webhook": 1, "since": []});
         assert_eq!(check(wrong), ["/state", "/type", "/webhook", "/since"]);
         assert_eq!(check(json!({"state": 7, "stat": 1})), ["/state", "/stat"]);
+        let ids = |count: usize| (0..count).map(|nth| json!(nth.to_string())).collect::<Vec<_>>();
+        assert_eq!(check(json!({"deliveries": ids(100), "dry_run": true})), [""; 0]);
+        assert_eq!(
+            check(json!({"deliveries": ids(101), "dry_run": 1})),
+            ["/deliveries", "/dry_run"]
+        );
+        let twice = json!({"deliveries": ["a", 7, "a"]});
+        assert_eq!(check(twice), ["/deliveries/1", "/deliveries/2"]);
+        assert_eq!(check(json!({"deliveries": []})), ["/deliveries"]);
         assert_eq!(check(json!({"status": 503, "outcome": "status_5xx"})), [""; 0]);
         for status in [json!(99), json!(1_000), json!(-503), json!(503.5), json!("503")] {
             assert_eq!(check(json!({"status": status, "outcome": "5xx"})), ["/status", "/outcome"]);
@@ -245,6 +258,7 @@ mod tests {
             "oneOf",
             "const",
             "minItems",
+            "maxItems",
             "uniqueItems",
             "maxLength",
             "minimum",

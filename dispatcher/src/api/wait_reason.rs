@@ -5,8 +5,7 @@
 //! name does not resolve; it is the probe; the endpoint's rate limit or earlier deliveries come
 //! first; it is sent next.
 
-use std::time::Duration;
-
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
 
 use crate::api::dto::{Reason, Time, WaitingFor};
@@ -15,13 +14,6 @@ use crate::domain::webhook::{Probe, Webhook};
 
 /// The most deliveries ahead that are counted: a longer queue takes hours.
 pub(super) const AHEAD_MAX: usize = 10_000;
-
-/// The rate limit of an endpoint: `requests` attempts within `window`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EndpointRate {
-    pub(super) requests: u32,
-    pub(super) window: Duration,
-}
 
 /// The state that determines the reason.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +26,8 @@ pub(super) struct WaitFacts<'a> {
     /// Deliveries of its webhook that are sent first, if they were counted; [`AHEAD_MAX`] means
     /// that many or more.
     pub(super) ahead: Option<usize>,
-    pub(super) rate: EndpointRate,
+    /// The rate limit of its endpoint.
+    pub(super) rate: RollingQuota,
     pub(super) now: UnixTime,
 }
 
@@ -141,7 +134,7 @@ fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     if until.is_none() && ahead.is_none() {
         return None;
     }
-    let EndpointRate { requests, window } = facts.rate;
+    let RollingQuota { requests, window } = facts.rate;
     let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
     let blocked = until.map_or(0, |until| until.since(facts.now).as_micros());
     let seconds = u64::try_from(turn.max(blocked).div_ceil(1_000_000)).unwrap_or(u64::MAX);
@@ -173,6 +166,7 @@ fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use weir_common::secret::Secret;
 
@@ -244,7 +238,7 @@ mod tests {
             webhook: case.webhook.as_ref(),
             status: case.status,
             ahead: case.ahead,
-            rate: EndpointRate { requests: 100, window: Duration::from_secs(60) },
+            rate: RollingQuota { requests: 100, window: Duration::from_secs(60) },
             now: NOW,
         };
         let seconds = |time: UnixTime| time.since(NOW).as_secs();

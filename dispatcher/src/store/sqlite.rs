@@ -34,7 +34,7 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
-use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, Page};
+use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page};
 use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
 mod attempts;
@@ -45,6 +45,7 @@ mod error;
 mod events;
 mod file_identity;
 mod id_sequence;
+mod job_counts;
 mod jobs;
 pub mod key_file;
 mod listing;
@@ -214,6 +215,10 @@ impl DeliveryQueue for SqliteStore {
 impl Upkeep for SqliteStore {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
         self.writer.run_sized(Size::Large, move |session| jobs::step(session, limit, now)).await
+    }
+
+    async fn open_jobs(&self, limit: usize) -> Result<Vec<OpenJob>, StoreError> {
+        self.readers.read(move |conn| jobs::open(conn, limit)).await
     }
 
     async fn sweep(

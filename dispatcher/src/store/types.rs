@@ -11,7 +11,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::delivery::{Arrival, Cursor, DeliveryState};
 use crate::domain::event::{EventSet, EventType};
-use crate::domain::id::{JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::webhook::Webhook;
 
@@ -217,19 +217,111 @@ pub enum JobCreated {
     TooMany,
 }
 
-/// A job that redelivers by filter.
+/// The deliveries that a job redelivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobScope {
+    /// All that match and exist when the job is created; pings only if the filter has their type.
+    Matching(Filter),
+    /// These, in any state: ascending, without duplicates, [`NAMED_MAX`] at most.
+    Named(Vec<DeliveryId>),
+}
+
+/// Deliveries that a job may name: as many as a page shows.
+pub const NAMED_MAX: usize = 100;
+
+/// A job to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    /// What it redelivers.
+    pub scope: JobScope,
+    /// How many deliveries that is, if they were counted.
+    pub matches: Option<Matches>,
+}
+
+impl From<Filter> for NewJob {
+    fn from(filter: Filter) -> Self {
+        Self { scope: JobScope::Matching(filter), matches: None }
+    }
+}
+
+/// The deliveries in a job's scope, counted up to a bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// By webhook, those with any; oldest first.
+    pub webhooks: Vec<WebhookMatches>,
+    /// Whether all were counted.
+    pub complete: bool,
+    /// Named deliveries that the workspace does not have.
+    pub unknown: Vec<DeliveryId>,
+}
+
+/// The deliveries of one webhook in a job's scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebhookMatches {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// How many there are.
+    pub count: u64,
+    /// Those of them that are due already: they wait with or without a job.
+    pub due: u64,
+}
+
+/// A job that redelivers many deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// Its number.
     pub id: JobId,
-    /// Selects the deliveries.
-    pub filter: Filter,
+    /// What it redelivers.
+    pub scope: JobScope,
     /// When it was created.
     pub created_at: UnixTime,
-    /// When it had checked every delivery; `None` while it runs.
+    /// When it had checked every delivery, or was cancelled; `None` while it runs.
     pub ended_at: Option<UnixTime>,
+    /// Whether it was cancelled.
+    pub cancelled: bool,
+    /// The number of deliveries that it checked.
+    pub examined: u64,
     /// The number of deliveries that it queued again.
     pub redelivered: u64,
+    /// Whether [`JobWebhook::matching`] counts all matches; `None` if none were counted.
+    pub counted: Option<bool>,
+    /// What became of its deliveries, by webhook.
+    pub webhooks: Vec<JobWebhook>,
+}
+
+impl Job {
+    /// A number of all its webhooks.
+    #[must_use]
+    pub fn sum(&self, of: impl Fn(&JobWebhook) -> u64) -> u64 {
+        self.webhooks.iter().map(of).sum()
+    }
+}
+
+/// What became of a job's deliveries of one webhook. A delivery that was redelivered again since
+/// counts in `redelivered` only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobWebhook {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// How many were in the job's scope when it was created, counted up to a bound.
+    pub matching: u64,
+    /// How many it queued again.
+    pub redelivered: u64,
+    /// Those that wait.
+    pub waiting: u64,
+    /// Those that were delivered since.
+    pub delivered: u64,
+    /// Those that failed permanently since.
+    pub failed_permanent: u64,
+}
+
+/// An unfinished job, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenJob {
+    /// The workspace that created it.
+    pub workspace: Arc<str>,
+    /// The job.
+    pub job: Job,
 }
 
 /// The result of a step of a job.

@@ -24,6 +24,11 @@ const ORPHANS: &str = "SELECT d.id FROM deliveries d LEFT JOIN webhooks w ON w.i
 const MISCOUNTED: &str = "SELECT e.id FROM events e LEFT JOIN deliveries d ON d.event = e.id \
     GROUP BY e.id HAVING count(d.id) <> e.delivery_refs LIMIT 1";
 
+/// Jobs whose count of waiting deliveries is wrong.
+const JOBS_MISCOUNTED: &str = "SELECT c.job FROM job_webhooks c WHERE c.waiting <> \
+    (SELECT count(*) FROM deliveries d \
+     WHERE d.job = c.job AND d.webhook = c.webhook AND d.state = 0) LIMIT 1";
+
 /// Webhooks whose endpoint is gone.
 const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN endpoints l ON l.id = w.endpoint \
     WHERE l.id IS NULL LIMIT 1";
@@ -97,6 +102,9 @@ impl Model {
         }
         if let Some(id) = any(ORPHANS) {
             violated("memory", format!("delivery {id} waits, and has no webhook on disk"));
+        }
+        if let Some(id) = any(JOBS_MISCOUNTED) {
+            violated("redeliver", format!("job {id} counts other deliveries than wait for it"));
         }
         if let Some(id) = any(MISCOUNTED) {
             violated("memory", format!("event {id}: `delivery_refs` differs from its deliveries"));

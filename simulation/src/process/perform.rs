@@ -79,7 +79,7 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             (Reply::Redelivered(redelivered), word)
         }
         Order::RedeliverFailed { ws } => {
-            let made = store.create_job(&ws, Filter::default(), now).await;
+            let made = store.create_job(&ws, Filter::default().into(), now).await;
             state.jobs.notify_one();
             (Reply::Job(made), Word::Nothing)
         }

@@ -33,7 +33,9 @@ fn the_openapi_document_describes_every_call() {
         ("/deliveries/{id}", "get"),
         ("/deliveries/{id}:redeliver", "post"),
         ("/deliveries:redeliver", "post"),
+        ("/redeliveries", "get"),
         ("/redeliveries/{id}", "get"),
+        ("/redeliveries/{id}:cancel", "post"),
         ("/events/{id}", "get"),
     ] {
         let path = format!("/v1/workspaces/{{workspace}}{path}");

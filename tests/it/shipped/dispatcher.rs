@@ -1,9 +1,13 @@
 //! The dispatcher's shipped files are valid, and the link in a mail leads to a page.
 
-use weir_tests::dispatcher::run;
+use serde_json::json;
+use weir_tests::config;
+use weir_tests::dispatcher::{self, Dispatcher, run};
 use weir_tests::folder::Folder;
+use weir_tests::receiver::Receiver;
+use weir_tests::upstream::Upstream;
 
-use super::shipped;
+use super::{shipped, shipped_gateway};
 
 const CONFIG: &str = "config/dispatcher.toml";
 const TOKENS: &str = "config/tokens.toml";
@@ -35,4 +39,27 @@ fn the_link_in_a_mail_opens_a_page_that_is_not_charged_to_the_workspace() {
         printed.contains("/dashboard/{*rest}") && !printed.contains("workspace for"),
         "{printed}"
     );
+}
+
+#[test]
+fn the_shipped_gateway_passes_on_every_call_of_a_redelivery() {
+    let receiver = Receiver::start();
+    let dispatcher = Dispatcher::start(&dispatcher::config(), config::DIRECTORY);
+    dispatcher.create_webhook(&receiver.url("/hook"), &["user.created"]);
+    dispatcher.post_event("user.created");
+    let delivered = dispatcher.acme().wait_for_count("delivered", 1);
+    let [control, data] = [(); 2].map(|()| Upstream::start());
+    let addresses = [control.address(), data.address(), dispatcher.api_address().to_owned()];
+    let gateway = shipped_gateway(&addresses);
+    let acme = dispatcher.acme().through(gateway.http());
+    let body = |dry_run: bool| json!({ "deliveries": [delivered[0]["id"]], "dry_run": dry_run });
+    let counted = acme.post("/deliveries:redeliver", &body(true)).expect(200).json();
+    assert_eq!(counted["total"]["count"], 1);
+    let job = acme.post("/deliveries:redeliver", &body(false)).expect(202).json();
+    let id = job["id"].as_str().expect("an id");
+    dispatcher.acme().wait_for_job(id);
+    assert_eq!(acme.get(&format!("/redeliveries/{id}")).expect(200).json()["redelivered"], 1);
+    assert_eq!(acme.get("/redeliveries?limit=1").expect(200).json()["data"][0]["id"], id);
+    let ended = acme.act(&format!("/redeliveries/{id}:cancel")).expect(200).json();
+    assert_eq!(ended["state"], "done", "it had ended");
 }

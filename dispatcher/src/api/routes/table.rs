@@ -4,11 +4,14 @@ use http::Method;
 use schemars::SchemaGenerator;
 use schemars::json_schema;
 
+use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
 use crate::api::dto::{
-    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, JobView, NewWebhookBody,
-    RedeliveryFilter, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, NewWebhookBody,
+    RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
 };
-use crate::api::routes::{Operation, OperationKind, Parameter, ParameterKind, Request};
+use crate::api::routes::{
+    Operation, OperationKind, OtherSuccess, Parameter, ParameterKind, Request,
+};
 use crate::auth::Scope;
 
 const fn parameter(
@@ -65,6 +68,7 @@ const PLAIN: Operation = Operation {
     answer: "The document.",
     response: None,
     media: "application/json",
+    other: None,
 };
 const READ: Operation = Operation { scope: Some(Scope::WebhooksRead), ..PLAIN };
 const WRITE: Operation =
@@ -73,7 +77,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(in crate::api) static OPERATIONS: [Operation; 16] = [
+pub(in crate::api) static OPERATIONS: [Operation; 18] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -207,13 +211,39 @@ pub(in crate::api) static OPERATIONS: [Operation; 16] = [
         kind: OperationKind::RedeliverMany,
         id: "redeliverMany",
         path: "/v1/workspaces/{workspace}/deliveries:redeliver",
-        summary: "Redelivers all deliveries that match, in the background.",
+        summary: "Redelivers all deliveries that match, or up to 100 that are named, in the \
+            background; `dry_run` counts them only.",
         request: Some(Request {
-            schema: SchemaGenerator::subschema_for::<RedeliveryFilter>,
+            schema: SchemaGenerator::subschema_for::<NewRedelivery>,
             optional: false,
         }),
         status: 202,
         answer: "The job, just started.",
+        response: Some(SchemaGenerator::subschema_for::<JobView>),
+        other: Some(OtherSuccess {
+            status: 200,
+            answer: "What would be redelivered: `dry_run` was given, and nothing is.",
+            response: SchemaGenerator::subschema_for::<RedeliveryPreview>,
+        }),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ListRedeliveries,
+        id: "listRedeliveries",
+        path: "/v1/workspaces/{workspace}/redeliveries",
+        summary: "Lists a workspace's redelivery jobs, newest first.",
+        query: LIST_QUERY,
+        answer: "A page of jobs.",
+        response: Some(SchemaGenerator::subschema_for::<RedeliveryPage>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::CancelRedelivery,
+        id: "cancelRedelivery",
+        path: "/v1/workspaces/{workspace}/redeliveries/{id}:cancel",
+        summary: "Ends a redelivery job early. What it has queued again stays queued.",
+        request: NO_BODY,
+        answer: "The job; unchanged if it had ended.",
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..WRITE
     },

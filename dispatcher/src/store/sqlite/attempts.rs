@@ -9,12 +9,13 @@ use crate::domain::attempt::AttemptRecord;
 use crate::domain::delivery::{DeliveryState, NextState};
 use crate::domain::webhook::WebhookUpdate;
 use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{outbox, webhooks};
 use crate::store::types::NewMail;
 
-const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
+const STATE: &str = "SELECT d.state, d.job, d.webhook FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
 /// Stored instead of a delivery's number where only the start of an attempt counts: after a fault
@@ -42,7 +43,10 @@ pub(super) fn record(
 
 fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Fault> {
     let mut query = session.conn.prepare_cached(STATE)?;
-    let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
+    let found = query.query_row([ended.delivery.0], |row| {
+        Ok((row.get::<_, u8>("state")?, Redelivered::of(row)?))
+    });
+    let found = found.optional()?;
     drop(query);
     let outcome = ended.attempt.outcome.to_string();
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
@@ -51,16 +55,16 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         (delivery, endpoint, number, started_at, took, outcome, over_at, trace) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     session.conn.prepare_cached(sql)?.execute((
-        if state.is_some() { ended.delivery.0 } else { NO_DELIVERY },
+        if found.is_some() { ended.delivery.0 } else { NO_DELIVERY },
         ended.endpoint.0,
         ended.attempt.number,
         at(ended.attempt.started_at),
         span(ended.attempt.took),
         &outcome,
-        state.is_none().then_some(over_at),
-        state.and_then(|_| ended.attempt.trace.stored()),
+        found.is_none().then_some(over_at),
+        found.and_then(|_| ended.attempt.trace.stored()),
     ))?;
-    let Some(state) = state else { return Ok(()) };
+    let Some((state, redelivered)) = found else { return Ok(()) };
     if let Some(transcript) = &ended.transcript {
         let sql = "INSERT INTO transcripts (attempt, webhook, over_at, record) \
             VALUES (?1, ?2, ?3, ?4)";
@@ -69,6 +73,9 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         session.conn.prepare_cached(sql)?.execute(row)?;
     }
     if state == DeliveryState::Waiting.code() {
+        if let Some(counted) = redelivered {
+            counted.moved(&session.conn, DeliveryState::Waiting, Some(ended.after.state()))?;
+        }
         update_waiting(session, ended, &outcome, over_at)
     } else {
         let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \

@@ -14,8 +14,9 @@ use weir_common::time::UnixTime;
 
 use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
-use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::listing::{Merged, RowKey};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::selection::Selection;
@@ -30,7 +31,7 @@ const ROW: &str = select_deliveries!("WHERE d.id = ?1");
 /// When the newest delivery up to a number was accepted.
 const ACCEPTED: &str = "SELECT created_at FROM deliveries WHERE id <= ?1 ORDER BY id DESC LIMIT 1";
 
-const THIS: &str = select_deliveries!(
+pub(super) const THIS: &str = select_deliveries!(
     "WHERE d.id = ?1 AND d.workspace = ?2 \
      AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.deleted_up_to IS NULL)"
 );
@@ -46,6 +47,9 @@ const TRANSCRIPT: &str = "SELECT record FROM transcripts WHERE attempt = ?1";
 /// The latest attempts of which a call reads transcripts: redelivered again and again, a delivery
 /// has any number of attempts.
 const TRANSCRIPTS_MAX: usize = 32;
+
+const NTH_DUE: &str = "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 \
+    ORDER BY due, id LIMIT 1 OFFSET ?2";
 
 const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
     WHERE webhook = ?1 AND state = 0 AND (due, id) < (?2, ?3) LIMIT ?4)";
@@ -150,6 +154,17 @@ pub(super) fn ahead_of(
     Ok(usize::try_from(ahead).unwrap_or(most))
 }
 
+/// When the delivery of a webhook is due that is due `nth`, counted from 0.
+pub(super) fn nth_due(
+    conn: &Connection,
+    webhook: WebhookId,
+    nth: usize,
+) -> Result<Option<UnixTime>, Fault> {
+    let mut query = conn.prepare_cached(NTH_DUE)?;
+    let due = query.query_row((webhook.0, rows::count(nth)), |row| rows::time(row, "due"));
+    Ok(due.optional()?)
+}
+
 /// Queues a delivery again, and returns its new state.
 pub(super) fn redeliver(
     session: &mut WriteSession,
@@ -157,30 +172,46 @@ pub(super) fn redeliver(
     id: DeliveryId,
     now: UnixTime,
 ) -> Result<Option<Delivery>, Fault> {
-    let Some(delivery) = one(&session.conn, workspace, id)? else { return Ok(None) };
-    requeue(session, id, delivery.state, now)?;
+    if one(&session.conn, workspace, id)?.is_none() {
+        return Ok(None);
+    }
+    requeue(session, id, None, now)?;
     one(&session.conn, workspace, id)
 }
 
-/// Makes a delivery, which is in `state`, wait with a new schedule.
+/// Makes a delivery wait with a new schedule, for a job or for its own sake.
 pub(super) fn requeue(
     session: &mut WriteSession,
     id: DeliveryId,
-    state: DeliveryState,
+    job: Option<JobId>,
     now: UnixTime,
 ) -> Result<(), Fault> {
+    let Some(before) = links(&session.conn, id.0)? else { return Ok(()) };
+    if let Some(counted) = before.redelivered {
+        counted.moved(&session.conn, before.state, None)?;
+    }
     let sql = "UPDATE deliveries SET state = 0, due = ?2, step = 0, first_attempt_at = NULL, \
-        since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL WHERE id = ?1";
-    session.conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
-    if state != DeliveryState::Waiting {
+        since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL, job = ?3 WHERE id = ?1";
+    session.conn.prepare_cached(sql)?.execute((id.0, at(now), job.map(|job| job.0)))?;
+    if before.state != DeliveryState::Waiting {
         session.counters.waiting += 1;
     }
     Ok(())
 }
 
-/// The number of a delivery's event, and the code of the delivery's state, for `retention`.
-pub(super) fn event_of(conn: &Connection, id: i64) -> rusqlite::Result<Option<(i64, u8)>> {
-    let sql = "SELECT event, state FROM deliveries WHERE id = ?1";
+/// A delivery's state, and the rows that count it.
+pub(super) struct Links {
+    pub(super) event: i64,
+    pub(super) state: DeliveryState,
+    pub(super) redelivered: Option<Redelivered>,
+}
+
+/// The state of a delivery of any workspace, and the rows that count it.
+pub(super) fn links(conn: &Connection, id: i64) -> Result<Option<Links>, Fault> {
+    let sql = "SELECT event, state, job, webhook FROM deliveries WHERE id = ?1";
     let mut query = conn.prepare_cached(sql)?;
-    query.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    let mut found = query.query([id])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let redelivered = Redelivered::of(row)?;
+    Ok(Some(Links { event: row.get("event")?, state: rows::state(row)?, redelivered }))
 }

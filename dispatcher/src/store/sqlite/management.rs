@@ -11,8 +11,8 @@ use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, webhooks};
 use crate::store::types::{
-    Created, Filter, Job, JobCreated, NewEvent, NewWebhook, Page, Paging, Rotated, Rotation,
-    WebhookChange,
+    Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook, Page,
+    Paging, Rotated, Rotation, WebhookChange,
 };
 use crate::store::{Management, StoreError};
 
@@ -111,6 +111,14 @@ impl Management for SqliteStore {
         self.readers.read(move |conn| deliveries::ahead_of(conn, webhook, due, id, most)).await
     }
 
+    async fn nth_due(
+        &self,
+        webhook: WebhookId,
+        nth: usize,
+    ) -> Result<Option<UnixTime>, StoreError> {
+        self.readers.read(move |conn| deliveries::nth_due(conn, webhook, nth)).await
+    }
+
     async fn redeliver(
         &self,
         workspace: &str,
@@ -124,11 +132,41 @@ impl Management for SqliteStore {
     async fn create_job(
         &self,
         workspace: &str,
-        filter: Filter,
+        new: NewJob,
         now: UnixTime,
     ) -> Result<JobCreated, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.run(move |session| jobs::create(session, &workspace, &filter, now)).await
+        self.writer.run(move |session| jobs::create(session, &workspace, &new, now)).await
+    }
+
+    async fn matches(
+        &self,
+        workspace: &str,
+        scope: &JobScope,
+        now: UnixTime,
+    ) -> Result<Matches, StoreError> {
+        let (workspace, scope) = (workspace.to_owned(), scope.clone());
+        self.readers.read(move |conn| jobs::walk::count(conn, &workspace, &scope, now)).await
+    }
+
+    async fn jobs(
+        &self,
+        workspace: &str,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Page<Job, JobId>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.readers.read(move |conn| jobs::page(conn, &workspace, after, limit)).await
+    }
+
+    async fn cancel_job(
+        &self,
+        workspace: &str,
+        id: JobId,
+        now: UnixTime,
+    ) -> Result<Option<Job>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.run(move |session| jobs::cancel(session, &workspace, id, now)).await
     }
 
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {

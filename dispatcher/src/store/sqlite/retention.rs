@@ -65,17 +65,17 @@ const ORPHANS: (&str, &str) = (
     "DELETE FROM attempts WHERE id = ?1",
 );
 
-/// Rows that are dropped [`KEPT`] after they ended: a query that finds them, one that drops a row.
-const OVER: [(&str, &str); 3] = [
+/// Rows that are dropped [`KEPT`] after they ended: a query that finds them, those that drop one.
+const OVER: [(&str, &[&str]); 3] = [
     (
         "SELECT id FROM jobs WHERE ended_at IS NOT NULL AND coalesce(over_at, ended_at) < ?1 \
          LIMIT ?2",
-        "DELETE FROM jobs WHERE id = ?1",
+        &["DELETE FROM job_webhooks WHERE job = ?1", "DELETE FROM jobs WHERE id = ?1"],
     ),
-    ("SELECT id FROM mails WHERE over_at < ?1 LIMIT ?2", "DELETE FROM mails WHERE id = ?1"),
+    ("SELECT id FROM mails WHERE over_at < ?1 LIMIT ?2", &["DELETE FROM mails WHERE id = ?1"]),
     (
         "SELECT id FROM endpoints WHERE unused_since < ?1 LIMIT ?2",
-        "DELETE FROM endpoints WHERE id = ?1",
+        &["DELETE FROM endpoints WHERE id = ?1"],
     ),
 ];
 
@@ -198,12 +198,13 @@ fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Re
 
 /// Drops a delivery and its attempts, and its event if no other delivery needs it.
 fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
-    let Some((event, state)) = deliveries::event_of(&session.conn, id)? else { return Ok(()) };
+    let Some(delivery) = deliveries::links(&session.conn, id)? else { return Ok(()) };
+    let (event, waits) = (delivery.event, delivery.state == DeliveryState::Waiting);
     let conn = &session.conn;
     let sql = "DELETE FROM transcripts \
         WHERE attempt IN (SELECT id FROM attempts WHERE delivery = ?1)";
     conn.prepare_cached(sql)?.execute([id])?;
-    if state == DeliveryState::Waiting.code() {
+    if waits {
         let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
         conn.prepare_cached(sql)?.execute((id, attempts::NO_DELIVERY, at(now)))?;
     } else {
@@ -216,7 +217,10 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
         let sql = "UPDATE events SET delivery_refs = delivery_refs - 1 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute([event])?;
     }
-    if state == DeliveryState::Waiting.code() {
+    if waits {
+        if let Some(counted) = delivery.redelivered {
+            counted.moved(conn, delivery.state, None)?;
+        }
         session.counters.waiting = session.counters.waiting.saturating_sub(1);
     }
     Ok(())
@@ -251,7 +255,9 @@ fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, 
     let mut left = most;
     for (find, drop) in OVER {
         for id in ids(conn, find, (at(before), rows::count(left)))? {
-            conn.prepare_cached(drop)?.execute([id])?;
+            for sql in drop {
+                conn.prepare_cached(sql)?.execute([id])?;
+            }
             left -= 1;
         }
     }

@@ -99,7 +99,9 @@ CREATE TABLE deliveries (
     last_outcome TEXT,
     over_at INTEGER,
     -- Of the event; null for a ping, and in rows of version 5 and earlier.
-    tenant TEXT
+    tenant TEXT,
+    -- The job that redelivered it last; null if none did, and in rows of version 6 and earlier.
+    job INTEGER
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;
 CREATE INDEX deliveries_tried ON deliveries (webhook) WHERE state = 0 AND step > 0;
@@ -133,7 +135,7 @@ CREATE TABLE transcripts (
 ) STRICT;
 CREATE INDEX transcripts_of ON transcripts (webhook);
 
--- Redeliveries by filter. Workspaces take turns.
+-- Redeliveries by filter, or of named deliveries. Workspaces take turns.
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     workspace INTEGER NOT NULL,
@@ -157,10 +159,31 @@ CREATE TABLE jobs (
     event TEXT,
     tenant TEXT,
     outcome TEXT,
-    status INTEGER
+    status INTEGER,
+    -- The numbers of its deliveries, ascending, as a JSON array; null if it has a filter.
+    named TEXT,
+    examined INTEGER NOT NULL DEFAULT 0,
+    -- Whether `matching` below counts all matches; null if none were counted.
+    counted INTEGER,
+    cancelled INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX jobs_of ON jobs (workspace, id);
 CREATE INDEX jobs_open ON jobs (workspace, id) WHERE ended_at IS NULL;
 CREATE INDEX jobs_over ON jobs (coalesce(over_at, ended_at)) WHERE ended_at IS NOT NULL;
+
+-- What became of the deliveries of a job, by webhook.
+CREATE TABLE job_webhooks (
+    job INTEGER NOT NULL,
+    webhook INTEGER NOT NULL,
+    -- Counted before the job began, up to a bound.
+    matching INTEGER NOT NULL DEFAULT 0,
+    redelivered INTEGER NOT NULL DEFAULT 0,
+    -- Of those that no later redelivery has queued again: by their states.
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delivered INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (job, webhook)
+) STRICT, WITHOUT ROWID;
 
 -- A mail's text is kept until it is sent, its key for longer.
 CREATE TABLE mails (

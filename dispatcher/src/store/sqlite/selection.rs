@@ -53,6 +53,11 @@ impl<'f> Selection<'f> {
         Ok(webhooks)
     }
 
+    /// Whether the filter has a type of event.
+    pub(super) fn names_type(&self) -> bool {
+        self.filter.kind.is_some()
+    }
+
     pub(super) fn read(&self, order: Order) -> Read {
         match (order, self.filter.state) {
             (Order::Newest, Some(DeliveryState::FailedPermanent)) => Read::OlderFailed,

@@ -203,7 +203,8 @@ async fn a_job_resumes_after_a_restart() {
     }
     let all = || "UPDATE deliveries SET state = 2, ended_at = 1";
     store.writer.run(move |session| Ok(session.conn.execute(all(), [])?)).await.unwrap();
-    let JobCreated::Job(job) = store.create_job(WS, Filter::default(), NOW).await.unwrap() else {
+    let JobCreated::Job(job) = store.create_job(WS, Filter::default().into(), NOW).await.unwrap()
+    else {
         panic!("there are few");
     };
     assert!(store.step_job(3, NOW).await.unwrap().more);

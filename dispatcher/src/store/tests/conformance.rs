@@ -6,6 +6,7 @@
 mod attempts;
 mod deliveries;
 mod events;
+mod jobs;
 mod upkeep;
 mod webhooks;
 
@@ -21,7 +22,7 @@ use crate::domain::attempt::{Attempt, AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Delivery, DeliveryState, NextState};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
-use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
@@ -83,15 +84,24 @@ promises! {
     deliveries::deliveries_ahead_are_counted_up_to_the_limit,
     deliveries::a_redelivered_delivery_restarts_its_schedule_and_keeps_its_attempts,
     deliveries::a_waiting_delivery_is_due_at_once_when_it_is_redelivered,
-    deliveries::a_job_redelivers_failed_deliveries_in_steps,
-    deliveries::a_job_redelivers_what_its_filter_selects,
-    deliveries::a_job_redelivers_no_ping_unless_its_filter_includes_pings,
-    deliveries::a_job_skips_deliveries_that_arrived_after_it,
     deliveries::a_page_is_full_unless_it_is_the_last,
     deliveries::failed_deliveries_are_listed_on_full_pages,
     deliveries::a_list_is_ordered_by_when_events_were_accepted,
-    deliveries::jobs_of_workspaces_take_turns,
-    deliveries::a_workspace_has_a_few_jobs_under_way,
+    jobs::a_job_redelivers_failed_deliveries_in_steps,
+    jobs::a_job_redelivers_what_its_filter_selects,
+    jobs::a_job_redelivers_no_ping_unless_its_filter_includes_pings,
+    jobs::a_job_skips_deliveries_that_arrived_after_it,
+    jobs::jobs_of_workspaces_take_turns,
+    jobs::a_workspace_has_a_few_jobs_under_way,
+    jobs::a_workspace_sees_no_other_ones_jobs,
+    jobs::a_job_redelivers_the_deliveries_that_it_names,
+    jobs::a_named_delivery_that_is_gone_is_skipped,
+    jobs::a_job_for_delivered_ones_does_not_disturb_waiting_ones,
+    jobs::a_job_counts_what_became_of_its_deliveries,
+    jobs::a_cancelled_job_queues_nothing_more,
+    jobs::jobs_are_listed_newest_first_page_by_page,
+    jobs::matches_are_counted_before_a_job_redelivers_them,
+    jobs::the_nth_delivery_is_found_in_the_order_of_due_times,
     upkeep::a_mail_is_claimed_once_and_stored_once,
     upkeep::a_mail_that_was_not_sent_is_claimed_again_when_it_is_due,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,

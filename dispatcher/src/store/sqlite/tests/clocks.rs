@@ -84,7 +84,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }
     let nothing = Filter { kind: Some(EventType::Ping), ..Filter::default() };
-    store.create_job(WS, nothing, now).await.unwrap();
+    store.create_job(WS, nothing.into(), now).await.unwrap();
     while store.step_job(500, now).await.unwrap().more {}
 }
 

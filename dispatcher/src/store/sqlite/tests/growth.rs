@@ -171,7 +171,8 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("record");
     store.redeliver(WS, all[3_100], now).await.unwrap();
     cost("redeliver");
-    let JobCreated::Job(job) = store.create_job(WS, Filter::default(), now).await.unwrap() else {
+    let JobCreated::Job(job) = store.create_job(WS, Filter::default().into(), now).await.unwrap()
+    else {
         panic!("there are few");
     };
     store.step_job(50, now).await.unwrap();
@@ -183,7 +184,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
         .await
         .unwrap();
     let delivered = Filter { state: Some(DeliveryState::Delivered), ..Filter::default() };
-    store.create_job(WS, delivered, now).await.unwrap();
+    store.create_job(WS, delivered.into(), now).await.unwrap();
     cost("(a job is made)");
     store.step_job(50, now).await.unwrap();
     cost("job of the delivered");
@@ -268,7 +269,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
         store.ping(WS, gone, event(&format!("evt_ping_{turn}")), now).await.unwrap();
         store.delete_webhook(WS, gone).await.unwrap();
         store
-            .create_job(WS, Filter { since: Some(now.plus(HOUR)), ..Filter::default() }, now)
+            .create_job(WS, Filter { since: Some(now.plus(HOUR)), ..Filter::default() }.into(), now)
             .await
             .unwrap();
         while store.step_job(500, now).await.unwrap().more {}

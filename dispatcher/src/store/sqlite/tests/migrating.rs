@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::delivery::DeliveryState;
 use crate::domain::health::Health;
-use crate::domain::id::DeliveryId;
+use crate::domain::id::{DeliveryId, JobId};
 use crate::store::encryption::{KEY_BYTES, NONCE_BYTES, Sealer};
 use crate::store::sqlite::backup::backup;
 use crate::store::sqlite::migrations::{APPLICATION_ID, MIGRATIONS, VERSION};
@@ -18,6 +18,7 @@ use crate::store::sqlite::pragmas::prepare;
 use crate::store::sqlite::preview::would_open;
 use crate::store::sqlite::restore::restore;
 use crate::store::sqlite::tests::*;
+use crate::store::types::JobScope;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -29,9 +30,10 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "db7269cc4e575795",
     "9bdb85be76a0b9af",
     "95582b1046b25e68",
+    "8bcc37429222f814",
 ];
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "meta",
     "counters",
     "workspaces",
@@ -42,6 +44,7 @@ const TABLES: [&str; 11] = [
     "attempts",
     "transcripts",
     "jobs",
+    "job_webhooks",
     "mails",
 ];
 
@@ -166,7 +169,7 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
             Ok((TABLES.map(|table| count(table).unwrap()), schema_of(&session.conn)))
         };
         let (counts, schema) = store.writer.run(counts).await.unwrap();
-        assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 0, 1, 1], "version {version}");
+        assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 0, 1, 0, 1], "version {version}");
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
         // The job had examined the third delivery, and continues after it.
@@ -174,6 +177,11 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
         let states = async |id| store.delivery(WS, DeliveryId(id)).await.unwrap().unwrap().0.state;
         assert_eq!(states(3).await, DeliveryState::FailedPermanent);
         assert_eq!(states(4).await, DeliveryState::Waiting);
+        // It counts what became of what this version redelivered.
+        let job = store.job(WS, JobId(1)).await.unwrap().unwrap();
+        assert_eq!((job.redelivered, job.sum(|one| one.waiting), job.counted), (2, 1, None));
+        assert_eq!(job.scope, JobScope::Matching(Filter::default()));
+        assert!(!job.cancelled && job.ended_at == Some(NOW));
         // Ended deliveries are kept until their retention ends, and then dropped.
         let sweep = async |days: u32| {
             while store.sweep(&kept(DAY * days), NOW, 100).await.unwrap() {}

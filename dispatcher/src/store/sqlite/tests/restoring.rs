@@ -37,7 +37,8 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
         all.extend(arrivals.iter().map(|one| ids.delivery(one.ready.id)));
     }
     for _ in 0..4 {
-        let JobCreated::Job(job) = store.create_job(ws, Filter::default(), NOW).await.unwrap()
+        let JobCreated::Job(job) =
+            store.create_job(ws, Filter::default().into(), NOW).await.unwrap()
         else {
             panic!("there are few");
         };

@@ -1,9 +1,9 @@
-//! Promises about lists of deliveries, and redeliveries.
+//! Promises about lists of deliveries, and the redelivery of one.
 
 use crate::domain::delivery::Cursor;
 use crate::domain::outcome::OutcomeClass;
 use crate::store::tests::conformance::*;
-use crate::store::types::{JOBS_OPEN_MAX, Job, JobCreated, JobStep, Order};
+use crate::store::types::Order;
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;
 
@@ -81,10 +81,6 @@ pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store)
     assert_eq!(store.redeliver(OTHER_WS, id, t(2)).await.unwrap(), None);
     let page = store.deliveries(OTHER_WS, &Filter::default(), Paging::first(10)).await.unwrap();
     assert_eq!(page.items, []);
-    let job = job_of(store, OTHER_WS, Filter::default(), t(3)).await;
-    while store.step_job(10, t(4)).await.unwrap().more {}
-    assert_eq!(store.job(OTHER_WS, job.id).await.unwrap().unwrap().redelivered, 0);
-    assert_eq!(store.job(WS, job.id).await.unwrap(), None);
     assert_eq!(delivery(store, id).await.state, FAILED);
 }
 
@@ -126,101 +122,6 @@ pub(super) async fn a_waiting_delivery_is_due_at_once_when_it_is_redelivered(sto
     assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
     assert_eq!(store.fetch_one(id).await.unwrap().unwrap().step, 0);
     assert_eq!(store.figures().await.unwrap().waiting, 1);
-}
-
-/// A job of a workspace.
-async fn job_of(store: &dyn Store, workspace: &str, filter: Filter, now: UnixTime) -> Job {
-    match store.create_job(workspace, filter, now).await.unwrap() {
-        JobCreated::Job(job) => job,
-        JobCreated::TooMany => panic!("{workspace} has few jobs"),
-    }
-}
-
-/// Runs all jobs to their ends in steps of `limit`, and returns the results of the steps.
-async fn run_jobs(store: &dyn Store, limit: usize, now: UnixTime) -> Vec<JobStep> {
-    let mut steps = Vec::new();
-    loop {
-        steps.push(store.step_job(limit, now).await.unwrap());
-        if steps.last().is_some_and(|step| !step.more) {
-            return steps;
-        }
-        assert!(steps.len() < 100, "a job has no end");
-    }
-}
-
-pub(super) async fn a_job_redelivers_failed_deliveries_in_steps(store: &dyn Store) {
-    let made = webhook(store, "one").await;
-    let mut failed = Vec::new();
-    for number in 0..5 {
-        let name = format!("evt_{number}");
-        failed.push(over(store, &made, &name, t(number), NextState::FailedPermanent).await);
-    }
-    let well = over(store, &made, "evt_well", t(9), NextState::Delivered).await;
-    let job = job_of(store, WS, Filter::default(), t(10)).await;
-    assert_eq!((job.created_at, job.ended_at, job.redelivered), (t(10), None, 0));
-    assert_eq!(store.job(WS, job.id).await.unwrap(), Some(job.clone()));
-    let first = store.step_job(2, t(11)).await.unwrap();
-    assert_eq!(first, JobStep { webhooks: vec![made.id], more: true });
-    assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().redelivered, 2);
-    run_jobs(store, 2, t(12)).await;
-    let done = store.job(WS, job.id).await.unwrap();
-    assert_eq!(done, Some(Job { ended_at: Some(t(12)), redelivered: 5, ..job }));
-    for id in failed {
-        assert_eq!(delivery(store, id).await.state, DeliveryState::Waiting);
-    }
-    assert_eq!(delivery(store, well).await.state, DeliveryState::Delivered);
-    assert_eq!(store.figures().await.unwrap().waiting, 5);
-    assert_eq!(store.step_job(2, t(13)).await.unwrap(), JobStep::default());
-}
-
-pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) {
-    let made = webhook(store, "one").await;
-    let early = over(store, &made, "evt_1", t(10), NextState::Delivered).await;
-    let late = over(store, &made, "evt_2", t(20), NextState::Delivered).await;
-    let other = over(store, &made, "evt_4", t(20), NextState::Delivered).await;
-    let failed = over(store, &made, "evt_3", t(21), NextState::FailedPermanent).await;
-    let filter = Filter {
-        state: Some(DeliveryState::Delivered),
-        webhook: Some(made.id),
-        kind: Some(EventType::UserCreated),
-        event: Some("evt_2".into()),
-        tenant: Some("tn_1".into()),
-        outcome: OutcomeClass::of_name("status_2xx"),
-        status: Some(204),
-        since: Some(t(20)),
-        until: Some(t(30)),
-    };
-    let job = job_of(store, WS, filter.clone(), t(40)).await;
-    assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().filter, filter);
-    run_jobs(store, 100, t(41)).await;
-    assert_eq!(delivery(store, early).await.state, DeliveryState::Delivered);
-    assert_eq!(delivery(store, late).await.state, DeliveryState::Waiting);
-    assert_eq!(delivery(store, other).await.state, DeliveryState::Delivered);
-    assert_eq!(delivery(store, failed).await.state, FAILED);
-}
-
-pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(store: &dyn Store) {
-    let made = webhook(store, "one").await;
-    let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
-    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
-    let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
-    store.record(vec![failed], vec![], vec![]).await.unwrap();
-    for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
-        store.create_job(WS, Filter { kind, ..Filter::default() }, t(2)).await.unwrap();
-        run_jobs(store, 100, t(3)).await;
-        assert_eq!(delivery(store, ping).await.state, state, "{kind:?}");
-    }
-}
-
-pub(super) async fn a_job_skips_deliveries_that_arrived_after_it(store: &dyn Store) {
-    let made = webhook(store, "one").await;
-    let before = over(store, &made, "evt_1", t(1), NextState::FailedPermanent).await;
-    store.create_job(WS, Filter::default(), t(2)).await.unwrap();
-    store.create_job(WS, Filter::default(), t(2)).await.unwrap();
-    let after = over(store, &made, "evt_2", t(3), NextState::FailedPermanent).await;
-    run_jobs(store, 1, t(4)).await;
-    assert_eq!(delivery(store, before).await.state, DeliveryState::Waiting);
-    assert_eq!(delivery(store, after).await.state, FAILED);
 }
 
 /// Accepts `count` events of a workspace in one call.
@@ -309,37 +210,4 @@ pub(super) async fn a_list_is_ordered_by_when_events_were_accepted(store: &dyn S
         .unwrap();
     let page: Vec<_> = page.items.iter().map(|one| (one.created_at, one.id)).collect();
     assert_eq!(page, seen[31..38]);
-}
-
-pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
-    let made = webhook(store, "large").await;
-    for number in 0..20 {
-        over(store, &made, &format!("evt_{number}"), t(1), NextState::FailedPermanent).await;
-    }
-    let theirs = webhook_of(store, OTHER_WS, URL).await;
-    let other = NewEvent { workspace: OTHER_WS.into(), ..event("evt_1") };
-    let (_, arrivals) = accept(store, vec![other], t(1)).await;
-    let failed = ended(&theirs, arrivals[0].ready.id, t(1), NextState::FailedPermanent);
-    record(store, vec![failed]).await;
-    for _ in 0..JOBS_OPEN_MAX {
-        job_of(store, WS, Filter::default(), t(2)).await;
-    }
-    let small = job_of(store, OTHER_WS, Filter::default(), t(3)).await;
-    for _ in 0..2 {
-        assert!(store.step_job(5, t(4)).await.unwrap().more);
-    }
-    let small = store.job(OTHER_WS, small.id).await.unwrap().unwrap();
-    assert_eq!((small.redelivered, small.ended_at), (1, Some(t(4))), "it waited for a large one");
-}
-
-pub(super) async fn a_workspace_has_a_few_jobs_under_way(store: &dyn Store) {
-    webhook(store, "one").await;
-    for _ in 0..JOBS_OPEN_MAX {
-        job_of(store, WS, Filter::default(), t(1)).await;
-    }
-    let refused = store.create_job(WS, Filter::default(), t(1)).await.unwrap();
-    assert_eq!(refused, JobCreated::TooMany);
-    job_of(store, OTHER_WS, Filter::default(), t(1)).await;
-    assert!(store.step_job(10, t(2)).await.unwrap().more);
-    job_of(store, WS, Filter::default(), t(3)).await;
 }
