@@ -7,6 +7,7 @@ mod compact;
 pub mod delivery;
 pub mod estimate;
 pub mod event;
+pub mod forecast;
 pub mod health;
 pub mod id;
 pub mod masking;

@@ -1,0 +1,296 @@
+//! Forecasts what becomes of a webhook whose receiver stays down. (core)
+//!
+//! It plays the deliveries that wait now by the rules that decide about real attempts: each attempt
+//! starts when it is due, and fails at once. New events and the rate limit are left out: events
+//! bring a warning or a pause forward, the limit and slow failures put them off.
+//!
+//! Not here: when a queue is drained if the receiver answers (`estimate`).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use weir_common::time::UnixTime;
+
+use crate::domain::health::{Health, Notice, Observation, Policy};
+use crate::domain::retry::{Failed, Next, Schedule};
+use crate::domain::webhook::Webhook;
+
+/// Attempts that are played, at most: those of a hundred deliveries for as long as they are kept.
+const ATTEMPTS_MAX: usize = 5_000;
+
+/// A delivery that waits, as far as its next attempts depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upcoming {
+    /// When its next attempt may start.
+    pub due: UnixTime,
+    /// Failures since its schedule started.
+    pub step: u32,
+    /// When the first attempt of the schedule started.
+    pub since: Option<UnixTime>,
+    /// When its first attempt started.
+    pub first_attempt_at: Option<UnixTime>,
+    /// The webhook's total pause when the first attempt started.
+    pub paused_before: Duration,
+}
+
+/// What happens if the receiver stays down; `None` where that does not happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// When its owners are warned.
+    pub warned_at: Option<UnixTime>,
+    /// When its deliveries pause.
+    pub paused_at: Option<UnixTime>,
+    /// When the first delivery fails permanently; after a pause none does.
+    pub given_up_at: Option<UnixTime>,
+}
+
+/// What happens to `webhook`, of which `waiting` are the deliveries that are due first, if every
+/// attempt from `now` on fails. Nothing happens to one that is paused.
+#[must_use]
+pub fn forecast(
+    webhook: &Webhook,
+    waiting: &[Upcoming],
+    policy: &Policy,
+    schedule: &Schedule,
+    now: UnixTime,
+) -> Forecast {
+    let mut forecast = Forecast::default();
+    if webhook.paused_at.is_some() {
+        return forecast;
+    }
+    let mut waiting = waiting.to_vec();
+    let mut queue: BinaryHeap<_> =
+        waiting.iter().enumerate().map(|(nth, one)| Reverse((one.due.max(now), nth))).collect();
+    let (mut health, mut at) = (webhook.health.clone(), now);
+    for _ in 0..ATTEMPTS_MAX {
+        let attempt = queue.peek().map(|Reverse((due, _))| *due);
+        let timer = health.look_at(policy, at);
+        let is_timer = timer.is_some_and(|timer| attempt.is_none_or(|attempt| timer <= attempt));
+        let Some(next) = (if is_timer { timer } else { attempt }) else { break };
+        at = next;
+        let (after, notice) = if is_timer {
+            health.look(policy, at)
+        } else {
+            play(&mut queue, &mut waiting, (webhook, schedule), &mut forecast);
+            health.after(policy, Observation::Failed, at)
+        };
+        health = after;
+        match notice {
+            Some(Notice::Warn) if forecast.warned_at.is_none() => forecast.warned_at = Some(at),
+            Some(Notice::Pause) => {
+                forecast.paused_at = Some(at);
+                break;
+            }
+            _ => {}
+        }
+    }
+    forecast
+}
+
+type Queue = BinaryHeap<Reverse<(UnixTime, usize)>>;
+
+/// Fails the attempt that is due first, and queues its delivery again if it is retried.
+fn play(
+    queue: &mut Queue,
+    waiting: &mut [Upcoming],
+    (webhook, schedule): (&Webhook, &Schedule),
+    forecast: &mut Forecast,
+) {
+    let Some(Reverse((at, nth))) = queue.pop() else { return };
+    let Some(one) = waiting.get_mut(nth) else { return };
+    let (first, before) = match one.first_attempt_at {
+        Some(first) => (first, one.paused_before),
+        None => (at, webhook.paused_total),
+    };
+    (one.first_attempt_at, one.paused_before) = (Some(first), before);
+    let since = *one.since.get_or_insert(at);
+    let deadline = webhook.deadline(first, before, schedule.give_up_after, at);
+    match schedule.next(Failed { step: one.step, since, deadline, hint: None }, at) {
+        Next::At(due) => {
+            one.step = one.step.saturating_add(1);
+            queue.push(Reverse((due, nth)));
+        }
+        Next::GiveUp => {
+            forecast.given_up_at.get_or_insert(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weir_common::secret::Secret;
+
+    use super::*;
+    use crate::domain::event::EventSet;
+    use crate::domain::id::{EndpointId, WebhookId};
+    use crate::domain::retry::Mode;
+    use crate::domain::webhook::Secrets;
+
+    /// At the start of a bucket of every policy here.
+    const NOW: UnixTime = UnixTime(1_800_000_000_000_000);
+    const MINUTE: Duration = Duration::from_secs(60);
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const STEP: Duration = Duration::from_millis(100);
+
+    fn webhook(health: Health) -> Webhook {
+        Webhook {
+            id: WebhookId(1),
+            workspace: "ws_a".into(),
+            url: "https://a.example/".into(),
+            endpoint: EndpointId(1),
+            events: EventSet::default(),
+            created_at: NOW,
+            secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
+            paused_at: None,
+            paused_total: Duration::ZERO,
+            probing: None,
+            reordering: false,
+            health,
+            last_outcome: None,
+        }
+    }
+
+    fn contract() -> (Policy, Schedule) {
+        let policy = Policy { warn_share: 0.05, warn_for: 30 * MINUTE, pause_after: 24 * HOUR };
+        let delays = [MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 6 * HOUR];
+        let delays = [delays.as_slice(), &[12 * HOUR, 24 * HOUR, 48 * HOUR]].concat();
+        let give_up_after = 48 * HOUR;
+        (policy, Schedule { mode: Mode::Delay, delays, give_up_after, retry_after_max: HOUR })
+    }
+
+    fn fresh(due: UnixTime) -> Upcoming {
+        let paused_before = Duration::ZERO;
+        Upcoming { due, step: 0, since: None, first_attempt_at: None, paused_before }
+    }
+
+    #[test]
+    fn one_event_warns_after_thirty_minutes_and_pauses_after_a_day() {
+        let (policy, schedule) = contract();
+        let waiting = [fresh(NOW)];
+        let found = forecast(&webhook(Health::default()), &waiting, &policy, &schedule, NOW);
+        // Attempts at 0, 1, 6, 36 minutes; the span of failures is half a day at 20 h 36 min.
+        let expected = Forecast {
+            warned_at: Some(NOW.plus(30 * MINUTE)),
+            paused_at: Some(NOW.plus(24 * HOUR)),
+            given_up_at: None,
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_delivery_at_its_deadline_is_given_up_before_a_pause() {
+        let (policy, schedule) = contract();
+        let first = UnixTime(NOW.0 - 47 * 3_600_000_000);
+        let old = Upcoming {
+            due: NOW.plus(HOUR),
+            step: 8,
+            since: Some(first),
+            first_attempt_at: Some(first),
+            paused_before: Duration::ZERO,
+        };
+        let found = forecast(&webhook(Health::default()), &[old], &policy, &schedule, NOW);
+        let given_up_at = Some(NOW.plus(HOUR));
+        assert_eq!(found, Forecast { given_up_at, ..Forecast::default() });
+    }
+
+    #[test]
+    fn nothing_happens_to_a_paused_webhook_or_an_empty_queue() {
+        let (policy, schedule) = contract();
+        let paused = Webhook { paused_at: Some(NOW), ..webhook(Health::default()) };
+        for (webhook, waiting) in [(&paused, vec![fresh(NOW)]), (&webhook(Health::default()), vec![])] {
+            let found = forecast(webhook, &waiting, &policy, &schedule, NOW);
+            assert_eq!(found, Forecast::default());
+        }
+    }
+
+    /// Looks at the health at every step, and starts every attempt in the step when it is due.
+    fn model(
+        webhook: &Webhook,
+        waiting: &[Upcoming],
+        policy: &Policy,
+        schedule: &Schedule,
+    ) -> Forecast {
+        let (mut found, mut health) = (Forecast::default(), webhook.health.clone());
+        let mut waiting: Vec<Option<Upcoming>> = waiting.iter().copied().map(Some).collect();
+        for step in 0..1_000 {
+            let at = NOW.plus(STEP * step);
+            let (looked, notice) = health.look(policy, at);
+            health = looked;
+            let mut notices = vec![notice];
+            for one in &mut waiting {
+                while let Some(due) = one.filter(|one| one.due <= at) {
+                    let (first, since) =
+                        (due.first_attempt_at.unwrap_or(at), due.since.unwrap_or(at));
+                    let deadline = first.plus(schedule.give_up_after);
+                    let failed = Failed { step: due.step, since, deadline, hint: None };
+                    if notices.contains(&Some(Notice::Pause)) {
+                        break;
+                    }
+                    *one = match schedule.next(failed, at) {
+                        Next::At(next) => Some(Upcoming {
+                            due: next,
+                            step: due.step + 1,
+                            since: Some(since),
+                            first_attempt_at: Some(first),
+                            ..due
+                        }),
+                        Next::GiveUp => None,
+                    };
+                    if one.is_none() {
+                        found.given_up_at.get_or_insert(at);
+                    }
+                    let (after, notice) = health.after(policy, Observation::Failed, at);
+                    health = after;
+                    notices.push(notice);
+                }
+            }
+            if notices.contains(&Some(Notice::Warn)) {
+                found.warned_at.get_or_insert(at);
+            }
+            if notices.contains(&Some(Notice::Pause)) {
+                return Forecast { paused_at: Some(at), ..found };
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn a_forecast_is_what_happens(
+            dues in prop::collection::vec(0_u32..120, 0..6),
+            past in prop::collection::vec((1_u32..80, any::<bool>()), 0..20),
+            delays in prop::collection::vec(1_u32..100, 1..4),
+            give_up in 1_u32..400,
+        ) {
+            let policy = Policy {
+                warn_share: 0.05,
+                warn_for: 30 * STEP,
+                pause_after: 200 * STEP,
+            };
+            let schedule = Schedule {
+                mode: Mode::Delay,
+                delays: delays.into_iter().map(|delay| STEP * delay).collect(),
+                give_up_after: STEP * give_up,
+                retry_after_max: STEP,
+            };
+            let mut health = Health::default();
+            let mut past = past;
+            past.sort_unstable_by_key(|(ago, _)| Reverse(*ago));
+            for (ago, failed) in past {
+                let at = UnixTime(NOW.0 - u64::from(ago) * 100_000);
+                let seen = if failed { Observation::Failed } else { Observation::Succeeded };
+                health = health.after(&policy, seen, at).0;
+            }
+            // A notice that is due now is given when the webhook is looked at, before a forecast.
+            health = health.look(&policy, NOW).0;
+            let waiting: Vec<Upcoming> =
+                dues.into_iter().map(|due| fresh(NOW.plus(STEP * due))).collect();
+            let webhook = webhook(health);
+            let found = forecast(&webhook, &waiting, &policy, &schedule, NOW);
+            let played = model(&webhook, &waiting, &policy, &schedule);
+            prop_assert_eq!(found, played);
+        }
+    }
+}
