@@ -4,9 +4,11 @@ use http::Method;
 use schemars::SchemaGenerator;
 use schemars::json_schema;
 
+use crate::api::dto::webhook::{
+    CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+};
 use crate::api::dto::{
-    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, JobView, NewWebhookBody,
-    RedeliveryFilter, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+    DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, JobView, RedeliveryFilter,
 };
 use crate::api::routes::{Operation, OperationKind, Parameter, ParameterKind, Request};
 use crate::auth::Scope;
