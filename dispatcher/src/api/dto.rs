@@ -1,11 +1,9 @@
 //! The bodies of requests and responses. Their schemas are in the OpenAPI document, and request
 //! bodies are validated against them.
-//!
-//! Invariant: a type with a secret implements no `Debug`.
 
 pub(super) mod attempt;
-
 pub(super) mod redelivery;
+pub(super) mod webhook;
 
 use std::borrow::Cow;
 
@@ -15,106 +13,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
-use crate::domain::event::{EventSet, EventType};
+use crate::domain::event::EventType;
 use crate::domain::outcome::OutcomeClass;
-use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::{Webhook, WebhookState};
-
-/// A webhook to create.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "NewWebhook")]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewWebhookBody {
-    /// Where deliveries go: an absolute https URL whose host is public.
-    #[schemars(length(max = 2048), extend("format" = "uri"))]
-    pub(super) url: String,
-    /// The event types that it subscribes to.
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub(super) events: Vec<Subscribed>,
-}
-
-/// Changes to a webhook: at least one member.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WebhookPatch {
-    /// The new URL.
-    #[schemars(length(max = 2048), extend("format" = "uri"))]
-    pub(super) url: Option<String>,
-    /// The new event types, replacing the present ones.
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub(super) events: Option<Vec<Subscribed>>,
-}
 
 /// `{}`, or no body.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Nothing")]
 #[serde(deny_unknown_fields)]
 pub(super) struct EmptyBody {}
-
-/// A webhook.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Webhook")]
-pub(super) struct WebhookView {
-    /// The identifier.
-    pub(super) id: String,
-    /// Where deliveries go, in canonical form.
-    pub(super) url: String,
-    /// The event types that it subscribes to.
-    pub(super) events: Vec<Subscribed>,
-    /// When it was created.
-    pub(super) created_at: Time,
-    /// Whether deliveries succeed, fail or are paused.
-    pub(super) state: WebhookState,
-}
-
-impl WebhookView {
-    pub(super) fn of(ids: &PublicIds, webhook: &Webhook) -> Self {
-        Self {
-            id: ids.webhook(webhook.id),
-            url: webhook.url.to_string(),
-            events: webhook.events.types().map(Subscribed).collect(),
-            created_at: Time(webhook.created_at),
-            state: webhook.state(),
-        }
-    }
-}
-
-/// A webhook just created, with its secret, which is shown only here.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct CreatedWebhook {
-    /// The identifier.
-    pub(super) id: String,
-    /// Where deliveries go, in canonical form.
-    pub(super) url: String,
-    /// The key that signs deliveries. Keep it.
-    pub(super) secret: String,
-    /// The event types that it subscribes to.
-    pub(super) events: Vec<Subscribed>,
-    /// When it was created.
-    pub(super) created_at: Time,
-    /// Whether deliveries succeed, fail or are paused.
-    pub(super) state: WebhookState,
-}
-
-/// A new secret, which is shown only here.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct RotatedSecret {
-    /// The webhook's identifier.
-    pub(super) id: String,
-    /// The key that signs deliveries from now on. Keep it.
-    pub(super) secret: String,
-    /// Until when the previous secret signs as well.
-    pub(super) previous_valid_until: Time,
-}
-
-/// A page of webhooks, oldest first.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct WebhookPage {
-    /// The webhooks.
-    pub(super) data: Vec<WebhookView>,
-    /// The `cursor` of the next page; null on the last page.
-    pub(super) next_cursor: Option<String>,
-}
 
 /// One event for one webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -292,8 +198,4 @@ named_types! {
     Subscribed(EventType), "EventType", "The event type.", EventType::ALL;
     Kind(EventType), "DeliveredType", "The event type, `webhook.ping` for a test included.",
         EventType::ALL.into_iter().chain([EventType::Ping]);
-}
-
-pub(super) fn set_of(types: &[Subscribed]) -> EventSet {
-    EventSet::of(types.iter().map(|one| one.0))
 }

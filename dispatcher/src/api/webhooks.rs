@@ -11,10 +11,10 @@ use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
-use crate::api::dto::{
-    self, CreatedWebhook, EmptyBody, NewWebhookBody, RotatedSecret, Subscribed, Time, WebhookPage,
-    WebhookPatch, WebhookView,
+use crate::api::dto::webhook::{
+    self, CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
 };
+use crate::api::dto::{EmptyBody, Subscribed, Time};
 use crate::api::{ApiRequest, bad_query, deliveries, json, random};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
@@ -40,7 +40,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let new = crate::store::types::NewWebhook {
         workspace: request.workspace.into(),
         url,
-        events: dto::set_of(&body.events),
+        events: webhook::set_of(&body.events),
         secret: Secret::new(secret.clone()),
         webhooks_max: request.active.settings.webhooks.per_workspace_max,
     };
@@ -87,7 +87,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         Some(url) => Some(canonical(request, url)?),
         None => None,
     };
-    let events = body.events.as_deref().map(dto::set_of);
+    let events = body.events.as_deref().map(webhook::set_of);
     let change = WebhookChange { url, events };
     let changed = request.store().change_webhook(request.workspace, id, change).await;
     request.state.mailbox.changed(id);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-use crate::domain::health::{Health, Notice, Observation, Policy};
+use crate::domain::health::{Notice, Observation, Policy};
 use crate::domain::retry::{Failed, Next, Schedule};
 use crate::domain::webhook::Webhook;
 
@@ -124,6 +124,7 @@ mod tests {
 
     use super::*;
     use crate::domain::event::EventSet;
+    use crate::domain::health::Health;
     use crate::domain::id::{EndpointId, WebhookId};
     use crate::domain::retry::Mode;
     use crate::domain::webhook::Secrets;
@@ -199,7 +200,9 @@ mod tests {
     fn nothing_happens_to_a_paused_webhook_or_an_empty_queue() {
         let (policy, schedule) = contract();
         let paused = Webhook { paused_at: Some(NOW), ..webhook(Health::default()) };
-        for (webhook, waiting) in [(&paused, vec![fresh(NOW)]), (&webhook(Health::default()), vec![])] {
+        for (webhook, waiting) in
+            [(&paused, vec![fresh(NOW)]), (&webhook(Health::default()), vec![])]
+        {
             let found = forecast(webhook, &waiting, &policy, &schedule, NOW);
             assert_eq!(found, Forecast::default());
         }

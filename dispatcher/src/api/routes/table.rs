@@ -5,10 +5,10 @@ use schemars::SchemaGenerator;
 use schemars::json_schema;
 
 use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
-use crate::api::dto::{
-    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, NewWebhookBody,
-    RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+use crate::api::dto::webhook::{
+    CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
 };
+use crate::api::dto::{DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody};
 use crate::api::routes::{
     Operation, OperationKind, OtherSuccess, Parameter, ParameterKind, Request,
 };
