@@ -7,6 +7,7 @@
 //! 2. Workspaces take turns: between two steps of a job, every other workspace runs one at most.
 //! 3. A workspace has at most [`JOBS_OPEN_MAX`] unfinished jobs.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
 
@@ -26,7 +27,8 @@ use crate::store::types::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep, Order
 macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
-            "SELECT id, workspace, state, webhook, kind, event, tenant, outcome, status, since, \
+            "SELECT id, workspace, state, webhook, \
+             (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, event, tenant, outcome, status, since, \
              until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
              at_delivery FROM jobs ",
             $rest
@@ -73,6 +75,7 @@ pub(super) fn create(
     if query.query_row([workspace], |row| rows::unsigned(row, 0))? >= JOBS_OPEN_MAX {
         return Ok(JobCreated::TooMany);
     }
+    let kind = filter.kind.map(|kind| rows::code_of(&session.conn, kind)).transpose()?;
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
         newest, event, tenant, outcome, status) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
@@ -80,7 +83,7 @@ pub(super) fn create(
         workspace,
         filter.state.map(DeliveryState::code),
         filter.webhook.map(|webhook| webhook.0),
-        filter.kind.map(EventType::code),
+        kind,
         filter.since.map(at),
         filter.until.map(at),
         at(now),
@@ -112,7 +115,7 @@ fn next_open(conn: &Connection, after: i64) -> Result<Option<JobProgress>, Fault
 }
 
 fn progress(row: &Row<'_>) -> Result<JobProgress, Fault> {
-    let any = |column| row.get::<_, Option<i64>>(column).map(|value| value.is_some());
+    let any = |column| row.get_ref(column).map(|value| value != ValueRef::Null);
     let outcome: Option<String> = row.get("outcome")?;
     let filter = Filter {
         event: row.get("event")?,
@@ -233,7 +236,7 @@ fn matching_one(
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     // A failed ping has served its purpose: its owner has seen the failure.
-    let meant = progress.job.filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
+    let meant = progress.job.filter.kind.is_some() || rows::kind(row)? != EventType::PING;
     if !meant || !selection.matches(row)? {
         return Ok(None);
     }

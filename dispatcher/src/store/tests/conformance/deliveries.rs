@@ -34,7 +34,7 @@ pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn 
 
 pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store: &dyn Store) {
     let users = webhook(store, "users").await;
-    let plans = new_webhook(WS, URL, &[EventType::PlanChanged]);
+    let plans = new_webhook(WS, URL, &[EventType::new("plan.changed")]);
     let Created::Webhook(plans) = store.create_webhook(plans, t(0)).await.unwrap() else {
         panic!("there was room");
     };
@@ -42,7 +42,7 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
     over(store, &users, "evt_failed", t(20), NextState::FailedPermanent).await;
     arrival(store, "evt_waiting", t(30)).await;
     let tenant = Some("tn_2".into());
-    let plan = NewEvent { kind: EventType::PlanChanged, tenant, ..event("evt_plan") };
+    let plan = NewEvent { kind: EventType::new("plan.changed"), tenant, ..event("evt_plan") };
     let (_, arrivals) = accept(store, vec![plan], t(40)).await;
     let fails = ended(&plans, arrivals[0].ready.id, t(41), NextState::FailedPermanent);
     record(store, vec![fails]).await;
@@ -54,8 +54,8 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
         (in_state(FAILED), "evt_plan evt_failed"),
         (Filter { webhook: Some(plans.id), ..any() }, "evt_plan"),
         (Filter { webhook: Some(users.id), ..in_state(FAILED) }, "evt_failed"),
-        (Filter { kind: Some(EventType::PlanChanged), ..in_state(FAILED) }, "evt_plan"),
-        (Filter { kind: Some(EventType::Ping), ..any() }, ""),
+        (Filter { kind: Some(EventType::new("plan.changed")), ..in_state(FAILED) }, "evt_plan"),
+        (Filter { kind: Some(EventType::PING), ..any() }, ""),
         (Filter { since: Some(t(20)), until: Some(t(40)), ..any() }, "evt_waiting evt_failed"),
         (Filter { webhook: Some(WebhookId(4_711)), ..any() }, ""),
         (Filter { event: Some("evt_failed".into()), ..any() }, "evt_failed"),
@@ -182,7 +182,7 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
     let filter = Filter {
         state: Some(DeliveryState::Delivered),
         webhook: Some(made.id),
-        kind: Some(EventType::UserCreated),
+        kind: Some(EventType::new("user.created")),
         event: Some("evt_2".into()),
         tenant: Some("tn_1".into()),
         outcome: OutcomeClass::of_name("status_2xx"),
@@ -201,11 +201,11 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
 
 pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
+    let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
     let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
     store.record(vec![failed], vec![], vec![]).await.unwrap();
-    for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
+    for (kind, state) in [(None, FAILED), (Some(EventType::PING), DeliveryState::Waiting)] {
         store.create_job(WS, Filter { kind, ..Filter::default() }, t(2)).await.unwrap();
         run_jobs(store, 100, t(3)).await;
         assert_eq!(delivery(store, ping).await.state, state, "{kind:?}");
@@ -248,7 +248,7 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
     let quiet = webhook(store, "quiet").await;
     arrive(store, WS, "old", 5, t(1)).await;
     let gone = webhook(store, "gone").await;
-    let all = EventSet::of([EventType::PlanChanged]);
+    let all = EventSet::of([EventType::new("plan.changed")]);
     let change = crate::store::types::WebhookChange { events: Some(all), url: None };
     store.change_webhook(WS, quiet.id, change).await.unwrap();
     for call in 0..7 {
