@@ -472,7 +472,7 @@ mod tests {
     fn assigned_ids_ascend_in_the_order_of_the_call() {
         let without_id = || ValidEvent {
             id: None,
-            kind: crate::domain::event::EventType::PlanChanged,
+            kind: crate::domain::event::EventType::new("plan.changed"),
             workspace: "ws_a".to_owned(),
             tenant: "tn_1".to_owned(),
             data: "{}",

@@ -139,7 +139,7 @@ mod tests {
             due: UnixTime(0),
             created_at: UnixTime(0),
             event_id: "evt_1".into(),
-            kind: EventType::UserCreated,
+            kind: EventType::new("user.created"),
             body: vec![b'x'; 488].into(),
             attempts: 0,
             step: 0,

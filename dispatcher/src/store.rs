@@ -27,6 +27,7 @@ use weir_common::time::{Tick, UnixTime};
 use crate::config::settings::Retention;
 use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
+use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
@@ -185,6 +186,9 @@ pub trait Management: Send + Sync + 'static {
 
     /// The envelope of a workspace's event, byte for byte as it is sent, while a delivery needs it.
     async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError>;
+
+    /// Every event type that was ever used, pings included, in the order of first use.
+    async fn event_types(&self) -> Result<Vec<EventType>, StoreError>;
 
     /// Stores an event for one webhook only. `None` if the webhook does not exist.
     async fn ping(

@@ -15,7 +15,7 @@ use weir_dispatcher::store::types::NewEvent;
 use weir_tests::rng::SeededRng;
 
 use crate::faults::Disk;
-use crate::model::{Delivery, Hook, violated};
+use crate::model::{Delivery, Hook, TYPES, violated};
 use crate::orders::{Order, WORKSPACES};
 use crate::receivers::{MOODS, Mood};
 use crate::scenarios::acts::Act;
@@ -190,7 +190,7 @@ impl Life {
     }
 
     fn batch(&mut self, world: &mut World, ws: usize, count: u64) -> Vec<NewEvent> {
-        let kind = |world: &mut World| EventType::ALL[world.rng.below(3) as usize];
+        let kind = |world: &mut World| TYPES[world.rng.below(3) as usize];
         let mut one = || (kind(world), world.padding());
         let kinds: Vec<_> = (0..count).map(|_| one()).collect();
         kinds.into_iter().map(|(kind, more)| self.event(WORKSPACES[ws], kind, more)).collect()
@@ -223,7 +223,7 @@ impl Life {
                 let there = world.model.hooks[&one.hook].ws.as_ref() == ws;
                 // A dropped event is not known any more.
                 let young = world.now().unix.since(one.created_at) < DAY && !world.model.clock_set;
-                there && young && one.kind != EventType::Ping && one.state.is_some()
+                there && young && one.kind != EventType::PING && one.state.is_some()
             });
             batch.extend(again.map(|one| NewEvent {
                 id: one.event.clone(),
@@ -250,7 +250,7 @@ impl Life {
         let (ws, url) = (*rng.pick(&WORKSPACES).unwrap(), rng.pick(&world.model.urls).cloned());
         let url = url.unwrap();
         let secret = format!("whsec_{:016x}", rng.next());
-        let events = EventSet::of(EventType::ALL.into_iter().take(1 + rng.below(3) as usize));
+        let events = EventSet::of(TYPES.into_iter().take(1 + rng.below(3) as usize));
         let order = match (hook, rng.below(100)) {
             (None, _) => Order::Create { ws: ws.into(), url, events, secret },
             (_, 0..=14) if alive.len() < 6 => Order::Create { ws: ws.into(), url, events, secret },
@@ -282,7 +282,7 @@ impl Life {
                         Order::Reactivate { ws, hook: id }
                     }
                     0..=60 if !shut => {
-                        let event = self.event(&ws, EventType::Ping, 0);
+                        let event = self.event(&ws, EventType::PING, 0);
                         Order::Ping { ws, hook: id, event }
                     }
                     0..=70 => Order::Move { ws, hook: id, url },

@@ -197,5 +197,5 @@ named_types! {
     OutcomeName(OutcomeClass), "OutcomeClass", "The class of an outcome.", OutcomeClass::ALL;
     Subscribed(EventType), "EventType", "The event type.", EventType::ALL;
     Kind(EventType), "DeliveredType", "The event type, `webhook.ping` for a test included.",
-        EventType::ALL.into_iter().chain([EventType::Ping]);
+        EventType::ALL.into_iter().chain([EventType::PING]);
 }

@@ -145,7 +145,7 @@ fn schema_of(kind: ParameterKind) -> Value {
             json!({"type": "string", "enum": DeliveryState::ALL.map(|one| one.to_string())})
         }
         ParameterKind::Type => {
-            let all = EventType::ALL.into_iter().chain([EventType::Ping]);
+            let all = EventType::ALL.into_iter().chain([EventType::PING]);
             json!({"type": "string", "enum": all.map(EventType::name).collect::<Vec<_>>()})
         }
         ParameterKind::Outcome => {

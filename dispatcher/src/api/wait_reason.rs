@@ -188,7 +188,7 @@ mod tests {
             id: DeliveryId(7),
             event_id: "evt_1".into(),
             webhook: WebhookId(1),
-            kind: EventType::UserCreated,
+            kind: EventType::new("user.created"),
             state: DeliveryState::Waiting,
             attempts,
             created_at: UnixTime(0),

@@ -305,27 +305,27 @@ pub async fn send_test(
 
 /// Example `data` of an event type; `user.created` has required members.
 fn example(kind: EventType) -> Value {
-    match kind {
-        EventType::UserCreated => json!({
+    match kind.name() {
+        "user.created" => json!({
             "user_id": "us_example",
             "email": "ada@example.com",
             "name": "Ada Example",
             "via_idp": "example-idp",
         }),
-        EventType::UserUpdated => json!({
+        "user.updated" => json!({
             "user_id": "us_example",
             "email": "ada@example.com",
             "name": "Ada Example",
         }),
-        EventType::UserDeleted => json!({ "user_id": "us_example" }),
-        EventType::SessionStarted | EventType::SessionEnded => {
+        "user.deleted" => json!({ "user_id": "us_example" }),
+        "session.started" | "session.ended" => {
             json!({ "session_id": "se_example", "user_id": "us_example" })
         }
-        EventType::TenantCreated | EventType::TenantDeleted => json!({ "name": "Example" }),
-        EventType::PlanChanged => json!({ "from": "free", "to": "pro" }),
-        EventType::SubscriptionPastDue => json!({ "grace_ends_at": "2030-01-01T00:00:00.000Z" }),
-        EventType::MauThresholdWarning => json!({ "percent": 80 }),
-        EventType::SignupsBlocked | EventType::Ping => json!({}),
+        "tenant.created" | "tenant.deleted" => json!({ "name": "Example" }),
+        "plan.changed" => json!({ "from": "free", "to": "pro" }),
+        "subscription.past_due" => json!({ "grace_ends_at": "2030-01-01T00:00:00.000Z" }),
+        "mau.threshold_warning" => json!({ "percent": 80 }),
+        _ => json!({}),
     }
 }
 
@@ -535,7 +535,7 @@ mod tests {
         let client = DeliveryClient::new(&egress, rules, setup.clock.clone()).expect("it builds");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        for kind in EventType::ALL.into_iter().chain([EventType::Ping]) {
+        for kind in EventType::ALL.into_iter().chain([EventType::PING]) {
             setup.clock.advance(Duration::from_secs(1));
             let url = Url::parse(&format!("http://{address}/")).expect("a URL");
             let webhook = TestWebhook { url, secret: Secret::new(SECRET.to_owned()) };

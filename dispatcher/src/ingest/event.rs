@@ -175,7 +175,7 @@ impl<'a> Validator<'_, 'a> {
         let before = self.errors.count();
         let pointer = format!("{}/data", self.item.pointer);
         sensitive_data::check(raw.get(), &pointer, (self.allowed, kind), self.errors);
-        if kind == Some(EventType::UserCreated) && self.errors.count() == before {
+        if kind == Some(EventType::new("user.created")) && self.errors.count() == before {
             self.user_created(raw);
         }
         Some(raw.get())
@@ -297,15 +297,15 @@ impl ValidEvent<'_> {
 /// The event of a test: no tenant, empty data.
 pub(crate) fn ping(workspace: &str, random: &[u8], now: UnixTime) -> NewEvent {
     let (id, data) = (new_id(now, random), "{}");
-    let kind = EventType::Ping;
+    let kind = EventType::PING;
     let created_at = &now.rfc3339();
     let envelope = Envelope { id: &id, kind, workspace, tenant: None, created_at, data };
     NewEvent {
         body: envelope.json(),
-        digest: digest(EventType::Ping, workspace, "", data),
+        digest: digest(EventType::PING, workspace, "", data),
         id: id.into(),
         workspace: workspace.into(),
-        kind: EventType::Ping,
+        kind: EventType::PING,
         tenant: None,
     }
 }
@@ -386,7 +386,7 @@ mod tests {
         let event = good(GOOD);
         let expected = ValidEvent {
             id: None,
-            kind: EventType::PlanChanged,
+            kind: EventType::new("plan.changed"),
             workspace: "ws_a".to_owned(),
             tenant: "tn_1".to_owned(),
             data: "{}",
@@ -490,8 +490,8 @@ mod tests {
             assert_ne!(digest(&GOOD.replace(from, to), 1, 1), one, "{to}");
         }
         // Moving a letter from one part to the next changes the digest.
-        let moved = super::digest(EventType::PlanChanged, "ws_at", "n_1", "{}");
-        assert_eq!(super::digest(EventType::PlanChanged, "ws_a", "tn_1", "{}"), one);
+        let moved = super::digest(EventType::new("plan.changed"), "ws_at", "n_1", "{}");
+        assert_eq!(super::digest(EventType::new("plan.changed"), "ws_a", "tn_1", "{}"), one);
         assert_ne!(moved, one);
     }
 

@@ -287,7 +287,7 @@ mod tests {
 
     fn found_where(allowed: &AllowedFields, text: &str) -> Vec<String> {
         let mut errors = ValidationErrors::default();
-        check(text, "/data", (allowed, Some(EventType::UserUpdated)), &mut errors);
+        check(text, "/data", (allowed, Some(EventType::new("user.updated"))), &mut errors);
         errors.pointers()
     }
 
@@ -372,7 +372,7 @@ mod tests {
         let pointers = ["/data/keys/1/token", "/data/nested/reset_password_url"];
         assert_eq!(found_where(&allowed, &text.to_string()), pointers);
         let mut errors = ValidationErrors::default();
-        let other = (&allowed, Some(EventType::UserDeleted));
+        let other = (&allowed, Some(EventType::new("user.deleted")));
         check(r#"{"reset_password_url":"x"}"#, "/data", other, &mut errors);
         assert_eq!(errors.pointers(), ["/data/reset_password_url"]);
         // Inside of a secret's value only the allowed field passes.

@@ -112,7 +112,7 @@ mod tests {
             due: UnixTime(due),
             created_at: UnixTime(0),
             event_id: "evt_1".into(),
-            kind: EventType::UserCreated,
+            kind: EventType::new("user.created"),
             body: bytes::Bytes::new(),
             attempts: 0,
             step: 0,

@@ -60,7 +60,7 @@ pub(super) fn verdict(
         Outcome::Internal(_) => return None,
         Outcome::Delivered { .. } => NextState::Delivered,
         // A test has one attempt: the customer waits for its result, and can repeat it.
-        Outcome::Failed(_) if ready.kind == EventType::Ping => NextState::FailedPermanent,
+        Outcome::Failed(_) if ready.kind == EventType::PING => NextState::FailedPermanent,
         Outcome::Failed(_) => {
             let deadline =
                 webhook.deadline(first_attempt_at, paused_before, schedule.give_up_after, now);
@@ -77,9 +77,9 @@ pub(super) fn verdict(
 #[must_use]
 pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
-        (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingSucceeded),
+        (Outcome::Delivered { .. }, EventType::PING) => Some(Observation::PingSucceeded),
         (Outcome::Delivered { .. }, _) => Some(Observation::Succeeded),
-        (Outcome::Failed(_), EventType::Ping) | (Outcome::Internal(_), _) => None,
+        (Outcome::Failed(_), EventType::PING) | (Outcome::Internal(_), _) => None,
         (Outcome::Failed(_), _) => Some(Observation::Failed),
     }
 }
@@ -132,7 +132,7 @@ mod tests {
             workspace: Arc::from("ws_acme"),
             url: Arc::from("https://hooks.example.com/"),
             endpoint: EndpointId(1),
-            events: EventSet::of(EventType::ALL),
+            events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             created_at: START,
             secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
             paused_at: None,
@@ -150,7 +150,7 @@ mod tests {
             due: START,
             created_at: START,
             event_id: Arc::from("evt_1"),
-            kind: EventType::UserCreated,
+            kind: EventType::new("user.created"),
             body: Bytes::from_static(b"{}"),
             attempts: 0,
             step: 0,
@@ -210,12 +210,12 @@ mod tests {
 
     #[test]
     fn a_fault_of_the_dispatcher_has_no_consequences() {
-        let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
+        let ping = QueuedDelivery { kind: EventType::PING, ..fresh() };
         for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
             assert_eq!(after(&webhook(), &ready, &INTERNAL, minutes), None);
         }
-        assert_eq!(observation(EventType::UserCreated, &INTERNAL), None);
-        assert_eq!(observation(EventType::Ping, &INTERNAL), None);
+        assert_eq!(observation(EventType::new("user.created"), &INTERNAL), None);
+        assert_eq!(observation(EventType::PING, &INTERNAL), None);
     }
 
     #[test]
@@ -240,13 +240,16 @@ mod tests {
 
     #[test]
     fn a_ping_has_one_attempt_and_its_failure_does_not_affect_its_webhook() {
-        let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
+        let ping = QueuedDelivery { kind: EventType::PING, ..fresh() };
         assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(NextState::FailedPermanent));
         assert_eq!(after(&webhook(), &ping, &SUCCEEDED, 0), Some(NextState::Delivered));
-        assert_eq!(observation(EventType::Ping, &FAILED), None);
-        assert_eq!(observation(EventType::Ping, &SUCCEEDED), Some(Observation::PingSucceeded));
-        assert_eq!(observation(EventType::UserCreated, &FAILED), Some(Observation::Failed));
-        assert_eq!(observation(EventType::UserCreated, &SUCCEEDED), Some(Observation::Succeeded));
+        assert_eq!(observation(EventType::PING, &FAILED), None);
+        assert_eq!(observation(EventType::PING, &SUCCEEDED), Some(Observation::PingSucceeded));
+        assert_eq!(observation(EventType::new("user.created"), &FAILED), Some(Observation::Failed));
+        assert_eq!(
+            observation(EventType::new("user.created"), &SUCCEEDED),
+            Some(Observation::Succeeded)
+        );
     }
 
     #[test]

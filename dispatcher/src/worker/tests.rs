@@ -261,7 +261,7 @@ impl Stage {
         let new = NewWebhook {
             workspace: WS.into(),
             url: self.url.as_str().into(),
-            events: EventSet::of(EventType::ALL),
+            events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             secret: Secret::new("whsec_secret".to_owned()),
             webhooks_max: 20,
         };
@@ -351,7 +351,7 @@ async fn accept(
     let event = NewEvent {
         id: format!("evt_{number}").into(),
         workspace: WS.into(),
-        kind: EventType::UserCreated,
+        kind: EventType::new("user.created"),
         tenant: Some("tn_1".into()),
         body: format!("{{\"id\":\"evt_{number}\"}}").into_bytes().into(),
         digest: [7; 32],

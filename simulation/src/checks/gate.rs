@@ -262,9 +262,9 @@ impl Model {
         let end = End { started, outcome, retry_after, at };
         let landed = follows(&self.settings, delivery, hook, &end);
         let sign = match (outcome, delivery.kind) {
-            (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingSucceeded),
+            (Outcome::Delivered { .. }, EventType::PING) => Some(Observation::PingSucceeded),
             (Outcome::Delivered { .. }, _) => Some(Observation::Succeeded),
-            (_, EventType::Ping) => None,
+            (_, EventType::PING) => None,
             _ => Some(Observation::Failed),
         };
         if let Some(sign) = sign {
@@ -367,7 +367,7 @@ fn follows(settings: &Settings, delivery: &Delivery, hook: &Hook, end: &End<'_>)
     let paused = hook.paused_total.saturating_sub(before);
     let first = delivery.first.unwrap_or(started.unix);
     let deadline = first.plus(settings.retry.give_up_after).plus(paused);
-    if delivery.kind == EventType::Ping || at.unix >= deadline {
+    if delivery.kind == EventType::PING || at.unix >= deadline {
         return landed(DeliveryState::FailedPermanent, UnixTime(0));
     }
     let delays = &settings.retry.delays;

@@ -209,7 +209,7 @@ impl Model {
                 violated("schedule", format!("{id:?}: expected {right:?}, found {found:?}"));
             }
         }
-        let (pair, is_ping) = (delivery.pair(), delivery.kind == EventType::Ping);
+        let (pair, is_ping) = (delivery.pair(), delivery.kind == EventType::PING);
         self.promises.recorded(pair.clone(), now.tick.0);
         delivery.state = Some(written.state);
         delivery.waits_until(written.due, now);

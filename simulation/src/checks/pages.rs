@@ -6,7 +6,6 @@ use std::time::Duration;
 use weir_common::time::{Moment, UnixTime};
 use weir_dispatcher::domain::attempt::RecordedAttempt;
 use weir_dispatcher::domain::delivery::{Delivery, DeliveryState};
-use weir_dispatcher::domain::event::EventType;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::domain::webhook::Webhook;
@@ -15,7 +14,7 @@ use weir_dispatcher::store::types::{Filter, Paging};
 use weir_dispatcher::store::{Management, StoreError};
 use weir_tests::rng::SeededRng;
 
-use crate::model::{self, Model, violated};
+use crate::model::{self, Model, TYPES, violated};
 use crate::orders::WORKSPACES;
 use crate::spans::{DAY, MINUTE};
 
@@ -95,7 +94,7 @@ fn filter(model: &Model, rng: &mut SeededRng, now: UnixTime) -> Filter {
     let hooks: Vec<WebhookId> = model.hooks.keys().copied().collect();
     let webhook = rng.pick(&hooks).copied().filter(|_| rng.chance(40));
     let state = rng.pick(&DeliveryState::ALL).copied().filter(|_| rng.chance(40));
-    let kind = rng.chance(30).then(|| EventType::ALL[rng.below(4) as usize]);
+    let kind = rng.chance(30).then(|| TYPES[rng.below(4) as usize]);
     let ago = |rng: &mut SeededRng| UnixTime(now.0 - rng.span(MINUTE, 30 * DAY).as_micros() as u64);
     let since = rng.chance(20).then(|| ago(rng));
     let until = rng.chance(20).then(|| ago(rng));

@@ -351,14 +351,16 @@ impl Model {
         (conn, store): (&Connection, &dyn Store),
         now: Moment,
     ) {
-        let sql = "SELECT l.url, w.events, w.secrets_before ->> '$[0][0]', w.paused_at, \
+        let sql = "SELECT l.url, w.subscribed, w.secrets_before ->> '$[0][0]', w.paused_at, \
             w.paused_total \
             FROM webhooks w JOIN endpoints l ON l.id = w.endpoint \
             WHERE w.id = ?1 AND deleted_up_to IS NULL";
         let row = conn.query_row(sql, [id.0], |row| {
             let url: String = row.get(0)?;
             let total = Duration::from_micros(row.get::<_, i64>(4)?.cast_unsigned());
-            Ok((url, EventSet(row.get(1)?), unix(row, 2), unix(row, 3), total))
+            let names: String = row.get(1)?;
+            let events = EventSet::of_names(&names).unwrap();
+            Ok((url, events, unix(row, 2), unix(row, 3), total))
         });
         let Some((url, events, until, paused_at, total)) = row.optional().unwrap() else {
             return self.deleted(id);

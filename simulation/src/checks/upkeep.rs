@@ -40,7 +40,7 @@ impl Model {
         let failed = self.deliveries.values().filter(|one| {
             let hook = &self.hooks[&one.hook];
             one.state == Some(DeliveryState::FailedPermanent)
-                && one.kind != EventType::Ping
+                && one.kind != EventType::PING
                 && *hook.ws == *ws
         });
         self.upkeep.asked.extend(failed.map(|one| (one.id, one.attempts)));
@@ -64,7 +64,7 @@ impl Model {
             else {
                 continue;
             };
-            if self.deliveries[&id].kind == EventType::Ping {
+            if self.deliveries[&id].kind == EventType::PING {
                 violated("redeliver", format!("a job redelivers {id:?}, which is a ping"));
             }
             self.begins_anew(id, now, due.unwrap());

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use weir_dispatcher::domain::delivery::DeliveryState;
-use weir_dispatcher::domain::event::{EventSet, EventType};
+use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::WebhookId;
 
 use crate::faults::Disk;
-use crate::model::Hook;
+use crate::model::{Hook, TYPES};
 use crate::orders::{Order, WORKSPACES};
 use crate::receivers::Mood;
 use crate::scenarios::acts::Act;
@@ -58,7 +58,7 @@ impl Life {
         let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, MS, Act::Events { ws: number, count });
-        let events = EventSet::of(EventType::ALL.into_iter().take(3));
+        let events = EventSet::of(TYPES.into_iter().take(3));
         let create = Order::Create { ws: ws.clone(), url: address, events, secret };
         self.plan(world, deletes, Act::Order(Order::Delete { ws, hook: id }));
         self.plan(world, deletes + SECOND / 10, Act::Order(Order::Sweep));
@@ -79,7 +79,7 @@ impl Life {
         for nth in 0..4 {
             let ws = WORKSPACES[usize::from(nth > 0)].into();
             let secret = format!("whsec_{:016x}", world.rng.next());
-            let events = EventSet::of(EventType::ALL.into_iter().take(3));
+            let events = EventSet::of(TYPES.into_iter().take(3));
             let create = Order::Create { ws, url: address.clone(), events, secret };
             self.plan(world, (1 + nth) * SECOND, Act::Order(create));
         }

@@ -31,13 +31,13 @@ use weir_dispatcher::store::{DeliveryQueue, Intake, Management, StoreError, Upke
 
 /// The types to which only one webhook of a workspace subscribes, and the one of all.
 const OF_ONE: [EventType; PER_WORKSPACE] = [
-    EventType::SessionStarted,
-    EventType::SessionEnded,
-    EventType::UserUpdated,
-    EventType::UserDeleted,
-    EventType::TenantCreated,
+    EventType::new("session.started"),
+    EventType::new("session.ended"),
+    EventType::new("user.updated"),
+    EventType::new("user.deleted"),
+    EventType::new("tenant.created"),
 ];
-const OF_ALL: EventType = EventType::PlanChanged;
+const OF_ALL: EventType = EventType::new("plan.changed");
 
 /// The size of an envelope: a posted event of 200 bytes, its identifier and its time.
 const BODY_BYTES: usize = 260;

@@ -88,7 +88,7 @@ async fn register(store: &SqliteStore, nth: u32) -> Result<(), StoreError> {
     let new = NewWebhook {
         workspace: "ws_churn".into(),
         url: format!("https://hooks.example.com/{nth}").into(),
-        events: EventSet::of(EventType::ALL),
+        events: EventSet::of([EventType::new("session.started")]),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };
@@ -104,7 +104,7 @@ fn event(nth: u32) -> NewEvent {
     NewEvent {
         id: format!("evt_{name:016x}").into(),
         workspace: "ws_churn".into(),
-        kind: EventType::SessionStarted,
+        kind: EventType::new("session.started"),
         tenant: Some("tn_churn".into()),
         body: vec![b'x'; 512].into(),
         digest: [7; 32],

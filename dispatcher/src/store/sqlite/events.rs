@@ -14,7 +14,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use crate::domain::delivery::{Arrival, QueuedDelivery};
-use crate::domain::event::EventSet;
+use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
@@ -31,8 +31,7 @@ const BODY: &str =
 const ANY_BETWEEN: &str =
     "SELECT 1 FROM events WHERE workspace = ?1 AND name BETWEEN ?2 AND ?3 LIMIT 1";
 
-const SUBSCRIBED: &str =
-    "SELECT id, events FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
+const SUBSCRIBED: &str = "SELECT id, subscribed FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
 
 const EVENT: &str = "INSERT INTO events \
     (name, workspace, kind, digest, created_at, delivery_refs, body, over_at) \
@@ -45,7 +44,20 @@ const DELIVERY: &str = "INSERT INTO deliveries \
 /// A workspace's number and its webhooks, read once for a batch.
 struct Subscribed {
     workspace: i64,
-    webhooks: Vec<(WebhookId, EventSet)>,
+    /// Each with the names of the types that it subscribes to, separated by spaces.
+    webhooks: Vec<(WebhookId, String)>,
+    /// Those that subscribe to a type, searched once for a batch.
+    by_type: HashMap<EventType, Vec<WebhookId>>,
+}
+
+impl Subscribed {
+    fn to(&mut self, kind: EventType) -> &[WebhookId] {
+        let Self { webhooks, by_type, .. } = self;
+        by_type.entry(kind).or_insert_with(|| {
+            let has = |names: &str| names.split(' ').any(|name| name == kind.name());
+            webhooks.iter().filter(|(_, names)| has(names)).map(|(id, _)| *id).collect()
+        })
+    }
 }
 
 /// Stores events and their deliveries: all or nothing.
@@ -66,12 +78,8 @@ pub(super) fn accept(
             let found = subscribed(conn, &event.workspace)?;
             workspaces.insert(Arc::clone(&event.workspace), found);
         }
-        let Some(Subscribed { workspace, webhooks }) = workspaces.get(&event.workspace) else {
-            continue;
-        };
-        let subscribed = webhooks.iter().filter(|(_, events)| events.has(event.kind));
-        let subscribed: Vec<WebhookId> = subscribed.map(|(id, _)| *id).collect();
-        inserts.store(counters, *workspace, &event, &subscribed)?;
+        let Some(of) = workspaces.get_mut(&event.workspace) else { continue };
+        inserts.store(counters, of.workspace, &event, of.to(event.kind))?;
     }
     Ok(Accepted::Stored { new, arrivals: inserts.arrivals })
 }
@@ -159,9 +167,9 @@ fn subscribed(conn: &Connection, name: &str) -> Result<Subscribed, Fault> {
     let workspace = rows::workspace(conn, name)?;
     let mut query = conn.prepare_cached(SUBSCRIBED)?;
     let webhooks = query
-        .query_map([workspace], |row| Ok((WebhookId(row.get(0)?), EventSet(row.get(1)?))))?
+        .query_map([workspace], |row| Ok((WebhookId(row.get(0)?), row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(Subscribed { workspace, webhooks })
+    Ok(Subscribed { workspace, webhooks, by_type: HashMap::new() })
 }
 
 /// Statements that write events and deliveries, prepared once for a batch.
@@ -169,6 +177,8 @@ struct Inserts<'c> {
     conn: &'c Connection,
     event: CachedStatement<'c>,
     delivery: CachedStatement<'c>,
+    /// The codes of the types of the batch.
+    codes: HashMap<EventType, i64>,
     steady: UnixTime,
     now: UnixTime,
     /// The deliveries that were stored.
@@ -179,7 +189,17 @@ impl<'c> Inserts<'c> {
     fn prepare(conn: &'c Connection, steady: UnixTime, now: UnixTime) -> Result<Self, Fault> {
         let event = conn.prepare_cached(EVENT)?;
         let delivery = conn.prepare_cached(DELIVERY)?;
-        Ok(Self { conn, event, delivery, steady, now, arrivals: Vec::new() })
+        let (codes, arrivals) = (HashMap::new(), Vec::new());
+        Ok(Self { conn, event, delivery, codes, steady, now, arrivals })
+    }
+
+    fn code_of(&mut self, kind: EventType) -> Result<i64, Fault> {
+        if let Some(code) = self.codes.get(&kind) {
+            return Ok(*code);
+        }
+        let code = rows::code_of(self.conn, kind)?;
+        self.codes.insert(kind, code);
+        Ok(code)
     }
 
     /// Writes an event and its deliveries. An event for no webhook is stored without its body, only
@@ -191,11 +211,11 @@ impl<'c> Inserts<'c> {
         event: &NewEvent,
         subscribed: &[WebhookId],
     ) -> Result<(), Fault> {
-        let now = self.now;
+        let (now, kind) = (self.now, self.code_of(event.kind)?);
         self.event.execute((
             &*event.id,
             workspace,
-            event.kind.code(),
+            kind,
             event.digest,
             at(now),
             rows::count(subscribed.len()),
@@ -207,7 +227,7 @@ impl<'c> Inserts<'c> {
             counters.deliveries_made += 1;
             counters.waiting += 1;
             let id = DeliveryId(counters.deliveries_made);
-            let (kind, tenant) = (event.kind.code(), event.tenant.as_deref());
+            let tenant = event.tenant.as_deref();
             let row = (id.0, number, webhook.0, workspace, kind, at(now), tenant);
             self.delivery.execute(row)?;
             self.arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });

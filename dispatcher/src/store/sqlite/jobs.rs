@@ -14,11 +14,11 @@ pub(super) mod walk;
 
 use std::collections::BTreeMap;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
 
 use crate::domain::delivery::DeliveryState;
-use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::store::sqlite::error::Fault;
@@ -34,8 +34,9 @@ use crate::store::types::{
 macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
-            "SELECT id, workspace, state, webhook, kind, event, tenant, outcome, status, since, \
-             until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
+            "SELECT id, workspace, state, webhook, \
+             (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, \
+             event, tenant, outcome, status, since, until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
              at_delivery, named, examined, counted, cancelled FROM jobs ",
             $rest
         )
@@ -77,6 +78,7 @@ pub(super) fn create(
         JobScope::Matching(filter) => (filter, None),
         JobScope::Named(ids) => (&none, Some(named_column(ids)?)),
     };
+    let kind = filter.kind.map(|kind| rows::code_of(&session.conn, kind)).transpose()?;
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
         newest, event, tenant, outcome, status, named, counted) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
@@ -84,7 +86,7 @@ pub(super) fn create(
         workspace,
         filter.state.map(DeliveryState::code),
         filter.webhook.map(|webhook| webhook.0),
-        filter.kind.map(EventType::code),
+        kind,
         filter.since.map(at),
         filter.until.map(at),
         at(now),
@@ -245,7 +247,7 @@ fn progress(conn: &Connection, row: &Row<'_>) -> Result<JobProgress, Fault> {
 }
 
 fn filter(row: &Row<'_>) -> Result<Filter, Fault> {
-    let any = |column| row.get::<_, Option<i64>>(column).map(|value| value.is_some());
+    let any = |column| row.get_ref(column).map(|value| value != ValueRef::Null);
     let outcome: Option<String> = row.get("outcome")?;
     Ok(Filter {
         event: row.get("event")?,

@@ -6,10 +6,11 @@ use weir_common::time::UnixTime;
 
 use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Arrival, Cursor, Delivery};
+use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
-use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, webhooks};
+use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, webhooks};
 use crate::store::types::{
     Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook, Page,
     Paging, Rotated, Rotation, WebhookChange,
@@ -177,6 +178,10 @@ impl Management for SqliteStore {
     async fn event(&self, workspace: &str, id: &str) -> Result<Option<Bytes>, StoreError> {
         let (workspace, id) = (workspace.to_owned(), id.to_owned());
         self.readers.read(move |conn| events::body(conn, &workspace, &id)).await
+    }
+
+    async fn event_types(&self) -> Result<Vec<EventType>, StoreError> {
+        self.readers.read(rows::types).await
     }
 
     async fn ping(

@@ -55,10 +55,41 @@ fn duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Duration> {
     unsigned(row, column).map(Duration::from_micros)
 }
 
-/// A type from its column.
+/// The code of a type, which is registered if it is new.
+pub(super) fn code_of(conn: &Connection, kind: EventType) -> rusqlite::Result<i64> {
+    let sql = "SELECT code FROM event_types WHERE name = ?1";
+    let known = conn.prepare_cached(sql)?.query_row([kind.name()], |row| row.get(0)).optional()?;
+    if let Some(code) = known {
+        return Ok(code);
+    }
+    conn.prepare_cached("INSERT INTO event_types (name) VALUES (?1)")?.execute([kind.name()])?;
+    Ok(conn.last_insert_rowid())
+}
+
+/// Every type that was ever used, the oldest first.
+pub(super) fn types(conn: &Connection) -> Result<Vec<EventType>, Fault> {
+    let mut query = conn.prepare_cached("SELECT name AS kind FROM event_types ORDER BY code")?;
+    let (mut found, mut types) = (query.query([])?, Vec::new());
+    while let Some(row) = found.next()? {
+        types.push(kind(row)?);
+    }
+    Ok(types)
+}
+
+/// A type from the column with its name.
 pub(super) fn kind(row: &Row<'_>) -> Result<EventType, Fault> {
-    let code = row.get("kind")?;
-    EventType::of_code(code).ok_or_else(|| Fault::Damaged(format!("there is no type {code}")))
+    let name = row.get_ref("kind")?.as_str().map_err(rusqlite::Error::from)?;
+    EventType::intern(name).ok_or_else(too_many_types)
+}
+
+fn too_many_types() -> Fault {
+    Fault::Damaged("it has more event types than a process can hold".to_owned())
+}
+
+/// The types that a webhook subscribes to, from the column `subscribed`.
+pub(super) fn subscribed(row: &Row<'_>) -> Result<EventSet, Fault> {
+    let names = row.get_ref("subscribed")?.as_str().map_err(rusqlite::Error::from)?;
+    EventSet::of_names(names).ok_or_else(too_many_types)
 }
 
 /// A state from its column.
@@ -71,7 +102,7 @@ pub(super) fn state(row: &Row<'_>) -> Result<DeliveryState, Fault> {
 macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
-            "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.events, w.created_at, \
+            "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.subscribed, w.created_at, \
              w.secret, w.secrets_before, w.paused_at, w.paused_total, w.probing, \
              w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
@@ -98,7 +129,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         workspace: row.get("workspace")?,
         url: row.get("url")?,
         endpoint: EndpointId(row.get("endpoint")?),
-        events: EventSet(row.get("events")?),
+        events: subscribed(row)?,
         created_at: time(row, "created_at")?,
         secrets: Secrets { current, previous },
         paused_at: time_or(row, "paused_at")?,
@@ -152,7 +183,8 @@ pub(super) fn probe_column(probe: Option<Probe>) -> Option<i64> {
 macro_rules! select_ready {
     ($rest:literal) => {
         concat!(
-            "SELECT d.id, d.due, d.created_at, e.name, d.kind, e.body, d.attempts, d.step, \
+            "SELECT d.id, d.due, d.created_at, e.name, e.body, d.attempts, d.step, \
+             (SELECT t.name FROM event_types t WHERE t.code = d.kind) AS kind, \
              d.first_attempt_at, d.since, d.paused_before \
              FROM deliveries d CROSS JOIN events e ON e.id = d.event ",
             $rest
@@ -183,7 +215,8 @@ pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
 macro_rules! select_deliveries {
     ($rest:literal) => {
         concat!(
-            "SELECT d.id, d.event, d.webhook, d.kind, d.state, d.attempts, d.created_at, d.due, \
+            "SELECT d.id, d.event, d.webhook, d.state, d.attempts, d.created_at, d.due, \
+             (SELECT t.name FROM event_types t WHERE t.code = d.kind) AS kind, \
              d.first_attempt_at, d.paused_before, d.ended_at, d.last_outcome, \
              d.tenant FROM deliveries d ",
             $rest

@@ -28,6 +28,19 @@ CREATE TABLE workspaces (
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
+-- The types of events, deliveries and jobs. A code never changes its meaning.
+CREATE TABLE event_types (
+    code INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+) STRICT;
+INSERT INTO event_types VALUES
+    (0, 'user.created'), (1, 'user.updated'), (2, 'user.deleted'),
+    (3, 'session.started'), (4, 'session.ended'),
+    (5, 'tenant.created'), (6, 'tenant.deleted'),
+    (7, 'plan.changed'), (8, 'subscription.past_due'),
+    (9, 'mau.threshold_warning'), (10, 'signups_blocked'),
+    (11, 'webhook.ping');
+
 -- The rate limit of an endpoint outlives the webhooks that name it.
 CREATE TABLE endpoints (
     id INTEGER PRIMARY KEY,
@@ -41,7 +54,6 @@ CREATE TABLE webhooks (
     id INTEGER PRIMARY KEY,
     workspace INTEGER NOT NULL,
     endpoint INTEGER NOT NULL,
-    events INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     secret BLOB NOT NULL,
     paused_at INTEGER,
@@ -56,7 +68,9 @@ CREATE TABLE webhooks (
     -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
     deleted_up_to INTEGER,
     -- Earlier secrets that still sign, newest first: [[until, sealed, in hex], ...].
-    secrets_before TEXT
+    secrets_before TEXT,
+    -- The names of event types, separated by spaces.
+    subscribed TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

@@ -104,7 +104,7 @@ fn event(id: &str) -> NewEvent {
     NewEvent {
         id: id.into(),
         workspace: WS.into(),
-        kind: EventType::UserCreated,
+        kind: EventType::new("user.created"),
         tenant: Some("tn_1".into()),
         body: vec![b'x'; 512].into(),
         digest: [7; 32],
@@ -128,7 +128,7 @@ async fn webhook(store: &SqliteStore) -> WebhookId {
     let new = NewWebhook {
         workspace: WS.into(),
         url: "https://hooks.example.com/in".into(),
-        events: EventSet::of(EventType::ALL),
+        events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };

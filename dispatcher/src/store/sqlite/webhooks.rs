@@ -5,6 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, named_params};
 use weir_common::time::UnixTime;
 
+use crate::domain::event::EventSet;
 use crate::domain::health::Health;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
@@ -41,20 +42,26 @@ pub(super) fn create(
     if there >= new.webhooks_max {
         return Ok(Created::TooMany);
     }
+    register_types(&session.conn, &new.events)?;
     let workspace = rows::workspace(&session.conn, &new.workspace)?;
     let endpoint = endpoint(&session.conn, &new.url)?;
     session.counters.webhooks_made += 1;
     session.counters.webhooks += 1;
     let id = WebhookId(session.counters.webhooks_made);
     let health = Health::default();
-    let sql = "INSERT INTO webhooks (id, workspace, endpoint, events, created_at, secret, health) \
+    let sql = "INSERT INTO webhooks (id, workspace, endpoint, subscribed, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let sealed = session.sealer.seal(id, new.secret.expose(), nonce);
-    let row = (id.0, workspace, endpoint, new.events.0, at(now), sealed, json(&health)?);
+    let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);
     session.conn.prepare_cached(sql)?.execute(row)?;
     let made = load(&session.conn, &session.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
         .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
+}
+
+/// Registers the types of a set, so that they are known also once no event may have them.
+fn register_types(conn: &Connection, set: &EventSet) -> rusqlite::Result<()> {
+    set.types().try_for_each(|one| rows::code_of(conn, one).map(drop))
 }
 
 /// The number of a URL's endpoint, which is created if there is none.
@@ -146,8 +153,9 @@ pub(super) fn change(
         mark_unused(session, before.endpoint.0)?;
     }
     if let Some(events) = change.events {
-        let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";
-        conn.prepare_cached(sql)?.execute((id.0, events.0))?;
+        register_types(conn, &events)?;
+        let sql = "UPDATE webhooks SET subscribed = ?2 WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute((id.0, events.to_string()))?;
     }
     load(conn, &session.sealer, id)
 }

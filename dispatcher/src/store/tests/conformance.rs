@@ -62,6 +62,7 @@ promises! {
     events::one_identifier_in_two_workspaces_is_two_events,
     events::an_event_without_subscribers_is_deduplicated_too,
     events::a_ping_is_for_one_webhook_alone,
+    events::a_type_is_known_from_its_first_use_on,
     events::an_envelope_is_read_back_by_its_workspace_alone,
     attempts::deliveries_are_fetched_in_the_order_in_which_they_are_due,
     attempts::excluded_deliveries_do_not_count_toward_a_fetchs_limit,
@@ -157,7 +158,7 @@ async fn webhook(store: &dyn Store, name: &str) -> Webhook {
 }
 
 async fn webhook_of(store: &dyn Store, workspace: &str, url: &str) -> Webhook {
-    let new = new_webhook(workspace, url, &[EventType::UserCreated]);
+    let new = new_webhook(workspace, url, &[EventType::new("user.created")]);
     match store.create_webhook(new, t(0)).await.unwrap() {
         Created::Webhook(webhook) => *webhook,
         Created::TooMany => panic!("there was room for {url}"),
@@ -169,7 +170,7 @@ fn event(id: &str) -> NewEvent {
     NewEvent {
         id: id.into(),
         workspace: WS.into(),
-        kind: EventType::UserCreated,
+        kind: EventType::new("user.created"),
         tenant: Some("tn_1".into()),
         body: format!("{{\"id\":\"{id}\"}}").into_bytes().into(),
         digest: [7; 32],

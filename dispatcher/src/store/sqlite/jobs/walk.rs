@@ -153,7 +153,7 @@ fn matching_one(
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     // A failed ping has served its purpose: its owner has seen the failure.
-    let is_meant = selection.names_type() || rows::kind(row)? != EventType::Ping;
+    let is_meant = selection.names_type() || rows::kind(row)? != EventType::PING;
     if is_meant && selection.matches(row)? { matched(row).map(Some) } else { Ok(None) }
 }
 

@@ -54,11 +54,11 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     let now = clock.now().unix;
     let event = |id: &str| NewEvent { digest: [7; 32], ..event(&format!("evt_{name}_{id}")) };
     let mut plan = event("nobodys");
-    plan.kind = EventType::PlanChanged;
+    plan.kind = EventType::new("plan.changed");
     let new = NewWebhook {
         workspace: WS.into(),
         url: format!("https://{name}.example.com/").into(),
-        events: EventSet::of([EventType::UserCreated]),
+        events: EventSet::of([EventType::new("user.created")]),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };
@@ -83,7 +83,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     for mail in store.claim_mails(9, now.plus(50 * DAY)).await.unwrap() {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }
-    let nothing = Filter { kind: Some(EventType::Ping), ..Filter::default() };
+    let nothing = Filter { kind: Some(EventType::PING), ..Filter::default() };
     store.create_job(WS, nothing.into(), now).await.unwrap();
     while store.step_job(500, now).await.unwrap().more {}
 }
@@ -119,7 +119,7 @@ async fn known(store: &SqliteStore, name: &str, clock: &Clock) -> Vec<bool> {
     let again = ["nobodys", "delivered", "failed"].map(|id| {
         let mut event = event(&format!("evt_{name}_{id}"));
         if id == "nobodys" {
-            event.kind = EventType::PlanChanged;
+            event.kind = EventType::new("plan.changed");
         }
         event
     });

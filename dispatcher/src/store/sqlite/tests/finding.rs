@@ -277,7 +277,7 @@ async fn a_page_reads_a_bounded_number_of_rows_and_has_a_cursor() {
         let events = (0..1_000).map(|number| event(&format!("evt_{call}_{number}"))).collect();
         store.accept(events, NOW).await.unwrap();
     }
-    let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
+    let rare = Filter { kind: Some(EventType::new("plan.changed")), ..Filter::default() };
     let first = store.deliveries(WS, &rare, Paging::first(10)).await.unwrap();
     assert_eq!(first.items, []);
     let next = first.next.expect("there are rows it has not looked at");

@@ -41,7 +41,7 @@ async fn another(store: &SqliteStore, url: &str) -> WebhookId {
     let new = NewWebhook {
         workspace: WS.into(),
         url: url.into(),
-        events: EventSet::of([EventType::PlanChanged]),
+        events: EventSet::of([EventType::new("plan.changed")]),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };
@@ -118,7 +118,10 @@ async fn reads(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'
         ("list failed", in_state(DeliveryState::FailedPermanent)),
         ("list of one", Filter { webhook: Some(WebhookId(1)), ..Filter::default() }),
         ("list of nothing", Filter { webhook: Some(WebhookId(2)), ..Filter::default() }),
-        ("list of a type", Filter { kind: Some(EventType::PlanChanged), ..Filter::default() }),
+        (
+            "list of a type",
+            Filter { kind: Some(EventType::new("plan.changed")), ..Filter::default() },
+        ),
         ("list since", Filter { since: Some(now), ..Filter::default() }),
         ("list until", Filter { until: Some(UnixTime(1)), ..Filter::default() }),
         ("list until of a kind", Filter { until: Some(NOW), ..in_state(DeliveryState::Waiting) }),
@@ -359,7 +362,7 @@ async fn alternating_readers_do_not_let_the_wal_grow() {
     for _ in 0..4 {
         let store = Arc::clone(&store);
         readers.spawn(async move {
-            let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
+            let rare = Filter { kind: Some(EventType::new("plan.changed")), ..Filter::default() };
             loop {
                 store.deliveries(WS, &rare, Paging::first(10)).await.unwrap();
             }

@@ -31,9 +31,10 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "9bdb85be76a0b9af",
     "95582b1046b25e68",
     "8bcc37429222f814",
+    "6d6d8df6ab5b2fa5",
 ];
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "meta",
     "counters",
     "workspaces",
@@ -46,6 +47,7 @@ const TABLES: [&str; 12] = [
     "jobs",
     "job_webhooks",
     "mails",
+    "event_types",
 ];
 
 fn paths(folder: &Folder) -> [PathBuf; 2] {
@@ -97,7 +99,7 @@ fn earlier(version: i64) -> Folder {
     .unwrap();
     let health = serde_json::to_string(&Health::default()).unwrap();
     let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, health, \
-        gone_up_to) VALUES (?1, 1, 1, 1, ?2, ?3, ?4, ?5)";
+        gone_up_to) VALUES (?1, 1, 1, 1153, ?2, ?3, ?4, ?5)";
     conn.execute(sql, (1, now, sealed(1, "whsec_new"), &health, None::<i64>)).unwrap();
     conn.execute(sql, (2, now, sealed(2, "whsec_gone"), &health, Some(0))).unwrap();
     let old = sealed(1, "whsec_old");
@@ -139,10 +141,12 @@ async fn check_whole(store: &SqliteStore) {
     let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
     assert_eq!(signing, ["whsec_new", "whsec_old"]);
     assert_eq!(webhook.secrets.signing(NOW.plus(DAY)).count(), 1);
+    assert_eq!(webhook.events.to_string(), "user.created plan.changed signups_blocked");
     assert_eq!(store.webhook(WS, WebhookId(2)).await.unwrap(), None, "it was deleted");
     let listed = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items;
     let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
     assert_eq!(numbers, [4, 3, 2, 1]);
+    assert!(listed.iter().all(|one| one.kind.name() == "user.created"));
     let ready = store.fetch(WebhookId(1), &[], 9).await.unwrap().ready;
     assert_eq!(
         ready.iter().map(|one| (one.id.0, &*one.event_id)).collect::<Vec<_>>(),
@@ -169,7 +173,7 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
             Ok((TABLES.map(|table| count(table).unwrap()), schema_of(&session.conn)))
         };
         let (counts, schema) = store.writer.run(counts).await.unwrap();
-        assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 0, 1, 0, 1], "version {version}");
+        assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 0, 1, 0, 1, 12], "version {version}");
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
         // The job had examined the third delivery, and continues after it.

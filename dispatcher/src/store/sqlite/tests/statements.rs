@@ -13,7 +13,7 @@ use crate::store::sqlite::tests::{Store, conformance, watched};
 const PLAIN: [&str; 6] = ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA"];
 
 /// Tables with few rows.
-const SMALL: [&str; 2] = ["counters", "meta"];
+const SMALL: [&str; 3] = ["counters", "meta", "event_types"];
 
 /// Scans that are allowed: of partial indexes with exactly the wanted rows, and of no table.
 const NARROW: [&str; 6] = [

@@ -34,7 +34,7 @@ pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn 
 
 pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store: &dyn Store) {
     let users = webhook(store, "users").await;
-    let plans = new_webhook(WS, URL, &[EventType::PlanChanged]);
+    let plans = new_webhook(WS, URL, &[EventType::new("plan.changed")]);
     let Created::Webhook(plans) = store.create_webhook(plans, t(0)).await.unwrap() else {
         panic!("there was room");
     };
@@ -42,7 +42,7 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
     over(store, &users, "evt_failed", t(20), NextState::FailedPermanent).await;
     arrival(store, "evt_waiting", t(30)).await;
     let tenant = Some("tn_2".into());
-    let plan = NewEvent { kind: EventType::PlanChanged, tenant, ..event("evt_plan") };
+    let plan = NewEvent { kind: EventType::new("plan.changed"), tenant, ..event("evt_plan") };
     let (_, arrivals) = accept(store, vec![plan], t(40)).await;
     let fails = ended(&plans, arrivals[0].ready.id, t(41), NextState::FailedPermanent);
     record(store, vec![fails]).await;
@@ -54,8 +54,8 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
         (in_state(FAILED), "evt_plan evt_failed"),
         (Filter { webhook: Some(plans.id), ..any() }, "evt_plan"),
         (Filter { webhook: Some(users.id), ..in_state(FAILED) }, "evt_failed"),
-        (Filter { kind: Some(EventType::PlanChanged), ..in_state(FAILED) }, "evt_plan"),
-        (Filter { kind: Some(EventType::Ping), ..any() }, ""),
+        (Filter { kind: Some(EventType::new("plan.changed")), ..in_state(FAILED) }, "evt_plan"),
+        (Filter { kind: Some(EventType::PING), ..any() }, ""),
         (Filter { since: Some(t(20)), until: Some(t(40)), ..any() }, "evt_waiting evt_failed"),
         (Filter { webhook: Some(WebhookId(4_711)), ..any() }, ""),
         (Filter { event: Some("evt_failed".into()), ..any() }, "evt_failed"),
@@ -149,7 +149,7 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
     let quiet = webhook(store, "quiet").await;
     arrive(store, WS, "old", 5, t(1)).await;
     let gone = webhook(store, "gone").await;
-    let all = EventSet::of([EventType::PlanChanged]);
+    let all = EventSet::of([EventType::new("plan.changed")]);
     let change = crate::store::types::WebhookChange { events: Some(all), url: None };
     store.change_webhook(WS, quiet.id, change).await.unwrap();
     for call in 0..7 {

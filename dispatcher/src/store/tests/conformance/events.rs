@@ -1,11 +1,12 @@
 //! Promises about accepted events.
 
 use crate::store::tests::conformance::*;
+use crate::store::types::WebhookChange;
 
 pub(super) async fn an_event_waits_for_every_webhook_that_subscribed_to_it(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
-    let deaf = new_webhook(WS, URL, &[EventType::PlanChanged]);
+    let deaf = new_webhook(WS, URL, &[EventType::new("plan.changed")]);
     store.create_webhook(deaf, t(0)).await.unwrap();
     webhook_of(store, OTHER_WS, URL).await;
     let (new, arrivals) = accept(store, vec![event("evt_1")], t(5)).await;
@@ -16,7 +17,7 @@ pub(super) async fn an_event_waits_for_every_webhook_that_subscribed_to_it(store
         let ready = &arrival.ready;
         assert_eq!((ready.due, ready.created_at), (t(5), t(5)));
         assert_eq!((ready.attempts, ready.step, ready.first_attempt_at), (0, 0, None));
-        assert_eq!((&*ready.event_id, ready.kind), ("evt_1", EventType::UserCreated));
+        assert_eq!((&*ready.event_id, ready.kind), ("evt_1", EventType::new("user.created")));
         assert_eq!(ready.body, event("evt_1").body);
         let fetched = store.fetch(arrival.webhook, &[], 10).await.unwrap();
         assert_eq!(fetched.ready, [arrival.ready]);
@@ -118,10 +119,36 @@ pub(super) async fn an_envelope_is_read_back_by_its_workspace_alone(store: &dyn 
 pub(super) async fn a_ping_is_for_one_webhook_alone(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
-    let ping = NewEvent { kind: EventType::Ping, ..event("evt_1") };
+    let ping = NewEvent { kind: EventType::PING, ..event("evt_1") };
     let arrival = store.ping(WS, one.id, ping, t(1)).await.unwrap().unwrap();
-    assert_eq!((arrival.webhook, arrival.ready.kind), (one.id, EventType::Ping));
+    assert_eq!((arrival.webhook, arrival.ready.kind), (one.id, EventType::PING));
     assert_eq!(store.fetch(one.id, &[], 10).await.unwrap().ready, [arrival.ready]);
     assert!(store.fetch(two.id, &[], 10).await.unwrap().ready.is_empty());
     assert_eq!(store.ping(WS, WebhookId(4_711), event("evt_2"), t(2)).await.unwrap(), None);
+}
+
+pub(super) async fn a_type_is_known_from_its_first_use_on(store: &dyn Store) {
+    let names = async || {
+        let types = store.event_types().await.unwrap();
+        types.into_iter().map(EventType::name).skip(11).collect::<Vec<_>>()
+    };
+    assert_eq!(names().await, ["webhook.ping"]);
+    let [paid, sent, seen] = ["order.paid", "order.sent", "page.seen"].map(EventType::new);
+    let shop = store.create_webhook(new_webhook(WS, URL, &[paid, seen]), t(0)).await.unwrap();
+    let Created::Webhook(shop) = shop else { panic!("there was room") };
+    assert_eq!(shop.events, EventSet::of([seen, paid]));
+    let of = |kind, id| NewEvent { kind, ..event(id) };
+    let events = vec![of(sent, "evt_1"), of(paid, "evt_2"), of(paid, "evt_3"), of(seen, "evt_4")];
+    let (_, arrivals) = accept(store, events, t(1)).await;
+    let arrived: Vec<_> = arrivals.iter().map(|one| one.ready.kind).collect();
+    assert_eq!(arrived, [paid, paid, seen]);
+    assert_eq!(store.fetch(shop.id, &[], 10).await.unwrap().ready.len(), 3);
+    assert_eq!(names().await, ["webhook.ping", "order.paid", "page.seen", "order.sent"]);
+    let filter = Filter { kind: Some(seen), ..Filter::default() };
+    let listed = store.deliveries(WS, &filter, Paging::first(9)).await.unwrap().items;
+    assert_eq!(listed.iter().map(|one| &*one.event_id).collect::<Vec<_>>(), ["evt_4"]);
+    let events = Some(EventSet::of([EventType::new("page.left")]));
+    let change = WebhookChange { events, ..WebhookChange::default() };
+    store.change_webhook(WS, shop.id, change).await.unwrap().unwrap();
+    assert_eq!(names().await.last(), Some(&"page.left"));
 }

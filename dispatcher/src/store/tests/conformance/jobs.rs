@@ -63,7 +63,7 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
     let filter = Filter {
         state: Some(DeliveryState::Delivered),
         webhook: Some(made.id),
-        kind: Some(EventType::UserCreated),
+        kind: Some(EventType::new("user.created")),
         event: Some("evt_2".into()),
         tenant: Some("tn_1".into()),
         outcome: OutcomeClass::of_name("status_2xx"),
@@ -82,11 +82,11 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
 
 pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
+    let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
     let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
     store.record(vec![failed], vec![], vec![]).await.unwrap();
-    for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
+    for (kind, state) in [(None, FAILED), (Some(EventType::PING), DeliveryState::Waiting)] {
         store.create_job(WS, Filter { kind, ..Filter::default() }.into(), t(2)).await.unwrap();
         run_jobs(store, 100, t(3)).await;
         assert_eq!(delivery(store, ping).await.state, state, "{kind:?}");
@@ -184,7 +184,7 @@ pub(super) async fn a_job_redelivers_the_deliveries_that_it_names(store: &dyn St
     }
     let later = NextState::Again { due: t(900), step: 4 };
     ids.push(over(store, &made, "evt_later", t(1), later).await);
-    let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
+    let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
     record(store, vec![ended(&made, ping, t(1), NextState::FailedPermanent)]).await;
     ids.push(ping);

@@ -12,7 +12,7 @@ pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Stor
     assert_eq!(*made.url, *URL);
     assert_eq!(*made.workspace, *WS);
     assert_eq!(made.created_at, t(0));
-    assert_eq!(made.events, EventSet::of([EventType::UserCreated]));
+    assert_eq!(made.events, EventSet::of([EventType::new("user.created")]));
     assert_eq!(made.secrets.current.expose(), "whsec_first");
     assert_eq!(made.secrets.previous, []);
     assert_eq!(made.state(), WebhookState::Delivering);
@@ -88,8 +88,8 @@ pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
     let moved = change(WebhookChange { url, ..Default::default() }).await.unwrap().unwrap();
     assert_eq!((&*moved.url, moved.events), (URL, made.events));
     assert_ne!(moved.endpoint, made.endpoint);
-    let events = EventSet::of([EventType::PlanChanged]);
-    let changed = WebhookChange { events: Some(events), ..Default::default() };
+    let events = EventSet::of([EventType::new("plan.changed")]);
+    let changed = WebhookChange { events: Some(events.clone()), ..Default::default() };
     let changed = change(changed).await.unwrap().unwrap();
     assert_eq!(changed, Webhook { events, ..moved });
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(changed));
