@@ -17,13 +17,14 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 6] = [
+pub(super) const MIGRATIONS: [&str; 7] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
     include_str!("migrations/004_plain_words.sql"),
     include_str!("migrations/005_transcripts.sql"),
     include_str!("migrations/006_finding.sql"),
+    include_str!("migrations/007_webhook_options.sql"),
 ];
 
 /// The tables of the last version.

@@ -56,7 +56,16 @@ CREATE TABLE webhooks (
     -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
     deleted_up_to INTEGER,
     -- Earlier secrets that still sign, newest first: [[until, sealed, in hex], ...].
-    secrets_before TEXT
+    secrets_before TEXT,
+    description TEXT,
+    -- An object of strings, in JSON.
+    metadata TEXT,
+    -- Custom headers, sealed.
+    headers BLOB,
+    -- Whether the answers of successful attempts are kept.
+    all_answers INTEGER NOT NULL DEFAULT 0,
+    -- Since when its owner has it disabled.
+    disabled_at INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

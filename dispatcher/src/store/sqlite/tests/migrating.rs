@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::health::Health;
 use crate::domain::id::DeliveryId;
-use crate::store::encryption::{KEY_BYTES, NONCE_BYTES, Sealer};
+use crate::domain::webhook::options::WebhookOptions;
+use crate::store::encryption::{Content, KEY_BYTES, NONCE_BYTES, Sealer};
 use crate::store::sqlite::backup::backup;
 use crate::store::sqlite::migrations::{APPLICATION_ID, MIGRATIONS, VERSION};
 use crate::store::sqlite::pragmas::prepare;
@@ -29,6 +30,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "db7269cc4e575795",
     "9bdb85be76a0b9af",
     "95582b1046b25e68",
+    "5331b9b4b1ab4640",
 ];
 
 const TABLES: [&str; 11] = [
@@ -57,7 +59,8 @@ fn earlier(version: i64) -> Folder {
     fs::write(&key, [3; KEY_BYTES]).unwrap();
     fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     let sealer = Sealer::new(&Secret::new([3; KEY_BYTES]));
-    let sealed = |id, plain: &str| sealer.seal(WebhookId(id), plain, [9; NONCE_BYTES]);
+    let sealed =
+        |id, plain: &str| sealer.seal((WebhookId(id), Content::Secret), plain, [9; NONCE_BYTES]);
     let conn = Connection::open(&path).unwrap();
     let mut steps = MIGRATIONS.iter().take(usize::try_from(version).unwrap());
     // The rows are written with the names that tables and columns have up to version 3.
@@ -136,6 +139,7 @@ async fn check_whole(store: &SqliteStore) {
     let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
     assert_eq!(signing, ["whsec_new", "whsec_old"]);
     assert_eq!(webhook.secrets.signing(NOW.plus(DAY)).count(), 1);
+    assert_eq!((webhook.options, webhook.disabled_at), (WebhookOptions::default(), None));
     assert_eq!(store.webhook(WS, WebhookId(2)).await.unwrap(), None, "it was deleted");
     let listed = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items;
     let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
