@@ -72,7 +72,6 @@ impl Dispatcher {
             ("\"config/directory.toml\"", path("directory.toml")),
             ("allow_http = false", "allow_http = true".to_owned()),
             ("allow_networks = []", "allow_networks = [\"127.0.0.0/8\"]".to_owned()),
-            ("ports = [443, 8443]", "ports = []".to_owned()),
         ];
         drop(folder.write("directory.toml", DIRECTORY));
         let mut text = SHIPPED.to_owned();

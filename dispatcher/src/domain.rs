@@ -12,6 +12,7 @@ pub mod health;
 pub mod id;
 pub mod masking;
 pub mod outcome;
+pub mod port;
 pub mod public_id;
 pub mod retry;
 pub mod sensitive;

@@ -12,7 +12,7 @@
 //!
 //! 1. No endpoint starts more attempts within any window than its rate limit allows, across all
 //!    workspaces.
-//! 2. A paused webhook starts no attempt, a probing one has at most one in flight.
+//! 2. A paused or disabled webhook starts no attempt, a probing one has at most one in flight.
 //! 3. Endpoints are served in the order in which they became able to start an attempt, so no
 //!    endpoint and no webhook starves. On an endpoint workspaces take turns, and so do the webhooks
 //!    of a workspace.
@@ -49,6 +49,7 @@ pub mod rate_limit;
 mod ready_list;
 mod responsiveness;
 mod status;
+pub mod target;
 #[cfg(test)]
 mod tests;
 mod transition;

@@ -32,7 +32,7 @@ use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
-    Accepted, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
+    Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
     NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
     WebhookChange,
 };
@@ -76,13 +76,15 @@ pub trait Management: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Page<Webhook, WebhookId>, StoreError>;
 
-    /// Changes a webhook and returns its new state.
+    /// Changes a webhook. A disabled one that is enabled again resumes like one that is
+    /// reactivated, unless it is also paused.
     async fn change_webhook(
         &self,
         workspace: &str,
         id: WebhookId,
         change: WebhookChange,
-    ) -> Result<Option<Webhook>, StoreError>;
+        now: UnixTime,
+    ) -> Result<Changed, StoreError>;
 
     /// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends,
     /// regardless of later rotations.
@@ -96,9 +98,9 @@ pub trait Management: Send + Sync + 'static {
     /// Deletes a webhook; its waiting deliveries are never sent. Returns whether it existed.
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;
 
-    /// Ends a pause: adds its length to `paused_total`, resets the health, makes the next delivery
-    /// a probe, and marks the webhook for [`DeliveryQueue::reorder`]. Changes nothing if it is not
-    /// paused.
+    /// Ends a pause: adds the time without deliveries to `paused_total`, resets the health, makes
+    /// the next delivery a probe, and marks the webhook for [`DeliveryQueue::reorder`]. Changes
+    /// nothing if it is not paused. A webhook that is also disabled stays so.
     async fn reactivate(
         &self,
         workspace: &str,

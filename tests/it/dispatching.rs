@@ -13,6 +13,7 @@ mod listing;
 mod mailing;
 mod openapi;
 mod operating;
+mod options;
 mod pacing;
 mod recording;
 mod redelivering;

@@ -48,8 +48,8 @@ pub(super) struct DeliveryView {
     pub(super) first_attempt_at: Option<Time>,
     /// When the next attempt is due; null if none is.
     pub(super) next_attempt_at: Option<Time>,
-    /// When it fails permanently, unless its webhook is paused before; null before the first
-    /// attempt and after the end.
+    /// When it fails permanently, unless its webhook is paused or disabled before; null before the
+    /// first attempt and after the end.
     pub(super) deadline_at: Option<Time>,
     /// When it was delivered or failed permanently.
     pub(super) ended_at: Option<Time>,
@@ -94,7 +94,7 @@ pub(super) enum ShownState {
 pub(super) struct WaitingFor {
     /// The reason.
     pub(super) reason: Reason,
-    /// Since when the webhook is paused.
+    /// Since when the webhook is paused or disabled.
     pub(super) since: Option<Time>,
     /// Until when, if known.
     pub(super) until: Option<Time>,
@@ -114,6 +114,8 @@ pub(super) enum Reason {
     InFlight,
     /// The webhook is paused until its owner reactivates it.
     Paused,
+    /// The webhook is disabled until its owner enables it.
+    Disabled,
     /// The webhook was reactivated: a single delivery is sent until a 2xx.
     Probe,
     /// The last attempt failed; the next one is due later.

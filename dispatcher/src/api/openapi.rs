@@ -317,11 +317,11 @@ mod tests {
             let properties = schemas[name]["properties"].as_object().expect("properties");
             properties.keys().cloned().collect()
         };
-        assert_eq!(fields("Webhook"), ["id", "url", "events", "created_at", "state"]);
-        assert_eq!(
-            fields("CreatedWebhook"),
-            ["id", "url", "secret", "events", "created_at", "state"]
-        );
+        let options = ["description", "metadata", "headers", "answers"];
+        let shown = ["id", "url", "events", "created_at", "state"];
+        assert_eq!(fields("Webhook"), [&shown[..], &options].concat());
+        let created = ["id", "url", "secret", "events", "created_at", "state"];
+        assert_eq!(fields("CreatedWebhook"), [&created[..], &options].concat());
         assert_eq!(schemas["EventType"]["enum"].as_array().map(Vec::len), Some(11));
     }
 }

@@ -101,6 +101,11 @@ fn object(
     errors: &mut ValidationErrors,
 ) {
     let known = schema.get("properties").and_then(Value::as_object);
+    let others = schema.get("additionalProperties").filter(|others| others.is_object());
+    let most = schema.get("maxProperties").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    if members.len() as u64 > most {
+        errors.at(pointer, format!("must have at most {most} entries"));
+    }
     for name in strings(schema.get("required")) {
         if !members.contains_key(name) {
             errors.at(pointer.to_owned() + &step(name), "is missing");
@@ -108,7 +113,10 @@ fn object(
     }
     for (name, value) in members {
         let pointer = pointer.to_owned() + &step(name);
-        match known.and_then(|known| known.get(name)) {
+        if let Some(names) = schema.get("propertyNames") {
+            string(names, name, &pointer, errors);
+        }
+        match known.and_then(|known| known.get(name)).or(others) {
             Some(schema) => check(schema, value, &pointer, errors),
             None => {
                 let names: Vec<&str> =
@@ -243,6 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn an_open_object_is_validated_by_entry_and_by_name() {
+        let with =
+            |name: &str, value: Value| json!({"url": "x", "events": ["user.created"], name: value});
+        assert_eq!(check(&with("metadata", json!({"a": "b", "": ""}))), [""; 0]);
+        let wrong = json!({"a": 1, "b": null, "c": "x".repeat(257), "d".repeat(65): "e"});
+        let long = format!("/metadata/{}", "d".repeat(65));
+        assert_eq!(
+            check(&with("metadata", wrong)),
+            ["/metadata/a", "/metadata/b", "/metadata/c", &long]
+        );
+        let many: serde_json::Map<String, Value> =
+            (0..17).map(|nth| (nth.to_string(), "x".into())).collect();
+        assert_eq!(check(&with("metadata", many.into())), ["/metadata"]);
+        let patch = json!({"metadata": {"a": null}, "headers": {"b": null}});
+        assert_eq!(check_for("changeWebhook", &patch), [""; 0]);
+    }
+
+    #[test]
     fn our_schemas_use_only_keywords_that_are_implemented_here() {
         let known = [
             "$schema",
@@ -261,6 +287,8 @@ mod tests {
             "maxItems",
             "uniqueItems",
             "maxLength",
+            "maxProperties",
+            "propertyNames",
             "minimum",
             "maximum",
             "format",
@@ -273,7 +301,9 @@ mod tests {
             let below = members.get("properties").and_then(Value::as_object);
             below.into_iter().flatten().for_each(|(_, one)| keywords(one, found));
             choices(schema).into_iter().flatten().for_each(|one| keywords(one, found));
-            members.get("items").into_iter().for_each(|one| keywords(one, found));
+            for below in ["items", "additionalProperties", "propertyNames"] {
+                members.get(below).into_iter().for_each(|one| keywords(one, found));
+            }
         }
         for schema in OPERATIONS.iter().filter_map(request_schema) {
             assert_eq!(schema["additionalProperties"], false, "{schema}");

@@ -1,9 +1,9 @@
 //! Explains why a delivery waits.
 //!
 //! The first that applies: it has ended; an attempt is in flight; its webhook was deleted, is
-//! paused, or waits for another delivery's 2xx as a probe; its next attempt is due later; its host
-//! name does not resolve; it is the probe; the endpoint's rate limit or earlier deliveries come
-//! first; it is sent next.
+//! disabled or paused, or waits for another delivery's 2xx as a probe; its next attempt is due
+//! later; its host name does not resolve; it is the probe; the endpoint's rate limit or earlier
+//! deliveries come first; it is sent next.
 
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
@@ -44,6 +44,9 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         let text = "Its webhook was deleted; it is never sent.";
         return Some(plain(Reason::Deleted, text.to_owned()));
     };
+    if let Some(since) = webhook.disabled_at {
+        return Some(disabled(since));
+    }
     if let Some(since) = webhook.paused_at {
         return Some(paused(since));
     }
@@ -71,7 +74,7 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
 /// When the next attempt is due, if one is.
 pub(super) fn next_attempt_at(facts: &WaitFacts<'_>) -> Option<UnixTime> {
     let delivery = facts.delivery;
-    let webhook = facts.webhook.filter(|webhook| webhook.paused_at.is_none())?;
+    let webhook = facts.webhook.filter(|webhook| webhook.stopped_since().is_none())?;
     let passes = match webhook.probing {
         Some(Probe::This(id)) => id == delivery.id,
         Some(Probe::Any) | None => true,
@@ -92,6 +95,12 @@ fn paused(since: UnixTime) -> WaitingFor {
     let shown = since.rfc3339();
     let text = format!("Its webhook has been paused since {shown}, until it is reactivated.");
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Paused, text) }
+}
+
+fn disabled(since: UnixTime) -> WaitingFor {
+    let shown = since.rfc3339();
+    let text = format!("Its webhook has been disabled since {shown}, until its owner enables it.");
+    WaitingFor { since: Some(Time(since)), ..plain(Reason::Disabled, text) }
 }
 
 fn behind_probe() -> WaitingFor {
@@ -176,6 +185,7 @@ mod tests {
     use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
     use crate::domain::outcome::{Failure, Outcome};
     use crate::domain::webhook::Secrets;
+    use crate::domain::webhook::options::WebhookOptions;
 
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
@@ -208,8 +218,10 @@ mod tests {
             endpoint: EndpointId(1),
             events: EventSet::default(),
             created_at: UnixTime(0),
+            options: WebhookOptions::default(),
             secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
             paused_at,
+            disabled_at: None,
             paused_total: Duration::ZERO,
             probing,
             reordering: false,
@@ -287,6 +299,24 @@ mod tests {
             waiting.text,
             "Its webhook has been paused since 1970-01-01T00:00:00.000Z, until it is reactivated."
         );
+    }
+
+    #[test]
+    fn a_disabled_webhook_is_shown_as_such_even_if_it_is_also_paused() {
+        for paused_at in [None, Some(UnixTime(0))] {
+            let mut disabled = case(9, 3);
+            let since = UnixTime(1_000_000);
+            disabled.webhook =
+                Some(Webhook { disabled_at: Some(since), ..webhook(paused_at, None) });
+            let (waiting, shown) = check(&disabled);
+            assert_eq!(shown, "Disabled None None None, next None");
+            let waiting = waiting.expect("it waits");
+            assert_eq!(waiting.since, Some(Time(since)));
+            assert!(
+                waiting.text.contains("disabled since 1970-01-01T00:00:01.000Z"),
+                "{waiting:?}"
+            );
+        }
     }
 
     #[test]

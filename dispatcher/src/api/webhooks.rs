@@ -1,46 +1,71 @@
 //! Webhooks: create, list, show, change, delete, reactivate, rotate the secret, ping.
 
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use http::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
 use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
 use crate::api::dto::webhook::{
-    self, CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+    self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, RotatedSecret, WebhookPage,
+    WebhookPatch, WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, Time};
 use crate::api::{ApiRequest, bad_query, deliveries, json, random};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
-use crate::http_errors::{self, ValidationError, ValidationErrors};
+use crate::domain::webhook::headers::{self, HeaderError};
+use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::http_errors::{self, ValidationError, ValidationErrors, step};
 use crate::ingest::event;
 use crate::store::StoreError;
-use crate::store::types::{Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
+use crate::store::types::{Changed, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 /// Bytes of a secret: as many as an SHA-256 hash has.
 const SECRET_BYTES: usize = 32;
 
 const SECRET_PREFIX: &str = "whsec_";
 
+/// Bytes of a secret that an owner brings along, as Standard Webhooks has them.
+const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
+
+const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
+
 pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let form = &request.active.settings.identifiers.workspaces;
     if !form.allows(request.workspace) {
         return Err(no_workspace(request.workspace, form));
     }
-    let body: NewWebhookBody = request.body(|value, errors| check_url(request, value, errors))?;
+    let body: NewWebhookBody = request.body(|value, errors| {
+        check_url(request, value, errors);
+        check_headers(request, value, errors);
+        if value["secret"].as_str().is_some_and(|secret| !is_secret(secret)) {
+            errors.at("/secret", SECRET_FORM);
+        }
+    })?;
     let url = canonical(request, &body.url)?;
-    let secret = new_secret()?;
+    let change = OptionsChange {
+        description: body.description,
+        metadata: body.metadata,
+        headers: headers_of(request, body.headers)?,
+        all_answers: body.answers.map(|answers| answers == Answers::All),
+    };
+    let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
+    let secret = body.secret.map_or_else(new_secret, Ok)?;
     let new = crate::store::types::NewWebhook {
         workspace: request.workspace.into(),
         url,
         events: webhook::set_of(&body.events),
+        options,
         secret: Secret::new(secret.clone()),
         webhooks_max: request.active.settings.webhooks.per_workspace_max,
     };
@@ -58,6 +83,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         events: webhook.events.types().map(Subscribed).collect(),
         created_at: Time(webhook.created_at),
         state: webhook.state(),
+        options: OptionsView::of(&webhook.options),
     };
     Ok(json(201, &shown).with("location", location))
 }
@@ -79,8 +105,10 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = id_of(request)?;
     let body: WebhookPatch = request.body(|value, errors| {
         check_url(request, value, errors);
-        if errors.is_empty() && ["url", "events"].iter().all(|name| value[name].is_null()) {
-            errors.at("", "must have `url`, `events` or both");
+        check_headers(request, value, errors);
+        let is_empty = |members: &Map<String, Value>| members.values().all(Value::is_null);
+        if errors.is_empty() && value.as_object().is_none_or(is_empty) {
+            errors.at("", "must change something");
         }
     })?;
     let url = match &body.url {
@@ -88,10 +116,22 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         None => None,
     };
     let events = body.events.as_deref().map(webhook::set_of);
-    let change = WebhookChange { url, events };
-    let changed = request.store().change_webhook(request.workspace, id, change).await;
+    let options = OptionsChange {
+        description: body.description,
+        metadata: body.metadata,
+        headers: headers_of(request, body.headers)?,
+        all_answers: body.answers.map(|answers| answers == Answers::All),
+    };
+    let change = WebhookChange { url, events, options, disabled: body.disabled };
+    let changed = request.store().change_webhook(request.workspace, id, change, request.now).await;
     request.state.mailbox.changed(id);
-    shown(request, changed)
+    match changed.map_err(|error| request.failed(&error))? {
+        Changed::Webhook(webhook) => {
+            Ok(json(200, &WebhookView::of(request.store().ids(), &webhook)))
+        }
+        Changed::Refused(limit) => Err(exceeded(limit)),
+        Changed::Absent => Err(http_errors::not_found()),
+    }
 }
 
 pub(super) async fn delete(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
@@ -133,6 +173,10 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = id_of(request)?;
     let EmptyBody {} = request.body(|_, _| {})?;
     let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
+    if webhook.disabled_at.is_some() {
+        let detail = "The webhook is disabled, so no test can be sent: enable it first.";
+        return Err(problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail));
+    }
     if webhook.paused_at.is_some() {
         let detail = "The webhook is paused, so no test can be sent: reactivate it first.";
         let title = "The webhook is paused";
@@ -199,6 +243,44 @@ fn check_url(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErro
     }
 }
 
+/// Adds an error for each custom header that may not be sent. No error shows a value.
+fn check_headers(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
+    let signature = &request.active.settings.signature.header;
+    let mut seen = HashSet::new();
+    for (name, value) in body["headers"].as_object().into_iter().flatten() {
+        let pointer = format!("/headers{}", step(name));
+        match headers::name_of(name, signature) {
+            Ok(name) if !seen.insert(name.clone()) => errors.at(&pointer, "appears twice"),
+            Ok(_) => {}
+            Err(why) => errors.at(&pointer, why.to_string()),
+        }
+        if let Some(Err(why)) = value.as_str().map(headers::value_of) {
+            errors.at(&pointer, why.to_string());
+        }
+    }
+}
+
+/// The headers of a body that [`check_headers`] found valid.
+fn headers_of(
+    request: &ApiRequest<'_>,
+    body: BTreeMap<String, Option<String>>,
+) -> Result<Vec<(HeaderName, Option<HeaderValue>)>, Reply> {
+    let signature = &request.active.settings.signature.header;
+    let header = |(name, value): (String, Option<String>)| {
+        let value = value.as_deref().map(headers::value_of).transpose()?;
+        Ok((headers::name_of(&name, signature)?, value))
+    };
+    let all: Result<Vec<_>, HeaderError> = body.into_iter().map(header).collect();
+    all.map_err(|why| {
+        http_errors::unprocessable(&ValidationError::at("/headers", why.to_string()).into())
+    })
+}
+
+fn exceeded(limit: OptionsError) -> Reply {
+    let pointer = format!("/{}", limit.member());
+    http_errors::unprocessable(&ValidationError::at(pointer, limit.to_string()).into())
+}
+
 /// The canonical form of a URL that may be called. Its host name is resolved and checked at each
 /// attempt: see [`crate::delivery::egress`].
 fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
@@ -206,6 +288,12 @@ fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
     let url =
         url.map_err(|why| http_errors::unprocessable(&ValidationError::at("/url", why).into()))?;
     Ok(url.as_str().into())
+}
+
+/// Whether a secret can sign in both schemes, and is neither short nor odd.
+fn is_secret(text: &str) -> bool {
+    let key = text.strip_prefix(SECRET_PREFIX).and_then(|key| STANDARD.decode(key).ok());
+    key.is_some_and(|key| GIVEN_BYTES.contains(&key.len()))
 }
 
 fn new_secret() -> Result<String, Reply> {

@@ -36,6 +36,7 @@ use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::event::EventType;
+use crate::domain::webhook::headers::CustomHeaders;
 
 /// The tolerance between the signature's time and the receiver's clock.
 const TOLERANCE_SECONDS: u64 = 300;
@@ -290,7 +291,7 @@ pub async fn send_test(
     let unix_seconds = now.0 / 1_000_000;
     let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
     let secrets = std::iter::once(webhook.secret.expose().as_str());
-    let headers = signature::headers(signature, &signed, secrets);
+    let headers = signature::headers(signature, &signed, &CustomHeaders::default(), secrets);
     let url = webhook.url;
     client
         .deliver(AttemptRequest {
@@ -380,7 +381,12 @@ mod tests {
             let body = Bytes::from(body.to_owned());
             let unix_seconds = self.clock.now().unix.0 / 1_000_000;
             let signed = Signed { event_id: "evt_1", body: &body, unix_seconds };
-            let headers = signature::headers(&signature(), &signed, std::iter::once(secret));
+            let headers = signature::headers(
+                &signature(),
+                &signed,
+                &CustomHeaders::default(),
+                std::iter::once(secret),
+            );
             self.post(headers, body).await
         }
 
@@ -485,7 +491,12 @@ mod tests {
         assert_eq!(setup.receive("whsec_other", r#"{"id":"evt_1"}"#).await.0, 400);
         let body = Bytes::from(r#"{"id":"evt_1"}"#);
         let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: 1_700_000_000 };
-        let mut headers = signature::headers(&signature(), &signed, std::iter::once(SECRET));
+        let mut headers = signature::headers(
+            &signature(),
+            &signed,
+            &CustomHeaders::default(),
+            std::iter::once(SECRET),
+        );
         headers.insert(header::HOST, "weir.example".parse().expect("a value"));
         let (status, printed) = setup.post(headers, body).await;
         assert!(status == 418 && printed.ends_with("passed on, answered 418"), "{printed}");

@@ -17,9 +17,14 @@ use sha2::Sha256;
 
 use crate::config::settings::Signature;
 use crate::domain::masking::Mask;
+use crate::domain::webhook::headers::CustomHeaders;
 
 /// The prefix of every secret.
 const SECRET_PREFIX: &str = "whsec_";
+
+/// Bytes of a custom value that is masked wherever it stands: shorter ones are words and numbers
+/// that every answer has.
+const MASKED_MIN: usize = 4;
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -36,11 +41,13 @@ pub struct Signed<'a> {
     pub unix_seconds: u64,
 }
 
-/// The headers of a delivery, with one signature per secret.
+/// The headers of a delivery: those of its owner, then ours, with one signature per secret. Ours
+/// replace an owner's header with the same name.
 #[must_use]
 pub fn headers<'s>(
     signature: &Signature,
     signed: &Signed<'_>,
+    custom: &CustomHeaders,
     secrets: impl Iterator<Item = &'s str>,
 ) -> HeaderMap {
     let seconds = signed.unix_seconds.to_string();
@@ -55,7 +62,8 @@ pub fn headers<'s>(
             standard.push(format!("v1,{}", STANDARD.encode(hmac(&key, &parts))));
         }
     }
-    let mut headers = HeaderMap::with_capacity(5);
+    let mut headers = HeaderMap::with_capacity(5 + custom.count());
+    headers.extend(custom.iter().cloned());
     let mut add = |name: &HeaderName, text: &str| {
         // Digits, base64 and commas are valid header values; an identifier that is not is omitted.
         if let Ok(value) = HeaderValue::from_str(text) {
@@ -72,12 +80,13 @@ pub fn headers<'s>(
     headers
 }
 
-/// Masks the secrets, in every form that a receiver may have of them, and the signatures of
-/// [`headers`].
+/// Masks the secrets, in every form that a receiver may have of them, the signatures of
+/// [`headers`], and the values of the owner's headers.
 #[must_use]
 pub fn mask<'s>(
     signature: &Signature,
     headers: &HeaderMap,
+    custom: &CustomHeaders,
     secrets: impl Iterator<Item = &'s str>,
 ) -> Mask {
     let mut all: Vec<Vec<u8>> = Vec::new();
@@ -93,6 +102,8 @@ pub fn mask<'s>(
     let standard = value(&WEBHOOK_SIGNATURE).into_iter().flat_map(|text| text.split(' '));
     let standard = standard.filter_map(|pair| pair.strip_prefix("v1,"));
     all.extend(own.chain(standard).map(|one| one.as_bytes().to_vec()));
+    let values = custom.iter().map(|(_, value)| value.as_bytes());
+    all.extend(values.filter(|value| value.len() >= MASKED_MIN).map(<[u8]>::to_vec));
     Mask::of(all)
 }
 
@@ -180,6 +191,7 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::webhook::headers::value_of;
 
     // These signatures were computed with Python's hmac.
     const FIRST: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -196,7 +208,8 @@ mod tests {
         let body = Bytes::from_static(BODY.as_bytes());
         let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
         let settings = Signature { header, standard_webhooks };
-        let headers = headers(&settings, &signed, secrets.iter().copied());
+        let none = CustomHeaders::default();
+        let headers = headers(&settings, &signed, &none, secrets.iter().copied());
         let text = |value: &HeaderValue| value.to_str().expect("it is text").to_owned();
         let mut pairs: Vec<_> =
             headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
@@ -286,8 +299,11 @@ mod tests {
         let setting = Signature { header, standard_webhooks: true };
         let body = Bytes::from_static(BODY.as_bytes());
         let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
-        let headers = headers(&setting, &signed, [FIRST, SECOND].into_iter());
-        let mask = mask(&setting, &headers, [FIRST, SECOND].into_iter());
+        let custom = [("authorization", "Bearer of-the-owner"), ("x-flag", "yes")];
+        let custom = custom.map(|(name, value)| (name.parse().unwrap(), value_of(value).ok()));
+        let custom = CustomHeaders::default().changed(custom.into());
+        let headers = headers(&setting, &signed, &custom, [FIRST, SECOND].into_iter());
+        let mask = mask(&setting, &headers, &custom, [FIRST, SECOND].into_iter());
         let masked =
             |text: &[u8]| String::from_utf8_lossy(&mask.applied(text, text.len())).into_owned();
         let header = |name: &str| masked(headers[name].as_bytes());
@@ -295,6 +311,8 @@ mod tests {
         assert_eq!(header("webhook-signature"), "v1,*** v1,***");
         assert_eq!(header("webhook-timestamp"), AT.to_string());
         assert_eq!((header("webhook-id"), masked(BODY.as_bytes())), ("evt_1".into(), BODY.into()));
+        assert_eq!(header("authorization"), "***");
+        assert_eq!(masked(b"<of-the-owner>, yes"), "<***>, yes");
         let key = standard_key(FIRST).expect("it is base64");
         let plain = FIRST.strip_prefix(SECRET_PREFIX).expect("it has it").as_bytes().to_vec();
         for form in [FIRST.into(), plain, hex::encode(&key).into_bytes(), key] {

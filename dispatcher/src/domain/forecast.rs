@@ -46,7 +46,7 @@ pub struct Forecast {
 }
 
 /// What happens to `webhook`, of which `waiting` are the deliveries that are due first, if every
-/// attempt from `now` on fails. Nothing happens to one that is paused.
+/// attempt from `now` on fails. Nothing happens to one that is paused or disabled.
 #[must_use]
 pub fn forecast(
     webhook: &Webhook,
@@ -56,7 +56,7 @@ pub fn forecast(
     now: UnixTime,
 ) -> Forecast {
     let mut forecast = Forecast::default();
-    if webhook.paused_at.is_some() {
+    if webhook.paused_at.is_some() || webhook.disabled_at.is_some() {
         return forecast;
     }
     let mut waiting = waiting.to_vec();
@@ -128,6 +128,7 @@ mod tests {
     use crate::domain::id::{EndpointId, WebhookId};
     use crate::domain::retry::Mode;
     use crate::domain::webhook::Secrets;
+    use crate::domain::webhook::options::WebhookOptions;
 
     /// At the start of a bucket of every policy here.
     const NOW: UnixTime = UnixTime(1_800_000_000_000_000);
@@ -145,6 +146,8 @@ mod tests {
             created_at: NOW,
             secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
             paused_at: None,
+            disabled_at: None,
+            options: WebhookOptions::default(),
             paused_total: Duration::ZERO,
             probing: None,
             reordering: false,

@@ -4,7 +4,7 @@
 //!
 //! 1. A transcript is bounded: headers by [`HEADERS_BYTES_MAX`] on each side, the body by a setting
 //!    of [`BODY_BYTES_MAX`] at most.
-//! 2. No secret of its webhook and no signature is in it ([`Mask`]).
+//! 2. No secret of its webhook, no signature and no value of a custom header is in it ([`Mask`]).
 //!
 //! Not here: timings and errors (`trace`), which attempts have one (`worker`).
 
@@ -18,7 +18,8 @@ pub const HEADERS_BYTES_MAX: usize = 4 * 1024;
 /// The largest setting for the body.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// What follows the kept part of a body and is searched for secrets: longer than any of them.
+/// What follows the kept part of a body and is searched for secrets: longer than the part of one
+/// that is masked, in any escape.
 pub const BODY_BYTES_MORE: usize = 512;
 
 /// What was sent and answered.

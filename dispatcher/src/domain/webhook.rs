@@ -1,6 +1,9 @@
-//! A webhook: its URL, event types, secrets and state. (core)
+//! A webhook: its URL, event types, options, secrets and state. (core)
 
 #![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
+pub mod headers;
+pub mod options;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use crate::domain::event::EventSet;
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
+use crate::domain::webhook::options::WebhookOptions;
 
 /// A webhook: a workspace's subscription of a URL to event types.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,11 +29,15 @@ pub struct Webhook {
     pub endpoint: EndpointId,
     pub events: EventSet,
     pub created_at: UnixTime,
+    /// What its owner sets beside the URL and the event types.
+    pub options: WebhookOptions,
     /// The keys that sign deliveries.
     pub secrets: Secrets,
     /// Since when it is paused; `None` if it is not.
     pub paused_at: Option<UnixTime>,
-    /// The sum of all earlier pauses; deadlines shift by it.
+    /// Since when its owner has it disabled; `None` if it is not.
+    pub disabled_at: Option<UnixTime>,
+    /// The time of all earlier pauses and disablings; deadlines shift by it.
     pub paused_total: Duration,
     /// After a reactivation: the single delivery that is sent until a 2xx.
     pub probing: Option<Probe>,
@@ -45,7 +53,9 @@ impl Webhook {
     /// The state that the API shows.
     #[must_use]
     pub fn state(&self) -> WebhookState {
-        if self.paused_at.is_some() {
+        if self.disabled_at.is_some() {
+            WebhookState::Disabled
+        } else if self.paused_at.is_some() {
             WebhookState::Paused
         } else if self.health.is_failing() {
             WebhookState::Failing
@@ -54,8 +64,14 @@ impl Webhook {
         }
     }
 
-    /// When a delivery fails permanently: `give_up_after` its first attempt, without the pauses
-    /// since then. `paused_before` is the total pause at the first attempt.
+    /// Since when nothing is sent: it is paused, disabled or both.
+    #[must_use]
+    pub fn stopped_since(&self) -> Option<UnixTime> {
+        self.paused_at.into_iter().chain(self.disabled_at).min()
+    }
+
+    /// When a delivery fails permanently: `give_up_after` its first attempt, without the pauses and
+    /// disablings since then. `paused_before` is their total at the first attempt.
     #[must_use]
     pub fn deadline(
         &self,
@@ -64,7 +80,7 @@ impl Webhook {
         give_up_after: Duration,
         now: UnixTime,
     ) -> UnixTime {
-        let this_pause = self.paused_at.map_or(Duration::ZERO, |since| now.since(since));
+        let this_pause = self.stopped_since().map_or(Duration::ZERO, |since| now.since(since));
         let paused = (self.paused_total + this_pause).saturating_sub(paused_before);
         first_attempt_at.plus(give_up_after).plus(paused)
     }
@@ -91,8 +107,8 @@ pub struct Queue {
 #[derive(Clone, Debug)]
 pub struct WebhookUpdate {
     pub webhook: WebhookId,
-    /// [`Webhook::paused_total`] as last read: if a reactivation changed it since, the update is
-    /// stale and ignored.
+    /// [`Webhook::paused_total`] as last read: if the end of a pause or of a disabling changed it
+    /// since, the update is stale and ignored.
     pub paused_total: Duration,
     pub health: Health,
     pub last_outcome: Option<Outcome>,
@@ -123,7 +139,7 @@ impl Secrets {
     }
 }
 
-/// Whether deliveries of a webhook succeed, fail or are paused.
+/// Whether deliveries of a webhook succeed, fail, are paused or disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WebhookState {
@@ -133,4 +149,6 @@ pub enum WebhookState {
     Failing,
     /// Deliveries are queued until the owner reactivates the webhook; none is dropped.
     Paused,
+    /// Deliveries are queued until the owner enables the webhook; none is dropped.
+    Disabled,
 }

@@ -16,8 +16,8 @@ use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::target::Target;
 use crate::scheduler::transition::{self, Evidence, Verdict};
-use crate::scheduler::webhooks::Target;
 use crate::scheduler::writes::PendingWrite;
 use crate::scheduler::{Notification, Scheduler};
 
@@ -39,7 +39,7 @@ pub struct StartedAttempt {
     pub delivery: QueuedDelivery,
     /// The start.
     pub started: Moment,
-    /// URL and secrets.
+    /// The part of the webhook that it needs.
     pub target: Arc<Target>,
 }
 

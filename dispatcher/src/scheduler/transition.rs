@@ -134,8 +134,10 @@ mod tests {
             endpoint: EndpointId(1),
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             created_at: START,
+            options: Default::default(),
             secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
             paused_at: None,
+            disabled_at: None,
             paused_total: 7 * MINUTE,
             probing: None,
             reordering: false,
@@ -269,6 +271,19 @@ mod tests {
         // A reactivation restarts the schedule, not the deadline.
         let reordered = of(&QueuedDelivery { since: None, step: 0, ..tried() });
         assert_eq!((reordered.first_attempt_at, reordered.since), (START, started));
+    }
+
+    #[test]
+    fn a_deadline_stands_still_while_a_webhook_is_disabled_or_paused() {
+        let at = |minutes: u32| START.plus(minutes * MINUTE);
+        let deadline = |paused_at, disabled_at| {
+            let webhook = Webhook { paused_at, disabled_at, ..webhook() };
+            webhook.deadline(START, 7 * MINUTE, 60 * MINUTE, at(30))
+        };
+        assert_eq!(deadline(None, None), at(60));
+        assert_eq!(deadline(None, Some(at(20))), at(70));
+        assert_eq!(deadline(Some(at(10)), Some(at(20))), at(80), "not twice");
+        assert_eq!(deadline(Some(at(20)), Some(at(10))), at(80), "not twice");
     }
 
     #[test]

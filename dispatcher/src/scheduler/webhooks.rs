@@ -3,7 +3,7 @@
 //! The health in memory is newer than on disk; a webhook that is read again keeps it, unless its
 //! owner reactivated it in the meantime.
 //!
-//! Invariant: this is the only place that knows whether a webhook is paused or probing; what its
+//! Invariant: this is the only place that knows whether a webhook is stopped or probing; what its
 //! queue may start is derived from it ([`Webhooks::flow`]).
 
 use std::cmp::Reverse;
@@ -17,22 +17,12 @@ use crate::domain::delivery::NextState;
 use crate::domain::health::{Notice, Observation, Policy};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
-use crate::domain::webhook::{Probe, Secrets, Webhook, WebhookUpdate};
+use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
+use crate::scheduler::target::Target;
 use crate::scheduler::{Notification, Scheduler};
 
 /// Fewer stale checks than this are not worth removing.
 const CHECKS_MIN: usize = 64;
-
-/// The part of a webhook that an attempt needs.
-#[derive(Debug)]
-pub struct Target {
-    /// The workspace.
-    pub workspace: Arc<str>,
-    /// The canonical URL.
-    pub url: Url,
-    /// The signing keys.
-    pub secrets: Secrets,
-}
 
 /// A warning or pause of a webhook, for its owners.
 #[derive(Clone, Debug)]
@@ -156,6 +146,8 @@ impl Webhooks {
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }
+        // Nothing here shows them, and a hundred thousand webhooks may wait.
+        webhook.options.labels = None;
         if Url::parse(&webhook.url).is_err() {
             return Restored::InvalidUrl;
         }
@@ -180,7 +172,8 @@ impl Webhooks {
         let Some(known) = self.known.get(&webhook) else { return Flow::Stopped };
         match known.webhook.probing {
             _ if known.outdated => Flow::Stopped,
-            _ if known.webhook.paused_at.is_some() || known.webhook.reordering => Flow::Stopped,
+            _ if known.webhook.stopped_since().is_some() => Flow::Stopped,
+            _ if known.webhook.reordering => Flow::Stopped,
             Some(probe) => Flow::Probing(probe),
             None if known.delivered_probe.is_some() => Flow::Stopped,
             None => Flow::Open,
@@ -221,8 +214,14 @@ impl Webhooks {
         }
         // It was parsed when the webhook was read.
         let url = Url::parse(&known.webhook.url).ok()?;
-        let (workspace, secrets) = (known.webhook.workspace.clone(), known.webhook.secrets.clone());
-        let target = Arc::new(Target { workspace, url, secrets });
+        let Webhook { workspace, secrets, options, .. } = &known.webhook;
+        let target = Arc::new(Target {
+            workspace: workspace.clone(),
+            url,
+            secrets: secrets.clone(),
+            headers: options.headers.clone(),
+            all_answers: options.all_answers,
+        });
         known.target = Arc::downgrade(&target);
         Some(target)
     }
@@ -288,7 +287,7 @@ impl Webhooks {
     fn plan(&mut self, webhook: WebhookId, policy: &Policy, now: UnixTime) {
         let Some(known) = self.known.get_mut(&webhook) else { return };
         let at = known.webhook.health.look_at(policy, now);
-        let at = at.filter(|_| known.webhook.paused_at.is_none());
+        let at = at.filter(|_| known.webhook.stopped_since().is_none());
         if known.look_at != at {
             known.look_at = at;
             self.checks.extend(at.map(|at| Reverse((at, webhook))));
@@ -304,7 +303,7 @@ impl Webhooks {
 impl Known {
     /// Applies a notice; returns the alert for the owners.
     fn notice(&mut self, notice: Option<Notice>, now: UnixTime) -> Option<Box<HealthAlert>> {
-        let notice = notice.filter(|_| self.webhook.paused_at.is_none())?;
+        let notice = notice.filter(|_| self.webhook.stopped_since().is_none())?;
         let webhook = &mut self.webhook;
         if notice == Notice::Pause {
             webhook.paused_at = Some(now);

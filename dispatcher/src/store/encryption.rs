@@ -1,10 +1,10 @@
-//! Encrypts webhooks' secrets for the disk, and decrypts them.
+//! Encrypts the secrets and custom headers of webhooks for the disk, and decrypts them.
 //!
 //! # Invariants
 //!
-//! 1. A sealed secret opens only with the key and for the webhook that it was sealed with: one that
-//!    is copied to another row does not open.
-//! 2. The same secret sealed twice has different bytes: the caller passes a random nonce.
+//! 1. What is sealed opens only with the key, for the webhook and as the content that it was sealed
+//!    with: a copy in another row or column does not open.
+//! 2. The same text sealed twice has different bytes: the caller passes a random nonce.
 //!
 //! Not here: where the key is kept (`store::sqlite::key_file`), where nonces come from.
 
@@ -21,6 +21,15 @@ pub const KEY_BYTES: usize = 32;
 
 /// Bytes of a nonce: enough that random ones never collide.
 pub const NONCE_BYTES: usize = 24;
+
+/// What is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A key that signs deliveries.
+    Secret,
+    /// Custom headers.
+    Headers,
+}
 
 /// The bytes were not sealed with this key for this webhook, or are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,26 +51,44 @@ impl Sealer {
 
     /// The sealed form: the nonce, then the ciphertext.
     #[must_use]
-    pub fn seal(&self, webhook: WebhookId, plain: &str, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
-        let aad = webhook.0.to_be_bytes();
+    pub fn seal(
+        &self,
+        (webhook, content): (WebhookId, Content),
+        plain: &str,
+        nonce: [u8; NONCE_BYTES],
+    ) -> Vec<u8> {
+        let aad = associated(webhook, content);
         let payload = Payload { msg: plain.as_bytes(), aad: &aad };
         let hidden = self.cipher.encrypt(&XNonce::from(nonce), payload);
-        let hidden = hidden.expect("a secret is shorter than the 256 GiB that a nonce is good for");
+        let hidden = hidden.expect("it is shorter than the 256 GiB that a nonce is good for");
         [nonce.as_slice(), &hidden].concat()
     }
 
-    /// The secret.
+    /// What was sealed.
     ///
     /// # Errors
     ///
-    /// If it was sealed with another key or for another webhook, or is damaged.
-    pub fn open(&self, webhook: WebhookId, sealed: &[u8]) -> Result<Secret<String>, Unopened> {
+    /// If it was sealed with another key, for another webhook or as another content, or is damaged.
+    pub fn open(
+        &self,
+        (webhook, content): (WebhookId, Content),
+        sealed: &[u8],
+    ) -> Result<Secret<String>, Unopened> {
         let (nonce, hidden) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(Unopened)?;
-        let aad = webhook.0.to_be_bytes();
+        let aad = associated(webhook, content);
         let payload = Payload { msg: hidden, aad: &aad };
         let plain = self.cipher.decrypt(&XNonce::from(*nonce), payload).map_err(|_| Unopened)?;
         String::from_utf8(plain).map(Secret::new).map_err(|_| Unopened)
     }
+}
+
+/// What a seal is bound to: the webhook, and the content unless it is a secret.
+fn associated(webhook: WebhookId, content: Content) -> Vec<u8> {
+    let content: &[u8] = match content {
+        Content::Secret => b"",
+        Content::Headers => b"headers",
+    };
+    [&webhook.0.to_be_bytes()[..], content].concat()
 }
 
 impl fmt::Debug for Sealer {
@@ -74,7 +101,8 @@ impl fmt::Debug for Sealer {
 mod tests {
     use super::*;
 
-    const ONE: WebhookId = WebhookId(1);
+    const ONE: (WebhookId, Content) = (WebhookId(1), Content::Secret);
+    const TWO: (WebhookId, Content) = (WebhookId(2), Content::Secret);
 
     fn sealer(key: u8) -> Sealer {
         Sealer::new(&Secret::new([key; KEY_BYTES]))
@@ -89,10 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn another_key_or_another_webhook_opens_nothing() {
+    fn another_key_webhook_or_content_opens_nothing() {
         let sealed = sealer(1).seal(ONE, "whsec_abc", [9; NONCE_BYTES]);
         assert_eq!(sealer(2).open(ONE, &sealed), Err(Unopened));
-        assert_eq!(sealer(1).open(WebhookId(2), &sealed), Err(Unopened));
+        assert_eq!(sealer(1).open(TWO, &sealed), Err(Unopened));
+        assert_eq!(sealer(1).open((ONE.0, Content::Headers), &sealed), Err(Unopened));
     }
 
     #[test]

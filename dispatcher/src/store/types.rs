@@ -14,6 +14,7 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::webhook::Webhook;
+use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
 
 /// A webhook to create.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct NewWebhook {
     pub url: Arc<str>,
     /// The event types that it subscribes to.
     pub events: EventSet,
+    /// What its owner sets beside them.
+    pub options: WebhookOptions,
     /// The key that signs its deliveries.
     pub secret: Secret<String>,
     /// Webhooks that the workspace may have, including this one.
@@ -46,6 +49,21 @@ pub struct WebhookChange {
     pub url: Option<Arc<str>>,
     /// The new event types.
     pub events: Option<EventSet>,
+    /// What changes of its options.
+    pub options: OptionsChange,
+    /// Whether its owner has it disabled.
+    pub disabled: Option<bool>,
+}
+
+/// The result of a change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Changed {
+    /// It is on disk.
+    Webhook(Box<Webhook>),
+    /// Nothing changed: its options would exceed a limit.
+    Refused(OptionsError),
+    /// There is no such webhook.
+    Absent,
 }
 
 /// Earlier secrets of a webhook that may sign beside the current one: each adds a signature to a

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::config::settings::KeptAnswers;
 use crate::delivery::client::AttemptResponse;
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::signature::{self, Signed};
@@ -48,20 +49,26 @@ async fn sent(
     };
     let now = resources.store.steady(started.tick);
     let scheme = &active.settings.signature;
+    let custom = &target.headers;
+    let mut keep = active.settings.attempts;
+    if target.all_answers {
+        keep.answers = KeptAnswers::All;
+    }
     let request = || AttemptRequest {
         url: target.url.clone(),
-        headers: signature::headers(scheme, &signed, target.secrets.signing(now)),
+        headers: signature::headers(scheme, &signed, custom, target.secrets.signing(now)),
         body: delivery.body.clone(),
         fresh_connection: delivery.fresh_connection,
-        keep: active.settings.attempts,
+        keep,
     };
     let sending = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request()));
     let mut response = sending.await;
     // Few attempts have a transcript: making the request once more for it costs the others nothing.
     let transcript = response.kept.take().map(|kept| {
         let request = request();
-        let mask = signature::mask(scheme, &request.headers, target.secrets.signing(now));
-        recording::transcript(request, kept, &mask)
+        let secrets = target.secrets.signing(now);
+        let mask = signature::mask(scheme, &request.headers, custom, secrets);
+        recording::transcript(request, kept, custom, &mask)
     });
     (response, transcript)
 }

@@ -262,6 +262,7 @@ impl Stage {
             workspace: WS.into(),
             url: self.url.as_str().into(),
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
+            options: Default::default(),
             secret: Secret::new("whsec_secret".to_owned()),
             webhooks_max: 20,
         };

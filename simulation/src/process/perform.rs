@@ -6,9 +6,12 @@ use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 use weir_dispatcher::domain::id::WebhookId;
+use weir_dispatcher::domain::webhook::options::WebhookOptions;
 use weir_dispatcher::state::State;
 use weir_dispatcher::store::StoreError;
-use weir_dispatcher::store::types::{Accepted, Filter, NewWebhook, Rotation, WebhookChange};
+use weir_dispatcher::store::types::{
+    Accepted, Changed, Filter, NewWebhook, Rotation, WebhookChange,
+};
 
 use crate::mail_server::{Letters, post};
 use crate::orders::{OVERLAP, Order, Reply, Word};
@@ -48,14 +51,17 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
         }
         Order::Create { ws, url, events, secret } => {
             let (url, secret) = (url.into(), Secret::new(secret));
-            let new = NewWebhook { workspace: ws, url, events, secret, webhooks_max: 20 };
+            let options = WebhookOptions::default();
+            let new = NewWebhook { workspace: ws, url, events, options, secret, webhooks_max: 20 };
             (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
         }
         Order::Move { ws, hook, url } => {
-            changed(state, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
+            let change = WebhookChange { url: Some(url.into()), ..change };
+            changed(state, &ws, hook, (change, now)).await
         }
         Order::Subscribe { ws, hook, events } => {
-            changed(state, &ws, hook, WebhookChange { events: Some(events), ..change }).await
+            let change = WebhookChange { events: Some(events), ..change };
+            changed(state, &ws, hook, (change, now)).await
         }
         Order::Rotate { ws, hook, secret } => {
             let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
@@ -98,8 +104,17 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
     }
 }
 
-async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
-    let changed = state.store.change_webhook(ws, hook, change).await;
+async fn changed(
+    state: &State,
+    ws: &str,
+    hook: WebhookId,
+    (change, now): (WebhookChange, UnixTime),
+) -> (Reply, Word) {
+    let changed = state.store.change_webhook(ws, hook, change, now).await;
+    let changed = changed.map(|changed| match changed {
+        Changed::Webhook(webhook) => Some(*webhook),
+        Changed::Refused(_) | Changed::Absent => None,
+    });
     (Reply::Changed(changed), Word::Changed(hook))
 }
 

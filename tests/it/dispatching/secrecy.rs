@@ -19,6 +19,11 @@ fn no_secret_token_body_or_path_is_ever_logged() {
     let good = stage.webhook("/hidden-good?token=hidden-query", &["user.created"]);
     let bad = stage.webhook("/hidden-bad", &["user.created"]);
     let acme = stage.dispatcher.acme();
+    let path = format!("/webhooks/{}", bad.id);
+    let change = json!({ "headers": { "authorization": "Bearer hidden-value", "x": "hidden-7" } });
+    acme.call("PATCH", &path, Some(&change)).expect(200);
+    let wrong = json!({ "headers": { "host": "hidden-value", "x": " hidden-value" } });
+    acme.call("PATCH", &path, Some(&wrong)).expect_problem(422);
     let rotated = acme.act(&format!("/webhooks/{}:rotate-secret", good.id)).expect(200).json();
     let mut sent = event("ws_acme", "user.created");
     sent["data"]["name"] = "hidden-name".into();
@@ -50,7 +55,10 @@ fn no_secret_token_body_or_path_is_ever_logged() {
 fn secrets_are_encrypted_on_disk() {
     let mut stage = Stage::new();
     let webhook = stage.webhook("/hook", &["user.created"]);
-    let secret = webhook.secret.trim_start_matches("whsec_").as_bytes().to_vec();
+    let change = json!({ "headers": { "authorization": "Bearer hidden-value" } });
+    let path = format!("/webhooks/{}", webhook.id);
+    stage.dispatcher.acme().call("PATCH", &path, Some(&change)).expect(200);
+    let secret = webhook.secret.trim_start_matches("whsec_").as_bytes();
     let folder = stage.dispatcher.folder();
     let mode = std::fs::metadata(folder.path("secrets.key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -58,7 +66,9 @@ fn secrets_are_encrypted_on_disk() {
     for entry in std::fs::read_dir(stage.dispatcher.folder().root()).unwrap() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
-        let found = bytes.windows(secret.len()).any(|part| part == secret);
-        assert!(!found, "the secret stands in {}", path.display());
+        for hidden in [secret, b"hidden-value"] {
+            let found = bytes.windows(hidden.len()).any(|part| part == hidden);
+            assert!(!found, "a secret stands in {}", path.display());
+        }
     }
 }

@@ -210,7 +210,6 @@ impl Machine {
             ("\"data/", "\"target/run/data/"),
             ("allow_http = false", "allow_http = true"),
             ("allow_networks = []", "allow_networks = [\"127.0.0.0/8\"]"),
-            ("ports = [443, 8443]", "ports = []"),
         ] {
             assert!(config.contains(shipped), "config/dispatcher.toml has no {shipped}");
             config = config.replace(shipped, here);

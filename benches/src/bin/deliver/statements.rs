@@ -191,6 +191,7 @@ fn webhook(nth: usize) -> NewWebhook {
         workspace: workspace(nth / PER_WORKSPACE),
         url: format!("https://hooks.example.com/{nth}").into(),
         events: EventSet::of([own, OF_ALL]),
+        options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: PER_WORKSPACE as u64,
     }

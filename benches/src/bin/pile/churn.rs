@@ -89,6 +89,7 @@ async fn register(store: &SqliteStore, nth: u32) -> Result<(), StoreError> {
         workspace: "ws_churn".into(),
         url: format!("https://hooks.example.com/{nth}").into(),
         events: EventSet::of([EventType::new("session.started")]),
+        options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };

@@ -2,16 +2,23 @@
 //!
 //! Invariant: a type with a secret implements no `Debug`.
 
-use schemars::JsonSchema;
+use std::collections::BTreeMap;
+
+use http::HeaderName;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::api::dto::{Subscribed, Time};
 use crate::domain::event::EventSet;
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::headers::{self, HEADERS_MAX, NAME_CHARS_MAX, VALUE_CHARS_MAX};
+use crate::domain::webhook::options::{
+    METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX, WebhookOptions,
+};
 use crate::domain::webhook::{Webhook, WebhookState};
 
 /// A webhook to create.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "NewWebhook")]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct NewWebhookBody {
@@ -21,10 +28,27 @@ pub(in crate::api) struct NewWebhookBody {
     /// The event types that it subscribes to.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(in crate::api) events: Vec<Subscribed>,
+    /// What it is for, in the owner's words.
+    #[schemars(length(max = 256))]
+    pub(in crate::api) description: Option<String>,
+    /// Up to 16 strings of the owner's, by name.
+    #[serde(default)]
+    #[schemars(schema_with = "metadata_schema")]
+    pub(in crate::api) metadata: BTreeMap<String, Option<String>>,
+    /// Up to 16 headers that are sent with each delivery. Their values are never shown again.
+    #[serde(default)]
+    #[schemars(schema_with = "headers_schema")]
+    pub(in crate::api) headers: BTreeMap<String, Option<String>>,
+    /// Which attempts' answers are kept. Default: `failures`.
+    pub(in crate::api) answers: Option<Answers>,
+    /// The key that signs deliveries, brought along from another system: `whsec_` and the base64 of
+    /// 24 to 64 bytes. Default: a new one.
+    #[schemars(length(max = 96))]
+    pub(in crate::api) secret: Option<String>,
 }
 
 /// Changes to a webhook: at least one member.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct WebhookPatch {
     /// The new URL.
@@ -33,6 +57,66 @@ pub(in crate::api) struct WebhookPatch {
     /// The new event types, replacing the present ones.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(in crate::api) events: Option<Vec<Subscribed>>,
+    /// The new description; an empty one removes it.
+    #[schemars(length(max = 256))]
+    pub(in crate::api) description: Option<String>,
+    /// Entries to set; null removes one, and the others stay.
+    #[serde(default)]
+    #[schemars(schema_with = "metadata_patch")]
+    pub(in crate::api) metadata: BTreeMap<String, Option<String>>,
+    /// Headers to set; null removes one, and the others stay.
+    #[serde(default)]
+    #[schemars(schema_with = "headers_patch")]
+    pub(in crate::api) headers: BTreeMap<String, Option<String>>,
+    /// Which attempts' answers are kept.
+    pub(in crate::api) answers: Option<Answers>,
+    /// Whether it is disabled: deliveries are queued and none is sent.
+    pub(in crate::api) disabled: Option<bool>,
+}
+
+/// Which attempts' headers and answers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::api) enum Answers {
+    /// Of failed attempts, and of others if the operator keeps those of all webhooks.
+    Failures,
+    /// Of all attempts.
+    All,
+}
+
+fn metadata_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": METADATA_MAX,
+        "propertyNames": {"maxLength": METADATA_KEY_CHARS_MAX},
+        "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_CHARS_MAX},
+    })
+}
+
+fn headers_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": HEADERS_MAX,
+        "propertyNames": {"maxLength": NAME_CHARS_MAX},
+        "additionalProperties": {"type": "string", "maxLength": VALUE_CHARS_MAX},
+    })
+}
+
+/// As the schema, with null for an entry to remove. What stays counts as well.
+fn patch(mut schema: Schema) -> Schema {
+    schema.remove("maxProperties");
+    if let Some(entry) = schema.get_mut("additionalProperties") {
+        entry["type"] = serde_json::json!(["string", "null"]);
+    }
+    schema
+}
+
+fn metadata_patch(generator: &mut SchemaGenerator) -> Schema {
+    patch(metadata_schema(generator))
+}
+
+fn headers_patch(generator: &mut SchemaGenerator) -> Schema {
+    patch(headers_schema(generator))
 }
 
 /// A webhook.
@@ -47,8 +131,36 @@ pub(in crate::api) struct WebhookView {
     pub(in crate::api) events: Vec<Subscribed>,
     /// When it was created.
     pub(in crate::api) created_at: Time,
-    /// Whether deliveries succeed, fail or are paused.
+    /// Whether deliveries succeed, fail, are paused or disabled.
     pub(in crate::api) state: WebhookState,
+    #[serde(flatten)]
+    pub(in crate::api) options: OptionsView,
+}
+
+/// What its owner sets beside the URL and the event types.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::api) struct OptionsView {
+    /// What it is for, in the owner's words.
+    pub(in crate::api) description: Option<String>,
+    /// The owner's strings, by name.
+    pub(in crate::api) metadata: BTreeMap<String, String>,
+    /// The headers that are sent with each delivery, with `********` in place of each value.
+    pub(in crate::api) headers: BTreeMap<String, String>,
+    /// Which attempts' headers and answers are kept.
+    pub(in crate::api) answers: Answers,
+}
+
+impl OptionsView {
+    pub(in crate::api) fn of(options: &WebhookOptions) -> Self {
+        let labels = options.labels.as_deref().cloned().unwrap_or_default();
+        let masked = |(name, _): &(HeaderName, _)| (name.to_string(), headers::SHOWN.to_owned());
+        Self {
+            description: labels.description,
+            metadata: labels.metadata,
+            headers: options.headers.iter().map(masked).collect(),
+            answers: if options.all_answers { Answers::All } else { Answers::Failures },
+        }
+    }
 }
 
 impl WebhookView {
@@ -59,6 +171,7 @@ impl WebhookView {
             events: webhook.events.types().map(Subscribed).collect(),
             created_at: Time(webhook.created_at),
             state: webhook.state(),
+            options: OptionsView::of(&webhook.options),
         }
     }
 }
@@ -76,8 +189,10 @@ pub(in crate::api) struct CreatedWebhook {
     pub(in crate::api) events: Vec<Subscribed>,
     /// When it was created.
     pub(in crate::api) created_at: Time,
-    /// Whether deliveries succeed, fail or are paused.
+    /// Whether deliveries succeed, fail, are paused or disabled.
     pub(in crate::api) state: WebhookState,
+    #[serde(flatten)]
+    pub(in crate::api) options: OptionsView,
 }
 
 /// A new secret, which is shown only here.

@@ -116,7 +116,7 @@ pub(in crate::api) static OPERATIONS: [Operation; 18] = [
         id: "changeWebhook",
         method: Method::PATCH,
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
-        summary: "Changes a webhook's URL, its event types, or both.",
+        summary: "Changes a webhook: its URL, its event types, what its owner set of it.",
         request: Some(Request {
             schema: SchemaGenerator::subschema_for::<WebhookPatch>,
             optional: false,

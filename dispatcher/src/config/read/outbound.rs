@@ -16,6 +16,7 @@ use weir_common::secret::Secret;
 use crate::config::read::{count, long, span, wait};
 use crate::config::settings::{AttemptSettings, Egress, KeptAnswers, MailSettings, Signature};
 use crate::domain::health::Policy;
+use crate::domain::port::is_blocked;
 use crate::domain::retry::{Mode, Schedule};
 use crate::domain::transcript::BODY_BYTES_MAX;
 
@@ -50,8 +51,6 @@ const DELAYS: [&str; 8] = ["1m", "5m", "30m", "2h", "6h", "12h", "24h", "48h"];
 /// The range of a delay; more than a year is a typing error.
 const DELAY: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 86_400);
-
-const PORTS: [u16; 2] = [443, 8443];
 
 pub(super) fn signature(table: &mut Table<'_>) -> Signature {
     let name = table.text("header", "The name of the signature header.");
@@ -138,13 +137,14 @@ fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
 }
 
 fn ports(table: &mut Table<'_>) -> Vec<u16> {
-    let given = table.numbers("ports", 1..=65_535, "Ports that may be called; empty allows any.");
-    table.set_default("ports", PORTS.to_vec().into());
-    if table.has("ports") {
-        given.iter().filter_map(|port| u16::try_from(port.value).ok()).collect()
-    } else {
-        PORTS.to_vec()
+    let doc = "Ports that may be called; empty allows any but those that browsers block.";
+    let given = table.numbers("ports", 1..=65_535, doc);
+    table.set_default("ports", Vec::<u16>::new().into());
+    let ports: Vec<u16> = given.iter().filter_map(|port| u16::try_from(port.value).ok()).collect();
+    for port in ports.iter().filter(|port| is_blocked(**port)) {
+        table.fault(format!("egress.ports has {port}, which browsers block and nothing can allow"));
     }
+    ports
 }
 
 pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
@@ -357,9 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_of_ports_is_any_port() {
-        assert_eq!(check("", &[]).egress.ports, [443, 8443]);
-        assert!(check("[egress]\nports = []", &[]).egress.ports.is_empty());
+    fn ports_are_listed_to_allow_fewer_and_none_that_browsers_block() {
+        assert!(check("", &[]).egress.ports.is_empty());
+        assert_eq!(check("[egress]\nports = [443, 8443]", &[]).egress.ports, [443, 8443]);
+        let blocked = "egress.ports has 25, which browsers block and nothing can allow";
+        check("[egress]\nports = [443, 25]", &[&format!("d:1:1: {blocked}")]);
         let wrong = "d:2:10: egress.ports must be a list of whole numbers from 1 to 65535, not 0";
         check("[egress]\nports = [0]", &[wrong]);
     }

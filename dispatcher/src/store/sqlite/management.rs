@@ -12,8 +12,8 @@ use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, webhooks};
 use crate::store::types::{
-    Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook, Page,
-    Paging, Rotated, Rotation, WebhookChange,
+    Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
+    Page, Paging, Rotated, Rotation, WebhookChange,
 };
 use crate::store::{Management, StoreError};
 
@@ -24,8 +24,8 @@ impl Management for SqliteStore {
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonce = webhooks::nonce()?;
-        self.writer.run(move |session| webhooks::create(session, new, nonce, now)).await
+        let nonces = [webhooks::nonce()?, webhooks::nonce()?];
+        self.writer.run(move |session| webhooks::create(session, new, nonces, now)).await
     }
 
     async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
@@ -50,9 +50,12 @@ impl Management for SqliteStore {
         workspace: &str,
         id: WebhookId,
         change: WebhookChange,
-    ) -> Result<Option<Webhook>, StoreError> {
-        let workspace = workspace.to_owned();
-        self.writer.run(move |session| webhooks::change(session, &workspace, id, change)).await
+        now: UnixTime,
+    ) -> Result<Changed, StoreError> {
+        let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
+        self.writer
+            .run(move |session| webhooks::change(session, (&workspace, id), change, nonce, now))
+            .await
     }
 
     async fn rotate(

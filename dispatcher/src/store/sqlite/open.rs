@@ -13,7 +13,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
-use crate::store::encryption::Sealer;
+use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::key_file::{self, KeyError};
 use crate::store::sqlite::open::startup::{Began, begin};
@@ -29,7 +29,7 @@ use crate::store::sqlite::writer::session::WriteSession;
 const KEY_CHECK: &str = "key_check";
 
 /// That text, and the webhook that it is sealed for, which never exists.
-pub(super) const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
+pub(super) const CHECKED: ((WebhookId, Content), &str) = ((WebhookId(0), Content::Secret), "weir");
 
 /// Why a store does not open. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 //!
 //! Numbers beyond SQLite's range saturate: they are times after the year 290,000.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::{Outcome, OutcomeClass};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
+use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::options::{Labels, WebhookOptions};
 use crate::domain::webhook::{Probe, Secrets, Webhook};
-use crate::store::encryption::Sealer;
+use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
 
 /// A time for a column.
@@ -104,7 +107,8 @@ macro_rules! select_webhooks {
         concat!(
             "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.subscribed, w.created_at, \
              w.secret, w.secrets_before, w.paused_at, w.paused_total, w.probing, \
-             w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
+             w.reordering, w.health, w.last_outcome, w.look_at, w.description, w.metadata, \
+             w.headers, w.all_answers, w.disabled_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
@@ -115,11 +119,12 @@ pub(super) use select_webhooks;
 /// A webhook from its row.
 pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> {
     let id = WebhookId(row.get("id")?);
-    let current = sealer.open(id, row.get_ref("secret")?.as_blob().unwrap_or_default())?;
+    let sealed = row.get_ref("secret")?.as_blob().unwrap_or_default();
+    let current = sealer.open((id, Content::Secret), sealed)?;
     let before: Option<String> = row.get("secrets_before")?;
     let mut previous = Vec::new();
     for (until, sealed) in secrets_before(before.as_deref())? {
-        previous.push((sealer.open(id, &sealed)?, until));
+        previous.push((sealer.open((id, Content::Secret), &sealed)?, until));
     }
     let health: String = row.get("health")?;
     let health: Health = serde_json::from_str(&health)
@@ -131,13 +136,37 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         endpoint: EndpointId(row.get("endpoint")?),
         events: subscribed(row)?,
         created_at: time(row, "created_at")?,
+        options: options(row, id, sealer)?,
         secrets: Secrets { current, previous },
         paused_at: time_or(row, "paused_at")?,
+        disabled_at: time_or(row, "disabled_at")?,
         paused_total: duration(row, "paused_total")?,
         probing: probe(row.get("probing")?),
         reordering: row.get("reordering")?,
         health,
         last_outcome: last_outcome(row)?,
+    })
+}
+
+fn options(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<WebhookOptions, Fault> {
+    let damaged = |what: &str| Fault::Damaged(format!("{what} of webhook {}", id.0));
+    let description: Option<String> = row.get("description")?;
+    let metadata: Option<String> = row.get("metadata")?;
+    let metadata = metadata.map_or(Ok(BTreeMap::new()), |text| {
+        serde_json::from_str(&text).map_err(|_| damaged("metadata"))
+    })?;
+    let labels = Labels { description, metadata };
+    let headers = match row.get_ref("headers")?.as_blob_or_null().map_err(rusqlite::Error::from)? {
+        Some(sealed) => {
+            let stored = sealer.open((id, Content::Headers), sealed)?;
+            CustomHeaders::of_stored(stored.expose()).ok_or_else(|| damaged("headers"))?
+        }
+        None => CustomHeaders::default(),
+    };
+    Ok(WebhookOptions {
+        labels: (labels != Labels::default()).then(|| Box::new(labels)),
+        headers,
+        all_answers: row.get("all_answers")?,
     })
 }
 

@@ -70,7 +70,16 @@ CREATE TABLE webhooks (
     -- Earlier secrets that still sign, newest first: [[until, sealed, in hex], ...].
     secrets_before TEXT,
     -- The names of event types, separated by spaces.
-    subscribed TEXT NOT NULL DEFAULT ''
+    subscribed TEXT NOT NULL DEFAULT '',
+    description TEXT,
+    -- An object of strings, in JSON.
+    metadata TEXT,
+    -- Custom headers, sealed.
+    headers BLOB,
+    -- Whether the answers of successful attempts are kept.
+    all_answers INTEGER NOT NULL DEFAULT 0,
+    -- Since when its owner has it disabled.
+    disabled_at INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

@@ -129,6 +129,7 @@ async fn webhook(store: &SqliteStore) -> WebhookId {
         workspace: WS.into(),
         url: "https://hooks.example.com/in".into(),
         events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
+        options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };

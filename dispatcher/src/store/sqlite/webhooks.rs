@@ -9,13 +9,14 @@ use crate::domain::event::EventSet;
 use crate::domain::health::Health;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
+use crate::domain::webhook::options::WebhookOptions;
 use crate::store::StoreError;
-use crate::store::encryption::{NONCE_BYTES, Sealer};
+use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::{
-    Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+    Changed, Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
@@ -33,7 +34,7 @@ const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
 pub(super) fn create(
     session: &mut WriteSession,
     new: NewWebhook,
-    nonce: [u8; NONCE_BYTES],
+    [for_secret, for_headers]: [[u8; NONCE_BYTES]; 2],
     now: UnixTime,
 ) -> Result<Created, Fault> {
     let mut query = session.conn.prepare_cached(HOW_MANY)?;
@@ -51,9 +52,12 @@ pub(super) fn create(
     let health = Health::default();
     let sql = "INSERT INTO webhooks (id, workspace, endpoint, subscribed, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let sealed = session.sealer.seal(id, new.secret.expose(), nonce);
+    let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), for_secret);
     let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);
     session.conn.prepare_cached(sql)?.execute(row)?;
+    if new.options != WebhookOptions::default() {
+        set_options(session, id, &new.options, for_headers)?;
+    }
     let made = load(&session.conn, &session.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
         .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
@@ -62,6 +66,29 @@ pub(super) fn create(
 /// Registers the types of a set, so that they are known also once no event may have them.
 fn register_types(conn: &Connection, set: &EventSet) -> rusqlite::Result<()> {
     set.types().try_for_each(|one| rows::code_of(conn, one).map(drop))
+}
+
+fn set_options(
+    session: &WriteSession,
+    id: WebhookId,
+    options: &WebhookOptions,
+    nonce: [u8; NONCE_BYTES],
+) -> Result<(), Fault> {
+    let damaged = |error: serde_json::Error| Fault::Damaged(error.to_string());
+    let labels = options.labels.as_deref();
+    let metadata = labels.map(|labels| &labels.metadata).filter(|metadata| !metadata.is_empty());
+    let metadata = metadata.map(serde_json::to_string).transpose().map_err(damaged)?;
+    let seal = |plain: String| session.sealer.seal((id, Content::Headers), &plain, nonce);
+    let sql = "UPDATE webhooks SET description = :description, metadata = :metadata, \
+        headers = :headers, all_answers = :all_answers WHERE id = :id";
+    session.conn.prepare_cached(sql)?.execute(named_params! {
+        ":description": labels.and_then(|labels| labels.description.as_deref()),
+        ":metadata": metadata,
+        ":headers": options.headers.stored().map(seal),
+        ":all_answers": options.all_answers,
+        ":id": id.0,
+    })?;
+    Ok(())
 }
 
 /// The number of a URL's endpoint, which is created if there is none.
@@ -137,15 +164,25 @@ pub(super) fn page(
     Ok(Page { items, next })
 }
 
-/// Changes a webhook, and returns its new state.
+/// Changes a webhook.
 pub(super) fn change(
     session: &mut WriteSession,
-    workspace: &str,
-    id: WebhookId,
+    (workspace, id): (&str, WebhookId),
     change: WebhookChange,
-) -> Result<Option<Webhook>, Fault> {
+    nonce: [u8; NONCE_BYTES],
+    now: UnixTime,
+) -> Result<Changed, Fault> {
     let conn = &session.conn;
-    let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else { return Ok(None) };
+    let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else {
+        return Ok(Changed::Absent);
+    };
+    let options = match before.options.changed(change.options) {
+        Ok(options) => options,
+        Err(limit) => return Ok(Changed::Refused(limit)),
+    };
+    if options != before.options {
+        set_options(session, id, &options, nonce)?;
+    }
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
         conn.prepare_cached("UPDATE webhooks SET endpoint = ?2 WHERE id = ?1")?
@@ -157,10 +194,19 @@ pub(super) fn change(
         let sql = "UPDATE webhooks SET subscribed = ?2 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute((id.0, events.to_string()))?;
     }
-    load(conn, &session.sealer, id)
+    match change.disabled {
+        Some(true) => {
+            let sql = "UPDATE webhooks SET disabled_at = coalesce(disabled_at, ?2) WHERE id = ?1";
+            conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
+        }
+        Some(false) => enable(session, &before, now)?,
+        None => {}
+    }
+    let after = load(&session.conn, &session.sealer, id)?;
+    Ok(after.map_or(Changed::Absent, |after| Changed::Webhook(Box::new(after))))
 }
 
-/// Random bytes to encrypt a secret with.
+/// Random bytes to encrypt with.
 pub(super) fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
     let mut nonce = [0; NONCE_BYTES];
     let failed = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
@@ -192,7 +238,7 @@ pub(super) fn rotate(
         return Ok(Rotated::TooMany { free_in: first.since(now) });
     }
     secrets.insert(0, (now.plus(rotation.overlap), current));
-    let sealed = session.sealer.seal(id, rotation.secret.expose(), nonce);
+    let sealed = session.sealer.seal((id, Content::Secret), rotation.secret.expose(), nonce);
     let sql = "UPDATE webhooks SET secret = ?2, secrets_before = ?3 WHERE id = ?1";
     conn.prepare_cached(sql)?.execute((id.0, sealed, rows::secrets_before_json(&secrets)?))?;
     let made = load(conn, &session.sealer, id)?;
@@ -207,7 +253,8 @@ pub(super) fn delete(
 ) -> Result<bool, Fault> {
     let Some(workspace) = rows::workspace_of(&session.conn, workspace)? else { return Ok(false) };
     // The sweep needs the row; the secrets are removed at once.
-    let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL \
+    let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL, \
+        headers = NULL \
         WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
     let newest = session.counters.deliveries_made;
     let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
@@ -227,18 +274,49 @@ pub(super) fn reactivate(
     let Some(webhook) = of_workspace(&session.conn, &session.sealer, workspace, id)? else {
         return Ok(None);
     };
-    let Some(paused_at) = webhook.paused_at else { return Ok(Some(webhook)) };
-    // At least 1 µs, however the clock was set: `paused_total` must change, so that updates from
-    // before the reactivation are ignored.
-    let paused = now.since(paused_at).max(Duration::from_micros(1));
-    let sql = "UPDATE webhooks SET paused_at = NULL, paused_total = :total, health = :health, \
-        look_at = NULL, probing = 0, reordering = 1 WHERE id = :id";
-    session.conn.prepare_cached(sql)?.execute(named_params! {
-        ":total": rows::span(webhook.paused_total + paused),
-        ":health": json(&Health::default())?,
-        ":id": id.0,
-    })?;
+    if webhook.paused_at.is_none() {
+        return Ok(Some(webhook));
+    }
+    resume(session, &webhook, webhook.disabled_at.map(|_| now), now)?;
     load(&session.conn, &session.sealer, id)
+}
+
+/// Ends the disabling of a webhook by its owner.
+fn enable(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
+    let Some(since) = webhook.stopped_since().filter(|_| webhook.disabled_at.is_some()) else {
+        return Ok(());
+    };
+    if webhook.paused_at.is_none() {
+        return resume(session, webhook, None, now);
+    }
+    // It stays paused, from when nothing was sent any more.
+    let sql = "UPDATE webhooks SET disabled_at = NULL, paused_at = ?2 WHERE id = ?1";
+    session.conn.prepare_cached(sql)?.execute((webhook.id.0, at(since)))?;
+    Ok(())
+}
+
+/// Ends the time without deliveries: the health starts anew, and so do the waiting deliveries, in
+/// order, one of them first. From `disabled_at` on the webhook is disabled again.
+fn resume(
+    session: &WriteSession,
+    webhook: &Webhook,
+    disabled_at: Option<UnixTime>,
+    now: UnixTime,
+) -> Result<(), Fault> {
+    let stopped = webhook.stopped_since().map_or(Duration::ZERO, |since| now.since(since));
+    // At least 1 µs, however the clock was set: `paused_total` must change, so that updates from
+    // before are ignored.
+    let total = webhook.paused_total + stopped.max(Duration::from_micros(1));
+    let sql = "UPDATE webhooks SET paused_at = NULL, disabled_at = :disabled_at, \
+        paused_total = :total, health = :health, look_at = NULL, probing = 0, reordering = 1 \
+        WHERE id = :id";
+    session.conn.prepare_cached(sql)?.execute(named_params! {
+        ":disabled_at": disabled_at.map(at),
+        ":total": rows::span(total),
+        ":health": json(&Health::default())?,
+        ":id": webhook.id.0,
+    })?;
+    Ok(())
 }
 
 /// The webhooks of a workspace that are not deleted.

@@ -48,6 +48,9 @@ promises! {
     webhooks::webhooks_are_listed_oldest_first_page_by_page,
     webhooks::webhooks_of_one_url_share_an_endpoint,
     webhooks::what_is_not_changed_stays,
+    webhooks::options_are_read_back_and_change_one_by_one,
+    webhooks::a_disabled_webhook_resumes_like_a_paused_one,
+    webhooks::a_webhook_is_paused_and_disabled_at_one_time,
     webhooks::every_secret_signs_until_its_own_overlap_ends,
     webhooks::no_secret_is_stopped_to_make_room_for_another,
     webhooks::a_deleted_webhook_is_removed_with_its_waiting_deliveries,
@@ -147,6 +150,7 @@ fn new_webhook(workspace: &str, url: &str, types: &[EventType]) -> NewWebhook {
         workspace: workspace.into(),
         url: url.into(),
         events: EventSet::of(types.iter().copied()),
+        options: Default::default(),
         secret: Secret::new("whsec_first".to_owned()),
         webhooks_max: 20,
     }

@@ -121,7 +121,7 @@ async fn events_that_arrive_while_their_webhook_is_changed_are_delivered() {
         let (store, worker) = (stage.store.clone(), stage.state.mailbox.clone());
         both.spawn(async move {
             let change = WebhookChange { events: None, ..WebhookChange::default() };
-            store.change_webhook(WS, id, change).await.unwrap();
+            store.change_webhook(WS, id, change, now).await.unwrap();
             worker.changed(id);
         });
         while let Some(ended) = both.join_next().await {

@@ -59,6 +59,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         workspace: WS.into(),
         url: format!("https://{name}.example.com/").into(),
         events: EventSet::of([EventType::new("user.created")]),
+        options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };

@@ -42,6 +42,7 @@ async fn another(store: &SqliteStore, url: &str) -> WebhookId {
         workspace: WS.into(),
         url: url.into(),
         events: EventSet::of([EventType::new("plan.changed")]),
+        options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
     };
@@ -212,7 +213,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("reorder");
     let moved =
         WebhookChange { url: Some("https://else.example.com".into()), ..WebhookChange::default() };
-    store.change_webhook(WS, WebhookId(1), moved).await.unwrap();
+    store.change_webhook(WS, WebhookId(1), moved, now).await.unwrap();
     cost("change");
     let rotation = Rotation { secret: Secret::new("whsec_other".to_owned()), overlap: HOUR };
     store.rotate(WS, WebhookId(1), rotation).await.unwrap();
@@ -330,7 +331,7 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     clock.advance(30 * 24 * HOUR);
     sweep().await;
     let moved = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
-    store.change_webhook(WS, second, moved).await.unwrap();
+    store.change_webhook(WS, second, moved, NOW).await.unwrap();
     assert_eq!(endpoint(second).await, known);
     // An endpoint that is used again stays, however long ago it became unused.
     clock.advance(60 * 24 * HOUR);

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, JobId};
-use crate::store::encryption::{KEY_BYTES, NONCE_BYTES, Sealer};
+use crate::domain::webhook::options::WebhookOptions;
+use crate::store::encryption::{Content, KEY_BYTES, NONCE_BYTES, Sealer};
 use crate::store::sqlite::backup::backup;
 use crate::store::sqlite::migrations::{APPLICATION_ID, MIGRATIONS, VERSION};
 use crate::store::sqlite::pragmas::prepare;
@@ -32,6 +33,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "95582b1046b25e68",
     "8bcc37429222f814",
     "6d6d8df6ab5b2fa5",
+    "5331b9b4b1ab4640",
 ];
 
 const TABLES: [&str; 13] = [
@@ -62,7 +64,8 @@ fn earlier(version: i64) -> Folder {
     fs::write(&key, [3; KEY_BYTES]).unwrap();
     fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     let sealer = Sealer::new(&Secret::new([3; KEY_BYTES]));
-    let sealed = |id, plain: &str| sealer.seal(WebhookId(id), plain, [9; NONCE_BYTES]);
+    let sealed =
+        |id, plain: &str| sealer.seal((WebhookId(id), Content::Secret), plain, [9; NONCE_BYTES]);
     let conn = Connection::open(&path).unwrap();
     let mut steps = MIGRATIONS.iter().take(usize::try_from(version).unwrap());
     // The rows are written with the names that tables and columns have up to version 3.
@@ -142,6 +145,7 @@ async fn check_whole(store: &SqliteStore) {
     assert_eq!(signing, ["whsec_new", "whsec_old"]);
     assert_eq!(webhook.secrets.signing(NOW.plus(DAY)).count(), 1);
     assert_eq!(webhook.events.to_string(), "user.created plan.changed signups_blocked");
+    assert_eq!((webhook.options, webhook.disabled_at), (WebhookOptions::default(), None));
     assert_eq!(store.webhook(WS, WebhookId(2)).await.unwrap(), None, "it was deleted");
     let listed = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap().items;
     let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();

@@ -20,6 +20,7 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
             workspace: ws.into(),
             url: format!("https://{round}.example.com/{nth}").into(),
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
+            options: Default::default(),
             secret: Secret::new("whsec_secret".to_owned()),
             webhooks_max: 100,
         };

@@ -150,8 +150,8 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
     arrive(store, WS, "old", 5, t(1)).await;
     let gone = webhook(store, "gone").await;
     let all = EventSet::of([EventType::new("plan.changed")]);
-    let change = crate::store::types::WebhookChange { events: Some(all), url: None };
-    store.change_webhook(WS, quiet.id, change).await.unwrap();
+    let change = crate::store::types::WebhookChange { events: Some(all), ..Default::default() };
+    store.change_webhook(WS, quiet.id, change, t(0)).await.unwrap();
     for call in 0..7 {
         arrive(store, WS, &format!("{call}"), 1_000, t(2 + call)).await;
     }

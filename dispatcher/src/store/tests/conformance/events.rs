@@ -149,6 +149,6 @@ pub(super) async fn a_type_is_known_from_its_first_use_on(store: &dyn Store) {
     assert_eq!(listed.iter().map(|one| &*one.event_id).collect::<Vec<_>>(), ["evt_4"]);
     let events = Some(EventSet::of([EventType::new("page.left")]));
     let change = WebhookChange { events, ..WebhookChange::default() };
-    store.change_webhook(WS, shop.id, change).await.unwrap().unwrap();
+    store.change_webhook(WS, shop.id, change, t(1)).await.unwrap();
     assert_eq!(names().await.last(), Some(&"page.left"));
 }

@@ -3,9 +3,11 @@
 use weir_common::secret::Secret;
 use weir_common::time::Tick;
 
+use crate::domain::webhook::headers::value_of;
+use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
-use crate::store::types::{Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
+use crate::store::types::{Changed, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
@@ -37,7 +39,7 @@ pub(super) async fn a_workspace_sees_no_other_ones_webhooks(store: &dyn Store) {
     assert_eq!(store.webhook(WS, theirs.id).await.unwrap(), None);
     assert_eq!(store.webhooks(WS, None, 10).await.unwrap().items, []);
     let change = WebhookChange { url: Some("https://evil.example/".into()), ..Default::default() };
-    assert_eq!(store.change_webhook(WS, theirs.id, change).await.unwrap(), None);
+    assert_eq!(store.change_webhook(WS, theirs.id, change, t(1)).await.unwrap(), Changed::Absent);
     assert!(!store.delete_webhook(WS, theirs.id).await.unwrap());
     pause(store, &theirs, t(1)).await;
     assert_eq!(store.reactivate(WS, theirs.id, t(2)).await.unwrap(), None);
@@ -81,18 +83,114 @@ pub(super) async fn webhooks_of_one_url_share_an_endpoint(store: &dyn Store) {
 
 pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
     let made = webhook(store, "a").await;
-    let change = |change| store.change_webhook(WS, made.id, change);
-    let same = change(WebhookChange::default()).await.unwrap().unwrap();
+    let change = async |change| changed(store, made.id, change, t(1)).await;
+    let same = change(WebhookChange::default()).await;
     assert_eq!(same, made);
     let url = Some(URL.into());
-    let moved = change(WebhookChange { url, ..Default::default() }).await.unwrap().unwrap();
+    let moved = change(WebhookChange { url, ..Default::default() }).await;
     assert_eq!((&*moved.url, moved.events), (URL, made.events));
     assert_ne!(moved.endpoint, made.endpoint);
     let events = EventSet::of([EventType::new("plan.changed")]);
     let changed = WebhookChange { events: Some(events.clone()), ..Default::default() };
-    let changed = change(changed).await.unwrap().unwrap();
+    let changed = change(changed).await;
     assert_eq!(changed, Webhook { events, ..moved });
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(changed));
+}
+
+/// Changes a webhook within its limits.
+async fn changed(
+    store: &dyn Store,
+    id: WebhookId,
+    change: WebhookChange,
+    now: UnixTime,
+) -> Webhook {
+    match store.change_webhook(WS, id, change, now).await.unwrap() {
+        Changed::Webhook(webhook) => *webhook,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn header(name: &str, value: &str) -> (http::HeaderName, Option<http::HeaderValue>) {
+    (name.parse().unwrap(), Some(value_of(value).unwrap()))
+}
+
+pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Store) {
+    let set = OptionsChange {
+        description: Some("Orders".to_owned()),
+        metadata: [("team".to_owned(), Some("a".to_owned()))].into(),
+        headers: vec![header("authorization", "Bearer hidden"), header("x-route", "7")],
+        all_answers: Some(true),
+    };
+    let options = WebhookOptions::default().changed(set).unwrap();
+    let new = NewWebhook { options: options.clone(), ..new_webhook(WS, URL, &[]) };
+    let Created::Webhook(made) = store.create_webhook(new, t(0)).await.unwrap() else {
+        panic!("there was room");
+    };
+    assert_eq!(made.options, options);
+    let change = OptionsChange {
+        headers: vec![header("x-route", "8"), ("authorization".parse().unwrap(), None)],
+        ..OptionsChange::default()
+    };
+    let expected = options.changed(change.clone()).unwrap();
+    let change = WebhookChange { options: change, ..Default::default() };
+    assert_eq!(changed(store, made.id, change, t(1)).await.options, expected);
+    let many = (0..20).map(|nth| header(&format!("x-{nth}"), "1")).collect();
+    let many = OptionsChange { headers: many, ..OptionsChange::default() };
+    let url = Some("https://elsewhere.example/".into());
+    let change = WebhookChange { url, options: many, ..Default::default() };
+    let refused = store.change_webhook(WS, made.id, change, t(2)).await.unwrap();
+    assert_eq!(refused, Changed::Refused(OptionsError::Headers));
+    let after = store.webhook(WS, made.id).await.unwrap().unwrap();
+    assert_eq!((after.options, &*after.url), (expected, URL), "nothing changed");
+    let loaded = store.load(made.id).await.unwrap().unwrap().webhook;
+    assert_eq!(loaded.options.headers.count(), 1);
+}
+
+/// Disables or enables a webhook.
+async fn disable(store: &dyn Store, id: WebhookId, disabled: bool, now: UnixTime) -> Webhook {
+    let change = WebhookChange { disabled: Some(disabled), ..Default::default() };
+    changed(store, id, change, now).await
+}
+
+pub(super) async fn a_disabled_webhook_resumes_like_a_paused_one(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    assert_eq!(disable(store, made.id, false, t(5)).await, made, "it was not disabled");
+    let disabled = disable(store, made.id, true, t(10)).await;
+    assert_eq!((disabled.state(), disabled.disabled_at), (WebhookState::Disabled, Some(t(10))));
+    assert_eq!(disable(store, made.id, true, t(20)).await, disabled, "it is disabled since then");
+    assert_eq!(store.reactivate(WS, made.id, t(25)).await.unwrap(), Some(disabled));
+    let enabled = disable(store, made.id, false, t(30)).await;
+    let expected = Webhook {
+        paused_total: secs(20),
+        probing: Some(Probe::Any),
+        reordering: true,
+        ..made.clone()
+    };
+    assert_eq!(enabled, expected);
+    // What was decided before it was disabled does not undo that.
+    let stale = webhook_update(&made);
+    let stale = WebhookUpdate { paused_at: Some(t(9)), ..stale };
+    store.record(Vec::new(), vec![stale], Vec::new()).await.unwrap();
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(enabled));
+}
+
+pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    pause(store, &made, t(10)).await;
+    disable(store, made.id, true, t(20)).await;
+    let still = disable(store, made.id, false, t(30)).await;
+    assert_eq!((still.paused_at, still.disabled_at), (Some(t(10)), None));
+    assert_eq!((still.state(), still.paused_total), (WebhookState::Paused, secs(0)));
+    disable(store, made.id, true, t(40)).await;
+    let still = store.reactivate(WS, made.id, t(50)).await.unwrap().unwrap();
+    assert_eq!((still.paused_at, still.disabled_at), (None, Some(t(50))));
+    assert_eq!((still.state(), still.paused_total), (WebhookState::Disabled, secs(40)));
+    let free = disable(store, made.id, false, t(60)).await;
+    assert_eq!((free.state(), free.paused_total), (WebhookState::Delivering, secs(50)));
+    // The attempt that paused it may have ended after it was disabled.
+    disable(store, made.id, true, t(70)).await;
+    pause(store, &free, t(71)).await;
+    assert_eq!(disable(store, made.id, false, t(80)).await.paused_at, Some(t(70)));
 }
 
 async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {

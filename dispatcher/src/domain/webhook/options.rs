@@ -1,0 +1,160 @@
+//! What an owner sets of a webhook beside its URL and event types. (core)
+//!
+//! Invariant: a change that would exceed a limit changes nothing.
+
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
+use std::collections::BTreeMap;
+
+use http::header::{HeaderName, HeaderValue};
+
+use crate::domain::webhook::headers::{CustomHeaders, HEADERS_BYTES_MAX, HEADERS_MAX};
+
+/// Characters of a description: a sentence or two.
+pub const DESCRIPTION_CHARS_MAX: usize = 256;
+
+/// Entries of the metadata, characters of a key, and of a value: identifiers in other systems.
+pub const METADATA_MAX: usize = 16;
+pub const METADATA_KEY_CHARS_MAX: usize = 64;
+pub const METADATA_VALUE_CHARS_MAX: usize = 256;
+
+/// What an owner sets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WebhookOptions {
+    /// Of use to the owner alone; `None` without any.
+    pub labels: Option<Box<Labels>>,
+    /// Sent with each delivery.
+    pub headers: CustomHeaders,
+    /// Whether the answers of successful attempts are kept, whatever the operator's setting.
+    pub all_answers: bool,
+}
+
+/// What an owner notes about a webhook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    pub description: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A change of options; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OptionsChange {
+    /// An empty one removes it.
+    pub description: Option<String>,
+    /// `None` removes an entry.
+    pub metadata: BTreeMap<String, Option<String>>,
+    /// `None` removes a header.
+    pub headers: Vec<(HeaderName, Option<HeaderValue>)>,
+    pub all_answers: Option<bool>,
+}
+
+/// A limit that a change would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    #[error("must have at most {HEADERS_MAX} headers")]
+    Headers,
+    #[error("must have at most {HEADERS_BYTES_MAX} bytes of names and values in all")]
+    HeaderBytes,
+    #[error("must have at most {METADATA_MAX} entries")]
+    Metadata,
+}
+
+impl OptionsError {
+    /// The member of a body that exceeds the limit.
+    #[must_use]
+    pub fn member(self) -> &'static str {
+        match self {
+            Self::Headers | Self::HeaderBytes => "headers",
+            Self::Metadata => "metadata",
+        }
+    }
+}
+
+impl WebhookOptions {
+    /// The options after a change.
+    pub fn changed(&self, change: OptionsChange) -> Result<Self, OptionsError> {
+        let mut labels = self.labels.as_deref().cloned().unwrap_or_default();
+        if let Some(text) = change.description {
+            labels.description = Some(text).filter(|text| !text.is_empty());
+        }
+        for (key, value) in change.metadata {
+            match value {
+                Some(value) => labels.metadata.insert(key, value),
+                None => labels.metadata.remove(&key),
+            };
+        }
+        let headers = self.headers.changed(change.headers);
+        if labels.metadata.len() > METADATA_MAX {
+            return Err(OptionsError::Metadata);
+        }
+        if headers.count() > HEADERS_MAX {
+            return Err(OptionsError::Headers);
+        }
+        if headers.bytes() > HEADERS_BYTES_MAX {
+            return Err(OptionsError::HeaderBytes);
+        }
+        let labels = (labels != Labels::default()).then(|| Box::new(labels));
+        let all_answers = change.all_answers.unwrap_or(self.all_answers);
+        Ok(Self { labels, headers, all_answers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::webhook::headers::value_of;
+
+    fn entry(key: &str, value: Option<&str>) -> (String, Option<String>) {
+        (key.to_owned(), value.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_change_sets_what_it_names_and_null_removes() {
+        let change = OptionsChange {
+            description: Some("Orders".to_owned()),
+            metadata: [entry("team", Some("a")), entry("id", Some(""))].into(),
+            all_answers: Some(true),
+            ..OptionsChange::default()
+        };
+        let one = WebhookOptions::default().changed(change).unwrap();
+        assert_eq!(one.changed(OptionsChange::default()), Ok(one.clone()));
+        let labels = one.labels.as_deref().unwrap();
+        assert_eq!((labels.description.as_deref(), labels.metadata.len()), (Some("Orders"), 2));
+        let change = OptionsChange {
+            description: Some(String::new()),
+            metadata: [entry("team", None), entry("id", None), entry("none", None)].into(),
+            ..OptionsChange::default()
+        };
+        let bare = one.changed(change).unwrap();
+        assert_eq!(bare, WebhookOptions { labels: None, ..one });
+    }
+
+    #[test]
+    fn what_exceeds_a_limit_is_refused() {
+        let metadata = |count: usize| OptionsChange {
+            metadata: (0..count).map(|nth| entry(&nth.to_string(), Some("x"))).collect(),
+            ..OptionsChange::default()
+        };
+        let full = WebhookOptions::default().changed(metadata(METADATA_MAX)).unwrap();
+        let one_more = OptionsChange {
+            metadata: [entry("more", Some("x"))].into(),
+            ..OptionsChange::default()
+        };
+        assert_eq!(full.changed(one_more.clone()), Err(OptionsError::Metadata));
+        let mut exchanged = one_more;
+        exchanged.metadata.extend([entry("0", None)]);
+        assert!(full.changed(exchanged).is_ok(), "the change counts as a whole");
+        let headers = |count: usize, bytes: usize| {
+            let value = value_of(&"x".repeat(bytes)).unwrap();
+            let header = |nth: usize| {
+                let name = format!("h{nth:03}").parse().unwrap();
+                (name, Some(value.clone()))
+            };
+            let headers = (0..count).map(header).collect();
+            WebhookOptions::default().changed(OptionsChange { headers, ..Default::default() })
+        };
+        assert!(headers(HEADERS_MAX, 8).is_ok() && headers(4, 1_020).is_ok());
+        assert_eq!(headers(HEADERS_MAX + 1, 8), Err(OptionsError::Headers));
+        assert_eq!(headers(4, 1_021), Err(OptionsError::HeaderBytes));
+    }
+}

@@ -1,0 +1,25 @@
+//! What an attempt needs of its webhook. (core)
+//!
+//! Not here: the webhook itself (`webhooks`), the attempt (`attempts`).
+
+use std::sync::Arc;
+
+use url::Url;
+
+use crate::domain::webhook::Secrets;
+use crate::domain::webhook::headers::CustomHeaders;
+
+/// The part of a webhook that an attempt needs.
+#[derive(Debug)]
+pub struct Target {
+    /// The workspace.
+    pub workspace: Arc<str>,
+    /// The canonical URL.
+    pub url: Url,
+    /// The signing keys.
+    pub secrets: Secrets,
+    /// The headers that its owner adds.
+    pub headers: CustomHeaders,
+    /// Whether the answers of successful attempts are kept, whatever the setting.
+    pub all_answers: bool,
+}
