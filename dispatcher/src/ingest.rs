@@ -9,13 +9,11 @@
 //! 4. Large bodies are parsed one at a time on a separate thread, and a bounded share of the calls
 //!    may wait for it: a burst of large calls delays neither small calls nor deliveries.
 //!
-//! Not here: what makes an event valid (`ingest::event`, `ingest::sensitive_data`).
+//! Not here: what makes an event valid (`ingest::event`, `catalogue`).
 
 pub(crate) mod parse;
 
 pub(crate) mod event;
-
-pub(crate) mod sensitive_data;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +28,8 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::auth::{Scope, Token, Tokens};
 use crate::blocking_pool::Threads;
-use crate::config::settings::Settings;
+use crate::catalogue::Catalogue;
+use crate::config::settings::IngestSettings;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::ingest::event::ValidEvent;
 use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
@@ -83,7 +82,7 @@ impl Ingest {
         let ParsedCall { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&active)).await?
         } else {
-            read(&call, &active.settings, token, &self.state.clock)?
+            read(&call, &active, token, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
@@ -111,7 +110,7 @@ impl Ingest {
         let reading = self.threads.run(move || {
             let _permit = permit;
             let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
-            read(&call, &active.settings, token, &clock)
+            read(&call, &active, token, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(problems::broken()))
     }
@@ -220,11 +219,11 @@ struct ParsedCall {
 /// Validates the events of a call and assigns their identifiers; or the refusal.
 fn read(
     call: &Call,
-    settings: &Settings,
+    active: &ActiveConfig,
     token: &Token,
     clock: &Clock,
 ) -> Result<ParsedCall, Reply> {
-    let (valid, pointers) = validate(call, settings, token)?;
+    let (valid, pointers) = validate(call, &active.settings.ingest, &active.catalogue, token)?;
     let now = clock.now().unix;
     let events = assign_ids(valid, now).map_err(|()| problems::broken())?;
     Ok(ParsedCall { events, pointers, now })
@@ -233,10 +232,10 @@ fn read(
 /// The events of a call, all valid and permitted, with their JSON pointers; or the refusal.
 fn validate<'a>(
     call: &'a Call,
-    settings: &Settings,
+    limits: &IngestSettings,
+    catalogue: &Catalogue,
     token: &Token,
 ) -> Result<(Vec<ValidEvent<'a>>, Vec<String>), Reply> {
-    let (limits, identifiers) = (&settings.ingest, &settings.identifiers);
     let format =
         BodyFormat::of(&call.headers).ok_or_else(|| http_errors::media_type(&MEDIA_TYPES))?;
     let batch =
@@ -265,7 +264,7 @@ fn validate<'a>(
     let (mut events, mut errors, mut foreign) =
         (Vec::new(), ValidationErrors::default(), ValidationErrors::default());
     for item in &batch.items {
-        let parsed = event::read(item, &limits.allowed, identifiers, &mut errors);
+        let parsed = event::read(item, catalogue, &mut errors);
         if let Some(workspace) = parsed.workspace.filter(|name| !token.may_access(name)) {
             let text = format!("this token may not send events for `{workspace}`");
             foreign.set_index(item.index);
@@ -361,15 +360,13 @@ mod tests {
         let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let tokens = Tokens::read(&Document::new("t.toml", &file), &IdForm::workspace());
         let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
-        let mut settings = crate::config::read::read(&Document::new("", "")).made;
-        settings.ingest = crate::config::settings::IngestSettings {
+        let limits = IngestSettings {
             events_max: 3,
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
-            allowed: crate::config::allowed_fields::AllowedFields::default(),
         };
-        then(validate(call, &settings, token))
+        then(validate(call, &limits, &Catalogue::shipped(), token))
     }
 
     /// The status of a refusal and the places of its errors, or the number of valid events.
@@ -461,7 +458,7 @@ mod tests {
             id: None,
             kind: crate::domain::event::EventType::new("plan.changed"),
             workspace: "ws_a".to_owned(),
-            tenant: "tn_1".to_owned(),
+            tenant: Some("tn_1".to_owned()),
             data: "{}",
         };
         let events = assign_ids((0..64).map(|_| without_id()).collect(), UnixTime(1));

@@ -17,6 +17,7 @@ use weir_common::identifier::IdForm;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Tick};
 use weir_dispatcher::auth::Tokens;
+use weir_dispatcher::catalogue::Catalogue;
 use weir_dispatcher::config::read;
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::delivery::client::DeliveryClient;
@@ -114,6 +115,7 @@ impl Machine {
     fn active(&self) -> ActiveConfig {
         ActiveConfig {
             settings: self.settings.clone(),
+            catalogue: Catalogue::shipped(),
             tokens: Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
             directory: Directory::read(
                 &Document::new("directory.toml", DIRECTORY),

@@ -3,6 +3,7 @@
 mod authorization;
 mod behind_gateway;
 mod durability;
+mod event_types;
 mod faults;
 mod health;
 mod hostile;

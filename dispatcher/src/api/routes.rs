@@ -33,6 +33,7 @@ pub(super) enum OperationKind {
     RedeliverMany,
     ReadRedelivery,
     ReadEvent,
+    ListEventTypes,
     Describe,
 }
 

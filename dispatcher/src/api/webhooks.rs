@@ -12,15 +12,15 @@ use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
 use crate::api::dto::{
-    self, CreatedWebhook, EmptyBody, NewWebhookBody, RotatedSecret, Subscribed, Time, WebhookPage,
-    WebhookPatch, WebhookView,
+    self, CreatedWebhook, EmptyBody, NewWebhookBody, RotatedSecret, Subscribed, TestBody, Time,
+    WebhookPage, WebhookPatch, WebhookView,
 };
 use crate::api::{ApiRequest, bad_query, deliveries, json, random};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
-use crate::ingest::event;
+use crate::ingest::event::{self, Sample};
 use crate::store::StoreError;
 use crate::store::types::{Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
@@ -30,7 +30,7 @@ const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
 pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let form = &request.active.settings.identifiers.workspaces;
+    let form = &request.active.catalogue.identifiers.workspaces;
     if !form.allows(request.workspace) {
         return Err(no_workspace(request.workspace, form));
     }
@@ -131,7 +131,7 @@ pub(super) async fn rotate_secret(request: &ApiRequest<'_>) -> Result<Reply, Rep
 
 pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = id_of(request)?;
-    let EmptyBody {} = request.body(|_, _| {})?;
+    let TestBody { kind } = request.body(|_, _| {})?;
     let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
     if webhook.paused_at.is_some() {
         let detail = "The webhook is paused, so no test can be sent: reactivate it first.";
@@ -144,8 +144,11 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         let title = "The webhook was reactivated and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
-    let event =
-        event::ping(request.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, request.now);
+    let catalogue = &request.active.catalogue;
+    let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
+    let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
+    let random = random::<{ event::ID_RANDOM_BYTES }>()?;
+    let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
     let arrival = found(request, sent)?;
     let ready = &arrival.ready;

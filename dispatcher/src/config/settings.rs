@@ -11,10 +11,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
-use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
-use crate::config::allowed_fields::AllowedFields;
 use crate::domain::health::Policy;
 use crate::domain::retry::Schedule;
 
@@ -24,7 +22,7 @@ pub struct Settings {
     pub server: Server,
     pub store: StoreSettings,
     pub auth: Auth,
-    pub identifiers: Identifiers,
+    pub events: EventSettings,
     pub secrets: SecretSettings,
     pub ingest: IngestSettings,
     pub webhooks: WebhookSettings,
@@ -75,16 +73,11 @@ pub struct Auth {
     pub tokens: Spanned<String>,
 }
 
+/// The event catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identifiers {
-    pub workspaces: IdForm,
-    pub tenants: IdForm,
-}
-
-impl Default for Identifiers {
-    fn default() -> Self {
-        Self { workspaces: IdForm::workspace(), tenants: IdForm::tenant() }
-    }
+pub struct EventSettings {
+    /// The file; `None` means the built-in one.
+    pub file: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +94,6 @@ pub struct IngestSettings {
     pub event_bytes_max: usize,
     pub body_bytes_max: usize,
     pub waiting_max: usize,
-    pub allowed: AllowedFields,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

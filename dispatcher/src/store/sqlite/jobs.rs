@@ -28,9 +28,9 @@ macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
             "SELECT id, workspace, state, webhook, \
-             (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, event, tenant, outcome, status, since, \
-             until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
-             at_delivery FROM jobs ",
+             (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, \
+             event, tenant, outcome, status, since, until, created_at, newest, looked_to, \
+             redelivered, ended_at, at_webhook, at_time, at_delivery FROM jobs ",
             $rest
         )
     };
