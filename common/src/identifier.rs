@@ -50,6 +50,12 @@ impl IdForm {
         Self { prefix: TENANT_PREFIX.into() }
     }
 
+    /// The shortest identifier of this form, for examples.
+    #[must_use]
+    pub fn example(&self) -> String {
+        format!("{}1", self.prefix)
+    }
+
     /// Reads the prefix that the settings have under `key`.
     pub fn read(table: &mut Table<'_>, key: &str, default: Self, doc: &str) -> Self {
         let given = table.text(key, doc);

@@ -13,6 +13,7 @@
 mod deliveries;
 
 mod estimates;
+mod event_types;
 
 mod export;
 
@@ -48,11 +49,12 @@ use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::api::deliveries::Viewer;
+use crate::api::event_types::TypeNames;
 use crate::api::export::Exports;
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
+use crate::catalogue::sensitive_data;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
-use crate::ingest::sensitive_data;
 use crate::live_config::ActiveConfig;
 use crate::state::State;
 use crate::store::{Management, StoreError};
@@ -104,7 +106,8 @@ impl Api {
         };
         if let Some(scope) = operation.scope {
             let (metrics, now) = (&self.state.metrics, self.state.clock.now());
-            let wanted = (scope, Some(parameters.workspace));
+            let workspace = Some(parameters.workspace).filter(|name| !name.is_empty());
+            let wanted = (scope, workspace);
             let caller = active.callers.authorise(headers, wanted, now, metrics).await;
             caller.map_err(|refusal| refusal.reply())?;
         }
@@ -120,10 +123,20 @@ impl Api {
         if operation.query.is_empty() {
             query.none().map_err(bad_query)?;
         }
+        let used = match operation.kind {
+            OperationKind::ListDeliveries
+            | OperationKind::ExportDeliveries
+            | OperationKind::RedeliverMany
+            | OperationKind::ListEventTypes
+            | OperationKind::Describe => self.state.store.event_types().await,
+            _ => Ok(Vec::new()),
+        };
+        let used = used.map_err(|error| failed(&self.state, &error))?;
         let request = ApiRequest {
             state: &self.state,
             exports: &self.exports,
             active: &active,
+            types: TypeNames::of(&active.catalogue, used),
             operation,
             workspace: parameters.workspace,
             id: parameters.id,
@@ -149,7 +162,8 @@ impl Api {
             OperationKind::CancelRedelivery => redeliveries::cancel(&request).await,
             OperationKind::ReadRedelivery => redeliveries::read(&request).await,
             OperationKind::ReadEvent => deliveries::event(&request).await,
-            OperationKind::Describe => Ok(json(200, openapi::document())),
+            OperationKind::ListEventTypes => Ok(event_types::list(&request)),
+            OperationKind::Describe => Ok(json(200, &openapi::document(&request.types))),
         }
     }
 }
@@ -159,6 +173,7 @@ struct ApiRequest<'a> {
     state: &'a Arc<State>,
     exports: &'a Exports,
     active: &'a ActiveConfig,
+    types: TypeNames<'a>,
     operation: &'static Operation,
     workspace: &'a str,
     id: &'a str,
@@ -179,8 +194,7 @@ impl ApiRequest<'_> {
 
     /// Counts an error of the store, and makes its response.
     fn failed(&self, error: &StoreError) -> Reply {
-        self.state.metrics.store_failed(error);
-        http_errors::store(error)
+        failed(self.state, error)
     }
 
     /// The body, if it matches the schema; `more` adds checks that a schema cannot express.
@@ -194,7 +208,9 @@ impl ApiRequest<'_> {
             sensitive_data::check_duplicate_keys(text, &mut errors);
         }
         if let Some(schema) = routes::request_schema(self.operation) {
-            validate::check(schema, &value, "", &mut errors);
+            let mut schema = schema.clone();
+            self.types.fill(&mut schema);
+            validate::check(&schema, &value, "", &mut errors);
         }
         more(&value, &mut errors);
         if !errors.is_empty() {
@@ -223,6 +239,11 @@ impl ApiRequest<'_> {
         }
         serde_json::from_slice(body).map_err(|error| http_errors::malformed(error.to_string()))
     }
+}
+
+fn failed(state: &State, error: &StoreError) -> Reply {
+    state.metrics.store_failed(error);
+    http_errors::store(error)
 }
 
 fn bad_query(errors: ValidationErrors) -> Reply {

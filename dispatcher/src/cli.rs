@@ -25,7 +25,8 @@ use weir_common::time::Clock;
 use crate::app::{self, RunError};
 use crate::auth::Scope;
 use crate::auth::token_file::{self, Tokens};
-use crate::cli::listen::{Answering, Listen, TestWebhook};
+use crate::catalogue::Catalogue;
+use crate::cli::listen::{Answering, Listen, TestEvent, TestWebhook};
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
@@ -38,8 +39,8 @@ use crate::live_config::{Config, USUAL};
 use crate::store::sqlite::{backup, restore};
 
 /// The hint after an error about the form of a workspace identifier.
-const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
-    with --config";
+const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in the events.toml of \
+    the configuration that --config names";
 
 /// Delivers events to webhooks: signed, paced, retried, never lost.
 #[derive(Debug, Parser)]
@@ -84,7 +85,8 @@ enum Action {
     /// Print the JSON Schema of a file, for editors
     Schema {
         /// Which file
-        #[arg(value_parser = ["dispatcher", "tokens", "directory"], default_value = "dispatcher")]
+        #[arg(value_parser = ["dispatcher", "events", "tokens", "directory"],
+            default_value = "dispatcher")]
         file: String,
     },
     /// Print a completion script
@@ -188,8 +190,8 @@ impl CliCommand {
             },
             Action::Listen(receive) => report(receive.execute()),
             Action::Verify(verify) => report(verify.execute()),
-            Action::SendTest(send) => match send.settings() {
-                Ok(settings) => report(send.execute(&settings)),
+            Action::SendTest(send) => match send.config() {
+                Ok((settings, catalogue)) => report(send.execute(&settings, &catalogue)),
                 Err(diagnostics) => refuse(&diagnostics),
             },
             Action::Backup { from, to } => by_settings(&from, |settings| copy(settings, &to)),
@@ -205,6 +207,7 @@ impl CliCommand {
                 let schema = match file.as_str() {
                     "tokens" => Tokens::read_with_schema(&nothing, &IdForm::workspace()).1,
                     "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
+                    "events" => Catalogue::read(&nothing).schema,
                     _ => read::read(&nothing).schema,
                 };
                 print(&format!("{schema:#}"))
@@ -277,27 +280,30 @@ impl Verify {
 }
 
 impl SendTest {
-    /// The settings of the named configuration.
-    fn settings(&self) -> Result<Settings, Vec<Diagnostic>> {
-        let Some(path) = &self.config else { return Ok(anywhere()) };
+    /// The settings and the catalogue of the named configuration.
+    fn config(&self) -> Result<(Settings, Catalogue), Vec<Diagnostic>> {
+        let Some(path) = &self.config else { return Ok((anywhere(), Catalogue::shipped())) };
         Config::new(ConfigFile::new(Some(path.clone()), USUAL))
             .load(&Clock::system())
-            .map(|active| active.settings)
+            .map(|active| (active.settings, active.catalogue))
     }
 
-    fn execute(self, settings: &Settings) -> Result<String, String> {
-        let kind = EventType::ALL
-            .into_iter()
-            .chain([EventType::PING])
-            .find(|one| one.name() == self.kind)
-            .ok_or_else(|| format!("unknown type `{}`; known: {}", self.kind, known_types()))?;
+    fn execute(self, settings: &Settings, catalogue: &Catalogue) -> Result<String, String> {
+        let event = match catalogue.find(&self.kind) {
+            Some(entry) => TestEvent { kind: entry.kind, data: entry.example.clone() },
+            None if self.kind == EventType::PING.name() => TestEvent::ping(),
+            None => {
+                let known = catalogue.names().join(", ");
+                return Err(format!("unknown type `{}`; known: {known}", self.kind));
+            }
+        };
         let clock = Clock::system();
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let client = DeliveryClient::new(&settings.egress, rules.clone(), clock.clone());
         let client = client.map_err(|why| why.to_string())?;
         let url = rules.canonical(&self.url)?;
         let webhook = TestWebhook { url, secret: self.secret.secret()? };
-        let sending = listen::send_test(webhook, &client, &settings.signature, kind, &clock);
+        let sending = listen::send_test(webhook, &client, &settings.signature, &event, &clock);
         let response = runtime()?.block_on(sending);
         match response.outcome {
             Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
@@ -361,8 +367,4 @@ fn anywhere() -> Settings {
         .map(|network| network.parse().expect("the text above is a network"))
         .collect();
     settings
-}
-
-fn known_types() -> String {
-    EventType::ALL.map(EventType::name).join(", ")
 }

@@ -1,5 +1,4 @@
 //! The settings of `dispatcher.toml`: their types, and the parser.
 
-pub mod allowed_fields;
 pub mod read;
 pub mod settings;

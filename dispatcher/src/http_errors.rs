@@ -91,6 +91,11 @@ impl ValidationErrors {
         self.add(|| ValidationError::at(pointer, detail));
     }
 
+    /// The errors that are listed.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &ValidationError> {
+        self.listed.iter()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -9,13 +9,11 @@
 //! 4. Large bodies are parsed one at a time on a separate thread, and a bounded share of the calls
 //!    may wait for it: a burst of large calls delays neither small calls nor deliveries.
 //!
-//! Not here: what makes an event valid (`ingest::event`, `ingest::sensitive_data`).
+//! Not here: what makes an event valid (`ingest::event`, `catalogue`).
 
 pub(crate) mod parse;
 
 pub(crate) mod event;
-
-pub(crate) mod sensitive_data;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +28,8 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::auth::{Caller, Scope};
 use crate::blocking_pool::Threads;
-use crate::config::settings::Settings;
+use crate::catalogue::Catalogue;
+use crate::config::settings::IngestSettings;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::ingest::event::ValidEvent;
 use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
@@ -83,7 +82,7 @@ impl Ingest {
         let ParsedCall { events, pointers, now } = if is_large {
             self.read_large(call, caller, Arc::clone(&active)).await?
         } else {
-            read(&call, &active.settings, &caller, &self.state.clock)?
+            read(&call, &active, &caller, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
@@ -115,7 +114,7 @@ impl Ingest {
         // The client may disconnect while the thread still parses: the thread owns the permit.
         let reading = self.threads.run(move || {
             let _permit = permit;
-            read(&call, &active.settings, &caller, &clock)
+            read(&call, &active, &caller, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(problems::broken()))
     }
@@ -231,11 +230,11 @@ struct ParsedCall {
 /// Validates the events of a call and assigns their identifiers; or the refusal.
 fn read(
     call: &Call,
-    settings: &Settings,
+    active: &ActiveConfig,
     caller: &Caller,
     clock: &Clock,
 ) -> Result<ParsedCall, Reply> {
-    let (valid, pointers) = validate(call, settings, caller)?;
+    let (valid, pointers) = validate(call, &active.settings.ingest, &active.catalogue, caller)?;
     let now = clock.now().unix;
     let events = assign_ids(valid, now).map_err(|()| problems::broken())?;
     Ok(ParsedCall { events, pointers, now })
@@ -244,10 +243,10 @@ fn read(
 /// The events of a call, all valid and permitted, with their JSON pointers; or the refusal.
 fn validate<'a>(
     call: &'a Call,
-    settings: &Settings,
+    limits: &IngestSettings,
+    catalogue: &Catalogue,
     caller: &Caller,
 ) -> Result<(Vec<ValidEvent<'a>>, Vec<String>), Reply> {
-    let (limits, identifiers) = (&settings.ingest, &settings.identifiers);
     let format =
         BodyFormat::of(&call.headers).ok_or_else(|| http_errors::media_type(&MEDIA_TYPES))?;
     let batch =
@@ -276,7 +275,7 @@ fn validate<'a>(
     let (mut events, mut errors, mut foreign) =
         (Vec::new(), ValidationErrors::default(), ValidationErrors::default());
     for item in &batch.items {
-        let parsed = event::read(item, &limits.allowed, identifiers, &mut errors);
+        let parsed = event::read(item, catalogue, &mut errors);
         if let Some(workspace) = parsed.workspace.filter(|name| !caller.may_access(name)) {
             let text = format!("this token may not send events for `{workspace}`");
             foreign.set_index(item.index);
@@ -374,15 +373,13 @@ mod tests {
         let (text, _) = entry("", &[], &[], RANDOM);
         let token = tokens.registered(&text).expect("a token");
         let caller = Caller::new(Arc::clone(token), Arc::default());
-        let mut settings = crate::config::read::read(&Document::new("", "")).made;
-        settings.ingest = crate::config::settings::IngestSettings {
+        let limits = IngestSettings {
             events_max: 3,
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
-            allowed: crate::config::allowed_fields::AllowedFields::default(),
         };
-        then(validate(call, &settings, &caller))
+        then(validate(call, &limits, &Catalogue::shipped(), &caller))
     }
 
     /// The status of a refusal and the places of its errors, or the number of valid events.
@@ -474,7 +471,7 @@ mod tests {
             id: None,
             kind: crate::domain::event::EventType::new("plan.changed"),
             workspace: "ws_a".to_owned(),
-            tenant: "tn_1".to_owned(),
+            tenant: Some("tn_1".to_owned()),
             data: "{}",
         };
         let events = assign_ids((0..64).map(|_| without_id()).collect(), UnixTime(1));

@@ -21,6 +21,9 @@ pub mod metrics;
 // Problem responses of every listener.
 pub mod http_errors;
 
+// The event catalogue: the types of events, and what their data may be.
+pub mod catalogue;
+
 // Which delivery starts next. (core)
 pub mod scheduler;
 
@@ -30,7 +33,7 @@ pub mod delivery;
 // Bearer tokens: authentication and authorisation.
 pub mod auth;
 
-// The active settings, tokens and directory, replaced as one by a reload.
+// The active settings, catalogue, tokens and directory, replaced as one by a reload.
 pub mod live_config;
 
 // Mails to owners: outbox, SMTP, texts.

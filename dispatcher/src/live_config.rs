@@ -1,4 +1,5 @@
-//! The active configuration: settings, tokens and directory, swapped as one by a reload.
+//! The active configuration: settings, event catalogue, tokens and directory, swapped as one by a
+//! reload.
 //!
 //! # Invariants
 //!
@@ -28,6 +29,7 @@ use weir_common::time::Clock;
 use crate::auth::Callers;
 use crate::auth::access_token::{self, Verifier};
 use crate::auth::token_file::Tokens;
+use crate::catalogue::{self, Catalogue};
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
@@ -63,6 +65,8 @@ const RESTART_KEYS: [&str; 12] = [
 pub struct ActiveConfig {
     /// The settings.
     pub settings: Settings,
+    /// The event catalogue.
+    pub catalogue: Catalogue,
     /// Who may call.
     pub callers: Callers,
     /// The egress rules.
@@ -76,7 +80,7 @@ pub struct ActiveConfig {
 /// The source of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigOrigin {
-    texts: [String; 3],
+    texts: [String; 4],
     /// The bearer token of the admin listener, if one is configured.
     pub admin_token: Option<Secret<String>>,
     extra_ca: Stamp,
@@ -115,13 +119,28 @@ impl Config {
         Self::new(ConfigFile::built_in(USUAL))
     }
 
-    /// The form of workspace identifiers from the settings file; or its errors.
+    /// The form of workspace identifiers; or the errors of the files that lead to it.
     pub fn workspaces(&self) -> Result<IdForm, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
         let settings = read::read(&document).made;
-        let diagnostics = document.diagnostics();
-        if diagnostics.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(diagnostics) }
+        let (of_events, _) = self.events(&document, &settings);
+        let catalogue = Catalogue::read(&of_events).made;
+        let diagnostics: Vec<_> =
+            [&document, &of_events].into_iter().flat_map(Document::diagnostics).collect();
+        if diagnostics.is_empty() { Ok(catalogue.identifiers.workspaces) } else { Err(diagnostics) }
+    }
+
+    /// The event catalogue's document, and its text.
+    fn events(&self, document: &Document, settings: &Settings) -> (Document, String) {
+        let (name, text) = match &settings.events.file {
+            Some(file) => {
+                let text = self.file.beside(document, file, "events.file", catalogue::SHIPPED);
+                (file.value.as_str(), text)
+            }
+            None => ("built-in events.toml", catalogue::SHIPPED.to_owned()),
+        };
+        (Document::new(name, &text), text)
     }
 
     /// Reads and checks all files; or returns every error.
@@ -129,6 +148,9 @@ impl Config {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
         let Parsed { made: mut settings, effective, .. } = read::read(&document);
+        let (of_events, events_text) = self.events(&document, &settings);
+        let catalogue = Catalogue::read(&of_events).made;
+        let workspaces = &catalogue.identifiers.workspaces;
         let tokens_text =
             self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
         let directory_text = self.file.beside(
@@ -146,9 +168,9 @@ impl Config {
             mail.password = files::secret(&file.value, "mail.password_file", &document);
         }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
-        let tokens = Tokens::read(&of_tokens, &settings.identifiers.workspaces);
+        let tokens = Tokens::read(&of_tokens, workspaces);
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
-        let directory = Directory::read(&of_directory, &settings.identifiers.workspaces);
+        let directory = Directory::read(&of_directory, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
         if let (Err(why), Some(file)) = (&client, &settings.egress.extra_ca) {
@@ -157,7 +179,7 @@ impl Config {
             document.fault(0, format!("cannot set up TLS: {why}"));
         }
         let identity = IdentityFiles::read(&settings.identity.settings, &document);
-        let diagnostics = [&document, &of_tokens, &of_directory];
+        let diagnostics = [&document, &of_events, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
             diagnostics.into_iter().flat_map(Document::diagnostics).collect();
         let stamp = |file: Option<&Spanned<String>>| {
@@ -165,13 +187,13 @@ impl Config {
         };
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
-        let texts = [text, tokens_text, directory_text];
+        let texts = [text, events_text, tokens_text, directory_text];
         let origin = ConfigOrigin { texts, admin_token, extra_ca, password, identity, effective };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
                 let callers = Callers::new(tokens, directory);
-                Ok(ActiveConfig { settings, callers, egress, client, origin })
+                Ok(ActiveConfig { settings, catalogue, callers, egress, client, origin })
             }
             _ => Err(diagnostics),
         }
@@ -219,6 +241,7 @@ impl ActiveConfig {
         named
             .into_iter()
             .chain(extra_ca)
+            .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
             .map(|file| &file.value)

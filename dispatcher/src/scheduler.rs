@@ -148,7 +148,7 @@ pub enum Action {
 #[derive(Debug)]
 pub enum Notification {
     /// An attempt ended.
-    Attempt(AttemptReport),
+    Attempt(Box<AttemptReport>),
     /// A webhook is failing, or was paused.
     Health(Box<HealthAlert>),
     /// A webhook's stored URL is invalid.

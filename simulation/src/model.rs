@@ -27,14 +27,6 @@ use crate::model::turns::Turns;
 use crate::model::upkeep::Upkeep;
 use crate::orders::Order;
 
-/// The event types of scenarios.
-pub(crate) const TYPES: [EventType; 4] = [
-    EventType::new("user.created"),
-    EventType::new("user.updated"),
-    EventType::new("user.deleted"),
-    EventType::new("session.started"),
-];
-
 /// Ends the run: a promise is broken.
 #[track_caller]
 pub(crate) fn violated(promise: &str, story: impl AsRef<str>) -> ! {

@@ -5,11 +5,19 @@ use std::time::Duration;
 
 use weir_common::time::Moment;
 use weir_dispatcher::domain::delivery::{Arrival, Delivery};
-use weir_dispatcher::domain::event::EventSet;
+use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::StoreError;
 use weir_dispatcher::store::types::{Accepted, Created, JobCreated, NewEvent, Rotated};
+
+/// The event types of scenarios.
+pub(crate) const TYPES: [EventType; 4] = [
+    EventType::new("user.created"),
+    EventType::new("user.updated"),
+    EventType::new("user.deleted"),
+    EventType::new("session.started"),
+];
 
 /// Two workspaces whose webhooks share URLs.
 pub(crate) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];

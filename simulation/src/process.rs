@@ -18,6 +18,7 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Tick};
 use weir_dispatcher::auth::Callers;
 use weir_dispatcher::auth::token_file::Tokens;
+use weir_dispatcher::catalogue::Catalogue;
 use weir_dispatcher::config::read;
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::delivery::client::DeliveryClient;
@@ -115,6 +116,7 @@ impl Machine {
     fn active(&self) -> ActiveConfig {
         ActiveConfig {
             settings: self.settings.clone(),
+            catalogue: Catalogue::shipped(),
             callers: Callers::new(
                 Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
                 Directory::read(&Document::new("directory.toml", DIRECTORY), &IdForm::workspace()),

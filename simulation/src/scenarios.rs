@@ -15,8 +15,8 @@ use weir_dispatcher::store::types::NewEvent;
 use weir_tests::rng::SeededRng;
 
 use crate::faults::Disk;
-use crate::model::{Delivery, Hook, TYPES, violated};
-use crate::orders::{Order, WORKSPACES};
+use crate::model::{Delivery, Hook, violated};
+use crate::orders::{Order, TYPES, WORKSPACES};
 use crate::receivers::{MOODS, Mood};
 use crate::scenarios::acts::Act;
 use crate::spans::{DAY, HOUR, MINUTE, SECOND};

@@ -4,6 +4,7 @@ mod access_tokens;
 mod authorization;
 mod behind_gateway;
 mod durability;
+mod event_types;
 mod faults;
 mod health;
 mod hostile;

@@ -27,7 +27,7 @@ pub(super) const WORKER_DEADLINE: Duration = Duration::from_secs(1);
 
 pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let ids = request.store().ids();
-    let (filter, paging) = request.query.deliveries(ids).map_err(bad_query)?;
+    let (filter, paging) = request.query.deliveries(ids, &request.types).map_err(bad_query)?;
     let page = request.store().deliveries(request.workspace, &filter, paging).await;
     let page = page.map_err(|error| request.failed(&error))?;
     let data = request.viewer().views(&page.items).await;

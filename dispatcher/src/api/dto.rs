@@ -2,6 +2,7 @@
 //! bodies are validated against them.
 
 pub(super) mod attempt;
+pub(super) mod event_type;
 pub(super) mod redelivery;
 pub(super) mod webhook;
 
@@ -21,6 +22,16 @@ use crate::domain::outcome::OutcomeClass;
 #[schemars(rename = "Nothing")]
 #[serde(deny_unknown_fields)]
 pub(super) struct EmptyBody {}
+
+/// A test.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Test")]
+#[serde(deny_unknown_fields)]
+pub(super) struct TestBody {
+    /// The event type whose example is sent; without it a `webhook.ping` with empty `data`.
+    #[serde(rename = "type")]
+    pub(super) kind: Option<Subscribed>,
+}
 
 /// One event for one webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -167,7 +178,7 @@ pub(super) struct OutcomeName(pub(super) OutcomeClass);
 pub(super) struct Kind(pub(super) EventType);
 
 macro_rules! named_types {
-    ($($name:ident($of:ty), $shown:literal, $doc:literal, $all:expr;)+) => {$(
+    ($($name:ident, $find:path, $shown:literal, $doc:literal, $names:expr;)+) => {$(
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.0.name())
@@ -177,8 +188,7 @@ macro_rules! named_types {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let name = String::deserialize(deserializer)?;
-                let found = $all.into_iter().find(|one: &$of| one.name() == name);
-                found.map(Self).ok_or_else(|| D::Error::custom("unknown name"))
+                $find(&name).map(Self).ok_or_else(|| D::Error::custom("unknown name"))
             }
         }
 
@@ -188,16 +198,24 @@ macro_rules! named_types {
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                let names: Vec<&str> = $all.into_iter().map(<$of>::name).collect();
-                json_schema!({"type": "string", "description": $doc, "enum": names})
+                let (word, names) = $names;
+                json_schema!({"type": "string", "description": $doc, word: names})
             }
         }
     )+};
 }
 
+/// Stands in a schema for the names of types that a webhook may subscribe to.
+pub(super) const SUBSCRIBABLE: &str = "event-type";
+
+/// Stands in a schema for the names of types that a delivery may have.
+pub(super) const DELIVERED: &str = "delivered-type";
+
+// The names of event types depend on the catalogue: see `event_types`.
 named_types! {
-    OutcomeName(OutcomeClass), "OutcomeClass", "The class of an outcome.", OutcomeClass::ALL;
-    Subscribed(EventType), "EventType", "The event type.", EventType::ALL;
-    Kind(EventType), "DeliveredType", "The event type, `webhook.ping` for a test included.",
-        EventType::ALL.into_iter().chain([EventType::PING]);
+    OutcomeName, OutcomeClass::of_name, "OutcomeClass", "The class of an outcome.",
+        ("enum", OutcomeClass::ALL.map(OutcomeClass::name));
+    Subscribed, EventType::known, "EventType", "The event type.", ("format", SUBSCRIBABLE);
+    Kind, EventType::known, "DeliveredType",
+        "The event type, `webhook.ping` for a test included.", ("format", DELIVERED);
 }

@@ -64,7 +64,8 @@ struct Export {
 }
 
 pub(super) async fn deliveries(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let (filter, paging) = request.query.deliveries(request.store().ids()).map_err(bad_query)?;
+    let (filter, paging) =
+        request.query.deliveries(request.store().ids(), &request.types).map_err(bad_query)?;
     let permit = request.exports.start(request.workspace).ok_or_else(too_many)?;
     let paging = Paging { limit: LIMIT_MAX, ..paging };
     let export = Export { state: Arc::clone(request.state), filter, paging, permit };

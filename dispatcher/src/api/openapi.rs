@@ -7,17 +7,70 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use crate::api::dto::DELIVERED;
+use crate::api::event_types::TypeNames;
 use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX, STATUSES};
 use crate::api::routes::table::OPERATIONS;
 use crate::api::routes::{Operation, ParameterKind};
+use crate::catalogue::{Identifiers, TypeEntry};
 use crate::domain::delivery::DeliveryState;
-use crate::domain::event::EventType;
 use crate::domain::outcome::OutcomeClass;
 
-/// The OpenAPI document.
-pub(super) fn document() -> &'static Value {
+/// The OpenAPI document, with these event types.
+pub(super) fn document(types: &TypeNames<'_>) -> Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(make);
-    &DOCUMENT
+    let mut document = DOCUMENT.clone();
+    types.fill(&mut document);
+    let entries = types.catalogue.types().iter();
+    let webhooks = entries.map(|entry| {
+        (entry.kind.name().to_owned(), delivered(entry, &types.catalogue.identifiers))
+    });
+    if let Value::Object(members) = &mut document {
+        members.insert("webhooks".to_owned(), webhooks.collect::<Map<_, _>>().into());
+    }
+    document
+}
+
+/// What receivers get for an event of a type.
+fn delivered(entry: &TypeEntry, identifiers: &Identifiers) -> Value {
+    let name = entry.kind.name();
+    let mut data = json!({"type": "object"});
+    if let Some(schema) = &entry.schema {
+        data = schema.source.clone();
+        // With an identifier, its references stay within it.
+        if let Value::Object(members) = &mut data {
+            members.entry("$id").or_insert_with(|| format!("urn:weir:event-type:{name}").into());
+        }
+    }
+    let time = json!({"type": "string", "format": "date-time"});
+    let tenant = if entry.tenant_required { json!("string") } else { json!(["string", "null"]) };
+    let envelope = json!({
+        "type": "object",
+        "required": ["id", "type", "workspace_id", "tenant_id", "created_at", "data"],
+        "properties": {
+            "id": {"type": "string", "description": "The same in every delivery of the event."},
+            "type": {"const": name},
+            "workspace_id": {"type": "string"},
+            "tenant_id": {"type": tenant},
+            "created_at": time,
+            "data": data,
+        },
+    });
+    let example = json!({"data": {"value": {
+        "id": "evt_example",
+        "type": name,
+        "workspace_id": identifiers.workspaces.example(),
+        "tenant_id": entry.tenant_required.then(|| identifiers.tenants.example()),
+        "created_at": "2030-01-01T00:00:00.000Z",
+        "data": entry.example,
+    }}});
+    let content = json!({"application/json": {"schema": envelope, "examples": example}});
+    json!({"post": {
+        "summary": entry.description,
+        "requestBody": {"required": true, "content": content},
+        "responses": {"2XX": {"description": "The delivery succeeded. Any other is retried."}},
+        "security": [],
+    }})
 }
 
 /// Requests and responses differ in which members are optional.
@@ -145,8 +198,7 @@ fn schema_of(kind: ParameterKind) -> Value {
             json!({"type": "string", "enum": DeliveryState::ALL.map(|one| one.to_string())})
         }
         ParameterKind::Type => {
-            let all = EventType::ALL.into_iter().chain([EventType::PING]);
-            json!({"type": "string", "enum": all.map(EventType::name).collect::<Vec<_>>()})
+            json!({"type": "string", "format": DELIVERED})
         }
         ParameterKind::Outcome => {
             json!({"type": "string", "enum": OutcomeClass::ALL.map(OutcomeClass::name)})
@@ -195,7 +247,12 @@ mod tests {
     use crate::api::query::Query;
     use crate::api::routes::request_schema;
     use crate::api::routes::table::DELIVERIES_QUERY;
+    use crate::catalogue::Catalogue;
     use crate::domain::public_id::PublicIds;
+
+    fn shipped() -> Value {
+        document(&TypeNames::of(&Catalogue::shipped(), Vec::new()))
+    }
 
     fn operation_of(id: &str) -> &'static Operation {
         OPERATIONS.iter().find(|one| one.id == id).expect("there is one")
@@ -203,7 +260,7 @@ mod tests {
 
     #[test]
     fn every_operation_is_described_at_its_path() {
-        let document = document();
+        let document = shipped();
         assert_eq!(document["openapi"], "3.1.0");
         let paths = document["paths"].as_object().expect("paths");
         let count: usize =
@@ -238,11 +295,11 @@ mod tests {
             }
         }
         let mut found = Vec::new();
-        references(document(), &mut found);
+        references(&shipped(), &mut found);
         assert!(found.len() >= OPERATIONS.len(), "{found:?}");
         for reference in found {
             let pointer = reference.strip_prefix('#').expect("a reference into the document");
-            assert!(document().pointer(pointer).is_some(), "{reference}");
+            assert!(shipped().pointer(pointer).is_some(), "{reference}");
         }
     }
 
@@ -250,11 +307,12 @@ mod tests {
     fn required_members_are_described_as_they_are_validated() {
         for operation in &OPERATIONS {
             let Some(checked) = request_schema(operation) else { continue };
-            let described = &document()["paths"][operation.path]
-                [operation.method.as_str().to_ascii_lowercase()];
+            let described =
+                &shipped()["paths"][operation.path][operation.method.as_str().to_ascii_lowercase()];
             let schema = &described["requestBody"]["content"]["application/json"]["schema"];
             let reference = schema["$ref"].as_str().and_then(|text| text.strip_prefix('#'));
-            let schema = document().pointer(reference.expect("a reference")).expect("a schema");
+            let document = shipped();
+            let schema = document.pointer(reference.expect("a reference")).expect("a schema");
             assert_eq!(schema.get("required"), checked.get("required"), "{}", operation.id);
             assert_eq!(schema["additionalProperties"], checked["additionalProperties"]);
         }
@@ -262,14 +320,17 @@ mod tests {
 
     #[test]
     fn a_parameter_is_described_as_it_is_parsed() {
-        let described = parameters(operation_of("listDeliveries"));
+        let catalogue = Catalogue::shipped();
+        let types = TypeNames::of(&catalogue, Vec::new());
+        let mut described = parameters(operation_of("listDeliveries"));
+        described.iter_mut().for_each(|one| types.fill(one));
         let schema = |name: &str| {
             let found = described.iter().find(|one| one["name"] == name);
             &found.expect("it is described")["schema"]
         };
         let is_valid = |text: &str| {
             let ids = PublicIds::new([7; 32]);
-            Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids).is_ok()
+            Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids, &types).is_ok()
         };
         for name in ["state", "type", "outcome", "order"] {
             let words = schema(name)["enum"].as_array().expect("words");
@@ -288,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_document_mentions_no_setting_and_no_internal_outcome() {
-        let text = document().to_string();
+        let text = shipped().to_string();
         for word in ["48 hours", "internal_"] {
             assert!(!text.contains(word), "{word}");
         }
@@ -312,7 +373,7 @@ mod tests {
 
     #[test]
     fn the_schema_of_a_webhook_has_no_secret() {
-        let schemas = &document()["components"]["schemas"];
+        let schemas = &shipped()["components"]["schemas"];
         let fields = |name: &str| -> Vec<String> {
             let properties = schemas[name]["properties"].as_object().expect("properties");
             properties.keys().cloned().collect()

@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use weir_common::identifier::is_identifier;
 use weir_common::time::UnixTime;
 
+use crate::api::event_types::TypeNames;
 use crate::api::routes::Parameter;
 use crate::api::times::time_of;
 use crate::api::validate::hint;
@@ -115,12 +116,16 @@ impl Query {
     }
 
     /// The filter of a list of deliveries, and its page.
-    pub(super) fn deliveries(&self, ids: &PublicIds) -> Result<(Filter, Paging), ValidationErrors> {
+    pub(super) fn deliveries(
+        &self,
+        ids: &PublicIds,
+        types: &TypeNames<'_>,
+    ) -> Result<(Filter, Paging), ValidationErrors> {
         let mut errors = self.errors.clone();
         let filter = Filter {
             state: self.value(&mut errors, "state", STATE, state_of),
             webhook: self.value(&mut errors, "webhook", WEBHOOK, |text| ids.webhook_of(text)),
-            kind: self.kind(&mut errors),
+            kind: self.kind(types, &mut errors),
             event: self.value(&mut errors, "event", IDENTIFIER, identifier_of),
             tenant: self.value(&mut errors, "tenant", IDENTIFIER, identifier_of),
             outcome: self.outcome(&mut errors),
@@ -145,12 +150,11 @@ impl Query {
         class
     }
 
-    fn kind(&self, errors: &mut ValidationErrors) -> Option<EventType> {
+    fn kind(&self, types: &TypeNames<'_>, errors: &mut ValidationErrors) -> Option<EventType> {
         let text = self.text("type")?;
-        let all = EventType::ALL.into_iter().chain([EventType::PING]);
-        let kind = all.clone().find(|one| one.name() == text);
+        let kind = types.delivered().find(|one| one.name() == text);
         if kind.is_none() {
-            let names: Vec<&str> = all.map(EventType::name).collect();
+            let names: Vec<&str> = types.delivered().map(EventType::name).collect();
             let detail = format!("is not a known event type; {}", hint(text, &names));
             errors.add(|| ValidationError::in_query("type", detail));
         }
@@ -216,11 +220,18 @@ mod tests {
     use crate::domain::id::DeliveryId;
 
     use super::*;
+    use crate::catalogue::Catalogue;
+
+    fn types(catalogue: &Catalogue) -> TypeNames<'_> {
+        TypeNames::of(catalogue, Vec::new())
+    }
     use crate::api::routes::table::{DELIVERIES_QUERY, LIST_QUERY};
 
     fn errors(text: &str) -> String {
         let ids = PublicIds::new([7; 32]);
-        match Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids) {
+        match Query::read(Some(text), DELIVERIES_QUERY)
+            .deliveries(&ids, &types(&Catalogue::shipped()))
+        {
             Ok(found) => panic!("{found:?}"),
             Err(errors) => errors.pointers().join(" "),
         }
@@ -249,7 +260,7 @@ mod tests {
             until: Some(UnixTime(2_000_000)),
         };
         assert_eq!(
-            query.deliveries(&ids),
+            query.deliveries(&ids, &types(&Catalogue::shipped())),
             Ok((filter, Paging { order: Order::Oldest, after: Some(after), limit: 100 }))
         );
     }
@@ -260,7 +271,7 @@ mod tests {
         for text in [None, Some("")] {
             let query = Query::read(text, DELIVERIES_QUERY);
             assert_eq!(
-                query.deliveries(&ids),
+                query.deliveries(&ids, &types(&Catalogue::shipped())),
                 Ok((Filter::default(), Paging::first(LIMIT_DEFAULT)))
             );
         }
@@ -296,7 +307,9 @@ mod tests {
     #[test]
     fn an_unknown_type_is_refused_with_the_known_ones() {
         let ids = PublicIds::new([7; 32]);
-        let detail = |text| match Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids) {
+        let detail = |text| match Query::read(Some(text), DELIVERIES_QUERY)
+            .deliveries(&ids, &types(&Catalogue::shipped()))
+        {
             Ok(found) => panic!("{found:?}"),
             Err(errors) => errors.to_string(),
         };

@@ -35,6 +35,7 @@ pub(super) enum OperationKind {
     ReadRedelivery,
     CancelRedelivery,
     ReadEvent,
+    ListEventTypes,
     Describe,
 }
 

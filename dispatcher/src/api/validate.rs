@@ -186,8 +186,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::event_types::TypeNames;
     use crate::api::routes::request_schema;
     use crate::api::routes::table::OPERATIONS;
+    use crate::catalogue::Catalogue;
 
     fn check(value: &Value) -> Vec<String> {
         check_for("createWebhook", value)
@@ -196,8 +198,10 @@ mod tests {
     fn check_for(id: &str, value: &Value) -> Vec<String> {
         let operation = OPERATIONS.iter().find(|one| one.id == id);
         let schema = operation.and_then(request_schema).expect("it has a body");
+        let (mut schema, catalogue) = (schema.clone(), Catalogue::shipped());
+        TypeNames::of(&catalogue, Vec::new()).fill(&mut schema);
         let mut errors = ValidationErrors::default();
-        super::check(schema, value, "", &mut errors);
+        super::check(&schema, value, "", &mut errors);
         errors.pointers()
     }
 

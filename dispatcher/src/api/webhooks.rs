@@ -18,7 +18,7 @@ use crate::api::dto::webhook::{
     self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, RotatedSecret, WebhookPage,
     WebhookPatch, WebhookView,
 };
-use crate::api::dto::{EmptyBody, Subscribed, Time};
+use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::{ApiRequest, bad_query, deliveries, json, random};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
@@ -26,7 +26,7 @@ use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
 use crate::http_errors::{self, ValidationError, ValidationErrors, step};
-use crate::ingest::event;
+use crate::ingest::event::{self, Sample};
 use crate::store::StoreError;
 use crate::store::types::{Changed, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
@@ -41,7 +41,7 @@ const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
 const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
 
 pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let form = &request.active.settings.identifiers.workspaces;
+    let form = &request.active.catalogue.identifiers.workspaces;
     if !form.allows(request.workspace) {
         return Err(no_workspace(request.workspace, form));
     }
@@ -171,7 +171,7 @@ pub(super) async fn rotate_secret(request: &ApiRequest<'_>) -> Result<Reply, Rep
 
 pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = id_of(request)?;
-    let EmptyBody {} = request.body(|_, _| {})?;
+    let TestBody { kind } = request.body(|_, _| {})?;
     let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
     if webhook.disabled_at.is_some() {
         let detail = "The webhook is disabled, so no test can be sent: enable it first.";
@@ -188,8 +188,11 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         let title = "The webhook was reactivated and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
-    let event =
-        event::ping(request.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, request.now);
+    let catalogue = &request.active.catalogue;
+    let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
+    let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
+    let random = random::<{ event::ID_RANDOM_BYTES }>()?;
+    let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
     let arrival = found(request, sent)?;
     let ready = &arrival.ready;

@@ -269,27 +269,43 @@ pub struct TestWebhook {
     pub secret: Secret<String>,
 }
 
+/// An example event.
+pub struct TestEvent {
+    /// The type.
+    pub kind: EventType,
+    /// The data.
+    pub data: Value,
+}
+
+impl TestEvent {
+    /// A ping.
+    #[must_use]
+    pub fn ping() -> Self {
+        Self { kind: EventType::PING, data: json!({}) }
+    }
+}
+
 /// Sends one signed example event, like the dispatcher.
 pub async fn send_test(
     webhook: TestWebhook,
     client: &DeliveryClient,
     signature: &Signature,
-    kind: EventType,
+    event: &TestEvent,
     clock: &Clock,
 ) -> AttemptResponse {
     let now = clock.now().unix;
     let event_id = format!("evt_test_{}", now.0);
     let envelope = json!({
         "id": event_id,
-        "type": kind.name(),
+        "type": event.kind.name(),
         "workspace_id": "ws_example",
         "tenant_id": "tn_example",
         "created_at": now.rfc3339(),
-        "data": example(kind),
+        "data": event.data,
     });
     let body = Bytes::from(envelope.to_string());
     let unix_seconds = now.0 / 1_000_000;
-    let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
+    let signed = Signed { event_id: &event_id, body: &body, unix_seconds, is_test: true };
     let secrets = std::iter::once(webhook.secret.expose().as_str());
     let headers = signature::headers(signature, &signed, &CustomHeaders::default(), secrets);
     let url = webhook.url;
@@ -302,32 +318,6 @@ pub async fn send_test(
             keep: AttemptSettings::default(),
         })
         .await
-}
-
-/// Example `data` of an event type; `user.created` has required members.
-fn example(kind: EventType) -> Value {
-    match kind.name() {
-        "user.created" => json!({
-            "user_id": "us_example",
-            "email": "ada@example.com",
-            "name": "Ada Example",
-            "via_idp": "example-idp",
-        }),
-        "user.updated" => json!({
-            "user_id": "us_example",
-            "email": "ada@example.com",
-            "name": "Ada Example",
-        }),
-        "user.deleted" => json!({ "user_id": "us_example" }),
-        "session.started" | "session.ended" => {
-            json!({ "session_id": "se_example", "user_id": "us_example" })
-        }
-        "tenant.created" | "tenant.deleted" => json!({ "name": "Example" }),
-        "plan.changed" => json!({ "from": "free", "to": "pro" }),
-        "subscription.past_due" => json!({ "grace_ends_at": "2030-01-01T00:00:00.000Z" }),
-        "mau.threshold_warning" => json!({ "percent": 80 }),
-        _ => json!({}),
-    }
 }
 
 #[cfg(test)]
@@ -380,7 +370,7 @@ mod tests {
         async fn receive(&self, secret: &str, body: &str) -> (u16, String) {
             let body = Bytes::from(body.to_owned());
             let unix_seconds = self.clock.now().unix.0 / 1_000_000;
-            let signed = Signed { event_id: "evt_1", body: &body, unix_seconds };
+            let signed = Signed { event_id: "evt_1", body: &body, unix_seconds, is_test: false };
             let headers = signature::headers(
                 &signature(),
                 &signed,
@@ -490,7 +480,8 @@ mod tests {
         let setup = setup(Some(url));
         assert_eq!(setup.receive("whsec_other", r#"{"id":"evt_1"}"#).await.0, 400);
         let body = Bytes::from(r#"{"id":"evt_1"}"#);
-        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: 1_700_000_000 };
+        let unix_seconds = 1_700_000_000;
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds, is_test: false };
         let mut headers = signature::headers(
             &signature(),
             &signed,
@@ -546,12 +537,16 @@ mod tests {
         let client = DeliveryClient::new(&egress, rules, setup.clock.clone()).expect("it builds");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        for kind in EventType::ALL.into_iter().chain([EventType::PING]) {
+        let catalogue = crate::catalogue::Catalogue::shipped();
+        let examples = catalogue.types().iter();
+        let examples =
+            examples.map(|entry| TestEvent { kind: entry.kind, data: entry.example.clone() });
+        for event in examples.chain([TestEvent::ping()]) {
             setup.clock.advance(Duration::from_secs(1));
             let url = Url::parse(&format!("http://{address}/")).expect("a URL");
             let webhook = TestWebhook { url, secret: Secret::new(SECRET.to_owned()) };
             let signature = signature();
-            let sending = send_test(webhook, &client, &signature, kind, &setup.clock);
+            let sending = send_test(webhook, &client, &signature, &event, &setup.clock);
             let (response, (headers, body)) = tokio::join!(sending, next_request(&listener));
             assert_eq!(response.outcome, crate::domain::outcome::Outcome::of_status(204));
             let envelope: Value = serde_json::from_slice(&body).expect("it is JSON");
@@ -559,7 +554,7 @@ mod tests {
             assert!(envelope.as_object().expect("an object").keys().eq(fields), "{envelope}");
             let (status, printed) = setup.post(headers, body).await;
             assert_eq!(status, 204, "{printed}");
-            assert!(printed.contains(&format!("Z {} evt_test_", kind.name())), "{printed}");
+            assert!(printed.contains(&format!("Z {} evt_test_", event.kind.name())), "{printed}");
         }
     }
 }

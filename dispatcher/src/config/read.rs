@@ -17,13 +17,11 @@ use log::LevelFilter;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, WAIT, span_of};
 use weir_common::config::server_keys;
-use weir_common::identifier::IdForm;
 use weir_common::identity::settings::{IdentitySettings, claim};
 
-use crate::config::allowed_fields::AllowedFields;
 use crate::config::settings::{
-    Auth, Directory, Identifiers, Identity, IngestSettings, Log, Retention, SecretSettings, Server,
-    Settings, StoreSettings, WebhookSettings,
+    Auth, Directory, EventSettings, Identity, IngestSettings, Log, Retention, SecretSettings,
+    Server, Settings, StoreSettings, WebhookSettings,
 };
 
 /// The range of longer times: 1 ms to ten years.
@@ -49,12 +47,11 @@ pub fn read(document: &Document) -> Parsed<Settings> {
             "The platform's access tokens, accepted beside those of auth.tokens.",
             identity,
         ),
-        identifiers: root.table("identifiers", "The form of identifiers.", |table| {
-            let doc = "The prefix of workspace identifiers; \"\" accepts any.";
-            let workspaces = IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc);
-            let doc = "The prefix of tenant identifiers; \"\" accepts any.";
-            let tenants = IdForm::read(table, "tenant_prefix", IdForm::tenant(), doc);
-            Identifiers { workspaces, tenants }
+        events: root.table("events", "The event catalogue.", |table| EventSettings {
+            file: table.text(
+                "file",
+                "The file of event types, reloaded when it changes; without it the built-in one.",
+            ),
         }),
         secrets: root.table("secrets", "Encryption of webhook secrets.", secrets),
         ingest: root.table("ingest", "Limits of calls that send events.", ingest),
@@ -242,7 +239,6 @@ fn ingest(table: &mut Table<'_>) -> IngestSettings {
             1_024,
             "Calls that wait to be stored; further ones are 503.",
         ),
-        allowed: AllowedFields::read(table),
     };
     if ingest.event_bytes_max > ingest.body_bytes_max {
         let (event, body) = (ingest.event_bytes_max, ingest.body_bytes_max);

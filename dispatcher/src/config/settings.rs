@@ -11,11 +11,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
-use weir_common::identifier::IdForm;
 use weir_common::identity::settings::IdentitySettings;
 use weir_common::secret::Secret;
 
-use crate::config::allowed_fields::AllowedFields;
 use crate::domain::health::Policy;
 use crate::domain::retry::Schedule;
 
@@ -26,7 +24,7 @@ pub struct Settings {
     pub store: StoreSettings,
     pub auth: Auth,
     pub identity: Identity,
-    pub identifiers: Identifiers,
+    pub events: EventSettings,
     pub secrets: SecretSettings,
     pub ingest: IngestSettings,
     pub webhooks: WebhookSettings,
@@ -89,16 +87,11 @@ pub struct Identity {
     pub all_workspaces: Vec<String>,
 }
 
+/// The event catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identifiers {
-    pub workspaces: IdForm,
-    pub tenants: IdForm,
-}
-
-impl Default for Identifiers {
-    fn default() -> Self {
-        Self { workspaces: IdForm::workspace(), tenants: IdForm::tenant() }
-    }
+pub struct EventSettings {
+    /// The file; `None` means the built-in one.
+    pub file: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +108,6 @@ pub struct IngestSettings {
     pub event_bytes_max: usize,
     pub body_bytes_max: usize,
     pub waiting_max: usize,
-    pub allowed: AllowedFields,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

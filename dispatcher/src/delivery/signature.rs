@@ -39,6 +39,8 @@ pub struct Signed<'a> {
     pub body: &'a Bytes,
     /// Seconds since 1970, of this attempt.
     pub unix_seconds: u64,
+    /// Whether it is a test.
+    pub is_test: bool,
 }
 
 /// The headers of a delivery: those of its owner, then ours, with one signature per secret. Ours
@@ -62,7 +64,7 @@ pub fn headers<'s>(
             standard.push(format!("v1,{}", STANDARD.encode(hmac(&key, &parts))));
         }
     }
-    let mut headers = HeaderMap::with_capacity(5 + custom.count());
+    let mut headers = HeaderMap::with_capacity(6 + custom.count());
     headers.extend(custom.iter().cloned());
     let mut add = |name: &HeaderName, text: &str| {
         // Digits, base64 and commas are valid header values; an identifier that is not is omitted.
@@ -72,12 +74,22 @@ pub fn headers<'s>(
     };
     add(&CONTENT_TYPE, "application/json");
     add(&signature.header, &own_header);
+    if let Some(name) = test_header(signature).filter(|_| signed.is_test) {
+        add(&name, "true");
+    }
     if !standard.is_empty() {
         add(&WEBHOOK_ID, signed.event_id);
         add(&WEBHOOK_TIMESTAMP, &seconds);
         add(&WEBHOOK_SIGNATURE, &standard.join(" "));
     }
     headers
+}
+
+/// The header that marks a test, named as the signature's is: `Service-Test`.
+fn test_header(signature: &Signature) -> Option<HeaderName> {
+    let name = signature.header.as_str();
+    let brand = name.strip_suffix("-signature").unwrap_or(name);
+    format!("{brand}-test").parse().ok()
 }
 
 /// Masks the secrets, in every form that a receiver may have of them, the signatures of
@@ -206,7 +218,7 @@ mod tests {
     fn signed(secrets: &[&str], standard_webhooks: bool) -> Vec<(String, String)> {
         let header = HeaderName::from_static("service-signature");
         let body = Bytes::from_static(BODY.as_bytes());
-        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT, is_test: false };
         let settings = Signature { header, standard_webhooks };
         let none = CustomHeaders::default();
         let headers = headers(&settings, &signed, &none, secrets.iter().copied());
@@ -298,7 +310,7 @@ mod tests {
         let header = HeaderName::from_static("service-signature");
         let setting = Signature { header, standard_webhooks: true };
         let body = Bytes::from_static(BODY.as_bytes());
-        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT, is_test: false };
         let custom = [("authorization", "Bearer of-the-owner"), ("x-flag", "yes")];
         let custom = custom.map(|(name, value)| (name.parse().unwrap(), value_of(value).ok()));
         let custom = CustomHeaders::default().changed(custom.into());

@@ -2,7 +2,7 @@
 //!
 //! Invariant: two types are equal exactly if their names are.
 //!
-//! Not here: which types backends may send and webhooks subscribe to (`config::catalogue`).
+//! Not here: which types backends may send and webhooks subscribe to (`catalogue`).
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -24,21 +24,6 @@ pub struct EventType(&'static str);
 impl EventType {
     /// A test that the webhook's owner requested; no webhook subscribes to it.
     pub const PING: Self = Self("webhook.ping");
-
-    /// The types that a webhook may subscribe to and a backend may send.
-    pub const ALL: [Self; 11] = [
-        Self("user.created"),
-        Self("user.updated"),
-        Self("user.deleted"),
-        Self("session.started"),
-        Self("session.ended"),
-        Self("tenant.created"),
-        Self("tenant.deleted"),
-        Self("plan.changed"),
-        Self("subscription.past_due"),
-        Self("mau.threshold_warning"),
-        Self("signups_blocked"),
-    ];
 
     /// The type with a name that is known when this is compiled.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Detects secrets: keys that name one, and values that have the format of one. (core)
 //!
-//! Not here: the search of a body for them (`ingest::sensitive_data`).
+//! Not here: the search of a body for them (`catalogue::sensitive_data`).
 
 pub(crate) mod keys;
 pub(crate) mod never_allowed;

@@ -13,16 +13,13 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use weir_common::config::document::suggestion;
-use weir_common::directory::is_mail_address;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
 
-use crate::config::allowed_fields::AllowedFields;
-use crate::config::settings::Identifiers;
+use crate::catalogue::{Catalogue, Identifiers, TypeEntry, sensitive_data};
 use crate::domain::event::EventType;
 use crate::http_errors::{ValidationErrors, step};
 use crate::ingest::parse::Item;
-use crate::ingest::sensitive_data;
 use crate::store::types::NewEvent;
 
 /// Random bytes of an assigned identifier, in addition to the time.
@@ -36,9 +33,6 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 const MEMBERS: [&str; 5] = ["type", "workspace_id", "tenant_id", "data", "id"];
 
-/// The required members of `data` in `user.created`.
-const USER_CREATED: [&str; 4] = ["user_id", "email", "name", "via_idp"];
-
 /// An event without errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValidEvent<'a> {
@@ -46,7 +40,7 @@ pub(crate) struct ValidEvent<'a> {
     pub(crate) id: Option<String>,
     pub(crate) kind: EventType,
     pub(crate) workspace: String,
-    pub(crate) tenant: String,
+    pub(crate) tenant: Option<String>,
     pub(crate) data: &'a str,
 }
 
@@ -62,13 +56,12 @@ pub(crate) struct ParsedEvent<'a> {
 /// Parses and validates one event; adds its errors to `errors`.
 pub(crate) fn read<'a>(
     item: &Item<'a>,
-    allowed: &AllowedFields,
-    identifiers: &Identifiers,
+    catalogue: &Catalogue,
     errors: &mut ValidationErrors,
 ) -> ParsedEvent<'a> {
     let before = errors.count();
     errors.set_index(item.index);
-    let mut validator = Validator { item, allowed, errors };
+    let mut validator = Validator { item, catalogue, errors };
     let given = match serde_json::from_str::<RawEvent<'a>>(item.text) {
         Ok(given) => given,
         Err(_) if !item.text.starts_with('{') => {
@@ -83,20 +76,25 @@ pub(crate) fn read<'a>(
     for (name, detail) in &given.wrong {
         validator.wrong(&step(name), detail);
     }
-    let kind = validator.required("type", given.kind).and_then(|name| validator.kind(&name));
+    let entry = validator.required("type", given.kind).and_then(|name| validator.entry(&name));
+    let identifiers = &catalogue.identifiers;
     let workspaces = (&identifiers.workspaces, "identifiers.workspace_prefix");
     let workspace = validator.required("workspace_id", given.workspace);
     let workspace = workspace.filter(|text| validator.formed("/workspace_id", text, workspaces));
     let tenants = (&identifiers.tenants, "identifiers.tenant_prefix");
-    let tenant = validator.required("tenant_id", given.tenant);
+    let tenant = if entry.is_none_or(|entry| entry.tenant_required) {
+        validator.required("tenant_id", given.tenant)
+    } else {
+        given.tenant.and_then(|raw| validator.text("tenant_id", raw))
+    };
     let tenant = tenant.filter(|text| validator.formed("/tenant_id", text, tenants));
     let id = given.id.and_then(|raw| validator.text("id", raw));
     validator.id(id.as_deref());
-    let data = validator.data(given.data, kind);
-    let good = errors.count() == before;
-    let event = match (kind, workspace.clone(), tenant, data) {
-        (Some(kind), Some(workspace), Some(tenant), Some(data)) if good => {
-            Some(ValidEvent { id, kind, workspace, tenant, data })
+    let data = validator.data(given.data, entry);
+    let good = validator.errors.count() == before;
+    let event = match (entry, workspace.clone(), data) {
+        (Some(entry), Some(workspace), Some(data)) if good => {
+            Some(ValidEvent { id, kind: entry.kind, workspace, tenant, data })
         }
         _ => None,
     };
@@ -105,11 +103,11 @@ pub(crate) fn read<'a>(
 
 struct Validator<'v, 'a> {
     item: &'v Item<'a>,
-    allowed: &'v AllowedFields,
+    catalogue: &'v Catalogue,
     errors: &'v mut ValidationErrors,
 }
 
-impl<'a> Validator<'_, 'a> {
+impl<'v, 'a> Validator<'v, 'a> {
     fn wrong(&mut self, below: &str, detail: &str) {
         self.errors.at(format!("{}{below}", self.item.pointer), self.item.message_at(detail));
     }
@@ -129,16 +127,12 @@ impl<'a> Validator<'_, 'a> {
         text
     }
 
-    fn kind(&mut self, name: &str) -> Option<EventType> {
-        let kind = EventType::ALL.into_iter().find(|one| one.name() == name);
-        if kind.is_none() {
-            let names = EventType::ALL.map(EventType::name);
-            // Only for short names: the comparison takes quadratic time.
-            let meant = (name.len() <= 64).then(|| suggestion(name, &names)).flatten();
-            let hint = meant.unwrap_or_else(|| format!("known: {}", names.join(", ")));
-            self.wrong("/type", &format!("is not a known event type; {hint}"));
+    fn entry(&mut self, name: &str) -> Option<&'v TypeEntry> {
+        let entry = self.catalogue.find(name);
+        if entry.is_none() {
+            self.wrong("/type", &self.catalogue.unknown(name));
         }
-        kind
+        entry
     }
 
     /// Whether `text` is an identifier of the configured form.
@@ -163,7 +157,7 @@ impl<'a> Validator<'_, 'a> {
         }
     }
 
-    fn data(&mut self, raw: Option<&'a RawValue>, kind: Option<EventType>) -> Option<&'a str> {
+    fn data(&mut self, raw: Option<&'a RawValue>, entry: Option<&TypeEntry>) -> Option<&'a str> {
         let Some(raw) = raw else {
             self.wrong("/data", "is missing");
             return None;
@@ -174,30 +168,18 @@ impl<'a> Validator<'_, 'a> {
         }
         let before = self.errors.count();
         let pointer = format!("{}/data", self.item.pointer);
-        sensitive_data::check(raw.get(), &pointer, (self.allowed, kind), self.errors);
-        if kind == Some(EventType::new("user.created")) && self.errors.count() == before {
-            self.user_created(raw);
-        }
-        Some(raw.get())
-    }
-
-    fn user_created(&mut self, data: &'a RawValue) {
-        let Ok(user) = serde_json::from_str::<UserCreated<'a>>(data.get()) else { return };
-        let given = [user.user_id, user.email, user.name, user.via_idp];
-        for (name, raw) in USER_CREATED.into_iter().zip(given) {
-            let pointer = format!("/data/{name}");
-            let Some(raw) = raw else {
-                self.wrong(&pointer, "is missing");
-                continue;
-            };
-            match serde_json::from_str::<String>(raw.get()) {
-                Err(_) => self.wrong(&pointer, "must be a string"),
-                Ok(text) if name == "email" && !is_mail_address(&text) => {
-                    self.wrong(&pointer, "must be an e-mail address");
-                }
-                Ok(_) => {}
+        let allowed = entry.map_or(self.catalogue.allowed(), |entry| &entry.allowed);
+        sensitive_data::check(raw.get(), &pointer, allowed, self.errors);
+        // A text with duplicate keys or half characters has no one value to check.
+        if let Some(schema) = entry.and_then(|entry| entry.schema.as_ref())
+            && self.errors.count() == before
+        {
+            match serde_json::from_str(raw.get()) {
+                Ok(value) => schema.check(&value, &pointer, self.errors),
+                Err(why) => self.wrong("/data", &format!("cannot be read: {why}")),
             }
         }
+        Some(raw.get())
     }
 }
 
@@ -211,18 +193,6 @@ struct RawEvent<'a> {
     id: Option<&'a RawValue>,
     /// Unknown and duplicate members.
     wrong: Vec<(String, String)>,
-}
-
-#[derive(Deserialize)]
-struct UserCreated<'a> {
-    #[serde(borrow)]
-    user_id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    email: Option<&'a RawValue>,
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    via_idp: Option<&'a RawValue>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawEvent<'a> {
@@ -272,13 +242,14 @@ impl<'a> RawEvent<'a> {
 impl ValidEvent<'_> {
     /// The event as it is stored; `random` is for the identifier if the sender chose none.
     pub(crate) fn stored(self, random: &[u8], now: UnixTime, created_at: &str) -> NewEvent {
-        let digest = digest(self.kind, &self.workspace, &self.tenant, self.data);
+        let tenant = self.tenant.as_deref();
+        let digest = digest(self.kind, &self.workspace, tenant.unwrap_or_default(), self.data);
         let id = self.id.unwrap_or_else(|| new_id(now, random));
         let envelope = Envelope {
             id: &id,
             kind: self.kind,
             workspace: &self.workspace,
-            tenant: Some(&self.tenant),
+            tenant,
             created_at,
             data: self.data,
         };
@@ -287,22 +258,43 @@ impl ValidEvent<'_> {
             id: id.into(),
             workspace: self.workspace.into(),
             kind: self.kind,
-            tenant: Some(self.tenant.into()),
+            tenant: self.tenant.map(Into::into),
             body,
             digest,
         }
     }
 }
 
-/// The event of a test: no tenant, empty data.
-pub(crate) fn ping(workspace: &str, random: &[u8], now: UnixTime) -> NewEvent {
-    let (id, data) = (new_id(now, random), "{}");
-    let kind = EventType::PING;
+/// The contents of a test's envelope.
+pub(crate) struct Sample {
+    kind: EventType,
+    tenant: Option<String>,
+    data: String,
+}
+
+impl Sample {
+    /// A ping: no tenant, empty data.
+    pub(crate) fn ping() -> Self {
+        Self { kind: EventType::PING, tenant: None, data: "{}".to_owned() }
+    }
+
+    /// The example of a type.
+    pub(crate) fn of(entry: &TypeEntry, identifiers: &Identifiers) -> Self {
+        let tenant = entry.tenant_required.then(|| identifiers.tenants.example());
+        Self { kind: entry.kind, tenant, data: entry.example.to_string() }
+    }
+}
+
+/// The event of a test. Whatever its envelope is a sample of, its type is that of a test: filters,
+/// jobs and the health of its webhook treat it as one.
+pub(crate) fn test(workspace: &str, sample: &Sample, random: &[u8], now: UnixTime) -> NewEvent {
+    let Sample { kind, tenant, data } = sample;
+    let (id, tenant) = (new_id(now, random), tenant.as_deref());
     let created_at = &now.rfc3339();
-    let envelope = Envelope { id: &id, kind, workspace, tenant: None, created_at, data };
+    let envelope = Envelope { id: &id, kind: *kind, workspace, tenant, created_at, data };
     NewEvent {
         body: envelope.json(),
-        digest: digest(EventType::PING, workspace, "", data),
+        digest: digest(*kind, workspace, tenant.unwrap_or_default(), data),
         id: id.into(),
         workspace: workspace.into(),
         kind: EventType::PING,
@@ -367,17 +359,14 @@ mod tests {
 
     fn wrong(text: &str) -> Vec<String> {
         let mut errors = ValidationErrors::default();
-        let parsed =
-            read(&item(text), &AllowedFields::default(), &Identifiers::default(), &mut errors);
+        let parsed = read(&item(text), &Catalogue::shipped(), &mut errors);
         assert_eq!(parsed.event.is_none(), !errors.is_empty(), "{text}");
         errors.pointers()
     }
 
     fn good(text: &str) -> ValidEvent<'_> {
         let mut errors = ValidationErrors::default();
-        let event =
-            read(&item(text), &AllowedFields::default(), &Identifiers::default(), &mut errors)
-                .event;
+        let event = read(&item(text), &Catalogue::shipped(), &mut errors).event;
         event.unwrap_or_else(|| panic!("{errors}"))
     }
 
@@ -388,7 +377,7 @@ mod tests {
             id: None,
             kind: EventType::new("plan.changed"),
             workspace: "ws_a".to_owned(),
-            tenant: "tn_1".to_owned(),
+            tenant: Some("tn_1".to_owned()),
             data: "{}",
         };
         assert_eq!(event, expected);
@@ -433,12 +422,7 @@ mod tests {
     #[test]
     fn the_workspace_of_an_invalid_event_is_known() {
         let text = GOOD.replace("plan.changed", "x");
-        let parsed = read(
-            &item(&text),
-            &AllowedFields::default(),
-            &Identifiers::default(),
-            &mut ValidationErrors::default(),
-        );
+        let parsed = read(&item(&text), &Catalogue::shipped(), &mut ValidationErrors::default());
         assert_eq!(parsed.workspace.as_deref(), Some("ws_a"));
     }
 
@@ -512,12 +496,26 @@ mod tests {
 
     #[test]
     fn a_ping_has_no_tenant() {
-        let event = ping("ws_a", &[0; ID_RANDOM_BYTES], UnixTime(0));
+        let event = test("ws_a", &Sample::ping(), &[0; ID_RANDOM_BYTES], UnixTime(0));
         let body: serde_json::Value = serde_json::from_slice(&event.body).expect("it is JSON");
         let expected = serde_json::json!({
             "id": event.id.as_ref(), "type": "webhook.ping", "workspace_id": "ws_a",
             "tenant_id": null, "created_at": "1970-01-01T00:00:00.000Z", "data": {},
         });
         assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn a_test_of_a_type_has_an_envelope_that_ingest_would_accept() {
+        let catalogue = Catalogue::shipped();
+        for entry in catalogue.types() {
+            let sample = Sample::of(entry, &catalogue.identifiers);
+            let event = test("ws_a", &sample, &[0; ID_RANDOM_BYTES], UnixTime(0));
+            assert_eq!((event.kind, &event.tenant), (EventType::PING, &None));
+            let mut sent: serde_json::Value = serde_json::from_slice(&event.body).unwrap();
+            sent.as_object_mut().unwrap().remove("created_at");
+            let accepted = good(&sent.to_string()).kind;
+            assert_eq!(accepted, entry.kind, "{sent}");
+        }
     }
 }

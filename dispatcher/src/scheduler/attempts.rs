@@ -103,7 +103,7 @@ impl AttemptResult {
 
     fn report(&self, attempt: &Attempt, after: Option<NextState>) -> Notification {
         let StartedAttempt { webhook, ref delivery, ref target, .. } = self.attempt;
-        Notification::Attempt(AttemptReport {
+        Notification::Attempt(Box::new(AttemptReport {
             webhook,
             workspace: target.workspace.clone(),
             delivery: delivery.id,
@@ -111,7 +111,7 @@ impl AttemptResult {
             kind: delivery.kind,
             attempt: attempt.clone(),
             after,
-        })
+        }))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::delivery::client::AttemptResponse;
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::signature::{self, Signed};
 use crate::delivery::{egress, recording};
+use crate::domain::event::EventType;
 use crate::domain::outcome::{Fault, Outcome};
 use crate::domain::transcript::Transcript;
 use crate::live_config::ActiveConfig;
@@ -46,6 +47,7 @@ async fn sent(
         event_id: &delivery.event_id,
         body: &delivery.body,
         unix_seconds: started.unix.0 / 1_000_000,
+        is_test: delivery.kind == EventType::PING,
     };
     let now = resources.store.steady(started.tick);
     let scheme = &active.settings.signature;

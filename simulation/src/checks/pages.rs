@@ -14,8 +14,8 @@ use weir_dispatcher::store::types::{Filter, Paging};
 use weir_dispatcher::store::{Management, StoreError};
 use weir_tests::rng::SeededRng;
 
-use crate::model::{self, Model, TYPES, violated};
-use crate::orders::WORKSPACES;
+use crate::model::{self, Model, violated};
+use crate::orders::{TYPES, WORKSPACES};
 use crate::spans::{DAY, MINUTE};
 
 /// A list with more pages than entries, and these, has no end: a page without an entry means that

@@ -10,8 +10,8 @@ use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::WebhookId;
 
 use crate::faults::Disk;
-use crate::model::{Hook, TYPES};
-use crate::orders::{Order, WORKSPACES};
+use crate::model::Hook;
+use crate::orders::{Order, TYPES, WORKSPACES};
 use crate::receivers::Mood;
 use crate::scenarios::acts::Act;
 use crate::scenarios::{Life, config};

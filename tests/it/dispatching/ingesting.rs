@@ -115,8 +115,14 @@ fn tokens_passwords_and_hashes_are_never_accepted() {
 
 #[test]
 fn a_secret_is_found_by_its_shape_and_a_field_that_is_allowed_passes() {
-    let allow = "allow = [{ type = \"user.updated\", fields = [\"/data/reset_password_url\"] }]";
-    let stage = Stage::with(|config| config.with("[ingest]", allow));
+    let stage = Stage::new();
+    let own = config().with("[events]", "file = \"events.toml\"");
+    let allow = "[types.\"user.updated\"]\nallow = [\"/data/reset_password_url\"]";
+    let shipped = include_str!("../../../config/events.toml");
+    let allowed = shipped.replace("[types.\"user.updated\"]", allow);
+    stage.dispatcher.folder().write("events.toml", &allowed);
+    stage.dispatcher.folder().write(CONFIG, &own.to_string());
+    stage.dispatcher.reload().expect(200);
     let mut event = event("ws_acme", "user.updated");
     event["data"]["reset_password_url"] = json!("https://acme.example/reset");
     event["data"]["has_password"] = json!(true);

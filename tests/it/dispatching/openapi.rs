@@ -41,6 +41,8 @@ fn the_openapi_document_describes_every_call() {
         let path = format!("/v1/workspaces/{{workspace}}{path}");
         assert!(document["paths"][&path][method].is_object(), "{method} {path} is missing");
     }
+    assert!(document["paths"]["/v1/event-types"]["get"].is_object());
+    assert_eq!(document["webhooks"].as_object().map(serde_json::Map::len), Some(11));
 }
 
 #[test]

@@ -17,7 +17,8 @@ fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
     let with = |more: &[&'static str]| [&token[..], &["--scope", "events:write"], more].concat();
     let strict = folder(&config().to_string());
     let finished = run(&strict, &with(&["--config", CONFIG])).expect(64);
-    let where_it_stands = format!("{remedy}, in dispatcher.toml, named with --config");
+    let where_it_stands =
+        format!("{remedy}, in the events.toml of the configuration that --config names");
     assert!(finished.output().contains(&where_it_stands), "{}", finished.output());
     let entry = entry("shop", "hidden-token", "shop_prod", r#"["events:write"]"#);
     strict.write(TOKENS, &entry);
@@ -27,12 +28,14 @@ fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
         let placed = printed.lines().any(|line| line.contains(name) && line.contains(remedy));
         assert!(placed, "{name}: {printed}");
     }
-    let shop = config().with("[identifiers]", "workspace_prefix = \"shop_\"");
-    strict.write(CONFIG, &shop.to_string());
+    let own = config().with("[events]", "file = \"events.toml\"");
+    strict.write(CONFIG, &own.to_string());
+    let shipped = include_str!("../../../config/events.toml");
+    let prefixed = |prefix: &str| shipped.replace("\"ws_\"", &format!("\"{prefix}\""));
+    strict.write("events.toml", &prefixed("shop_"));
     run(&strict, &["check", "--config", CONFIG]).expect(0);
     run(&strict, &with(&["--config", CONFIG])).expect(0);
-    let wrong = config().with("[identifiers]", "workspace_prefix = \"a b\"");
-    strict.write(CONFIG, &wrong.to_string());
+    strict.write("events.toml", &prefixed("a b"));
     let printed = run(&strict, &["check", "--config", CONFIG]).expect(64).output();
     assert!(printed.contains("`a b` begins no identifier"), "{printed}");
 }

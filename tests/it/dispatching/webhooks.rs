@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_tests::answer::Answer;
-use weir_tests::dispatcher::{TOKENS, entry, tokens};
+use weir_tests::dispatcher::{CONFIG, TOKENS, config, entry, tokens};
 use weir_tests::receiver::Delivered;
 use weir_tests::wait;
 
@@ -133,8 +133,12 @@ fn a_webhook_of_a_workspace_that_no_event_can_name_is_refused() {
 
 #[test]
 fn a_platform_may_name_its_workspaces_and_tenants_otherwise() {
-    let prefixes = "workspace_prefix = \"\"\ntenant_prefix = \"unit-\"";
-    let stage = Stage::with(|config| config.with("[identifiers]", prefixes));
+    let stage = Stage::new();
+    let shipped = include_str!("../../../config/events.toml");
+    let prefixed = shipped.replace("\"ws_\"", "\"\"").replace("\"tn_\"", "\"unit-\"");
+    stage.dispatcher.folder().write("events.toml", &prefixed);
+    let own = config().with("[events]", "file = \"events.toml\"");
+    stage.dispatcher.folder().write(CONFIG, &own.to_string());
     let scopes = r#"["webhooks:write", "events:write"]"#;
     let shop = entry("shop", "hidden-token-of-the-shop", "shop_prod", scopes);
     stage.dispatcher.folder().write(TOKENS, &format!("{}{shop}", tokens()));

@@ -10,6 +10,7 @@ use weir_tests::upstream::Upstream;
 use super::{shipped, shipped_gateway};
 
 const CONFIG: &str = "config/dispatcher.toml";
+const EVENTS: &str = "config/events.toml";
 const TOKENS: &str = "config/tokens.toml";
 const DIRECTORY: &str = "config/directory.toml";
 
@@ -20,6 +21,16 @@ fn the_shipped_files_of_the_dispatcher_pass_check() {
         folder.write(name, &shipped(name));
     }
     run(&folder, &["check", "--config", CONFIG]).expect(0);
+}
+
+#[test]
+fn workspaces_begin_alike_for_the_gateway_and_for_the_dispatcher() {
+    let prefix = |name: &str| {
+        let text = shipped(name);
+        let line = text.lines().find(|line| line.starts_with("workspace_prefix = "));
+        line.expect("it has a prefix").split('"').nth(1).expect("it is quoted").to_owned()
+    };
+    assert_eq!(prefix(EVENTS), prefix("config/gateway.toml"));
 }
 
 #[test]

@@ -68,6 +68,7 @@ fn installed_files_are_readable_only_by_their_program() {
         ("gateway.toml", 0o640, Some("weir-gateway")),
         ("dispatcher.toml", 0o640, Some("weir-dispatcher")),
         ("tokens.toml", 0o640, Some("weir-dispatcher")),
+        ("events.toml", 0o644, None),
         ("directory.toml", 0o644, None),
     ] {
         let path = installed.folder.path(&format!("etc/weir/{file}"));

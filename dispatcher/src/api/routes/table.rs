@@ -4,11 +4,12 @@ use http::Method;
 use schemars::SchemaGenerator;
 use schemars::json_schema;
 
+use crate::api::dto::event_type::EventTypeList;
 use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
 use crate::api::dto::webhook::{
     CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
 };
-use crate::api::dto::{DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody};
+use crate::api::dto::{DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, TestBody};
 use crate::api::routes::{
     Operation, OperationKind, OtherSuccess, Parameter, ParameterKind, Request,
 };
@@ -77,7 +78,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(in crate::api) static OPERATIONS: [Operation; 18] = [
+pub(in crate::api) static OPERATIONS: [Operation; 19] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -159,8 +160,11 @@ pub(in crate::api) static OPERATIONS: [Operation; 18] = [
         kind: OperationKind::PingWebhook,
         id: "pingWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}:ping",
-        summary: "Sends a test event of type `webhook.ping`, and returns its delivery.",
-        request: NO_BODY,
+        summary: "Sends a test: a `webhook.ping`, or the example of a type. Returns its delivery.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<TestBody>,
+            optional: true,
+        }),
         status: 202,
         answer: "The delivery of the test, waiting or in flight.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
@@ -263,6 +267,15 @@ pub(in crate::api) static OPERATIONS: [Operation; 18] = [
         summary: "Shows an event's envelope, byte for byte as it is delivered.",
         answer: "The envelope, while a delivery of it is kept.",
         response: Some(|_| json_schema!({"type": "object"})),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::ListEventTypes,
+        id: "listEventTypes",
+        path: "/v1/event-types",
+        summary: "Lists the event types, those of workspaces' webhooks that were removed included.",
+        answer: "The event types.",
+        response: Some(SchemaGenerator::subschema_for::<EventTypeList>),
         ..READ
     },
     PLAIN,

@@ -19,7 +19,7 @@
 //! 6. `hash` alone names no secret: most are of commits and files. Password hashes have formats of
 //!    their own (`sensitive::values`), and below `password` every string is refused.
 //!
-//! Not here: where keys are, and which values belong to a key (`ingest::sensitive_data`).
+//! Not here: where keys are, and which values belong to a key (`catalogue::sensitive_data`).
 
 use crate::domain::sensitive::normalize::{in_words, plain};
 use crate::domain::sensitive::word_matcher::WordMatcher;

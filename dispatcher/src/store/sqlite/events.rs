@@ -31,7 +31,8 @@ const BODY: &str =
 const ANY_BETWEEN: &str =
     "SELECT 1 FROM events WHERE workspace = ?1 AND name BETWEEN ?2 AND ?3 LIMIT 1";
 
-const SUBSCRIBED: &str = "SELECT id, subscribed FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
+const SUBSCRIBED: &str = "SELECT id, subscribed FROM webhooks \
+    WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
 
 const EVENT: &str = "INSERT INTO events \
     (name, workspace, kind, digest, created_at, delivery_refs, body, over_at) \

@@ -36,8 +36,9 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, workspace, state, webhook, \
              (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, \
-             event, tenant, outcome, status, since, until, created_at, newest, looked_to, redelivered, ended_at, at_webhook, at_time, \
-             at_delivery, named, examined, counted, cancelled FROM jobs ",
+             event, tenant, outcome, status, since, until, created_at, newest, looked_to, \
+             redelivered, ended_at, at_webhook, at_time, at_delivery, named, examined, counted, \
+             cancelled FROM jobs ",
             $rest
         )
     };

@@ -33,13 +33,7 @@ CREATE TABLE event_types (
     code INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
 ) STRICT;
-INSERT INTO event_types VALUES
-    (0, 'user.created'), (1, 'user.updated'), (2, 'user.deleted'),
-    (3, 'session.started'), (4, 'session.ended'),
-    (5, 'tenant.created'), (6, 'tenant.deleted'),
-    (7, 'plan.changed'), (8, 'subscription.past_due'),
-    (9, 'mau.threshold_warning'), (10, 'signups_blocked'),
-    (11, 'webhook.ping');
+INSERT INTO event_types VALUES (11, 'webhook.ping');
 
 -- The rate limit of an endpoint outlives the webhooks that name it.
 CREATE TABLE endpoints (

@@ -50,7 +50,8 @@ pub(super) fn create(
     session.counters.webhooks += 1;
     let id = WebhookId(session.counters.webhooks_made);
     let health = Health::default();
-    let sql = "INSERT INTO webhooks (id, workspace, endpoint, subscribed, created_at, secret, health) \
+    let sql = "INSERT INTO webhooks \
+        (id, workspace, endpoint, subscribed, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), for_secret);
     let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);

@@ -19,8 +19,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::config::allowed_fields::AllowedFields;
-use crate::domain::event::EventType;
+use crate::catalogue::allowed_fields::AllowedFields;
 use crate::domain::sensitive::{keys, never_allowed, values};
 use crate::http_errors::{ValidationError, ValidationErrors, step};
 
@@ -30,14 +29,14 @@ const DEPTH_MAX: usize = 128;
 const INVALID_TEXT: &str = "is not valid Unicode: it has half of a surrogate pair";
 
 const NAMES_SECRET: &str = "names a secret: tokens, passwords and hashes of them are never sent \
-    (ingest.allow exempts fields that only have such a name)";
+    (`allow` in events.toml exempts fields that only have such a name)";
 
 /// Checks every key and string of `text`, which is JSON, and reports secrets below `pointer`;
-/// `allowed` exempts fields of events of this type.
-pub(super) fn check(
+/// `allowed` exempts fields.
+pub(crate) fn check(
     text: &str,
     pointer: &str,
-    allowed: (&AllowedFields, Option<EventType>),
+    allowed: &AllowedFields,
     errors: &mut ValidationErrors,
 ) {
     Walk::new(pointer, Some(allowed), errors).run(text);
@@ -56,7 +55,7 @@ struct Walk<'a, 'f> {
     seen: HashSet<(usize, Cow<'a, str>)>,
     objects: usize,
     /// Allowed fields; `None` where secrets are not checked.
-    allowed: Option<(&'f AllowedFields, Option<EventType>)>,
+    allowed: Option<&'f AllowedFields>,
     /// The outermost key around this place that names a secret.
     named: Option<SecretKey>,
     errors: &'f mut ValidationErrors,
@@ -81,7 +80,7 @@ enum Container<'a> {
 impl<'a, 'f> Walk<'a, 'f> {
     fn new(
         pointer: &'f str,
-        allowed: Option<(&'f AllowedFields, Option<EventType>)>,
+        allowed: Option<&'f AllowedFields>,
         errors: &'f mut ValidationErrors,
     ) -> Self {
         let (open, seen) = (Vec::new(), HashSet::new());
@@ -222,12 +221,12 @@ impl<'a, 'f> Walk<'a, 'f> {
 
     /// Whether the operator allows this field.
     fn is_allowed(&self) -> bool {
-        self.allowed.is_some_and(|(allowed, kind)| {
+        self.allowed.is_some_and(|allowed| {
             let steps = self.open.iter().map(|open| match open {
                 Container::Object { key, .. } => key.as_deref().unwrap_or_default().to_owned(),
                 Container::Array { place } => place.to_string(),
             });
-            allowed.covers(kind, &steps.collect::<Vec<_>>())
+            allowed.covers(&steps.collect::<Vec<_>>())
         })
     }
 
@@ -287,17 +286,16 @@ mod tests {
 
     fn found_where(allowed: &AllowedFields, text: &str) -> Vec<String> {
         let mut errors = ValidationErrors::default();
-        check(text, "/data", (allowed, Some(EventType::new("user.updated"))), &mut errors);
+        check(text, "/data", allowed, &mut errors);
         errors.pointers()
     }
 
-    /// Settings that allow these fields of `user.updated`.
+    /// Exactly these fields.
     fn allowing(fields: &str) -> AllowedFields {
-        let text = format!("[ingest]\nallow = [{{ type = \"user.updated\", fields = {fields} }}]");
-        let document = Document::new("d", &text);
-        let settings = crate::config::read::read(&document).made;
+        let document = Document::new("d", &format!("allow = {fields}"));
+        let allowed = document.read(|table| AllowedFields::read(table, "")).made;
         assert_eq!(document.diagnostics(), []);
-        settings.ingest.allowed
+        allowed
     }
 
     #[test]
@@ -371,10 +369,6 @@ mod tests {
         });
         let pointers = ["/data/keys/1/token", "/data/nested/reset_password_url"];
         assert_eq!(found_where(&allowed, &text.to_string()), pointers);
-        let mut errors = ValidationErrors::default();
-        let other = (&allowed, Some(EventType::new("user.deleted")));
-        check(r#"{"reset_password_url":"x"}"#, "/data", other, &mut errors);
-        assert_eq!(errors.pointers(), ["/data/reset_password_url"]);
         // Inside of a secret's value only the allowed field passes.
         let allowed = allowing(r#"["/data/token/type"]"#);
         let token = json!({"token": {"type": "Bearer"}});
@@ -447,7 +441,7 @@ mod tests {
             let text = data.to_string();
             let expected = text.matches(JWT).count();
             let mut errors = ValidationErrors::default();
-            check(&text, "/data", (&AllowedFields::default(), None), &mut errors);
+            check(&text, "/data", &AllowedFields::default(), &mut errors);
             prop_assert_eq!(errors.count(), expected);
             for pointer in errors.pointers() {
                 let place = pointer.strip_prefix("/data").unwrap();
