@@ -347,10 +347,11 @@ mod tests {
     /// The names of all options in a schema, and whether each has a default.
     fn options(schema: &Value, path: &str, found: &mut Vec<(String, bool)>) {
         for (key, option) in schema["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             if option["type"] == "object" {
-                options(option, key, found);
+                options(option, &path, found);
             } else {
-                found.push((format!("{path}.{key}"), option.get("default").is_some()));
+                found.push((path, option.get("default").is_some()));
             }
         }
     }
@@ -372,11 +373,13 @@ mod tests {
         options(&read(&Document::new("d", "")).schema, "", &mut all);
         assert!(all.len() > 40, "{all:?}");
         for (option, has_default) in all {
-            let (table, key) = option.split_once('.').unwrap();
-            let start = SHIPPED.find(&format!("\n[{table}]")).expect(table) + 1;
-            let section = &SHIPPED[start..];
+            let (table, key) = option.rsplit_once('.').unwrap();
+            let places = ["\n", "\n# "].map(|before| format!("{before}[{table}]"));
+            let [used, commented] = places.map(|heading| SHIPPED.find(&heading));
+            let section = &SHIPPED[used.or(commented).expect(table) + 1..];
             let section = &section[..section.find("\n[").unwrap_or(section.len())];
-            let written = if has_default { "\n" } else { "\n# " };
+            let section = &section[..section.find("\n# [").unwrap_or(section.len())];
+            let written = if has_default && used.is_some() { "\n" } else { "\n# " };
             assert!(section.contains(&format!("{written}{key} = ")), "{option}");
         }
     }
@@ -388,7 +391,8 @@ mod tests {
             let option = line
                 .strip_prefix("# ")
                 .filter(|rest| rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')));
-            text += option.unwrap_or(line);
+            let table = line.strip_prefix("# ").filter(|rest| rest.starts_with('['));
+            text += option.or(table).unwrap_or(line);
             text += "\n";
         }
         let settings = effective(&text);
