@@ -23,6 +23,8 @@ mod openapi;
 
 mod routes;
 
+mod pace;
+
 mod query;
 
 mod redeliveries;

@@ -25,11 +25,11 @@ use bytes::Bytes;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
+use crate::domain::attempt::{AttemptRecord, EarlierStart, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
@@ -253,12 +253,9 @@ pub trait DeliveryQueue: Send + Sync + 'static {
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The starts of attempts at or after `since`, with their endpoints; includes attempts whose
-    /// delivery or webhook was deleted.
-    async fn starts_since(
-        &self,
-        since: UnixTime,
-    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError>;
+    /// The starts of attempts at or after `since`; includes attempts whose delivery or webhook was
+    /// deleted.
+    async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError>;
 
     /// Whether the previous process shut down cleanly, with all outcomes recorded.
     fn clean_shutdown(&self) -> bool;

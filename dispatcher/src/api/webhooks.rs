@@ -66,6 +66,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         metadata: body.metadata,
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
+        requests_per_minute: body.requests_per_minute,
     };
     let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
     let secret = body.secret.map_or_else(new_secret, Ok)?;
@@ -146,6 +147,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         metadata: body.metadata,
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
+        requests_per_minute: body.requests_per_minute,
     };
     let change = WebhookChange { url, events, options, disabled: body.disabled };
     let changed = request.store().change_webhook(request.workspace, id, change, request.now).await;

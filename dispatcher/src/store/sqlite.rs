@@ -21,9 +21,9 @@ use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::AttemptRecord;
+use crate::domain::attempt::{AttemptRecord, EarlierStart};
 use crate::domain::delivery::{Fetched, QueuedDelivery};
-use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::{Queue, WebhookUpdate};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
@@ -189,10 +189,7 @@ impl DeliveryQueue for SqliteStore {
         self.writer.run(move |session| attempts::record(session, &ended, &updates, &mails)).await
     }
 
-    async fn starts_since(
-        &self,
-        since: UnixTime,
-    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError> {
+    async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError> {
         self.writer.run(move |session| backlog::starts_since(session, since)).await
     }
 

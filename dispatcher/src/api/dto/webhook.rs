@@ -3,6 +3,7 @@
 //! Invariant: a type with a secret implements no `Debug`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use http::HeaderName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -41,6 +42,9 @@ pub(in crate::api) struct NewWebhookBody {
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept. Default: `failures`.
     pub(in crate::api) answers: Option<Answers>,
+    /// The most attempts that start within a minute; the platform's own limits apply as well.
+    #[schemars(range(min = 1, max = 60_000))]
+    pub(in crate::api) requests_per_minute: Option<u32>,
     /// The key that signs deliveries, brought along from another system: `whsec_` and the base64 of
     /// 24 to 64 bytes. Default: a new one.
     #[schemars(length(max = 96))]
@@ -70,6 +74,9 @@ pub(in crate::api) struct WebhookPatch {
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept.
     pub(in crate::api) answers: Option<Answers>,
+    /// The most attempts that start within a minute; 0 leaves the platform's own limits.
+    #[schemars(range(max = 60_000))]
+    pub(in crate::api) requests_per_minute: Option<u32>,
     /// Whether it is disabled: deliveries are queued and none is sent.
     pub(in crate::api) disabled: Option<bool>,
 }
@@ -148,6 +155,8 @@ pub(in crate::api) struct OptionsView {
     pub(in crate::api) headers: BTreeMap<String, String>,
     /// Which attempts' headers and answers are kept.
     pub(in crate::api) answers: Answers,
+    /// The most attempts that start within a minute; null if only the platform's limits apply.
+    pub(in crate::api) requests_per_minute: Option<NonZeroU32>,
 }
 
 impl OptionsView {
@@ -159,6 +168,7 @@ impl OptionsView {
             metadata: labels.metadata,
             headers: options.headers.iter().map(masked).collect(),
             answers: if options.all_answers { Answers::All } else { Answers::Failures },
+            requests_per_minute: options.requests_per_minute,
         }
     }
 }

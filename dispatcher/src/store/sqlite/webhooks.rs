@@ -81,12 +81,14 @@ fn set_options(
     let metadata = metadata.map(serde_json::to_string).transpose().map_err(damaged)?;
     let seal = |plain: String| session.sealer.seal((id, Content::Headers), &plain, nonce);
     let sql = "UPDATE webhooks SET description = :description, metadata = :metadata, \
-        headers = :headers, all_answers = :all_answers WHERE id = :id";
+        headers = :headers, all_answers = :all_answers, \
+        requests_per_minute = :requests_per_minute WHERE id = :id";
     session.conn.prepare_cached(sql)?.execute(named_params! {
         ":description": labels.and_then(|labels| labels.description.as_deref()),
         ":metadata": metadata,
         ":headers": options.headers.stored().map(seal),
         ":all_answers": options.all_answers,
+        ":requests_per_minute": options.requests_per_minute,
         ":id": id.0,
     })?;
     Ok(())

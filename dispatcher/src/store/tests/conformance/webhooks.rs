@@ -120,6 +120,7 @@ pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Stor
         metadata: [("team".to_owned(), Some("a".to_owned()))].into(),
         headers: vec![header("authorization", "Bearer hidden"), header("x-route", "7")],
         all_answers: Some(true),
+        requests_per_minute: Some(30),
     };
     let options = WebhookOptions::default().changed(set).unwrap();
     let new = NewWebhook { options: options.clone(), ..new_webhook(WS, URL, &[]) };
