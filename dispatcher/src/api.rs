@@ -25,7 +25,7 @@ mod routes;
 
 mod pace;
 
-mod query;
+pub(crate) mod query;
 
 mod redeliveries;
 
@@ -248,7 +248,7 @@ fn failed(state: &State, error: &StoreError) -> Reply {
     http_errors::store(error)
 }
 
-fn bad_query(errors: ValidationErrors) -> Reply {
+pub(crate) fn bad_query(errors: ValidationErrors) -> Reply {
     http_errors::validation_problem(400, "invalid-query", "Invalid query", &errors)
 }
 

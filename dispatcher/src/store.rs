@@ -31,6 +31,7 @@ use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
@@ -292,6 +293,25 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// Unfinished jobs of all workspaces, `limit` at most: by workspace, oldest first.
     async fn open_jobs(&self, limit: usize) -> Result<Vec<OpenJob>, StoreError>;
+
+    /// A page of webhooks, of all workspaces, that match; oldest first. Examines a bounded number
+    /// of webhooks, so that a page may have fewer items than `limit`.
+    async fn find_webhooks(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Webhook, WebhookId>, StoreError>;
+
+    /// Reactivates the paused webhooks of such a page, as [`Management::reactivate`] does, and
+    /// returns them. Those that are disabled too stay as they are.
+    async fn reactivate_found(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+        now: UnixTime,
+    ) -> Result<Page<WebhookId, WebhookId>, StoreError>;
 
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
     /// `now`, transcripts older than `answers`, transcripts and waiting deliveries of deleted

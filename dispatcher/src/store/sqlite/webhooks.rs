@@ -25,6 +25,10 @@ const PAGE: &str = select_webhooks!(
     "WHERE w.workspace = ?1 AND w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
 
+/// As [`PAGE`], of all workspaces: nothing is `?1`.
+const PAGE_OF_ALL: &str =
+    select_webhooks!("WHERE w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3");
+
 const SECRETS: &str = "SELECT secret, secrets_before FROM webhooks WHERE id = ?1";
 
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
@@ -143,23 +147,28 @@ pub(super) fn of_workspace(
     Ok(load(conn, sealer, id)?.filter(|webhook| *webhook.workspace == *workspace))
 }
 
-/// A page of a workspace's webhooks, oldest first.
+/// A page of a workspace's webhooks, or of those of all, oldest first.
 pub(super) fn page(
     conn: &Connection,
     sealer: &Sealer,
-    workspace: &str,
+    workspace: Option<&str>,
     after: Option<WebhookId>,
     limit: usize,
 ) -> Result<Page<Webhook, WebhookId>, Fault> {
-    let mut items = Vec::new();
+    let (sql, workspace) = match workspace {
+        None => (PAGE_OF_ALL, 0),
+        Some(name) => match rows::workspace_of(conn, name)? {
+            Some(number) => (PAGE, number),
+            None => return Ok(Page { items: Vec::new(), next: None }),
+        },
+    };
+    let mut query = conn.prepare_cached(sql)?;
     let after = after.map_or(0, |id| id.0);
-    if let Some(workspace) = rows::workspace_of(conn, workspace)? {
-        let mut query = conn.prepare_cached(PAGE)?;
-        let one_more = rows::count(limit.saturating_add(1));
-        let mut found = query.query((workspace, after, one_more))?;
-        while let Some(row) = found.next()? {
-            items.push(rows::webhook(row, sealer)?);
-        }
+    let one_more = rows::count(limit.saturating_add(1));
+    let mut found = query.query((workspace, after, one_more))?;
+    let mut items = Vec::new();
+    while let Some(row) = found.next()? {
+        items.push(rows::webhook(row, sealer)?);
     }
     let more = items.len() > limit;
     items.truncate(limit);

@@ -57,6 +57,8 @@ promises! {
     webhooks::a_reactivation_ends_the_pause_and_counts_it,
     webhooks::a_reactivation_counts_for_something_however_the_clock_was_set,
     webhooks::a_webhook_that_is_not_paused_is_not_reactivated,
+    webhooks::webhooks_that_do_not_deliver_are_found_in_every_workspace,
+    webhooks::paused_webhooks_that_match_are_reactivated_page_by_page,
     events::an_event_waits_for_every_webhook_that_subscribed_to_it,
     events::an_event_that_was_there_is_not_new_and_not_delivered_again,
     events::another_event_of_the_same_identifier_stops_its_whole_batch,
