@@ -73,7 +73,9 @@ CREATE TABLE webhooks (
     -- Whether the answers of successful attempts are kept.
     all_answers INTEGER NOT NULL DEFAULT 0,
     -- Since when its owner has it disabled.
-    disabled_at INTEGER
+    disabled_at INTEGER,
+    -- The seed of its Ed25519 key, sealed.
+    signing_key BLOB
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

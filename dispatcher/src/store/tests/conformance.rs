@@ -49,6 +49,7 @@ promises! {
     webhooks::webhooks_of_one_url_share_an_endpoint,
     webhooks::what_is_not_changed_stays,
     webhooks::options_are_read_back_and_change_one_by_one,
+    webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
     webhooks::every_secret_signs_until_its_own_overlap_ends,
@@ -153,6 +154,7 @@ fn new_webhook(workspace: &str, url: &str, types: &[EventType]) -> NewWebhook {
         options: Default::default(),
         secret: Secret::new("whsec_first".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     }
 }
 

@@ -5,9 +5,12 @@ use weir_common::time::Tick;
 
 use crate::domain::webhook::headers::value_of;
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
-use crate::store::types::{Changed, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
+use crate::store::types::{
+    Changed, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
@@ -144,6 +147,30 @@ pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Stor
     assert_eq!((after.options, &*after.url), (expected, URL), "nothing changed");
     let loaded = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!(loaded.options.headers.count(), 1);
+}
+
+pub(super) async fn a_signing_key_stays_until_it_is_removed(store: &dyn Store) {
+    let [first, second] = [1, 2].map(|byte| SigningKey::of_seed([byte; SEED_BYTES]));
+    let new = NewWebhook { signing_key: Some(first.clone()), ..new_webhook(WS, URL, &[]) };
+    let Created::Webhook(made) = store.create_webhook(new, t(0)).await.unwrap() else {
+        panic!("there was room");
+    };
+    assert_eq!(made.secrets.signing_key.as_ref(), Some(&first));
+    let have = || KeyChange::Have(second.clone());
+    for (signing_key, expected) in [
+        (KeyChange::Keep, Some(&first)),
+        (have(), Some(&first)),
+        (KeyChange::Remove, None),
+        (KeyChange::Keep, None),
+        (have(), Some(&second)),
+    ] {
+        let what = format!("{signing_key:?}");
+        let change = WebhookChange { signing_key, ..Default::default() };
+        let after = changed(store, made.id, change, t(1)).await;
+        assert_eq!(after.secrets.signing_key.as_ref(), expected, "{what}");
+    }
+    let loaded = store.load(made.id).await.unwrap().unwrap().webhook;
+    assert_eq!(loaded.secrets.signing_key, Some(second));
 }
 
 /// Disables or enables a webhook.
