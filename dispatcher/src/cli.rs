@@ -3,6 +3,7 @@
 //! Not here: the process (`main`), running the dispatcher (`app`).
 
 mod check;
+mod forecast;
 pub mod listen;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::app::{self, RunError};
 use crate::auth::Scope;
 use crate::auth::token_file::{self, Tokens};
 use crate::catalogue::Catalogue;
+use crate::cli::forecast::ForecastArgs;
 use crate::cli::listen::{Answering, Listen, TestEvent, TestWebhook};
 use crate::config::read;
 use crate::config::settings::Settings;
@@ -63,6 +65,8 @@ enum Action {
     Verify(Verify),
     /// Send a signed example event to a URL, as the dispatcher would
     SendTest(SendTest),
+    /// Print what happens to a webhook if its receiver stays down, and if it answers again
+    Forecast(ForecastArgs),
     /// Copy the database while the dispatcher runs
     Backup {
         #[command(flatten)]
@@ -194,6 +198,9 @@ impl CliCommand {
                 Ok((settings, catalogue)) => report(send.execute(&settings, &catalogue)),
                 Err(diagnostics) => refuse(&diagnostics),
             },
+            Action::Forecast(forecast) => {
+                by_settings(&forecast.from, |settings| forecast.execute(settings.server.api))
+            }
             Action::Backup { from, to } => by_settings(&from, |settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
                 by_settings(&from, |settings| put_back(settings, &backup, replace))

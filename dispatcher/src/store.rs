@@ -28,6 +28,7 @@ use crate::config::settings::Retention;
 use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
+use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
@@ -147,6 +148,10 @@ pub trait Management: Send + Sync + 'static {
     /// When the delivery of a webhook is due that is due `nth`, counted from 0; walks as many.
     async fn nth_due(&self, webhook: WebhookId, nth: usize)
     -> Result<Option<UnixTime>, StoreError>;
+
+    /// The deliveries of a webhook that are due first, as a forecast needs them.
+    async fn upcoming(&self, webhook: WebhookId, limit: usize)
+    -> Result<Vec<Upcoming>, StoreError>;
 
     /// Counts the deliveries that a job of this scope would redeliver, up to a bound; changes
     /// nothing.

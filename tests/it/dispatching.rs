@@ -6,6 +6,7 @@ mod behind_gateway;
 mod durability;
 mod event_types;
 mod faults;
+mod forecasting;
 mod health;
 mod hostile;
 mod ingesting;

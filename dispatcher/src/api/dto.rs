@@ -3,6 +3,7 @@
 
 pub(super) mod attempt;
 pub(super) mod event_type;
+pub(super) mod forecast;
 pub(super) mod redelivery;
 pub(super) mod webhook;
 

@@ -90,9 +90,37 @@ async fn of_shares(
         let status = statuses.get(nth).copied().unwrap_or_default();
         queues.push(queue_length(request, share, &webhook, status, until).await?);
     }
-    let egress = &request.active.settings.egress;
-    let quota = RollingQuota { requests: egress.requests, window: egress.window };
+    let quota = quota(request);
     Ok(view(estimate(&queues, quota), quota, request.now))
+}
+
+/// When all that waits for a webhook is sent if its receiver answers at once, and its owner ends a
+/// pause now; with how many wait, up to [`AHEAD_MAX`].
+pub(super) async fn of_queue(
+    request: &ApiRequest<'_>,
+    webhook: &Webhook,
+) -> Result<(usize, Option<EstimateView>), StoreError> {
+    let store = request.store();
+    let (id, end) = (webhook.id, UnixTime(i64::MAX as u64));
+    let waiting = store.ahead_of(id, end, NO_DELIVERY, AHEAD_MAX).await?;
+    let Some(others) = waiting.checked_sub(1) else { return Ok((0, None)) };
+    // A reactivation makes all due at once.
+    let last = match webhook.stopped_since() {
+        Some(_) => None,
+        None => store.nth_due(id, others).await?,
+    };
+    let reply = request.state.mailbox.statuses(vec![(id, NO_DELIVERY)]);
+    let statuses = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
+    let status = statuses.first().copied().unwrap_or_default();
+    let queue = QueueLength {
+        endpoint: webhook.endpoint,
+        deliveries: waiting as u64,
+        due_in: last.map_or(Duration::ZERO, |last| last.since(request.now)),
+        free_in: status.blocked_until.map_or(Duration::ZERO, |until| until.since(request.now)),
+        paused: false,
+    };
+    let quota = quota(request);
+    Ok((waiting, view(estimate(&[queue], quota), quota, request.now)))
 }
 
 /// The queue of a webhook, up to the last of its share; `until` is when that last one was queued.
@@ -116,8 +144,14 @@ async fn queue_length(
         deliveries: due.max(share.waiting) + share.joining,
         due_in,
         free_in: status.blocked_until.map_or(Duration::ZERO, |until| until.since(request.now)),
-        paused: webhook.paused_at.is_some(),
+        paused: webhook.stopped_since().is_some(),
     })
+}
+
+/// The rate limit of an endpoint.
+fn quota(request: &ApiRequest<'_>) -> RollingQuota {
+    let egress = &request.active.settings.egress;
+    RollingQuota { requests: egress.requests, window: egress.window }
 }
 
 fn view(estimate: Estimate, quota: RollingQuota, now: UnixTime) -> Option<EstimateView> {
@@ -131,7 +165,8 @@ fn view(estimate: Estimate, quota: RollingQuota, now: UnixTime) -> Option<Estima
         Estimate::Within(within) => within,
         Estimate::Paused { webhooks } => {
             let are = if webhooks == 1 { "webhook is" } else { "webhooks are" };
-            let text = format!("{webhooks} {are} paused: nothing is sent before a reactivation.");
+            let text =
+                format!("{webhooks} {are} paused or disabled: nothing is sent until that ends.");
             return Some(EstimateView { sent_at: None, seconds: None, text });
         }
     };
@@ -169,7 +204,7 @@ mod tests {
             Some((Some(721_001_000), Some(721), later))
         );
         for (webhooks, are) in [(1, "1 webhook is"), (2, "2 webhooks are")] {
-            let text = format!("{are} paused: nothing is sent before a reactivation.");
+            let text = format!("{are} paused or disabled: nothing is sent until that ends.");
             assert_eq!(shown(Estimate::Paused { webhooks }), Some((None, None, text)));
         }
     }

@@ -14,13 +14,17 @@ use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
+use crate::api::dto::forecast::{ForecastView, HealthView, IfDown, WebhookDetail};
+use crate::api::dto::redelivery::MatchCount;
 use crate::api::dto::webhook::{
     self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, RotatedSecret, WebhookPage,
     WebhookPatch, WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
-use crate::api::{ApiRequest, bad_query, deliveries, json, random};
+use crate::api::wait_reason::AHEAD_MAX;
+use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, random};
 use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
@@ -35,6 +39,10 @@ use crate::store::types::{
 
 /// Bytes of a secret: as many as an SHA-256 hash has.
 const SECRET_BYTES: usize = 32;
+
+/// Deliveries that a forecast plays, of those that are due first: what an endpoint is sent in a
+/// minute.
+const FORECAST_DELIVERIES: usize = 100;
 
 const SECRET_PREFIX: &str = "whsec_";
 
@@ -103,7 +111,24 @@ pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    shown(request, request.store().webhook(request.workspace, id_of(request)?).await)
+    let id = id_of(request)?;
+    let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
+    let detail = detail(request, &webhook).await.map_err(|error| request.failed(&error))?;
+    Ok(json(200, &detail))
+}
+
+/// A webhook with its health and its forecast.
+async fn detail(request: &ApiRequest<'_>, webhook: &Webhook) -> Result<WebhookDetail, StoreError> {
+    let settings = &request.active.settings;
+    let upcoming = request.store().upcoming(webhook.id, FORECAST_DELIVERIES).await?;
+    let forecast = forecast(webhook, &upcoming, &settings.health, &settings.retry, request.now);
+    let (waiting, if_up) = estimates::of_queue(request, webhook).await?;
+    Ok(WebhookDetail {
+        webhook: WebhookView::of(request.store().ids(), webhook),
+        health: HealthView::of(webhook),
+        waiting: MatchCount { count: waiting as u64, at_least: waiting >= AHEAD_MAX },
+        forecast: ForecastView { if_down: IfDown::of(webhook.state(), &forecast), if_up },
+    })
 }
 
 pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {

@@ -5,6 +5,7 @@ use schemars::SchemaGenerator;
 use schemars::json_schema;
 
 use crate::api::dto::event_type::EventTypeList;
+use crate::api::dto::forecast::WebhookDetail;
 use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
 use crate::api::dto::webhook::{
     CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
@@ -107,9 +108,9 @@ pub(in crate::api) static OPERATIONS: [Operation; 19] = [
         kind: OperationKind::ReadWebhook,
         id: "readWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
-        summary: "Shows a webhook.",
+        summary: "Shows a webhook, its health, and what happens to it next.",
         answer: "The webhook.",
-        response: Some(SchemaGenerator::subschema_for::<WebhookView>),
+        response: Some(SchemaGenerator::subschema_for::<WebhookDetail>),
         ..READ
     },
     Operation {

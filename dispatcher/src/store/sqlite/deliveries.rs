@@ -14,6 +14,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
+use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::job_counts::Redelivered;
@@ -50,6 +51,9 @@ const TRANSCRIPTS_MAX: usize = 32;
 
 const NTH_DUE: &str = "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 \
     ORDER BY due, id LIMIT 1 OFFSET ?2";
+
+const UPCOMING: &str = "SELECT due, step, since, first_attempt_at, paused_before FROM deliveries \
+    WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT ?2";
 
 const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
     WHERE webhook = ?1 AND state = 0 AND (due, id) < (?2, ?3) LIMIT ?4)";
@@ -163,6 +167,27 @@ pub(super) fn nth_due(
     let mut query = conn.prepare_cached(NTH_DUE)?;
     let due = query.query_row((webhook.0, rows::count(nth)), |row| rows::time(row, "due"));
     Ok(due.optional()?)
+}
+
+/// The deliveries of a webhook that are due first.
+pub(super) fn upcoming(
+    conn: &Connection,
+    webhook: WebhookId,
+    limit: usize,
+) -> Result<Vec<Upcoming>, Fault> {
+    let mut query = conn.prepare_cached(UPCOMING)?;
+    let mut found = query.query((webhook.0, rows::count(limit)))?;
+    let mut upcoming = Vec::new();
+    while let Some(row) = found.next()? {
+        upcoming.push(Upcoming {
+            due: rows::time(row, "due")?,
+            step: row.get("step")?,
+            since: rows::time_or(row, "since")?,
+            first_attempt_at: rows::time_or(row, "first_attempt_at")?,
+            paused_before: rows::duration(row, "paused_before")?,
+        });
+    }
+    Ok(upcoming)
 }
 
 /// Queues a delivery again, and returns its new state.

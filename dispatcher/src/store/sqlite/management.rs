@@ -7,6 +7,7 @@ use weir_common::time::UnixTime;
 use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Arrival, Cursor, Delivery};
 use crate::domain::event::EventType;
+use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
@@ -122,6 +123,14 @@ impl Management for SqliteStore {
         nth: usize,
     ) -> Result<Option<UnixTime>, StoreError> {
         self.readers.read(move |conn| deliveries::nth_due(conn, webhook, nth)).await
+    }
+
+    async fn upcoming(
+        &self,
+        webhook: WebhookId,
+        limit: usize,
+    ) -> Result<Vec<Upcoming>, StoreError> {
+        self.readers.read(move |conn| deliveries::upcoming(conn, webhook, limit)).await
     }
 
     async fn redeliver(

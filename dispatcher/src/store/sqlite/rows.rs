@@ -55,7 +55,7 @@ pub(super) fn time_or(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Un
     Ok(row.get::<_, Option<i64>>(column)?.map(|time| UnixTime(time.max(0).cast_unsigned())))
 }
 
-fn duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Duration> {
+pub(super) fn duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Duration> {
     unsigned(row, column).map(Duration::from_micros)
 }
 

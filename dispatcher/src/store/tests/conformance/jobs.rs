@@ -360,4 +360,10 @@ pub(super) async fn the_nth_delivery_is_found_in_the_order_of_due_times(store: &
     for (nth, due) in [Some(t(5)), Some(t(900)), None].into_iter().enumerate() {
         assert_eq!(store.nth_due(made.id, nth).await.unwrap(), due);
     }
+    let upcoming = store.upcoming(made.id, 9).await.unwrap();
+    let dues: Vec<_> = upcoming.iter().map(|one| (one.due, one.step)).collect();
+    assert_eq!(dues, [(t(5), 0), (t(900), 1)]);
+    assert_eq!(upcoming[0].first_attempt_at, None);
+    assert!(upcoming[1].first_attempt_at.is_some() && upcoming[1].since.is_some());
+    assert_eq!(store.upcoming(made.id, 1).await.unwrap(), upcoming[..1]);
 }
