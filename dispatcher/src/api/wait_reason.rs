@@ -223,7 +223,11 @@ mod tests {
             events: EventSet::default(),
             created_at: UnixTime(0),
             options: WebhookOptions::default(),
-            secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
+            secrets: Secrets {
+                current: Secret::new(String::new()),
+                previous: Vec::new(),
+                signing_key: None,
+            },
             paused_at,
             disabled_at: None,
             paused_total: Duration::ZERO,

@@ -29,10 +29,13 @@ use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::http_errors::{self, ValidationError, ValidationErrors, step};
 use crate::ingest::event::{self, Sample};
 use crate::store::StoreError;
-use crate::store::types::{Changed, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
+use crate::store::types::{
+    Changed, Created, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+};
 
 /// Bytes of a secret: as many as an SHA-256 hash has.
 const SECRET_BYTES: usize = 32;
@@ -56,6 +59,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let body: NewWebhookBody = request.body(|value, errors| {
         check_url(request, value, errors);
         check_headers(request, value, errors);
+        check_ed25519(request, value, errors);
         if value["secret"].as_str().is_some_and(|secret| !is_secret(secret)) {
             errors.at("/secret", SECRET_FORM);
         }
@@ -76,6 +80,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         events: webhook::set_of(&body.events),
         options,
         secret: Secret::new(secret.clone()),
+        signing_key: body.ed25519.unwrap_or(false).then(new_signing_key).transpose()?,
         webhooks_max: request.active.settings.webhooks.per_workspace_max,
     };
     let created = request.store().create_webhook(new, request.now).await;
@@ -92,7 +97,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         events: webhook.events.types().map(Subscribed).collect(),
         created_at: Time(webhook.created_at),
         state: webhook.state(),
-        options: OptionsView::of(&webhook.options),
+        options: OptionsView::of(&webhook),
     };
     Ok(json(201, &shown).with("location", location))
 }
@@ -132,6 +137,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let body: WebhookPatch = request.body(|value, errors| {
         check_url(request, value, errors);
         check_headers(request, value, errors);
+        check_ed25519(request, value, errors);
         let is_empty = |members: &Map<String, Value>| members.values().all(Value::is_null);
         if errors.is_empty() && value.as_object().is_none_or(is_empty) {
             errors.at("", "must change something");
@@ -149,7 +155,12 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         all_answers: body.answers.map(|answers| answers == Answers::All),
         requests_per_minute: body.requests_per_minute,
     };
-    let change = WebhookChange { url, events, options, disabled: body.disabled };
+    let signing_key = match body.ed25519 {
+        Some(true) => KeyChange::Have(new_signing_key()?),
+        Some(false) => KeyChange::Remove,
+        None => KeyChange::Keep,
+    };
+    let change = WebhookChange { url, events, options, disabled: body.disabled, signing_key };
     let changed = request.store().change_webhook(request.workspace, id, change, request.now).await;
     request.state.mailbox.changed(id);
     match changed.map_err(|error| request.failed(&error))? {
@@ -290,6 +301,13 @@ fn check_headers(request: &ApiRequest<'_>, body: &Value, errors: &mut Validation
     }
 }
 
+/// Adds an error if Ed25519 signatures are wanted and no header may have them.
+fn check_ed25519(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
+    if body["ed25519"] == true && !request.active.settings.signature.standard_webhooks {
+        errors.at("/ed25519", "needs signature.standard_webhooks, which the operator turned off");
+    }
+}
+
 /// The headers of a body that [`check_headers`] found valid.
 fn headers_of(
     request: &ApiRequest<'_>,
@@ -328,6 +346,10 @@ fn is_secret(text: &str) -> bool {
 
 fn new_secret() -> Result<String, Reply> {
     Ok(format!("{SECRET_PREFIX}{}", STANDARD.encode(random::<SECRET_BYTES>()?)))
+}
+
+fn new_signing_key() -> Result<SigningKey, Reply> {
+    Ok(SigningKey::of_seed(random::<SEED_BYTES>()?))
 }
 
 /// Refuses a workspace that no event can name: a webhook there would never receive one.

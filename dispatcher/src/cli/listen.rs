@@ -307,7 +307,7 @@ pub async fn send_test(
     let unix_seconds = now.0 / 1_000_000;
     let signed = Signed { event_id: &event_id, body: &body, unix_seconds, is_test: true };
     let secrets = std::iter::once(webhook.secret.expose().as_str());
-    let headers = signature::headers(signature, &signed, &CustomHeaders::default(), secrets);
+    let headers = signature::headers(signature, &signed, &CustomHeaders::default(), secrets, None);
     let url = webhook.url;
     client
         .deliver(AttemptRequest {
@@ -376,6 +376,7 @@ mod tests {
                 &signed,
                 &CustomHeaders::default(),
                 std::iter::once(secret),
+                None,
             );
             self.post(headers, body).await
         }
@@ -487,6 +488,7 @@ mod tests {
             &signed,
             &CustomHeaders::default(),
             std::iter::once(SECRET),
+            None,
         );
         headers.insert(header::HOST, "weir.example".parse().expect("a value"));
         let (status, printed) = setup.post(headers, body).await;

@@ -1,7 +1,8 @@
 //! Signs deliveries, and verifies signatures as a receiver does. (core)
 //!
 //! Two schemes are sent. `Service-Signature` signs `<t>.<body>` with the whole secret, `whsec_`
-//! included. Standard Webhooks signs `<id>.<t>.<body>` with the base64-decoded rest of the secret.
+//! included. Standard Webhooks signs `<id>.<t>.<body>` with the base64-decoded rest of the secret,
+//! and with an Ed25519 key if the webhook has one.
 //!
 //! Invariant: every attempt is signed anew, with its own time.
 //!
@@ -18,6 +19,7 @@ use sha2::Sha256;
 use crate::config::settings::Signature;
 use crate::domain::masking::Mask;
 use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::signing_key::SigningKey;
 
 /// The prefix of every secret.
 const SECRET_PREFIX: &str = "whsec_";
@@ -43,7 +45,7 @@ pub struct Signed<'a> {
     pub is_test: bool,
 }
 
-/// The headers of a delivery: those of its owner, then ours, with one signature per secret. Ours
+/// The headers of a delivery: those of its owner, then ours, with one signature per key. Ours
 /// replace an owner's header with the same name.
 #[must_use]
 pub fn headers<'s>(
@@ -51,6 +53,7 @@ pub fn headers<'s>(
     signed: &Signed<'_>,
     custom: &CustomHeaders,
     secrets: impl Iterator<Item = &'s str>,
+    signing_key: Option<&SigningKey>,
 ) -> HeaderMap {
     let seconds = signed.unix_seconds.to_string();
     let mut own_header = format!("t={seconds}");
@@ -63,6 +66,10 @@ pub fn headers<'s>(
             let parts = [signed.event_id.as_bytes(), seconds.as_bytes(), signed.body];
             standard.push(format!("v1,{}", STANDARD.encode(hmac(&key, &parts))));
         }
+    }
+    if let Some(key) = signing_key.filter(|_| signature.standard_webhooks) {
+        let parts = [signed.event_id.as_bytes(), seconds.as_bytes(), signed.body];
+        standard.push(format!("v1a,{}", STANDARD.encode(key.sign(&parts.join(&b'.')))));
     }
     let mut headers = HeaderMap::with_capacity(6 + custom.count());
     headers.extend(custom.iter().cloned());
@@ -112,7 +119,7 @@ pub fn mask<'s>(
     let own = value(&signature.header).into_iter().flat_map(|text| text.split(','));
     let own = own.filter_map(|pair| pair.strip_prefix("v1="));
     let standard = value(&WEBHOOK_SIGNATURE).into_iter().flat_map(|text| text.split(' '));
-    let standard = standard.filter_map(|pair| pair.strip_prefix("v1,"));
+    let standard = standard.filter_map(|pair| Some(pair.split_once(',')?.1));
     all.extend(own.chain(standard).map(|one| one.as_bytes().to_vec()));
     let values = custom.iter().map(|(_, value)| value.as_bytes());
     all.extend(values.filter(|value| value.len() >= MASKED_MIN).map(<[u8]>::to_vec));
@@ -213,15 +220,23 @@ mod tests {
     const FIRST_HEX: &str = "c745e1bec763d5ce6eb6e4fcc98f1eccc522db850c19894c615272e793a18202";
     const SECOND_HEX: &str = "a570cd2961d7425da5f9ae9c757004d2e528ff332186b8d46e14a6d03e0fa3e7";
     const FIRST_STANDARD: &str = "v1,/S+QMB8DOqv5hxgtl5rZFblI1MjqYEsgNHurU/RjEGg=";
+    const ED25519: &str = concat!(
+        "v1a,NrQMLQ1YsLzG3CiVueUbeysoq9v8efF0MaFYYEmwoBdqFtkfmPXZn0sOp2CT2nI",
+        "YfXAjY9YHx1GweDdbS4hVCw=="
+    );
     const SECOND_STANDARD: &str = "v1,y0sCV1s+0Qn2U98Vi/Rwc5BNeuyMNZd/FtiZauEtX44=";
 
-    fn signed(secrets: &[&str], standard_webhooks: bool) -> Vec<(String, String)> {
+    fn signed(
+        secrets: &[&str],
+        key: Option<&SigningKey>,
+        standard_webhooks: bool,
+    ) -> Vec<(String, String)> {
         let header = HeaderName::from_static("service-signature");
         let body = Bytes::from_static(BODY.as_bytes());
         let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT, is_test: false };
         let settings = Signature { header, standard_webhooks };
         let none = CustomHeaders::default();
-        let headers = headers(&settings, &signed, &none, secrets.iter().copied());
+        let headers = headers(&settings, &signed, &none, secrets.iter().copied(), key);
         let text = |value: &HeaderValue| value.to_str().expect("it is text").to_owned();
         let mut pairs: Vec<_> =
             headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
@@ -242,7 +257,7 @@ mod tests {
             ("webhook-signature", format!("{FIRST_STANDARD} {SECOND_STANDARD}")),
             ("webhook-timestamp", AT.to_string()),
         ]);
-        assert_eq!(signed(&[FIRST, SECOND], true), expected);
+        assert_eq!(signed(&[FIRST, SECOND], None, true), expected);
     }
 
     #[test]
@@ -251,9 +266,26 @@ mod tests {
             ("content-type", "application/json".to_owned()),
             ("service-signature", format!("t={AT},v1={FIRST_HEX}")),
         ];
-        assert_eq!(signed(&[FIRST], false), pairs(&plain));
-        let odd = signed(&["whsec_~"], true);
+        assert_eq!(signed(&[FIRST], Some(&key()), false), pairs(&plain));
+        let odd = signed(&["whsec_~"], None, true);
         assert_eq!(odd.len(), 2, "{odd:?}");
+    }
+
+    // Computed with Python's cryptography.
+    fn key() -> SigningKey {
+        SigningKey::of_seed(*b"0123456789abcdef0123456789abcdef")
+    }
+
+    #[test]
+    fn an_ed25519_key_signs_beside_the_secrets() {
+        let of = |secret: &str| {
+            let headers = signed(&[secret], Some(&key()), true);
+            let (_, value) = &headers[3];
+            assert_eq!(headers[3].0, "webhook-signature", "{headers:?}");
+            value.clone()
+        };
+        assert_eq!(of(FIRST), format!("{FIRST_STANDARD} {ED25519}"));
+        assert_eq!(of("whsec_~"), ED25519);
     }
 
     fn check(header: &str, now: u64, expected: Result<(), VerifyError>) {
@@ -314,13 +346,14 @@ mod tests {
         let custom = [("authorization", "Bearer of-the-owner"), ("x-flag", "yes")];
         let custom = custom.map(|(name, value)| (name.parse().unwrap(), value_of(value).ok()));
         let custom = CustomHeaders::default().changed(custom.into());
-        let headers = headers(&setting, &signed, &custom, [FIRST, SECOND].into_iter());
-        let mask = mask(&setting, &headers, &custom, [FIRST, SECOND].into_iter());
+        let secrets = || [FIRST, SECOND].into_iter();
+        let headers = headers(&setting, &signed, &custom, secrets(), Some(&key()));
+        let mask = mask(&setting, &headers, &custom, secrets());
         let masked =
             |text: &[u8]| String::from_utf8_lossy(&mask.applied(text, text.len())).into_owned();
         let header = |name: &str| masked(headers[name].as_bytes());
         assert_eq!(header("service-signature"), format!("t={AT},v1=***,v1=***"));
-        assert_eq!(header("webhook-signature"), "v1,*** v1,***");
+        assert_eq!(header("webhook-signature"), "v1,*** v1,*** v1a,***");
         assert_eq!(header("webhook-timestamp"), AT.to_string());
         assert_eq!((header("webhook-id"), masked(BODY.as_bytes())), ("evt_1".into(), BODY.into()));
         assert_eq!(header("authorization"), "***");

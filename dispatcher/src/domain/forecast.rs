@@ -144,7 +144,11 @@ mod tests {
             endpoint: EndpointId(1),
             events: EventSet::default(),
             created_at: NOW,
-            secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
+            secrets: Secrets {
+                current: Secret::new(String::new()),
+                previous: Vec::new(),
+                signing_key: None,
+            },
             paused_at: None,
             disabled_at: None,
             options: WebhookOptions::default(),

@@ -5,6 +5,7 @@
 pub mod filter;
 pub mod headers;
 pub mod options;
+pub mod signing_key;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::options::WebhookOptions;
+use crate::domain::webhook::signing_key::SigningKey;
 
 /// A webhook: a workspace's subscription of a URL to event types.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,6 +149,8 @@ pub struct Secrets {
     /// Earlier ones, newest first, with the end of each in steady time
     /// (`DeliveryQueue::steady`).
     pub previous: Vec<(Secret<String>, UnixTime)>,
+    /// Signs with Ed25519 beside them, if the owner asked for it.
+    pub signing_key: Option<SigningKey>,
 }
 
 impl Secrets {

@@ -135,7 +135,11 @@ mod tests {
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             created_at: START,
             options: Default::default(),
-            secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
+            secrets: Secrets {
+                current: Secret::new("whsec_a".to_owned()),
+                previous: Vec::new(),
+                signing_key: None,
+            },
             paused_at: None,
             disabled_at: None,
             paused_total: 7 * MINUTE,

@@ -1,4 +1,5 @@
-//! Encrypts the secrets and custom headers of webhooks for the disk, and decrypts them.
+//! Encrypts the secrets, signing keys and custom headers of webhooks for the disk, and decrypts
+//! them.
 //!
 //! # Invariants
 //!
@@ -29,6 +30,8 @@ pub enum Content {
     Secret,
     /// Custom headers.
     Headers,
+    /// The seed of an Ed25519 key.
+    SigningKey,
 }
 
 /// The bytes were not sealed with this key for this webhook, or are damaged.
@@ -87,6 +90,7 @@ fn associated(webhook: WebhookId, content: Content) -> Vec<u8> {
     let content: &[u8] = match content {
         Content::Secret => b"",
         Content::Headers => b"headers",
+        Content::SigningKey => b"signing key",
     };
     [&webhook.0.to_be_bytes()[..], content].concat()
 }
@@ -121,7 +125,9 @@ mod tests {
         let sealed = sealer(1).seal(ONE, "whsec_abc", [9; NONCE_BYTES]);
         assert_eq!(sealer(2).open(ONE, &sealed), Err(Unopened));
         assert_eq!(sealer(1).open(TWO, &sealed), Err(Unopened));
-        assert_eq!(sealer(1).open((ONE.0, Content::Headers), &sealed), Err(Unopened));
+        for content in [Content::Headers, Content::SigningKey] {
+            assert_eq!(sealer(1).open((ONE.0, content), &sealed), Err(Unopened));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::signing_key::SigningKey;
 
 /// A webhook to create.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct NewWebhook {
     pub options: WebhookOptions,
     /// The key that signs its deliveries.
     pub secret: Secret<String>,
+    /// The key that signs them with Ed25519 as well; `None` without.
+    pub signing_key: Option<SigningKey>,
     /// Webhooks that the workspace may have, including this one.
     pub webhooks_max: u64,
 }
@@ -53,6 +56,20 @@ pub struct WebhookChange {
     pub options: OptionsChange,
     /// Whether its owner has it disabled.
     pub disabled: Option<bool>,
+    /// What changes of its Ed25519 key.
+    pub signing_key: KeyChange,
+}
+
+/// A change of a webhook's Ed25519 key.
+#[derive(Clone, Debug, Default)]
+pub enum KeyChange {
+    /// None.
+    #[default]
+    Keep,
+    /// It has a key from now on: this one, unless it has one already.
+    Have(SigningKey),
+    /// It has none from now on.
+    Remove,
 }
 
 /// The result of a change.

@@ -56,9 +56,10 @@ async fn sent(
     if target.all_answers {
         keep.answers = KeptAnswers::All;
     }
+    let (secrets, key) = (|| target.secrets.signing(now), target.secrets.signing_key.as_ref());
     let request = || AttemptRequest {
         url: target.url.clone(),
-        headers: signature::headers(scheme, &signed, custom, target.secrets.signing(now)),
+        headers: signature::headers(scheme, &signed, custom, secrets(), key),
         body: delivery.body.clone(),
         fresh_connection: delivery.fresh_connection,
         keep,
@@ -68,8 +69,7 @@ async fn sent(
     // Few attempts have a transcript: making the request once more for it costs the others nothing.
     let transcript = response.kept.take().map(|kept| {
         let request = request();
-        let secrets = target.secrets.signing(now);
-        let mask = signature::mask(scheme, &request.headers, custom, secrets);
+        let mask = signature::mask(scheme, &request.headers, custom, secrets());
         recording::transcript(request, kept, custom, &mask)
     });
     (response, transcript)

@@ -265,6 +265,7 @@ impl Stage {
             options: Default::default(),
             secret: Secret::new("whsec_secret".to_owned()),
             webhooks_max: 20,
+            signing_key: None,
         };
         match self.store.create_webhook(new, self.clock.now().unix).await.unwrap() {
             Created::Webhook(webhook) => *webhook,

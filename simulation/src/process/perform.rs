@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
+use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::WebhookId;
 use weir_dispatcher::domain::webhook::options::WebhookOptions;
 use weir_dispatcher::state::State;
@@ -50,9 +51,7 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             (Reply::Accepted(accepted), word)
         }
         Order::Create { ws, url, events, secret } => {
-            let (url, secret) = (url.into(), Secret::new(secret));
-            let options = WebhookOptions::default();
-            let new = NewWebhook { workspace: ws, url, events, options, secret, webhooks_max: 20 };
+            let new = registration(ws, url, events, secret);
             (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
         }
         Order::Move { ws, hook, url } => {
@@ -101,6 +100,18 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
         Order::Post(luck) => {
             (Reply::Done(post(state, luck, letters, stopping).await), Word::Nothing)
         }
+    }
+}
+
+fn registration(workspace: Arc<str>, url: String, events: EventSet, secret: String) -> NewWebhook {
+    NewWebhook {
+        workspace,
+        url: url.into(),
+        events,
+        options: WebhookOptions::default(),
+        secret: Secret::new(secret),
+        signing_key: None,
+        webhooks_max: 20,
     }
 }
 

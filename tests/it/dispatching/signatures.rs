@@ -1,7 +1,7 @@
 //! Signatures verify with every documented snippet and package, and forgeries do not.
 //!
 //! The same deliveries are verified by the snippets of `docs/verify/` and by the packages of Stripe
-//! and of Standard Webhooks.
+//! and of Standard Webhooks; Ed25519 signatures by another implementation.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use weir_tests::real;
 use weir_tests::receiver::{Delivered, sign, sign_standard};
 use weir_tests::wait;
 
-use super::Stage;
+use super::{Stage, text};
 
 #[allow(unreachable_pub, reason = "it is written for others")]
 #[path = "../../../docs/verify/verify.rs"]
@@ -168,4 +168,42 @@ fn a_real_delivery_verifies_with_every_package_and_every_snippet() {
     for (name, printed) in case.snippets() {
         assert!(printed, "{name}");
     }
+}
+
+#[test]
+fn an_ed25519_signature_verifies_with_the_public_key_that_the_api_shows() {
+    let stage = Stage::new();
+    let acme = stage.dispatcher.acme();
+    let url = stage.receiver.url("/hook");
+    let body = json!({ "url": url, "events": ["user.created"], "ed25519": true });
+    let made = acme.post("/webhooks", &body).expect(201).json();
+    let path = format!("/webhooks/{}", text(&made, "id"));
+    let change = |ed25519| acme.call("PATCH", &path, Some(&json!({ "ed25519": ed25519 })));
+    assert_eq!(change(true).expect(200).json()["public_key"], made["public_key"], "it stays");
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(1).remove(0);
+    delivered.verify(text(&made, "secret"));
+    let key = text(&made, "public_key");
+    let package = |case: &Case| case.package(real::python("tests/real/verify.py"), "cryptography");
+    let case = Case::captured(&delivered, key);
+    package(&case).expect(0);
+    for (name, finished) in Case::captured(&delivered, text(&made, "secret")).packages() {
+        assert_eq!(finished.code, Some(0), "{name}: {}", finished.output());
+    }
+    let forged = package(&Case::new(key, case.headers, b"{}"));
+    assert!(forged.output().contains("InvalidSignature"), "{}", forged.output());
+    assert_eq!(change(false).expect(200).json()["public_key"], Value::Null);
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(2).remove(1);
+    let plain = Case::captured(&delivered, text(&made, "secret"));
+    assert!(!text(&plain.headers, "webhook-signature").contains("v1a"), "{}", plain.headers);
+    assert_ne!(change(true).expect(200).json()["public_key"], made["public_key"], "it is another");
+}
+
+#[test]
+fn ed25519_needs_the_headers_that_have_its_signature() {
+    let stage = Stage::with(|config| config.with("[signature]", "standard_webhooks = false"));
+    let body = json!({ "url": stage.receiver.url("/"), "events": [], "ed25519": true });
+    let refused = stage.dispatcher.acme().post("/webhooks", &body).expect(422).json();
+    assert!(refused.to_string().contains("/ed25519"), "{refused}");
 }

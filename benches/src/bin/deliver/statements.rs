@@ -194,6 +194,7 @@ fn webhook(nth: usize) -> NewWebhook {
         options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: PER_WORKSPACE as u64,
+        signing_key: None,
     }
 }
 

@@ -92,6 +92,7 @@ async fn register(store: &SqliteStore, nth: u32) -> Result<(), StoreError> {
         options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     };
     match store.create_webhook(new, BEGAN).await? {
         Created::Webhook(_) => Ok(()),

@@ -14,8 +14,9 @@ use crate::domain::event::EventSet;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::headers::{self, HEADERS_MAX, NAME_CHARS_MAX, VALUE_CHARS_MAX};
 use crate::domain::webhook::options::{
-    METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX, WebhookOptions,
+    METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX,
 };
+use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::{Webhook, WebhookState};
 
 /// A webhook to create.
@@ -45,6 +46,9 @@ pub(in crate::api) struct NewWebhookBody {
     /// The most attempts that start within a minute; the platform's own limits apply as well.
     #[schemars(range(min = 1, max = 60_000))]
     pub(in crate::api) requests_per_minute: Option<u32>,
+    /// Whether deliveries are signed with Ed25519 as well, as `v1a` of Standard Webhooks: see
+    /// `public_key`.
+    pub(in crate::api) ed25519: Option<bool>,
     /// The key that signs deliveries, brought along from another system: `whsec_` and the base64 of
     /// 24 to 64 bytes. Default: a new one.
     #[schemars(length(max = 96))]
@@ -77,6 +81,9 @@ pub(in crate::api) struct WebhookPatch {
     /// The most attempts that start within a minute; 0 leaves the platform's own limits.
     #[schemars(range(max = 60_000))]
     pub(in crate::api) requests_per_minute: Option<u32>,
+    /// Whether deliveries are signed with Ed25519 as well. False removes the key; true later makes
+    /// another one.
+    pub(in crate::api) ed25519: Option<bool>,
     /// Whether it is disabled: deliveries are queued and none is sent.
     pub(in crate::api) disabled: Option<bool>,
 }
@@ -157,10 +164,13 @@ pub(in crate::api) struct OptionsView {
     pub(in crate::api) answers: Answers,
     /// The most attempts that start within a minute; null if only the platform's limits apply.
     pub(in crate::api) requests_per_minute: Option<NonZeroU32>,
+    /// Verifies the Ed25519 signatures, `whpk_` and the base64 of 32 bytes; null without them.
+    pub(in crate::api) public_key: Option<String>,
 }
 
 impl OptionsView {
-    pub(in crate::api) fn of(options: &WebhookOptions) -> Self {
+    pub(in crate::api) fn of(webhook: &Webhook) -> Self {
+        let options = &webhook.options;
         let labels = options.labels.as_deref().cloned().unwrap_or_default();
         let masked = |(name, _): &(HeaderName, _)| (name.to_string(), headers::SHOWN.to_owned());
         Self {
@@ -169,6 +179,7 @@ impl OptionsView {
             headers: options.headers.iter().map(masked).collect(),
             answers: if options.all_answers { Answers::All } else { Answers::Failures },
             requests_per_minute: options.requests_per_minute,
+            public_key: webhook.secrets.signing_key.as_ref().map(SigningKey::public),
         }
     }
 }
@@ -181,7 +192,7 @@ impl WebhookView {
             events: webhook.events.types().map(Subscribed).collect(),
             created_at: Time(webhook.created_at),
             state: webhook.state(),
-            options: OptionsView::of(&webhook.options),
+            options: OptionsView::of(webhook),
         }
     }
 }

@@ -98,7 +98,11 @@ pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
         events: EventSet::of([EventType::new("user.created")]),
         created_at: at(0).unix,
         options: Default::default(),
-        secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
+        secrets: Secrets {
+            current: Secret::new("whsec_a".to_owned()),
+            previous: Vec::new(),
+            signing_key: None,
+        },
         paused_at,
         disabled_at: None,
         paused_total: Duration::from_secs(pauses),

@@ -25,7 +25,7 @@ impl Management for SqliteStore {
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = [webhooks::nonce()?, webhooks::nonce()?, webhooks::nonce()?];
         self.writer.run(move |session| webhooks::create(session, new, nonces, now)).await
     }
 
@@ -53,9 +53,10 @@ impl Management for SqliteStore {
         change: WebhookChange,
         now: UnixTime,
     ) -> Result<Changed, StoreError> {
-        let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
+        let workspace = workspace.to_owned();
+        let nonces = [webhooks::nonce()?, webhooks::nonce()?];
         self.writer
-            .run(move |session| webhooks::change(session, (&workspace, id), change, nonce, now))
+            .run(move |session| webhooks::change(session, (&workspace, id), change, nonces, now))
             .await
     }
 

@@ -20,6 +20,7 @@ use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
 use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::options::{Labels, WebhookOptions};
+use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
 use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
@@ -108,7 +109,8 @@ macro_rules! select_webhooks {
             "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.subscribed, w.created_at, \
              w.secret, w.secrets_before, w.paused_at, w.paused_total, w.probing, \
              w.reordering, w.health, w.last_outcome, w.look_at, w.description, w.metadata, \
-             w.headers, w.all_answers, w.disabled_at, w.requests_per_minute FROM webhooks w \
+             w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
+             w.signing_key FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
@@ -137,7 +139,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         events: subscribed(row)?,
         created_at: time(row, "created_at")?,
         options: options(row, id, sealer)?,
-        secrets: Secrets { current, previous },
+        secrets: Secrets { current, previous, signing_key: signing_key(row, id, sealer)? },
         paused_at: time_or(row, "paused_at")?,
         disabled_at: time_or(row, "disabled_at")?,
         paused_total: duration(row, "paused_total")?,
@@ -146,6 +148,14 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         health,
         last_outcome: last_outcome(row)?,
     })
+}
+
+fn signing_key(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Option<SigningKey>, Fault> {
+    let sealed = row.get_ref("signing_key")?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+    let Some(sealed) = sealed else { return Ok(None) };
+    let stored = sealer.open((id, Content::SigningKey), sealed)?;
+    let key = SigningKey::of_stored(stored.expose());
+    key.map(Some).ok_or_else(|| Fault::Damaged(format!("the signing key of webhook {}", id.0)))
 }
 
 fn options(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<WebhookOptions, Fault> {

@@ -75,7 +75,9 @@ CREATE TABLE webhooks (
     -- Since when its owner has it disabled.
     disabled_at INTEGER,
     -- The owner's rate limit.
-    requests_per_minute INTEGER
+    requests_per_minute INTEGER,
+    -- The seed of its Ed25519 key, sealed.
+    signing_key BLOB
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

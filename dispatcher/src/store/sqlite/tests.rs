@@ -132,6 +132,7 @@ async fn webhook(store: &SqliteStore) -> WebhookId {
         options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     };
     match store.create_webhook(new, NOW).await.unwrap() {
         Created::Webhook(webhook) => webhook.id,

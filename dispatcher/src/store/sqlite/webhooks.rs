@@ -10,13 +10,15 @@ use crate::domain::health::Health;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::WebhookOptions;
+use crate::domain::webhook::signing_key::SigningKey;
 use crate::store::StoreError;
 use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::{
-    Changed, Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+    Changed, Created, KeyChange, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX,
+    WebhookChange,
 };
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
@@ -38,7 +40,7 @@ const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
 pub(super) fn create(
     session: &mut WriteSession,
     new: NewWebhook,
-    [for_secret, for_headers]: [[u8; NONCE_BYTES]; 2],
+    [for_secret, for_headers, for_key]: [[u8; NONCE_BYTES]; 3],
     now: UnixTime,
 ) -> Result<Created, Fault> {
     let mut query = session.conn.prepare_cached(HOW_MANY)?;
@@ -62,6 +64,9 @@ pub(super) fn create(
     session.conn.prepare_cached(sql)?.execute(row)?;
     if new.options != WebhookOptions::default() {
         set_options(session, id, &new.options, for_headers)?;
+    }
+    if new.signing_key.is_some() {
+        set_signing_key(session, id, new.signing_key.as_ref(), for_key)?;
     }
     let made = load(&session.conn, &session.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
@@ -95,6 +100,20 @@ fn set_options(
         ":requests_per_minute": options.requests_per_minute,
         ":id": id.0,
     })?;
+    Ok(())
+}
+
+fn set_signing_key(
+    session: &WriteSession,
+    id: WebhookId,
+    key: Option<&SigningKey>,
+    nonce: [u8; NONCE_BYTES],
+) -> Result<(), Fault> {
+    let seal = |key: &SigningKey| {
+        session.sealer.seal((id, Content::SigningKey), key.stored().expose(), nonce)
+    };
+    let sql = "UPDATE webhooks SET signing_key = ?2 WHERE id = ?1";
+    session.conn.prepare_cached(sql)?.execute((id.0, key.map(seal)))?;
     Ok(())
 }
 
@@ -181,7 +200,7 @@ pub(super) fn change(
     session: &mut WriteSession,
     (workspace, id): (&str, WebhookId),
     change: WebhookChange,
-    nonce: [u8; NONCE_BYTES],
+    [for_headers, for_key]: [[u8; NONCE_BYTES]; 2],
     now: UnixTime,
 ) -> Result<Changed, Fault> {
     let conn = &session.conn;
@@ -193,7 +212,15 @@ pub(super) fn change(
         Err(limit) => return Ok(Changed::Refused(limit)),
     };
     if options != before.options {
-        set_options(session, id, &options, nonce)?;
+        set_options(session, id, &options, for_headers)?;
+    }
+    match change.signing_key {
+        KeyChange::Keep => {}
+        KeyChange::Have(key) if before.secrets.signing_key.is_none() => {
+            set_signing_key(session, id, Some(&key), for_key)?;
+        }
+        KeyChange::Have(_) => {}
+        KeyChange::Remove => set_signing_key(session, id, None, for_key)?,
     }
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
@@ -266,7 +293,7 @@ pub(super) fn delete(
     let Some(workspace) = rows::workspace_of(&session.conn, workspace)? else { return Ok(false) };
     // The sweep needs the row; the secrets are removed at once.
     let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL, \
-        headers = NULL \
+        headers = NULL, signing_key = NULL \
         WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
     let newest = session.counters.deliveries_made;
     let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;

@@ -3,6 +3,7 @@
 //! Each runs on a new, empty store. Not here: promises of one kind of store (files, locks, full
 //! disks).
 
+mod all_workspaces;
 mod attempts;
 mod deliveries;
 mod events;
@@ -49,6 +50,7 @@ promises! {
     webhooks::webhooks_of_one_url_share_an_endpoint,
     webhooks::what_is_not_changed_stays,
     webhooks::options_are_read_back_and_change_one_by_one,
+    webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
     webhooks::every_secret_signs_until_its_own_overlap_ends,
@@ -57,8 +59,8 @@ promises! {
     webhooks::a_reactivation_ends_the_pause_and_counts_it,
     webhooks::a_reactivation_counts_for_something_however_the_clock_was_set,
     webhooks::a_webhook_that_is_not_paused_is_not_reactivated,
-    webhooks::webhooks_that_do_not_deliver_are_found_in_every_workspace,
-    webhooks::paused_webhooks_that_match_are_reactivated_page_by_page,
+    all_workspaces::webhooks_that_do_not_deliver_are_found_in_every_workspace,
+    all_workspaces::paused_webhooks_that_match_are_reactivated_page_by_page,
     events::an_event_waits_for_every_webhook_that_subscribed_to_it,
     events::an_event_that_was_there_is_not_new_and_not_delivered_again,
     events::another_event_of_the_same_identifier_stops_its_whole_batch,
@@ -155,6 +157,7 @@ fn new_webhook(workspace: &str, url: &str, types: &[EventType]) -> NewWebhook {
         options: Default::default(),
         secret: Secret::new("whsec_first".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     }
 }
 

@@ -62,6 +62,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     };
     let Created::Webhook(webhook) = store.create_webhook(new, now).await.unwrap() else {
         panic!("there was room");

@@ -308,8 +308,9 @@ async fn one_paused_webhook_among_many_is_found_by_calls_that_examine_a_part() {
                 options: Default::default(),
                 secret: Secret::new("whsec_secret".to_owned()),
                 webhooks_max: u64::MAX,
+                signing_key: None,
             };
-            webhooks::create(session, new, [[0; NONCE_BYTES]; 2], NOW)?;
+            webhooks::create(session, new, [[0; NONCE_BYTES]; 3], NOW)?;
         }
         session.conn.execute("UPDATE webhooks SET paused_at = 1 WHERE id = ?1", [many])?;
         Ok(())

@@ -45,6 +45,7 @@ async fn another(store: &SqliteStore, url: &str) -> WebhookId {
         options: Default::default(),
         secret: Secret::new("whsec_secret".to_owned()),
         webhooks_max: 20,
+        signing_key: None,
     };
     match store.create_webhook(new, NOW).await.unwrap() {
         Created::Webhook(webhook) => webhook.id,

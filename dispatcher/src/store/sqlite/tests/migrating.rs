@@ -35,6 +35,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "6d6d8df6ab5b2fa5",
     "5331b9b4b1ab4640",
     "b35a9ed0feee2da6",
+    "90297a91a43b2a5b",
 ];
 
 const TABLES: [&str; 13] = [

@@ -4,8 +4,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rusqlite::Connection;
 
+use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::store::sqlite::backup::{BackupError, backup};
 use crate::store::sqlite::tests::*;
+use crate::store::types::{KeyChange, WebhookChange};
 
 #[tokio::test]
 async fn what_was_stored_is_there_when_the_file_is_opened_again() {
@@ -221,11 +223,19 @@ async fn a_file_with_secrets_opens_with_its_own_key_alone() {
 #[tokio::test]
 async fn no_secret_is_on_disk_in_the_open() {
     let (folder, store) = fresh();
-    webhook(&store).await;
+    let id = webhook(&store).await;
+    let key = SigningKey::of_seed([7; SEED_BYTES]);
+    let stored = key.stored();
+    let change = WebhookChange { signing_key: KeyChange::Have(key), ..Default::default() };
+    store.change_webhook(WS, id, change, NOW).await.unwrap();
     store.close().await.unwrap();
     let bytes = fs::read(folder.path("data/dispatcher.db")).unwrap();
     assert!(bytes.windows(12).any(|part| part == b"hooks.exampl"), "there is a webhook");
     assert!(!bytes.windows(12).any(|part| part == b"whsec_secret"));
+    let seed = stored.expose().as_bytes();
+    for hidden in [&[7; SEED_BYTES], seed] {
+        assert!(!bytes.windows(hidden.len()).any(|part| part == hidden));
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
             options: Default::default(),
             secret: Secret::new("whsec_secret".to_owned()),
             webhooks_max: 100,
+            signing_key: None,
         };
         let Created::Webhook(webhook) = store.create_webhook(new, NOW).await.unwrap() else {
             panic!("there was room");
