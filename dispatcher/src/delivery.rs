@@ -6,6 +6,7 @@ pub mod connection;
 pub mod egress;
 pub(crate) mod http_client;
 pub(crate) mod pool;
+pub(crate) mod proxy;
 pub(crate) mod read_limit;
 pub mod recording;
 pub mod signature;

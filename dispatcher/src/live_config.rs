@@ -35,6 +35,7 @@ use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
+use crate::delivery::http_client::ClientError;
 use crate::metrics::Metrics;
 
 /// The example configuration (`--demo`): the files that ship.
@@ -83,7 +84,7 @@ pub struct ConfigOrigin {
     texts: [String; 4],
     /// The bearer token of the admin listener, if one is configured.
     pub admin_token: Option<Secret<String>>,
-    extra_ca: Stamp,
+    egress_files: Vec<Stamp>,
     password: Stamp,
     identity: IdentityFiles,
     /// The active value of each option.
@@ -167,16 +168,22 @@ impl Config {
         {
             mail.password = files::secret(&file.value, "mail.password_file", &document);
         }
+        if let Some(file) = &settings.egress.proxy_credentials_file {
+            let key = "egress.proxy_credentials_file";
+            settings.egress.proxy_credentials = files::secret(&file.value, key, &document);
+        }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, workspaces);
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
         let directory = Directory::read(&of_directory, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
-        if let (Err(why), Some(file)) = (&client, &settings.egress.extra_ca) {
-            document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));
-        } else if let Err(why) = &client {
-            document.fault(0, format!("cannot set up TLS: {why}"));
+        if let Err(why) = &client {
+            let (at, what) = match why {
+                ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
+                ClientError::Tls(_) | ClientError::Build(_) => (0, "cannot set up TLS"),
+            };
+            document.fault(at, format!("{what}: {why}"));
         }
         let identity = IdentityFiles::read(&settings.identity.settings, &document);
         let diagnostics = [&document, &of_events, &of_tokens, &of_directory];
@@ -185,10 +192,11 @@ impl Config {
         let stamp = |file: Option<&Spanned<String>>| {
             file.and_then(|file| watch::stamp(Path::new(&file.value)))
         };
-        let extra_ca = stamp(settings.egress.extra_ca.as_ref());
+        let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
         let password = stamp(settings.password_file());
         let texts = [text, events_text, tokens_text, directory_text];
-        let origin = ConfigOrigin { texts, admin_token, extra_ca, password, identity, effective };
+        let origin =
+            ConfigOrigin { texts, admin_token, egress_files, password, identity, effective };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
@@ -236,11 +244,11 @@ impl ActiveConfig {
 
     /// The other files of the configuration.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let extra_ca = self.settings.egress.extra_ca.as_ref();
+        let egress = self.settings.egress.files().map(|(_, file)| file);
         let named = [&self.settings.auth.tokens, &self.settings.directory.path];
         named
             .into_iter()
-            .chain(extra_ca)
+            .chain(egress)
             .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())

@@ -151,7 +151,8 @@ impl Viewer<'_> {
     ) -> WaitFacts<'a> {
         let egress = &self.active.settings.egress;
         let limits = webhook.map(|webhook| start_limits(egress, webhook)).unwrap_or_default();
-        WaitFacts { delivery, webhook, status, ahead, limits, now: self.now }
+        let proxied = egress.proxy.is_some();
+        WaitFacts { delivery, webhook, status, ahead, limits, proxied, now: self.now }
     }
 
     fn view(&self, facts: &WaitFacts<'_>) -> DeliveryView {

@@ -30,6 +30,8 @@ pub(super) struct WaitFacts<'a> {
     pub(super) ahead: Option<usize>,
     /// The limits of its webhook's starts, its endpoint's first.
     pub(super) limits: Vec<StartLimit>,
+    /// Whether receivers are called through a proxy.
+    pub(super) proxied: bool,
     pub(super) now: UnixTime,
 }
 
@@ -62,7 +64,7 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         return Some(retry(facts, later(delivery.due, facts.status.blocked_until)));
     }
     if let Some(until) = facts.status.blocked_until.filter(|_| facts.status.unresolved) {
-        return Some(name_unresolved(until));
+        return Some(name_unresolved(until, facts.proxied));
     }
     if webhook.probing.is_some() {
         return Some(probe(facts.status.blocked_until.filter(|until| *until > facts.now)));
@@ -133,9 +135,15 @@ fn retry(facts: &WaitFacts<'_>, until: UnixTime) -> WaitingFor {
     }
 }
 
-fn name_unresolved(until: UnixTime) -> WaitingFor {
+fn name_unresolved(until: UnixTime, proxied: bool) -> WaitingFor {
     let shown = until.rfc3339();
-    let text = format!("The host name did not resolve; the next lookup is at {shown}.");
+    let text = match proxied {
+        false => format!("The host name did not resolve; the next lookup is at {shown}."),
+        true => format!(
+            "The host name did not resolve, or the platform's proxy cannot be used; the next try \
+             is at {shown}."
+        ),
+    };
     WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
 }
 
@@ -247,12 +255,14 @@ mod tests {
         webhook: Option<Webhook>,
         status: DeliveryStatus,
         ahead: Option<usize>,
+        proxied: bool,
     }
 
     fn case(due: u64, attempts: u32) -> Case {
         let webhook = Some(webhook(None, None));
         let status = DeliveryStatus::default();
-        Case { delivery: delivery(at(due), attempts), webhook, status, ahead: None }
+        let delivery = delivery(at(due), attempts);
+        Case { delivery, webhook, status, ahead: None, proxied: false }
     }
 
     /// Reason, until, position and seconds, and when the next attempt is due.
@@ -263,6 +273,7 @@ mod tests {
             status: case.status,
             ahead: case.ahead,
             limits: vec![limit(LimitScope::Endpoint(EndpointId(1)), 100)],
+            proxied: case.proxied,
             now: NOW,
         };
         let seconds = |time: UnixTime| time.since(NOW).as_secs();
@@ -423,6 +434,9 @@ mod tests {
                  2023-11-14T22:13:52.000Z."
             )
         );
+        unresolved.proxied = true;
+        let text = check(&unresolved).0.map(|waiting| waiting.text).unwrap_or_default();
+        assert!(text.contains("or the platform's proxy cannot be used; the next try"), "{text}");
         unresolved.webhook = Some(webhook(None, Some(Probe::This(DeliveryId(7)))));
         assert_eq!(shown_of(&unresolved), "NameUnresolved 32 None None, next 32");
         unresolved.delivery.due = at(60);

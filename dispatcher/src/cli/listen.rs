@@ -112,7 +112,7 @@ impl Listen {
         let answer = match self.answer {
             Answering::Status(status) => Answerer::Status(status),
             Answering::Forward(url) => {
-                let tls = http_client::tls(None).map_err(io::Error::other)?;
+                let tls = http_client::tls().map_err(io::Error::other)?;
                 let client = http_client::builder(tls, FORWARD_TIMEOUT).timeout(FORWARD_TIMEOUT);
                 Answerer::Forward(client.build().map_err(io::Error::other)?, url)
             }

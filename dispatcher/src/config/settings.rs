@@ -4,7 +4,7 @@
 
 #![expect(missing_docs, reason = "plain data: each option is documented in the schema")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -134,9 +134,42 @@ pub struct Egress {
     /// Empty means any.
     pub ports: Vec<u16>,
     pub extra_ca: Option<Spanned<String>>,
+    /// The addresses to call from; empty lets the system choose.
+    pub source: Vec<IpAddr>,
+    pub proxy: Option<ProxyAddress>,
+    /// The first line of `proxy_credentials_file`.
+    pub proxy_credentials: Option<Secret<String>>,
+    pub proxy_credentials_file: Option<Spanned<String>>,
+    pub client_certificate: Option<Spanned<String>>,
+    pub client_key: Option<Spanned<String>>,
+}
+
+/// An HTTP proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyAddress {
+    /// A name or an address.
+    pub host: String,
+    pub port: u16,
 }
 
 impl Egress {
+    /// Its files, each with its option.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Spanned<String>)> {
+        let all = [
+            ("egress.extra_ca", &self.extra_ca),
+            ("egress.client_certificate", &self.client_certificate),
+            ("egress.client_key", &self.client_key),
+            ("egress.proxy_credentials_file", &self.proxy_credentials_file),
+        ];
+        all.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?)))
+    }
+
+    /// Where the file of this option is named; 0 if it is not.
+    #[must_use]
+    pub fn place_of(&self, key: &str) -> usize {
+        self.files().find(|(named, _)| *named == key).map_or(0, |(_, file)| file.at)
+    }
+
     /// The rate limit of an endpoint.
     #[must_use]
     pub fn per_endpoint(&self) -> RollingQuota {

@@ -15,6 +15,7 @@ use weir_common::time::{UnixTime, micros};
 use crate::delivery::connection::ConnectError;
 use crate::delivery::egress::AddressError;
 use crate::delivery::egress::dns::is_shortage;
+use crate::delivery::proxy::ProxyError;
 use crate::delivery::read_limit::OverLimit;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::trace::Reason;
@@ -36,7 +37,9 @@ pub(crate) fn reason_of(error: &ConnectError, received: u64) -> Option<Reason> {
     let handshaking = match error {
         ConnectError::Handshake(_) => true,
         ConnectError::Http(_) => false,
-        ConnectError::Address(_) | ConnectError::Connect(_) => return None,
+        ConnectError::Address(_) | ConnectError::Connect(_) | ConnectError::Proxy(_) => {
+            return None;
+        }
     };
     let chain = std::iter::successors(Some(error as &(dyn Error + 'static)), |e| cause(*e));
     let found = chain.filter_map(|error| {
@@ -112,6 +115,15 @@ fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
 
 /// The fault of the dispatcher that an error shows, if any.
 fn fault_of(error: &(dyn Error + 'static)) -> Option<Fault> {
+    match error.downcast_ref::<ProxyError>() {
+        Some(ProxyError::Unusable(error)) if is_shortage(error) => return Some(Fault::Resources),
+        // A status that says nothing of the receiver.
+        Some(ProxyError::Unusable(_)) => return Some(Fault::Proxy),
+        Some(ProxyError::Refused(status)) if failure_by_proxy(*status).is_none() => {
+            return Some(Fault::Proxy);
+        }
+        Some(ProxyError::Refused(_)) | None => {}
+    }
     match error.downcast_ref::<AddressError>() {
         Some(AddressError::Unanswered) => return Some(Fault::Resolver),
         Some(AddressError::Shortage) => return Some(Fault::Resources),
@@ -121,6 +133,9 @@ fn fault_of(error: &(dyn Error + 'static)) -> Option<Fault> {
 }
 
 fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failure> {
+    if let Some(ProxyError::Refused(status)) = error.downcast_ref() {
+        return failure_by_proxy(*status);
+    }
     if error.is::<AddressError>() {
         return Some(Failure::Dns);
     }
@@ -143,6 +158,17 @@ fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failur
         {
             Some(Failure::Tls)
         }
+        _ => None,
+    }
+}
+
+/// What a proxy's refusal says of the receiver, if anything: its own troubles are not a failure of
+/// the receiver.
+fn failure_by_proxy(status: u16) -> Option<Failure> {
+    match status {
+        403 => Some(Failure::BlockedAddress),
+        502 | 503 => Some(Failure::Connection),
+        504 => Some(Failure::Timeout),
         _ => None,
     }
 }

@@ -186,6 +186,7 @@ fn show(trace: &mut Trace, keep: AttemptSettings) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod proxied;
     mod read_limit;
     mod recorded;
 
@@ -276,13 +277,20 @@ mod tests {
 
     /// A client, its pool of idle connections, and its clock.
     fn pooled(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Arc<Pool>, Clock) {
-        let egress = Egress {
+        build(names, egress_of(deadline))
+    }
+
+    fn egress_of(deadline: u64) -> Egress {
+        Egress {
             deadline: Duration::from_millis(deadline),
             allow_http: true,
             ports: vec![],
             extra_ca: Some(Spanned { value: format!("{FIXTURES}/ca.pem"), at: 0 }),
             ..crate::delivery::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
-        };
+        }
+    }
+
+    fn build(names: &[(&str, &str)], egress: Egress) -> (DeliveryClient, Arc<Pool>, Clock) {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let rules = Arc::new(rules(egress.clone(), Scripted::table(names)));
         let transport = HttpTransport::new(&egress, rules.clone(), clock.clone());

@@ -25,7 +25,7 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -35,6 +35,7 @@ use weir_common::time::{Clock, Tick};
 use crate::config::settings::AttemptSettings;
 use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
+use crate::delivery::proxy::{Proxy, ProxyError, source_for};
 use crate::delivery::read_limit::{Meter, Metered};
 use crate::domain::trace::Trace;
 
@@ -86,6 +87,9 @@ pub(crate) enum ConnectError {
     /// The host has no allowed address.
     #[error("the host has no address to connect to")]
     Address(#[from] AddressError),
+    /// The proxy opens no tunnel.
+    #[error("no tunnel through the proxy")]
+    Proxy(#[source] ProxyError),
     /// Connecting failed.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
@@ -111,6 +115,9 @@ pub(crate) struct Connection {
     _driver: JoinSet<()>,
 }
 
+/// A connection, and the address that was called.
+type Dialed = (TcpStream, IpAddr);
+
 /// Opens connections.
 pub(crate) struct Dialer {
     pub(crate) rules: Arc<Rules>,
@@ -118,6 +125,9 @@ pub(crate) struct Dialer {
     /// The time for all addresses of a name.
     pub(crate) within: Duration,
     pub(crate) clock: Clock,
+    /// The addresses to call from; empty lets the system choose.
+    pub(crate) sources: Vec<IpAddr>,
+    pub(crate) proxy: Option<Proxy>,
 }
 
 impl Dialer {
@@ -134,10 +144,9 @@ impl Dialer {
         };
         let addresses = origin.addresses(&self.rules).await?;
         (trace.dns, trace.address) = (took(), addresses.first().copied());
-        let dialed = dial(&addresses, origin.port, self.within).await;
-        let stream = dialed.map_err(ConnectError::Connect)?;
+        let (stream, address) = self.dial(&addresses, origin.port).await?;
         trace.connect = took();
-        trace.address = stream.peer_addr().ok().map(|peer| peer.ip().to_canonical());
+        trace.address = Some(address.to_canonical());
         // If this fails, the connection is slower, but works.
         let _ = stream.set_nodelay(true);
         let (below, address) = (Arc::new(Meter::default()), trace.address);
@@ -150,6 +159,83 @@ impl Dialer {
         let stream = self.tls.connect(name, stream).await.map_err(ConnectError::Handshake)?;
         trace.tls = took();
         Connection::over(stream, below, opened, address).await
+    }
+
+    /// Connects to the first address that accepts, in order; the other address family starts
+    /// [`HEAD_START`] later, in parallel.
+    async fn dial(&self, addresses: &[IpAddr], port: u16) -> Result<Dialed, ConnectError> {
+        let preferred = addresses.first().map(IpAddr::is_ipv4);
+        let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, port));
+        let (first, second): (Vec<_>, Vec<_>) =
+            sockets.partition(|socket| Some(socket.is_ipv4()) == preferred);
+        let mut one = std::pin::pin!(self.one_by_one(&first));
+        if second.is_empty() {
+            return one.await;
+        }
+        tokio::select! {
+            connected = &mut one => match connected {
+                Ok(dialed) => return Ok(dialed),
+                Err(_) => return self.one_by_one(&second).await,
+            },
+            () = sleep(HEAD_START) => {}
+        }
+        let mut other = std::pin::pin!(self.one_by_one(&second));
+        tokio::select! {
+            connected = &mut one => match connected {
+                Ok(dialed) => Ok(dialed),
+                Err(_) => other.await,
+            },
+            connected = &mut other => match connected {
+                Ok(dialed) => Ok(dialed),
+                Err(_) => one.await,
+            },
+        }
+    }
+
+    /// Tries addresses one after another, each for its share of the time.
+    async fn one_by_one(&self, sockets: &[SocketAddr]) -> Result<Dialed, ConnectError> {
+        let each = self.within / u32::try_from(sockets.len().max(1)).unwrap_or(u32::MAX);
+        let mut last = ConnectError::Connect(io::ErrorKind::NotFound.into());
+        for socket in sockets {
+            match timeout(each, self.reach(*socket, each)).await {
+                Ok(Ok(stream)) => return Ok((stream, socket.ip())),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = ConnectError::Connect(io::ErrorKind::TimedOut.into()),
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to an address, through the proxy if there is one.
+    async fn reach(&self, target: SocketAddr, within: Duration) -> Result<TcpStream, ConnectError> {
+        let Some(proxy) = &self.proxy else {
+            return self.connect(target).await.map_err(ConnectError::Connect);
+        };
+        let unusable = |error| ConnectError::Proxy(ProxyError::Unusable(error));
+        let found = self.rules.addresses_of_proxy(&proxy.at.host).await;
+        let mut last = io::ErrorKind::NotFound.into();
+        for address in found.map_err(|error| unusable(io::Error::other(error)))? {
+            // A proxy that is silent from the start is not the receiver's silence.
+            let at = SocketAddr::new(address, proxy.at.port);
+            match timeout(within / 2, self.connect(at)).await {
+                Ok(Ok(mut stream)) => {
+                    proxy.open(&mut stream, target).await.map_err(ConnectError::Proxy)?;
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(unusable(last))
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let Some(source) = source_for(&self.sources, to.ip())? else {
+            return TcpStream::connect(to).await;
+        };
+        let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.bind(SocketAddr::new(source, 0))?;
+        socket.connect(to).await
     }
 }
 
@@ -240,49 +326,4 @@ pub(crate) fn add_usual(headers: &mut HeaderMap, url: &Url) -> Result<(), http::
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(HOST, host);
     Ok(())
-}
-
-/// Connects to the first address that accepts, in order; the other address family starts
-/// [`HEAD_START`] later, in parallel.
-async fn dial(addresses: &[IpAddr], port: u16, within: Duration) -> io::Result<TcpStream> {
-    let preferred = addresses.first().map(IpAddr::is_ipv4);
-    let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, port));
-    let (first, second): (Vec<_>, Vec<_>) =
-        sockets.partition(|socket| Some(socket.is_ipv4()) == preferred);
-    let mut one = std::pin::pin!(one_by_one(&first, within));
-    if second.is_empty() {
-        return one.await;
-    }
-    tokio::select! {
-        connected = &mut one => match connected {
-            Ok(stream) => return Ok(stream),
-            Err(_) => return one_by_one(&second, within).await,
-        },
-        () = sleep(HEAD_START) => {}
-    }
-    let mut other = std::pin::pin!(one_by_one(&second, within));
-    tokio::select! {
-        connected = &mut one => match connected {
-            Ok(stream) => Ok(stream),
-            Err(_) => other.await,
-        },
-        connected = &mut other => match connected {
-            Ok(stream) => Ok(stream),
-            Err(_) => one.await,
-        },
-    }
-}
-
-/// Tries addresses one after another, each for its share of the time.
-async fn one_by_one(sockets: &[SocketAddr], within: Duration) -> io::Result<TcpStream> {
-    let each = within / u32::try_from(sockets.len().max(1)).unwrap_or(u32::MAX);
-    let mut last = io::ErrorKind::NotFound.into();
-    for socket in sockets {
-        match timeout(each, TcpStream::connect(socket)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
 }

@@ -90,14 +90,25 @@ impl Rules {
         self.addresses(WORKSPACE.try_with(Arc::clone).ok(), name).await
     }
 
+    /// The addresses of the operator's proxy, which may be private.
+    pub(crate) async fn addresses_of_proxy(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
+        match host.parse() {
+            Ok(address) => Ok(vec![address]),
+            Err(_) => self.names.addresses(None, host, self.lookup_wait()).await,
+        }
+    }
+
+    fn lookup_wait(&self) -> Duration {
+        LOOKUP_WAIT_MAX.min(self.egress.deadline / 2)
+    }
+
     /// The allowed addresses of a name; not empty.
     pub async fn addresses(
         &self,
         workspace: Option<Arc<str>>,
         name: &str,
     ) -> Result<Vec<IpAddr>, AddressError> {
-        let wait = LOOKUP_WAIT_MAX.min(self.egress.deadline / 2);
-        let found = self.names.addresses(workspace, name, wait).await;
+        let found = self.names.addresses(workspace, name, self.lookup_wait()).await;
         let mut allowed = found.map_err(|error| match error {
             LookupError::NoSuchName => AddressError::NoAddress,
             LookupError::Unanswered => AddressError::Unanswered,
@@ -141,6 +152,12 @@ pub(crate) mod tests {
             allow_networks: networks.iter().map(|net| net.parse().expect("a network")).collect(),
             ports: vec![443, 8443],
             extra_ca: None,
+            source: Vec::new(),
+            proxy: None,
+            proxy_credentials: None,
+            proxy_credentials_file: None,
+            client_certificate: None,
+            client_key: None,
         }
     }
 

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder, redirect};
-use rustls::ClientConfig;
+use rustls::client::WantsClientCert;
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ConfigBuilder};
 use rustls_platform_verifier::Verifier;
+
+use crate::config::settings::Egress;
 
 /// The `User-Agent`.
 pub(crate) const AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));
@@ -18,12 +21,12 @@ pub(crate) const AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));
 /// Why no client can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// `egress.extra_ca` cannot be read.
-    #[error("egress.extra_ca: cannot read certificates from {path}: {why}")]
-    Certificates {
-        /// The file.
-        path: String,
-        /// The error.
+    /// A file cannot be used.
+    #[error("{why}")]
+    File {
+        /// The option that names it.
+        key: &'static str,
+        /// The error, with the file's path.
         why: String,
     },
     /// No system certificates, or no cipher suites.
@@ -34,22 +37,62 @@ pub enum ClientError {
     Build(#[from] reqwest::Error),
 }
 
-/// TLS settings that trust the system's certificates and those of `extra_ca`.
-pub(crate) fn tls(extra_ca: Option<&str>) -> Result<ClientConfig, ClientError> {
-    let extra = extra_ca.map_or(Ok(Vec::new()), certificates)?;
-    let provider = Arc::new(ring::default_provider());
-    let verifier = Verifier::new_with_extra_roots(extra, provider.clone())?;
-    let mut tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous() // Safe: this verifier verifies.
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(tls)
+/// TLS settings that trust the system's certificates alone.
+pub(crate) fn tls() -> Result<ClientConfig, ClientError> {
+    Ok(http1(verified(Vec::new())?.with_no_client_auth()))
 }
 
-fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    let failed = |why: String| ClientError::Certificates { path: path.to_owned(), why };
+/// The TLS settings of deliveries.
+pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
+    let extra = match &egress.extra_ca {
+        Some(file) => certificates("egress.extra_ca", &file.value)?,
+        None => Vec::new(),
+    };
+    let settings = verified(extra)?;
+    let tls = match (&egress.client_certificate, &egress.client_key) {
+        (Some(chain), Some(key)) => {
+            let (chain, name) = (&chain.value, "egress.client_key");
+            let certificates = certificates("egress.client_certificate", chain)?;
+            let own = PrivateKeyDer::from_pem_file(&key.value).map_err(|error| {
+                let why = format!("cannot read a private key from {}: {error}", key.value);
+                ClientError::File { key: name, why }
+            })?;
+            let used = settings.with_client_auth_cert(certificates, own);
+            used.map_err(|error| {
+                let why = format!("{} does not fit {chain}: {error}", key.value);
+                ClientError::File { key: name, why }
+            })?
+        }
+        _ => settings.with_no_client_auth(),
+    };
+    Ok(http1(tls))
+}
+
+fn http1(mut tls: ClientConfig) -> ClientConfig {
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls
+}
+
+/// TLS settings that trust the system's certificates and these.
+fn verified(
+    extra: Vec<CertificateDer<'static>>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, ClientError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Verifier::new_with_extra_roots(extra, provider.clone())?;
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous() // Safe: this verifier verifies.
+        .with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+fn certificates(
+    key: &'static str,
+    path: &str,
+) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+    let failed = |why: String| {
+        let why = format!("cannot read certificates from {path}: {why}");
+        ClientError::File { key, why }
+    };
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found: Vec<_> = found.map_err(|e| failed(e.to_string()))?;
     if found.is_empty() {
@@ -74,13 +117,17 @@ pub(crate) fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBui
 
 #[cfg(test)]
 mod tests {
+    use weir_common::config::document::Spanned;
+
     use super::*;
+    use crate::delivery::egress::tests::egress;
 
     #[test]
     fn a_file_without_certificates_is_an_error_with_its_name() {
         for path in ["does/not/exist.pem", "Cargo.toml"] {
-            let why = tls(Some(path)).expect_err("it has none").to_string();
-            assert!(why.contains(path) && why.contains("egress.extra_ca"), "{why}");
+            let extra_ca = Some(Spanned { value: path.to_owned(), at: 0 });
+            let why = tls_of(&Egress { extra_ca, ..egress(&[]) }).expect_err("it has none");
+            assert!(why.to_string().contains(path), "{why}");
         }
     }
 }

@@ -34,6 +34,7 @@ use crate::delivery::connection::{self, AttemptRequest, ConnectError, Connection
 use crate::delivery::egress::Rules;
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
+use crate::delivery::proxy::Proxy;
 use crate::delivery::read_limit::Meter;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::trace::Trace;
@@ -167,10 +168,11 @@ impl HttpTransport {
         rules: Arc<Rules>,
         clock: Clock,
     ) -> Result<Self, ClientError> {
-        let tls = http_client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
-        let tls = TlsConnector::from(Arc::new(tls));
+        let tls = TlsConnector::from(Arc::new(http_client::tls_of(egress)?));
         let pool = Arc::new(Pool::new(clock.clone()));
-        Ok(Self { dialer: Dialer { rules, tls, within: egress.deadline, clock }, pool })
+        let proxy = Proxy::of(egress);
+        let (within, sources) = (egress.deadline, egress.source.clone());
+        Ok(Self { dialer: Dialer { rules, tls, within, clock, sources, proxy }, pool })
     }
 
     async fn post(

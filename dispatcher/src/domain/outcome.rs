@@ -45,6 +45,8 @@ pub enum Fault {
     Resources,
     /// The name lookup got no reply: the resolver is down, or cannot reach the name's servers.
     Resolver,
+    /// The operator's proxy cannot be used.
+    Proxy,
     /// A bug in this program.
     Broken,
     /// The process or the machine was suspended past the deadline, so the receiver's reply is
@@ -139,6 +141,7 @@ impl Outcome {
             Self::Failed(failure) => failure.class(),
             Self::Internal(Fault::Resources) => "internal_resources",
             Self::Internal(Fault::Resolver) => "internal_resolver",
+            Self::Internal(Fault::Proxy) => "internal_proxy",
             Self::Internal(Fault::Broken) => "internal_broken",
             Self::Internal(Fault::Stalled) => "internal_stalled",
             Self::Internal(Fault::StaleConnection) => "internal_stale_connection",
@@ -160,6 +163,7 @@ impl Outcome {
             ("blocked_address", _) => Self::Failed(Failure::BlockedAddress),
             ("internal_resources", _) => Self::Internal(Fault::Resources),
             ("internal_resolver", _) => Self::Internal(Fault::Resolver),
+            ("internal_proxy", _) => Self::Internal(Fault::Proxy),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
             ("internal_stalled", _) => Self::Internal(Fault::Stalled),
             ("internal_stale_connection", _) => Self::Internal(Fault::StaleConnection),
@@ -229,6 +233,7 @@ mod tests {
         let faults = [
             Fault::Resources,
             Fault::Resolver,
+            Fault::Proxy,
             Fault::Broken,
             Fault::Stalled,
             Fault::StaleConnection,

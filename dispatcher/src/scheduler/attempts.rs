@@ -174,7 +174,9 @@ impl Scheduler {
         let known = self.webhooks.webhook(webhook);
         let again = known.map(|_| QueuedDelivery { due, fresh_connection, ..delivery });
         let ended = Ended { delivery: id, again, responsiveness };
-        if let Outcome::Internal(Fault::Resources | Fault::Resolver) = attempt.outcome {
+        if let Outcome::Internal(Fault::Resources | Fault::Resolver | Fault::Proxy) =
+            attempt.outcome
+        {
             // The receiver did not get it.
             return self.end(webhook, ended, now);
         }

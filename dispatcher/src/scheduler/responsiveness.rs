@@ -17,7 +17,7 @@ pub(super) enum Responsiveness {
     Slow,
     /// It did not respond before the deadline.
     TimedOut,
-    /// It was not called: the lookup of its name got no reply.
+    /// It was not called: the lookup of its name got no reply, or the proxy cannot be used.
     Unresolved,
 }
 
@@ -27,7 +27,7 @@ impl Responsiveness {
     pub(super) fn of(outcome: &Outcome, took: Duration, deadline: Duration) -> Self {
         match outcome {
             Outcome::Failed(Failure::Timeout) => Self::TimedOut,
-            Outcome::Internal(Fault::Resolver) => Self::Unresolved,
+            Outcome::Internal(Fault::Resolver | Fault::Proxy) => Self::Unresolved,
             _ if took > deadline / SLOW => Self::Slow,
             _ => Self::Prompt,
         }

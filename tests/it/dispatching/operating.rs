@@ -111,6 +111,8 @@ fn check_finds_what_a_start_would_refuse_with_its_place() {
         ("[store]", "path = \"tokens.toml/x.db\"", "path = ", "cannot use"),
         ("[secrets]", "key_file = \"tokens.toml\"", "key_file = ", "the key file tokens.toml"),
         ("[egress]", "extra_ca = \"nowhere.pem\"", "extra_ca = ", "nowhere.pem"),
+        ("[egress]", "proxy = \"http://proxy:3128\"", "proxy = ", "host:port"),
+        ("[egress]", "source = [\"10.0.0.0/8\"]", "source = [", "not an address"),
         ("[server]", "admin_token_file = \"nowhere\"", "admin_token_file = ", "nowhere"),
     ] {
         let text = config().with(section, line).to_string();

@@ -42,6 +42,39 @@ fn a_certificate_of_a_trusted_authority_is_accepted() {
 }
 
 #[test]
+fn a_receiver_that_verifies_its_clients_is_shown_the_certificate_of_the_platform() {
+    let (folder, receiver) = (certificates(), Receiver::start());
+    folder.sign("client", "DNS:weir.example.com", 2);
+    let path = |name: &str| folder.path(name);
+    let (certificate, key, ca) = (path("server.crt"), path("server.key"), path("ca.crt"));
+    let upstream = receiver.upstream().address();
+    let nginx = Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} ssl; ssl_certificate {certificate};\n\
+             ssl_certificate_key {key}; ssl_client_certificate {ca}; ssl_verify_client on;\n\
+             location / {{ proxy_pass http://{upstream}; }} }}\n"
+        )
+    });
+    let trusted = format!("extra_ca = \"{ca}\"");
+    let own = format!(
+        "{trusted}\nclient_certificate = \"{}\"\nclient_key = \"{}\"",
+        path("client.crt"),
+        path("client.key")
+    );
+    for (lines, state, answered) in [(&trusted, "waiting", 400), (&own, "delivered", 200)] {
+        let stage = Stage::with(|config| config.with("[egress]", lines));
+        let url = format!("https://{}/hook", nginx.address());
+        stage.dispatcher.create_webhook(&url, &["user.created"]);
+        let id = stage.dispatcher.post_event("user.created");
+        let acme = stage.dispatcher.acme();
+        let tried = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
+        assert_eq!(tried["state"], state, "{tried}");
+        assert_eq!(attempts(&tried)[0].1, format!("status_{answered}"), "{tried}");
+    }
+    assert_eq!(receiver.count(), 1);
+}
+
+#[test]
 fn a_receiver_with_an_invalid_certificate_gets_no_request() {
     for (name, trusted, error) in [
         ("server", false, "the TLS certificate was not issued by a trusted authority"),

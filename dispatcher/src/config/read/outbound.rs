@@ -14,7 +14,9 @@ use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
-use crate::config::settings::{AttemptSettings, Egress, KeptAnswers, MailSettings, Signature};
+use crate::config::settings::{
+    AttemptSettings, Egress, KeptAnswers, MailSettings, ProxyAddress, Signature,
+};
 use crate::domain::health::Policy;
 use crate::domain::port::is_blocked;
 use crate::domain::retry::{Mode, Schedule};
@@ -115,7 +117,25 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         ports: ports(table),
         extra_ca: table
             .text("extra_ca", "A file of CA certificates, trusted in addition to the system's."),
+        source: sources(table),
+        proxy: proxy(table),
+        proxy_credentials: None,
+        proxy_credentials_file: table.text(
+            "proxy_credentials_file",
+            "A file whose first line is `user:password` for the proxy.",
+        ),
+        client_certificate: table.text(
+            "client_certificate",
+            "A PEM file with the certificates that receivers verify, the leaf first.",
+        ),
+        client_key: table.text("client_key", "A PEM file with the private key of it."),
     };
+    if egress.client_certificate.is_some() != egress.client_key.is_some() {
+        table.fault("egress.client_certificate and egress.client_key belong together: give both");
+    }
+    if let (None, Some(file)) = (&egress.proxy, &egress.proxy_credentials_file) {
+        table.fault_at(file.at, "egress.proxy_credentials_file needs egress.proxy");
+    }
     let one = egress.in_flight_per_endpoint();
     if egress.in_flight_max < one {
         table.fault(format!(
@@ -125,6 +145,38 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         ));
     }
     egress
+}
+
+fn sources(table: &mut Table<'_>) -> Vec<IpAddr> {
+    let doc = "The local addresses to call from, one of each family; empty lets the system choose.";
+    let texts = table.texts("source", doc);
+    table.set_default("source", Vec::<String>::new().into());
+    let mut sources: Vec<IpAddr> = Vec::new();
+    for text in texts {
+        match text.value.parse::<IpAddr>() {
+            Err(_) => table.fault_at(text.at, format!("`{}` is not an address", text.value)),
+            Ok(one) if sources.iter().any(|other| other.is_ipv4() == one.is_ipv4()) => table
+                .fault_at(text.at, "egress.source has a second address of its family: give one"),
+            Ok(one) => sources.push(one),
+        }
+    }
+    sources
+}
+
+fn proxy(table: &mut Table<'_>) -> Option<ProxyAddress> {
+    let text =
+        table.text("proxy", "host:port of an HTTP proxy; every receiver is called by it.")?;
+    let url = Url::parse(&format!("http://{}", text.value)).ok();
+    let parsed = url.as_ref().and_then(|url| {
+        let plain = url.username().is_empty() && url.password().is_none() && url.path() == "/";
+        let (_, port) = text.value.rsplit_once(':').filter(|_| plain)?;
+        let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+        Some(ProxyAddress { host, port: port.parse().ok().filter(|port| *port > 0)? })
+    });
+    if parsed.is_none() {
+        table.fault_at(text.at, "egress.proxy must be host:port, as \"proxy.internal:3128\"");
+    }
+    parsed
 }
 
 fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
