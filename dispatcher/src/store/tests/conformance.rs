@@ -53,6 +53,8 @@ promises! {
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
     webhooks::every_secret_signs_until_its_own_overlap_ends,
+    webhooks::a_secret_without_an_end_signs_until_it_is_removed,
+    webhooks::secrets_without_an_end_count_as_well,
     webhooks::no_secret_is_stopped_to_make_room_for_another,
     webhooks::a_deleted_webhook_is_removed_with_its_waiting_deliveries,
     webhooks::a_reactivation_ends_the_pause_and_counts_it,

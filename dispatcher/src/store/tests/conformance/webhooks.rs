@@ -9,7 +9,7 @@ use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
 use crate::store::types::{
-    Changed, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+    Changed, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, SecretRemoval, WebhookChange,
 };
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
@@ -18,8 +18,9 @@ pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Stor
     assert_eq!(*made.workspace, *WS);
     assert_eq!(made.created_at, t(0));
     assert_eq!(made.events, EventSet::of([EventType::new("user.created")]));
-    assert_eq!(made.secrets.current.expose(), "whsec_first");
-    assert_eq!(made.secrets.previous, []);
+    assert_eq!(made.secrets.current.secret.expose(), "whsec_first");
+    assert_eq!(made.secrets.current.created_at, Some(made.created_at));
+    assert_eq!(made.secrets.others, []);
     assert_eq!(made.state(), WebhookState::Delivering);
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made.clone()));
     let loaded = store.load(made.id).await.unwrap().unwrap();
@@ -221,8 +222,13 @@ pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Sto
 }
 
 async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {
-    let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: secs(overlap) };
-    store.rotate(WS, id, rotation).await.unwrap()
+    let (secret, overlap) = (Secret::new(secret.to_owned()), Some(secs(overlap)));
+    store.rotate(WS, id, Rotation { secret, overlap }, t(1)).await.unwrap()
+}
+
+async fn add(store: &dyn Store, id: WebhookId, secret: &str) -> Rotated {
+    let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: None };
+    store.rotate(WS, id, rotation, t(2)).await.unwrap()
 }
 
 pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn Store) {
@@ -237,7 +243,7 @@ pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn St
         let Rotated::Webhook(rotated) = rotate(store, made.id, secret, overlap).await else {
             panic!("there was room for {secret}");
         };
-        assert_eq!(rotated.secrets.current.expose(), secret);
+        assert_eq!(rotated.secrets.current.secret.expose(), secret);
         assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(*rotated));
     }
     for (after, expected) in [
@@ -262,13 +268,67 @@ pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn St
     }
     let before = store.webhook(WS, made.id).await.unwrap();
     let refused = rotate(store, made.id, "whsec_one_too_many", 100).await;
-    assert!(matches!(refused, Rotated::TooMany { free_in } if free_in == secs(100)), "{refused:?}");
+    assert!(
+        matches!(refused, Rotated::TooMany { free_in } if free_in == Some(secs(100))),
+        "{refused:?}"
+    );
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), before);
     // Secrets whose overlap has ended do not count.
     let other = webhook(store, "b").await;
     for nth in 0..3 * SECRETS_BEFORE_MAX {
         let rotated = rotate(store, other.id, &format!("whsec_{nth}"), 0).await;
         assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
+    }
+}
+
+pub(super) async fn a_secret_without_an_end_signs_until_it_is_removed(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    let secrets = async || store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
+    let now = store.steady(Tick(0));
+    let signing = async |after: u64| {
+        secrets().await.signing(now.plus(secs(after))).collect::<Vec<_>>().join(" ")
+    };
+    let remove = async |secret: &str| {
+        let (secrets, mut named) = (secrets().await, None);
+        for one in secrets.active(now).filter(|one| one.secret.expose() == secret) {
+            named = Some(one.fingerprint());
+        }
+        store.remove_secret(WS, made.id, &named.unwrap_or_default()).await.unwrap()
+    };
+    assert!(matches!(add(store, made.id, "whsec_2").await, Rotated::Webhook(_)));
+    assert!(matches!(rotate(store, made.id, "whsec_3", 10).await, Rotated::Webhook(_)));
+    for known in ["whsec_3", "whsec_2", "whsec_first"] {
+        assert!(matches!(add(store, made.id, known).await, Rotated::Known), "{known}");
+    }
+    let found = secrets().await;
+    let created = found.active(now).map(|one| one.created_at).collect::<Vec<_>>();
+    assert_eq!(created, [Some(t(1)), Some(t(2)), Some(made.created_at)]);
+    assert_eq!(signing(9).await, "whsec_3 whsec_2 whsec_first");
+    assert_eq!(signing(10).await, "whsec_3 whsec_first");
+    // The newest one without an end follows the current one.
+    assert_eq!(remove("whsec_3").await, SecretRemoval::Removed);
+    assert_eq!(signing(0).await, "whsec_first whsec_2");
+    assert_eq!(remove("whsec_first").await, SecretRemoval::Last);
+    assert_eq!(remove("whsec_3").await, SecretRemoval::Absent);
+    assert_eq!(remove("whsec_2").await, SecretRemoval::Removed);
+    assert_eq!(signing(0).await, "whsec_first");
+    let (fingerprint, other) = (secrets().await.current.fingerprint(), WebhookId(4_711));
+    for (workspace, id) in [("ws_other", made.id), (WS, other)] {
+        let removal = store.remove_secret(workspace, id, &fingerprint).await.unwrap();
+        assert_eq!(removal, SecretRemoval::Absent, "{workspace} {id:?}");
+    }
+}
+
+pub(super) async fn secrets_without_an_end_count_as_well(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    for nth in 0..SECRETS_BEFORE_MAX {
+        let added = add(store, made.id, &format!("whsec_{nth}")).await;
+        assert!(matches!(added, Rotated::Webhook(_)), "{nth}: {added:?}");
+    }
+    for refused in
+        [add(store, made.id, "whsec_x").await, rotate(store, made.id, "whsec_y", 0).await]
+    {
+        assert!(matches!(refused, Rotated::TooMany { free_in: None }), "{refused:?}");
     }
 }
 
