@@ -1,7 +1,9 @@
 //! The dispatcher's part of the admin listener: readiness, metrics, configuration, reload, and the
-//! redelivery jobs of all workspaces.
+//! redelivery jobs and webhooks of all workspaces.
 //!
 //! Not here: authentication (`weir_common::admin`), the list of metrics (`metrics`).
+
+mod webhooks;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,8 +73,11 @@ impl Program for DispatcherAdmin {
         state::reload(&self.0).await
     }
 
-    /// Unfinished redelivery jobs: their list, and the end of one.
+    /// Webhooks that do not deliver, and unfinished redelivery jobs.
     async fn route(&self, call: &Call) -> Option<Reply> {
+        if let Some(path) = call.path.strip_prefix("/webhooks") {
+            return webhooks::route(&self.0, path, call).await;
+        }
         let path = call.path.strip_prefix("/redeliveries")?;
         if path.is_empty() {
             let reads = call.method == Method::GET;
@@ -93,7 +98,7 @@ impl DispatcherAdmin {
                     listed.map(|one| self.shown(&one.workspace, &one.job)).collect();
                 shown(&json!({"redeliveries": jobs, "more": open.len() > JOBS_LISTED_MAX}))
             }
-            Err(error) => self.failed(&error),
+            Err(error) => failed(&self.0, &error),
         }
     }
 
@@ -103,13 +108,8 @@ impl DispatcherAdmin {
         match state.store.cancel_job(workspace, id, state.clock.now().unix).await {
             Ok(Some(job)) => shown(&self.shown(workspace, &job)),
             Ok(None) => not_found(),
-            Err(error) => self.failed(&error),
+            Err(error) => failed(&self.0, &error),
         }
-    }
-
-    fn failed(&self, error: &StoreError) -> Reply {
-        self.0.metrics.store_failed(error);
-        http_errors::store(error)
     }
 
     fn shown(&self, workspace: &str, job: &Job) -> Value {
@@ -124,4 +124,9 @@ impl DispatcherAdmin {
             "waiting": job.sum(|one| one.waiting),
         })
     }
+}
+
+fn failed(state: &State, error: &StoreError) -> Reply {
+    state.metrics.store_failed(error);
+    http_errors::store(error)
 }

@@ -23,7 +23,9 @@ mod openapi;
 
 mod routes;
 
-mod query;
+mod pace;
+
+pub(crate) mod query;
 
 mod redeliveries;
 mod secrets;
@@ -263,7 +265,7 @@ fn failed(state: &State, error: &StoreError) -> Reply {
     http_errors::store(error)
 }
 
-fn bad_query(errors: ValidationErrors) -> Reply {
+pub(crate) fn bad_query(errors: ValidationErrors) -> Reply {
     http_errors::validation_problem(400, "invalid-query", "Invalid query", &errors)
 }
 

@@ -11,7 +11,8 @@
 //! # Invariants
 //!
 //! 1. No endpoint starts more attempts within any window than its rate limit allows, across all
-//!    workspaces.
+//!    workspaces, no webhook more than its owner allows, and no workspace more at one host than its
+//!    limit there.
 //! 2. A paused or disabled webhook starts no attempt, a probing one has at most one in flight.
 //! 3. Endpoints are served in the order in which they became able to start an attempt, so no
 //!    endpoint and no webhook starves. On an endpoint workspaces take turns, and so do the webhooks
@@ -43,6 +44,7 @@ mod backlog;
 mod concurrency;
 mod endpoint;
 mod load;
+mod pace;
 mod pick;
 mod queues;
 pub mod rate_limit;
@@ -57,13 +59,16 @@ mod workspace_share;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::time::{Moment, Tick};
+use weir_common::time::{Moment, Tick, UnixTime};
 
+use crate::domain::attempt::EarlierStart;
 use crate::domain::delivery::Arrival;
-use crate::domain::health::Policy;
+use crate::domain::health::{Notice, Policy};
 use crate::domain::id::{EndpointId, WebhookId};
+use crate::domain::outcome::Outcome;
 use crate::domain::retry::Schedule;
 use crate::domain::webhook::Queue;
 use crate::scheduler::attempts::{AttemptReport, AttemptResult, StartedAttempt};
@@ -71,10 +76,11 @@ use crate::scheduler::backlog::Backlog;
 use crate::scheduler::concurrency::InFlightSlots;
 use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::load::Load;
+use crate::scheduler::pace::Paces;
 use crate::scheduler::pick::Pick;
-use crate::scheduler::rate_limit::Limits;
+use crate::scheduler::rate_limit::{Limits, Unrecorded};
 use crate::scheduler::reads::{StoreAnswer, StoreRead, StoreReads};
-use crate::scheduler::webhooks::{HealthAlert, Webhooks};
+use crate::scheduler::webhooks::Webhooks;
 use crate::scheduler::writes::{PendingWrites, Write};
 
 /// Bytes of deliveries in memory over all webhooks: a quarter of the memory that a dispatcher with
@@ -98,8 +104,8 @@ pub struct Policies {
 /// An event for the scheduler.
 #[derive(Debug)]
 pub enum Input {
-    /// An attempt started before this process did.
-    StartedBefore(EndpointId, Tick),
+    /// An attempt started before this process did, at this time.
+    StartedBefore(EarlierStart, Tick),
     /// An earlier process was killed before this time: any endpoint may have as many unrecorded
     /// starts as may be in flight on it. Sent after all [`Input::StartedBefore`], the oldest first.
     KilledBefore(Tick),
@@ -155,6 +161,23 @@ pub enum Notification {
     InvalidUrl(WebhookId),
 }
 
+/// A warning or pause of a webhook, for its owners.
+#[derive(Clone, Debug)]
+pub struct HealthAlert {
+    /// Whether it is a warning or a pause.
+    pub notice: Notice,
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The workspace.
+    pub workspace: Arc<str>,
+    /// The URL.
+    pub url: Arc<str>,
+    /// Since when it is failing, or down.
+    pub since: UnixTime,
+    /// The outcome of the last attempt.
+    pub last_outcome: Option<Outcome>,
+}
+
 /// Whether attempts start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -185,8 +208,8 @@ pub struct Scheduler {
     cached_bytes: usize,
     /// The limit of these bytes and those of bodies in flight, together.
     cached_bytes_max: usize,
-    /// Unrecorded starts that any endpoint may have: how many, and their latest possible time.
-    unseen: Vec<(usize, Tick)>,
+    unrecorded: Unrecorded,
+    paces: Paces,
 }
 
 /// The limits of all attempts in flight together: their number, and the bytes of their bodies.
@@ -213,14 +236,15 @@ impl Scheduler {
             low: Vec::new(),
             cached_bytes: 0,
             cached_bytes_max,
-            unseen: Vec::new(),
+            unrecorded: Unrecorded::default(),
+            paces: Paces::default(),
         }
     }
 
     /// Applies an event.
     pub fn handle(&mut self, input: Input, now: Moment) {
         match input {
-            Input::StartedBefore(endpoint, started) => self.seed(endpoint, started),
+            Input::StartedBefore(start, started) => self.seed(&start, started),
             Input::KilledBefore(at) => self.seed_unrecorded(self.policies.limits.per_endpoint, at),
             Input::Restored(queue) => self.restore(*queue, now),
             Input::Configured(policies) => {

@@ -25,12 +25,13 @@ use bytes::Bytes;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::{AttemptRecord, RecordedAttempt};
+use crate::domain::attempt::{AttemptRecord, EarlierStart, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
@@ -262,12 +263,9 @@ pub trait DeliveryQueue: Send + Sync + 'static {
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The starts of attempts at or after `since`, with their endpoints; includes attempts whose
-    /// delivery or webhook was deleted.
-    async fn starts_since(
-        &self,
-        since: UnixTime,
-    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError>;
+    /// The starts of attempts at or after `since`; includes attempts whose delivery or webhook was
+    /// deleted.
+    async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError>;
 
     /// Whether the previous process shut down cleanly, with all outcomes recorded.
     fn clean_shutdown(&self) -> bool;
@@ -304,6 +302,25 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// Unfinished jobs of all workspaces, `limit` at most: by workspace, oldest first.
     async fn open_jobs(&self, limit: usize) -> Result<Vec<OpenJob>, StoreError>;
+
+    /// A page of webhooks, of all workspaces, that match; oldest first. Examines a bounded number
+    /// of webhooks, so that a page may have fewer items than `limit`.
+    async fn find_webhooks(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Webhook, WebhookId>, StoreError>;
+
+    /// Reactivates the paused webhooks of such a page, as [`Management::reactivate`] does, and
+    /// returns them. Those that are disabled too stay as they are.
+    async fn reactivate_found(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+        now: UnixTime,
+    ) -> Result<Page<WebhookId, WebhookId>, StoreError>;
 
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
     /// `now`, transcripts older than `answers`, transcripts and waiting deliveries of deleted

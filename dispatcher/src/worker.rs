@@ -24,13 +24,13 @@ use log::Level;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use weir_common::limit::rolling::RollingQuota;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
 use crate::config::settings::Settings;
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::options::OWN_WINDOW;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
@@ -125,7 +125,8 @@ pub enum Drained {
 fn policies(settings: &Settings) -> Policies {
     let egress = &settings.egress;
     let limits = Limits {
-        quota: RollingQuota { requests: egress.requests, window: egress.window },
+        quota: egress.per_endpoint(),
+        per_host: egress.per_host(),
         per_endpoint: egress.in_flight_per_endpoint(),
         total: egress.in_flight_max,
     };
@@ -143,13 +144,14 @@ impl Worker {
         let (now, store) = (resources.clock.now(), &resources.store);
         let active = resources.active.load_full();
         let policies = policies(&active.settings);
-        let window = micros(policies.limits.quota.window);
+        let window = micros(policies.limits.quota.window.max(OWN_WINDOW));
         let mut scheduler = Scheduler::new(policies, resources.memory.cached_bytes);
         let since = UnixTime(now.unix.0.saturating_sub(window));
         let mut starts = store.starts_since(since).await?;
-        starts.sort_by_key(|(_, started)| *started);
-        for (endpoint, started) in starts {
-            scheduler.handle(Input::StartedBefore(endpoint, now.tick_of(started)), now);
+        starts.sort_by_key(|start| start.started_at);
+        for start in starts {
+            let started = now.tick_of(start.started_at);
+            scheduler.handle(Input::StartedBefore(start, started), now);
         }
         let unclean = store.unclean_shutdowns();
         for found in unclean.into_iter().filter(|found| *found >= since) {

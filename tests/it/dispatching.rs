@@ -1,6 +1,7 @@
 //! The dispatcher as webhook owners, backends, receivers and operators use it.
 
 mod access_tokens;
+mod all_workspaces;
 mod authorization;
 mod behind_gateway;
 mod durability;

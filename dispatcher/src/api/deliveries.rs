@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use weir_common::http_server::reply::Reply;
-use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
 use crate::api::dto::{
     DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
 };
+use crate::api::pace::start_limits;
 use crate::api::wait_reason::{self, AHEAD_MAX, WaitFacts};
 use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
@@ -150,8 +150,8 @@ impl Viewer<'_> {
         ahead: Option<usize>,
     ) -> WaitFacts<'a> {
         let egress = &self.active.settings.egress;
-        let rate = RollingQuota { requests: egress.requests, window: egress.window };
-        WaitFacts { delivery, webhook, status, ahead, rate, now: self.now }
+        let limits = webhook.map(|webhook| start_limits(egress, webhook)).unwrap_or_default();
+        WaitFacts { delivery, webhook, status, ahead, limits, now: self.now }
     }
 
     fn view(&self, facts: &WaitFacts<'_>) -> DeliveryView {

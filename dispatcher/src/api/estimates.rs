@@ -7,14 +7,13 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::shown;
-use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
 
 use crate::api::ApiRequest;
 use crate::api::deliveries::WORKER_DEADLINE;
 use crate::api::dto::Time;
 use crate::api::dto::redelivery::EstimateView;
+use crate::api::pace::{pace_in_words, start_limits};
 use crate::api::wait_reason::AHEAD_MAX;
 use crate::domain::delivery::{DeliveryState, DeliveryStatus};
 use crate::domain::estimate::{Estimate, QueueLength, estimate};
@@ -90,8 +89,7 @@ async fn of_shares(
         let status = statuses.get(nth).copied().unwrap_or_default();
         queues.push(queue_length(request, share, &webhook, status, until).await?);
     }
-    let quota = quota(request);
-    Ok(view(estimate(&queues, quota), quota, request.now))
+    Ok(view(estimate(&queues), request.now))
 }
 
 /// When all that waits for a webhook is sent if its receiver answers at once, and its owner ends a
@@ -113,14 +111,13 @@ pub(super) async fn of_queue(
     let statuses = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
     let status = statuses.first().copied().unwrap_or_default();
     let queue = QueueLength {
-        endpoint: webhook.endpoint,
+        limits: start_limits(&request.active.settings.egress, webhook),
         deliveries: waiting as u64,
         due_in: last.map_or(Duration::ZERO, |last| last.since(request.now)),
         free_in: status.blocked_until.map_or(Duration::ZERO, |until| until.since(request.now)),
         paused: false,
     };
-    let quota = quota(request);
-    Ok((waiting, view(estimate(&[queue], quota), quota, request.now)))
+    Ok((waiting, view(estimate(&[queue]), request.now)))
 }
 
 /// The queue of a webhook, up to the last of its share; `until` is when that last one was queued.
@@ -140,7 +137,7 @@ async fn queue_length(
         due_in = last.map_or(Duration::ZERO, |last| last.since(request.now));
     }
     Ok(QueueLength {
-        endpoint: webhook.endpoint,
+        limits: start_limits(&request.active.settings.egress, webhook),
         deliveries: due.max(share.waiting) + share.joining,
         due_in,
         free_in: status.blocked_until.map_or(Duration::ZERO, |until| until.since(request.now)),
@@ -148,21 +145,10 @@ async fn queue_length(
     })
 }
 
-/// The rate limit of an endpoint.
-fn quota(request: &ApiRequest<'_>) -> RollingQuota {
-    let egress = &request.active.settings.egress;
-    RollingQuota { requests: egress.requests, window: egress.window }
-}
-
-fn view(estimate: Estimate, quota: RollingQuota, now: UnixTime) -> Option<EstimateView> {
-    let pace = format!(
-        "an endpoint is called at most {} times in {}",
-        quota.requests,
-        shown(quota.window)
-    );
-    let within = match estimate {
+fn view(estimate: Estimate, now: UnixTime) -> Option<EstimateView> {
+    let (within, slowest) = match estimate {
         Estimate::Empty => return None,
-        Estimate::Within(within) => within,
+        Estimate::Within(within, limit) => (within, limit),
         Estimate::Paused { webhooks } => {
             let are = if webhooks == 1 { "webhook is" } else { "webhooks are" };
             let text =
@@ -171,6 +157,7 @@ fn view(estimate: Estimate, quota: RollingQuota, now: UnixTime) -> Option<Estima
         }
     };
     let seconds = u64::try_from(within.as_micros().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    let pace = pace_in_words(&slowest);
     let text = match seconds {
         0 => format!("All can be sent at once: {pace}."),
         _ => format!("The last is sent in {seconds} s at the earliest: {pace}."),
@@ -180,27 +167,34 @@ fn view(estimate: Estimate, quota: RollingQuota, now: UnixTime) -> Option<Estima
 
 #[cfg(test)]
 mod tests {
+    use weir_common::limit::rolling::RollingQuota;
+
     use super::*;
+    use crate::domain::estimate::{LimitScope, StartLimit};
+    use crate::domain::id::EndpointId;
 
     #[test]
     fn an_estimate_has_a_time_or_a_reason_for_none() {
-        let quota = RollingQuota { requests: 100, window: Duration::from_secs(60) };
+        let endpoint = || {
+            let quota = RollingQuota { requests: 100, window: Duration::from_secs(60) };
+            StartLimit { scope: LimitScope::Endpoint(EndpointId(1)), quota }
+        };
         let now = UnixTime(1_000_000);
         let shown = |estimate| {
-            let view = view(estimate, quota, now);
+            let view = view(estimate, now);
             view.map(|view| (view.sent_at.map(|at| at.0.0), view.seconds, view.text))
         };
         assert_eq!(shown(Estimate::Empty), None);
         let pace = "an endpoint is called at most 100 times in 1m.";
         let at_once = format!("All can be sent at once: {pace}");
         assert_eq!(
-            shown(Estimate::Within(Duration::ZERO)),
+            shown(Estimate::Within(Duration::ZERO, endpoint())),
             Some((Some(1_000_000), Some(0), at_once))
         );
         // Seconds are rounded up, so that the text promises nothing too early.
         let later = format!("The last is sent in 721 s at the earliest: {pace}");
         assert_eq!(
-            shown(Estimate::Within(Duration::from_millis(720_001))),
+            shown(Estimate::Within(Duration::from_millis(720_001), endpoint())),
             Some((Some(721_001_000), Some(721), later))
         );
         for (webhooks, are) in [(1, "1 webhook is"), (2, "2 webhooks are")] {

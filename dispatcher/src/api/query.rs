@@ -18,6 +18,8 @@ use crate::domain::event::EventType;
 use crate::domain::id::{JobId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::WebhookState;
+use crate::domain::webhook::filter::WebhookFilter;
 use crate::http_errors::{ValidationError, ValidationErrors};
 use crate::store::types::{Filter, Order, Paging};
 
@@ -29,16 +31,31 @@ pub(super) const LIMIT_MAX: usize = 100;
 
 /// A query, split into parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Query {
+pub(crate) struct Query {
     /// Known parameters, decoded, without duplicates.
     found: Vec<(&'static str, String)>,
     /// Errors so far; invalid values are found when they are parsed.
     errors: ValidationErrors,
 }
 
+/// The webhooks that an operator means: a filter and a page, or whether to change nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OperatorQuery {
+    pub(crate) filter: WebhookFilter,
+    pub(crate) after: Option<WebhookId>,
+    pub(crate) limit: usize,
+    pub(crate) dry_run: bool,
+}
+
 impl Query {
-    /// Splits the text after the `?`.
+    /// Splits the text after the `?` for an operation of the API.
     pub(super) fn read(text: Option<&str>, known: &'static [Parameter]) -> Self {
+        let names: Vec<&'static str> = known.iter().map(|parameter| parameter.name).collect();
+        Self::of_names(text, &names)
+    }
+
+    /// Splits the text after the `?`, of which these parameters are known.
+    pub(crate) fn of_names(text: Option<&str>, known: &[&'static str]) -> Self {
         let Self { mut found, mut errors } = Self::default();
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -46,14 +63,14 @@ impl Query {
                 errors.add(|| ValidationError::in_query(name, "is not valid UTF-8"));
                 continue;
             };
-            let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
+            let Some(parameter) = known.iter().copied().find(|known| *known == name) else {
                 errors.add(|| unknown(name, known));
                 continue;
             };
-            if found.iter().any(|(given, _)| *given == parameter.name) {
+            if found.iter().any(|(given, _)| *given == parameter) {
                 errors.add(|| ValidationError::in_query(name, "appears twice"));
             } else {
-                found.push((parameter.name, value.into_owned()));
+                found.push((parameter, value.into_owned()));
             }
         }
         Self { found, errors }
@@ -139,6 +156,31 @@ impl Query {
         if errors.is_empty() { Ok((filter, Paging { order, after, limit })) } else { Err(errors) }
     }
 
+    /// Which webhooks of all workspaces an operator means.
+    pub(crate) fn operator_webhooks(
+        &self,
+        ids: &PublicIds,
+    ) -> Result<OperatorQuery, ValidationErrors> {
+        let mut errors = self.errors.clone();
+        let filter = WebhookFilter {
+            workspace: self.value(&mut errors, "workspace", IDENTIFIER, identifier_of),
+            state: self.value(&mut errors, "state", WEBHOOK_STATE, webhook_state_of),
+            host: self.value(&mut errors, "host", HOST, host_of),
+            since: self.time(&mut errors, "since"),
+            until: self.time(&mut errors, "until"),
+        };
+        let after = self.value(&mut errors, "cursor", CURSOR, |text| ids.webhook_of(text));
+        let limit = self.limit(&mut errors);
+        let dry_run =
+            self.value(&mut errors, "dry_run", "`true` or `false`", |text| text.parse().ok());
+        let dry_run = dry_run.unwrap_or(false);
+        if errors.is_empty() {
+            Ok(OperatorQuery { filter, after, limit, dry_run })
+        } else {
+            Err(errors)
+        }
+    }
+
     fn outcome(&self, errors: &mut ValidationErrors) -> Option<OutcomeClass> {
         let text = self.text("outcome")?;
         let class = OutcomeClass::of_name(text);
@@ -175,6 +217,9 @@ const WEBHOOK: &str = "the `id` of a webhook";
 pub(super) const IDENTIFIER: &str = "an identifier: letters, digits, `_` and `-`, 64 at most";
 const ORDER: &str = "`newest` or `oldest`, whichever is first";
 
+const WEBHOOK_STATE: &str = "`paused`, `failing` or `disabled`";
+const HOST: &str = "a host name, or an address (IPv6 in brackets), without a port";
+
 const STATUS: &str = "a status: three digits";
 
 /// The statuses that a filter may name.
@@ -187,7 +232,21 @@ fn state_of(text: &str) -> Option<DeliveryState> {
     DeliveryState::ALL.into_iter().find(|state| state.to_string() == text)
 }
 
-/// An identifier of an event or a tenant.
+fn webhook_state_of(text: &str) -> Option<WebhookState> {
+    match text {
+        "paused" => Some(WebhookState::Paused),
+        "failing" => Some(WebhookState::Failing),
+        "disabled" => Some(WebhookState::Disabled),
+        _ => None,
+    }
+}
+
+/// A host as canonical URLs have it.
+fn host_of(text: &str) -> Option<String> {
+    url::Host::parse(text).ok().map(|host| host.to_string())
+}
+
+/// An identifier of an event, a tenant or a workspace.
 pub(super) fn identifier_of(text: &str) -> Option<Arc<str>> {
     is_identifier(text).then(|| text.into())
 }
@@ -205,11 +264,10 @@ fn order_of(text: &str) -> Option<Order> {
     }
 }
 
-fn unknown(name: &str, known: &[Parameter]) -> ValidationError {
-    let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
-    let hint = match names.as_slice() {
+fn unknown(name: &str, known: &[&str]) -> ValidationError {
+    let hint = match known {
         [] => "this path accepts no parameters".to_owned(),
-        names => hint(name, names),
+        known => hint(name, known),
     };
     ValidationError::in_query(name, format!("is unknown; {hint}"))
 }
@@ -277,6 +335,33 @@ mod tests {
         }
         let query = Query::read(None, LIST_QUERY);
         assert_eq!(query.webhooks(&ids), Ok((None, LIMIT_DEFAULT)));
+    }
+
+    #[test]
+    fn an_operator_finds_webhooks_by_workspace_state_host_and_time() {
+        let ids = PublicIds::new([7; 32]);
+        let names = ["workspace", "state", "host", "since", "until", "cursor", "limit", "dry_run"];
+        let read = |text: &str| Query::of_names(Some(text), &names).operator_webhooks(&ids);
+        let after = Some(WebhookId(3));
+        let filter = WebhookFilter {
+            workspace: Some("ws_a".into()),
+            state: Some(WebhookState::Failing),
+            host: Some("xn--bcher-kva.example".to_owned()),
+            since: Some(UnixTime(1_000_000)),
+            until: Some(UnixTime(2_000_000)),
+        };
+        let text = format!(
+            "workspace=ws_a&state=failing&host=B%C3%9CCHER.example&since=1970-01-01T00:00:01Z\
+             &until=1970-01-01T00:00:02Z&cursor={}&limit=7&dry_run=true",
+            ids.webhook(WebhookId(3))
+        );
+        assert_eq!(read(&text), Ok(OperatorQuery { filter, after, limit: 7, dry_run: true }));
+        let filter = WebhookFilter::default();
+        let all = OperatorQuery { filter, after: None, limit: LIMIT_DEFAULT, dry_run: false };
+        assert_eq!(read(""), Ok(all));
+        let wrong = "workspace=&state=delivering&host=a:1&since=1&dry_run=yes&cursor=x&url=y";
+        let errors = read(wrong).expect_err("nothing is right").pointers().join(" ");
+        assert_eq!(errors, "url workspace state host since cursor dry_run");
     }
 
     #[test]

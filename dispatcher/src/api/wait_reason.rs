@@ -9,14 +9,16 @@ use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::UnixTime;
 
 use crate::api::dto::{Reason, Time, WaitingFor};
+use crate::api::pace::{pace_in_words, paces_in_words};
 use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
+use crate::domain::estimate::StartLimit;
 use crate::domain::webhook::{Probe, Webhook};
 
 /// The most deliveries ahead that are counted: a longer queue takes hours.
 pub(super) const AHEAD_MAX: usize = 10_000;
 
 /// The state that determines the reason.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct WaitFacts<'a> {
     pub(super) delivery: &'a Delivery,
     /// `None` once it was deleted.
@@ -26,8 +28,8 @@ pub(super) struct WaitFacts<'a> {
     /// Deliveries of its webhook that are sent first, if they were counted; [`AHEAD_MAX`] means
     /// that many or more.
     pub(super) ahead: Option<usize>,
-    /// The rate limit of its endpoint.
-    pub(super) rate: RollingQuota,
+    /// The limits of its webhook's starts, its endpoint's first.
+    pub(super) limits: Vec<StartLimit>,
     pub(super) now: UnixTime,
 }
 
@@ -143,26 +145,27 @@ fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     if until.is_none() && ahead.is_none() {
         return None;
     }
-    let RollingQuota { requests, window } = facts.rate;
-    let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
+    let turn = |limit: &&StartLimit| {
+        let RollingQuota { requests, window } = limit.quota;
+        window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1))
+    };
+    // Of equals the endpoint's.
+    let slowest = facts.limits.iter().rev().max_by_key(turn)?;
+    let (turn, pace) = (turn(&slowest), pace_in_words(slowest));
     let blocked = until.map_or(0, |until| until.since(facts.now).as_micros());
     let seconds = u64::try_from(turn.max(blocked).div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    let span = weir_common::config::document::shown(window);
     let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
     let text = match facts.ahead {
         Some(AHEAD_MAX..) => format!(
             "{AHEAD_MAX} or more deliveries of its webhook go first, which takes {seconds} s or \
-             more: the endpoint is called at most {requests} times in {span}."
+             more: {pace}."
         ),
         Some(ahead) => format!(
-            "It is number {} in its webhook's queue, which takes about {seconds} s: the endpoint \
-             is called at most {requests} times in {span}.",
+            "It is number {} in its webhook's queue, which takes about {seconds} s: {pace}.",
             ahead + 1
         ),
         // A list counts no queue positions, so the wait is unknown.
-        None => {
-            format!("Its endpoint was called {requests} times within {span}, which is its limit.")
-        }
+        None => format!("A rate limit holds it back: {}.", paces_in_words(&facts.limits)),
     };
     Some(WaitingFor {
         until: until.map(Time),
@@ -180,6 +183,7 @@ mod tests {
     use weir_common::secret::Secret;
 
     use super::*;
+    use crate::domain::estimate::LimitScope;
     use crate::domain::event::{EventSet, EventType};
     use crate::domain::health::Health;
     use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
@@ -230,6 +234,10 @@ mod tests {
         }
     }
 
+    fn limit(scope: LimitScope, requests: u32) -> StartLimit {
+        StartLimit { scope, quota: RollingQuota { requests, window: Duration::from_secs(60) } }
+    }
+
     struct Case {
         delivery: Delivery,
         webhook: Option<Webhook>,
@@ -250,7 +258,7 @@ mod tests {
             webhook: case.webhook.as_ref(),
             status: case.status,
             ahead: case.ahead,
-            rate: RollingQuota { requests: 100, window: Duration::from_secs(60) },
+            limits: vec![limit(LimitScope::Endpoint(EndpointId(1)), 100)],
             now: NOW,
         };
         let seconds = |time: UnixTime| time.since(NOW).as_secs();
@@ -424,7 +432,7 @@ mod tests {
         let text = check(&listed).0.map(|one| one.text);
         assert_eq!(
             text.as_deref(),
-            Some("Its endpoint was called 100 times within 1m, which is its limit.")
+            Some("A rate limit holds it back: an endpoint is called at most 100 times in 1m.")
         );
     }
 
@@ -437,12 +445,12 @@ mod tests {
         };
         assert_eq!(
             text(9),
-            "It is number 10 in its webhook's queue, which takes about 6 s: the endpoint is \
+            "It is number 10 in its webhook's queue, which takes about 6 s: an endpoint is \
              called at most 100 times in 1m."
         );
         assert_eq!(
             text(AHEAD_MAX),
-            "10000 or more deliveries of its webhook go first, which takes 6000 s or more: the \
+            "10000 or more deliveries of its webhook go first, which takes 6000 s or more: an \
              endpoint is called at most 100 times in 1m."
         );
     }

@@ -54,6 +54,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         metadata: body.metadata,
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
+        requests_per_minute: body.requests_per_minute,
     };
     let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
     let secret = body.secret.map_or_else(secrets::new, Ok)?;
@@ -136,6 +137,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         metadata: body.metadata,
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
+        requests_per_minute: body.requests_per_minute,
     };
     let signing_key = match body.ed25519 {
         Some(true) => KeyChange::Have(new_signing_key()?),

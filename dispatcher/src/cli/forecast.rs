@@ -39,7 +39,8 @@ impl ForecastArgs {
         if status == 200 {
             return Ok(printed(&body));
         }
-        let detail = body["detail"].as_str().or(body["title"].as_str()).unwrap_or_default();
+        let said = ["detail", "title"].into_iter().find_map(|member| body.get(member)?.as_str());
+        let detail = said.unwrap_or_default();
         Err(format!("the API at {api} answers {status}: {detail}"))
     }
 
@@ -57,18 +58,17 @@ impl ForecastArgs {
 
 /// A webhook with its forecast, a line for each.
 fn printed(webhook: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let (health, forecast) = (&webhook["health"], &webhook["forecast"]);
-    let count = &webhook["waiting"]["count"];
-    let more = if webhook["waiting"]["at_least"] == true { " or more" } else { "" };
+    let at = |path: &str| webhook.pointer(path).unwrap_or(&Value::Null);
+    let text = |path: &str| at(path).as_str().unwrap_or("-").to_owned();
+    let more = if *at("/waiting/at_least") == true { " or more" } else { "" };
     [
-        ("state", text(&webhook["state"])),
-        ("down since", text(&health["down_since"])),
-        ("last 2xx", text(&health["last_success_at"])),
-        ("last outcome", text(&health["last_outcome"])),
-        ("waiting", format!("{count}{more}")),
-        ("if down", text(&forecast["if_down"]["text"])),
-        ("if up", text(&forecast["if_up"]["text"])),
+        ("state", text("/state")),
+        ("down since", text("/health/down_since")),
+        ("last 2xx", text("/health/last_success_at")),
+        ("last outcome", text("/health/last_outcome")),
+        ("waiting", format!("{}{more}", at("/waiting/count"))),
+        ("if down", text("/forecast/if_down/text")),
+        ("if up", text("/forecast/if_up/text")),
     ]
     .map(|(name, value)| format!("{name:<14}{value}"))
     .join("\n")

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
 use weir_common::identity::settings::IdentitySettings;
+use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
 
 use crate::domain::health::Policy;
@@ -126,6 +127,7 @@ pub struct Egress {
     pub deadline: Duration,
     pub requests: u32,
     pub window: Duration,
+    pub host_multiple: u32,
     pub in_flight_max: usize,
     pub allow_http: bool,
     pub allow_networks: Vec<IpNet>,
@@ -135,6 +137,19 @@ pub struct Egress {
 }
 
 impl Egress {
+    /// The rate limit of an endpoint.
+    #[must_use]
+    pub fn per_endpoint(&self) -> RollingQuota {
+        RollingQuota { requests: self.requests, window: self.window }
+    }
+
+    /// The rate limit of a workspace at one host.
+    #[must_use]
+    pub fn per_host(&self) -> RollingQuota {
+        let requests = self.requests.saturating_mul(self.host_multiple).min(REQUESTS_MAX);
+        RollingQuota { requests, window: self.window }
+    }
+
     /// The limit of attempts in flight to one endpoint: as many as may start within one deadline.
     #[must_use]
     pub fn in_flight_per_endpoint(&self) -> usize {

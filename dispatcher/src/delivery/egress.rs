@@ -135,6 +135,7 @@ pub(crate) mod tests {
             deadline: Duration::from_secs(10),
             requests: 100,
             window: Duration::from_secs(60),
+            host_multiple: 10,
             in_flight_max: 1_000,
             allow_http: false,
             allow_networks: networks.iter().map(|net| net.parse().expect("a network")).collect(),

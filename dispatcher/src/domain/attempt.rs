@@ -69,3 +69,18 @@ pub struct AttemptRecord {
     /// `QueuedDelivery::paused_before` from now on.
     pub paused_before: Duration,
 }
+
+/// The start of an attempt, as it counts in rate limits after a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierStart {
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// The webhook, unless it was deleted, or the attempt left no delivery its outcome.
+    pub webhook: Option<WebhookId>,
+    /// Its workspace.
+    pub workspace: Option<Arc<str>>,
+    /// The endpoint's URL, unless it was forgotten.
+    pub url: Option<Arc<str>>,
+    /// The start.
+    pub started_at: UnixTime,
+}

@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
+pub mod filter;
 pub mod headers;
 pub mod options;
 pub mod secrets;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use url::Url;
 use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
@@ -64,6 +66,23 @@ impl Webhook {
         } else {
             WebhookState::Delivering
         }
+    }
+
+    /// Since when it is in its state; `None` if it delivers.
+    #[must_use]
+    pub fn state_since(&self) -> Option<UnixTime> {
+        match self.state() {
+            WebhookState::Delivering => None,
+            WebhookState::Failing => self.health.failing_since(),
+            WebhookState::Paused => self.paused_at,
+            WebhookState::Disabled => self.disabled_at,
+        }
+    }
+
+    /// The host of its URL; paths and queries may be secrets.
+    #[must_use]
+    pub fn host(&self) -> Option<String> {
+        Url::parse(&self.url).ok()?.host_str().map(str::to_owned)
     }
 
     /// Since when nothing is sent: it is paused, disabled or both.

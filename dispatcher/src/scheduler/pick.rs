@@ -11,15 +11,15 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use weir_common::limit::decision::Decision;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::webhook::Probe;
 use crate::scheduler::Scheduler;
 use crate::scheduler::attempts::StartedAttempt;
-use crate::scheduler::backlog::{MemoryLimit, Readiness};
+use crate::scheduler::backlog::{Backlog, MemoryLimit, Readiness};
 use crate::scheduler::concurrency::Refused;
+use crate::scheduler::pace::free_at;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::webhooks::Flow;
 
@@ -108,18 +108,14 @@ impl Scheduler {
             self.slots.park(id, why, &mut endpoint.parked);
             return None;
         }
-        let free_at = match endpoint.starts.decide(quota, 1, now.tick) {
-            Decision::Admit | Decision::TooLarge => now.tick,
-            Decision::Refuse { retry_at } => retry_at,
-        };
-        let free_at = free_at.max(endpoint.backs_off_until());
+        let free_at = free_at(&endpoint.starts, quota, now.tick).max(endpoint.backs_off_until());
         let (mut later, mut kept, mut could_start) = (None::<Tick>, false, false);
         for nth in 0..endpoint.turns.len() {
             let webhook =
                 self.endpoints.get(&id).and_then(|endpoint| endpoint.turns.get(nth).copied())?;
-            let Some(backlog) = self.backlogs.get_mut(&webhook) else { continue };
+            let Some(backlog) = self.backlogs.get(&webhook) else { continue };
             let flow = self.webhooks.flow(webhook);
-            match backlog.readiness(flow, now.tick) {
+            match self.readiness(backlog, webhook, now.tick) {
                 Readiness::Ready if kept => could_start = true,
                 Readiness::Ready if free_at > now.tick => later = sooner(later, free_at),
                 // It is unparked when its workspace may start more.
@@ -155,6 +151,24 @@ impl Scheduler {
         None
     }
 
+    /// The next step of a webhook's queue, by its own limits as well.
+    fn readiness(&self, backlog: &Backlog, webhook: WebhookId, now: Tick) -> Readiness {
+        match backlog.readiness(self.webhooks.flow(webhook), now) {
+            Readiness::Ready => match self.paced_until(webhook, now) {
+                until if until > now => Readiness::NotBefore(until),
+                _ => Readiness::Ready,
+            },
+            other => other,
+        }
+    }
+
+    /// When the limits of a webhook, beside its endpoint's, admit a start.
+    pub(super) fn paced_until(&self, webhook: WebhookId, now: Tick) -> Tick {
+        let pace = self.webhooks.pace(webhook);
+        let free_at = |pace| self.paces.free_at(pace, &self.policies.limits, &self.unrecorded, now);
+        pace.map_or(now, free_at)
+    }
+
     /// Reads the deliveries of a webhook, or its probe.
     fn fetch(
         &mut self,
@@ -187,7 +201,11 @@ impl Scheduler {
         let (before, first) = (backlog.weight(), backlog.in_flight.is_empty());
         let delivery = backlog.pop_first(flow, now.tick)?;
         self.cached_bytes = self.cached_bytes + backlog.weight() - before;
-        let _ = endpoint.starts.charge(self.policies.limits.quota, 1, now.tick);
+        let limits = &self.policies.limits;
+        let _ = endpoint.starts.charge(limits.quota, 1, now.tick);
+        if let Some(pace) = self.webhooks.pace(webhook) {
+            self.paces.charge(pace, limits, &self.unrecorded, now.tick);
+        }
         let (was, bytes) = (endpoint.occupancy(), delivery.body.len());
         endpoint.under_way = endpoint.under_way.plus(bytes);
         self.slots.changed(was, endpoint.occupancy());

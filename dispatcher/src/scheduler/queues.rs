@@ -5,15 +5,14 @@
 
 use std::time::Duration;
 
-use weir_common::limit::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::{Arrival, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::webhook::options::OWN_WINDOW;
 use crate::domain::webhook::{Probe, Queue};
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
-use crate::scheduler::rate_limit::charge_all;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::webhooks::{Loading, Restored};
@@ -117,7 +116,8 @@ impl Scheduler {
     pub(super) fn restore(&mut self, queue: Queue, now: Moment) {
         let Queue { webhook, due } = queue;
         let (id, last) = (webhook.id, webhook.last_outcome.clone());
-        match self.webhooks.restore(webhook, &self.policies.health, now.unix) {
+        let host = self.paces.key(&webhook.workspace, &webhook.url);
+        match self.webhooks.restore((webhook, host), &self.policies.health, now.unix) {
             Restored::InvalidUrl => {
                 self.notifications.push_back(Notification::InvalidUrl(id));
                 return;
@@ -279,7 +279,8 @@ impl Scheduler {
             self.endpoint(*endpoint).turns.retain(|one| one != webhook);
         }
         let quota = self.policies.limits.quota;
-        self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
+        self.unrecorded.forget(quota.window.max(OWN_WINDOW), now);
+        self.paces.forget_idle(&self.policies.limits, now);
         self.endpoints.retain(|_, endpoint| {
             !endpoint.turns.is_empty()
                 || endpoint.under_way.attempts > 0
@@ -293,12 +294,7 @@ impl Scheduler {
         // A receiver without a response yet gets few attempts: thousands of unresponsive ones would
         // use every slot before the first timeout.
         let limit = (self.policies.limits.per_endpoint / 4).max(1);
-        let (quota, unseen) = (self.policies.limits.quota, &self.unseen);
-        self.endpoints.entry(id).or_insert_with(|| {
-            let starts = unseen
-                .iter()
-                .fold(Log::default(), |starts, (count, at)| charge_all(starts, quota, *count, *at));
-            Endpoint::new(limit, starts)
-        })
+        let (quota, unrecorded) = (self.policies.limits.quota, &self.unrecorded);
+        self.endpoints.entry(id).or_insert_with(|| Endpoint::new(limit, unrecorded.log(quota)))
     }
 }

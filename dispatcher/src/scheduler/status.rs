@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use weir_common::limit::decision::Decision;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::DeliveryStatus;
@@ -10,6 +9,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::Scheduler;
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
+use crate::scheduler::pace::free_at;
 
 impl Scheduler {
     /// The state of a waiting delivery.
@@ -17,12 +17,10 @@ impl Scheduler {
     pub fn status(&self, webhook: WebhookId, delivery: DeliveryId, now: Moment) -> DeliveryStatus {
         let Some(backlog) = self.backlogs.get(&webhook) else { return DeliveryStatus::default() };
         let endpoint = self.endpoints.get(&backlog.endpoint);
-        let paced = endpoint
-            .map(|endpoint| endpoint.starts.decide(self.policies.limits.quota, 1, now.tick));
-        let paced = match paced {
-            Some(Decision::Refuse { retry_at }) => Some(retry_at),
-            _ => None,
-        };
+        let quota = self.policies.limits.quota;
+        let paced = endpoint.map(|endpoint| free_at(&endpoint.starts, quota, now.tick));
+        let paced = paced.max(Some(self.paced_until(webhook, now.tick)));
+        let paced = paced.filter(|until| *until > now.tick);
         let blocked = paced.max(backlog.probe_at());
         let backoff = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
         let unresolved = backoff.is_some() && backoff >= blocked;

@@ -1,6 +1,7 @@
 //! Seeded runs of endpoints, compared with a model that remembers everything.
 
 mod answers;
+mod pace;
 mod probing;
 mod scarce;
 mod sharing;

@@ -17,29 +17,14 @@ use crate::domain::delivery::NextState;
 use crate::domain::health::{Notice, Observation, Policy};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
+use crate::domain::webhook::options::per_minute;
 use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
+use crate::scheduler::pace::{HostKey, Pace};
 use crate::scheduler::target::Target;
-use crate::scheduler::{Notification, Scheduler};
+use crate::scheduler::{HealthAlert, Notification, Scheduler};
 
 /// Fewer stale checks than this are not worth removing.
 const CHECKS_MIN: usize = 64;
-
-/// A warning or pause of a webhook, for its owners.
-#[derive(Clone, Debug)]
-pub struct HealthAlert {
-    /// Whether it is a warning or a pause.
-    pub notice: Notice,
-    /// The webhook.
-    pub webhook: WebhookId,
-    /// The workspace.
-    pub workspace: Arc<str>,
-    /// The URL.
-    pub url: Arc<str>,
-    /// Since when it is failing, or down.
-    pub since: UnixTime,
-    /// The outcome of the last attempt.
-    pub last_outcome: Option<Outcome>,
-}
 
 /// Which of a webhook's deliveries may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +50,8 @@ struct Known {
     unwritten: usize,
     /// Its owner has changed it: no attempt starts with the earlier URL or secrets.
     outdated: bool,
+    /// Its workspace and host.
+    host: HostKey,
 }
 
 /// A hundred thousand webhooks may wait, so their state is small.
@@ -132,7 +119,7 @@ impl Webhooks {
     /// Adds a webhook as read from the store.
     pub(super) fn restore(
         &mut self,
-        mut webhook: Webhook,
+        (mut webhook, host): (Webhook, HostKey),
         policy: &Policy,
         now: UnixTime,
     ) -> Restored {
@@ -154,8 +141,8 @@ impl Webhooks {
         let delivered_probe = known.and_then(|known| known.delivered_probe);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Ready };
         let target = Weak::new();
-        let known =
-            Known { webhook, delivered_probe, target, look_at: None, unwritten, outdated: false };
+        let (look_at, outdated) = (None, false);
+        let known = Known { webhook, delivered_probe, target, look_at, unwritten, outdated, host };
         self.known.insert(id, Box::new(known));
         self.plan(id, policy, now);
         restored
@@ -165,6 +152,13 @@ impl Webhooks {
     pub(super) fn place(&self, webhook: WebhookId) -> Option<(Arc<str>, EndpointId)> {
         let Webhook { workspace, endpoint, .. } = self.webhook(webhook)?;
         Some((workspace.clone(), *endpoint))
+    }
+
+    /// The limits of a webhook's starts, beside its endpoint's.
+    pub(super) fn pace(&self, webhook: WebhookId) -> Option<Pace> {
+        let Known { webhook: Webhook { options, .. }, host, .. } = &**self.known.get(&webhook)?;
+        let own = options.requests_per_minute.map(|most| per_minute(most.get()));
+        Some(Pace { webhook, own, host: *host })
     }
 
     /// Which deliveries of a webhook may start.

@@ -9,10 +9,10 @@ use weir_common::time::{Moment, Tick};
 use crate::domain::attempt::AttemptRecord;
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::WebhookUpdate;
-use crate::scheduler::Scheduler;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::reads::STORE_PAUSE;
-use crate::scheduler::webhooks::{HealthAlert, Webhooks};
+use crate::scheduler::webhooks::Webhooks;
+use crate::scheduler::{HealthAlert, Scheduler};
 
 /// One atomic write.
 #[derive(Debug)]

@@ -21,10 +21,11 @@ use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::AttemptRecord;
+use crate::domain::attempt::{AttemptRecord, EarlierStart};
 use crate::domain::delivery::{Fetched, QueuedDelivery};
-use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::domain::webhook::{Queue, WebhookUpdate};
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::webhook::filter::WebhookFilter;
+use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
@@ -44,6 +45,7 @@ mod deliveries;
 mod error;
 mod events;
 mod file_identity;
+mod finding;
 mod id_sequence;
 mod job_counts;
 mod jobs;
@@ -190,10 +192,7 @@ impl DeliveryQueue for SqliteStore {
         self.writer.run(move |session| attempts::record(session, &ended, &updates, &mails)).await
     }
 
-    async fn starts_since(
-        &self,
-        since: UnixTime,
-    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError> {
+    async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError> {
         self.writer.run(move |session| backlog::starts_since(session, since)).await
     }
 
@@ -220,6 +219,28 @@ impl Upkeep for SqliteStore {
 
     async fn open_jobs(&self, limit: usize) -> Result<Vec<OpenJob>, StoreError> {
         self.readers.read(move |conn| jobs::open(conn, limit)).await
+    }
+
+    async fn find_webhooks(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Webhook, WebhookId>, StoreError> {
+        let (filter, sealer) = (filter.clone(), self.facts.sealer.clone());
+        self.readers.read(move |conn| finding::page(conn, &sealer, &filter, after, limit)).await
+    }
+
+    async fn reactivate_found(
+        &self,
+        filter: &WebhookFilter,
+        after: Option<WebhookId>,
+        limit: usize,
+        now: UnixTime,
+    ) -> Result<Page<WebhookId, WebhookId>, StoreError> {
+        let filter = filter.clone();
+        let step = move |session: &mut _| finding::reactivate(session, &filter, after, limit, now);
+        self.writer.run_sized(Size::Large, step).await
     }
 
     async fn sweep(

@@ -14,9 +14,9 @@ use weir_common::time::micros;
 use crate::domain::delivery::NextState;
 use crate::domain::health::Notice;
 use crate::email::templates::{Incident, paused, warning};
+use crate::scheduler::HealthAlert;
 use crate::scheduler::Notification;
 use crate::scheduler::attempts::AttemptReport;
-use crate::scheduler::webhooks::HealthAlert;
 use crate::store::types::NewMail;
 use crate::worker::Resources;
 

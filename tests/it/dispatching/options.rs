@@ -48,7 +48,10 @@ fn notes_are_shown_and_changed_one_by_one() {
     assert_eq!(changed["description"], "Orders", "what is not named stays");
     let changed = patch(&stage, &made, json!({ "description": "" }));
     assert_eq!(changed["description"], Value::Null);
-    assert_eq!(stage.dispatcher.acme().webhook(text(&made, "id")), changed);
+    let read = stage.dispatcher.acme().webhook(text(&made, "id"));
+    for (name, value) in changed.as_object().expect("an object") {
+        assert_eq!(read[name], *value, "{name}");
+    }
 }
 
 #[test]

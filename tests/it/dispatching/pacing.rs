@@ -3,7 +3,7 @@
 //! The dispatcher reports each start to the millisecond, and these times must obey the limit
 //! exactly. The receiver measures arrivals, which a busy machine may push closer together.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_tests::answer::Answer;
 use weir_tests::config::Config;
 use weir_tests::dispatcher::{Dispatcher, QUIET, event};
@@ -93,6 +93,57 @@ fn a_workspace_with_twenty_webhooks_on_a_url_gets_half_of_its_pace_also_after_a_
 }
 
 #[test]
+fn an_owners_limit_is_shown_and_kept_until_it_is_removed() {
+    let stage = Stage::new();
+    let acme = stage.dispatcher.acme();
+    let limited = |most: u32| {
+        let url = stage.receiver.url("/hook");
+        json!({ "url": url, "events": ["user.created"], "requests_per_minute": most })
+    };
+    acme.post("/webhooks", &limited(0)).expect_problem(422);
+    acme.post("/webhooks", &limited(60_001)).expect_problem(422);
+    let webhook = acme.post("/webhooks", &limited(2)).expect(201).json();
+    assert_eq!(webhook["requests_per_minute"], 2);
+    let path = format!("/webhooks/{}", text(&webhook, "id"));
+    let ids = stage.dispatcher.post_events("user.created", 5);
+    stage.receiver.wait(2);
+    let last = acme.wait_for_delivery(&ids[4], |one| one["waiting_for"]["reason"] == "paced");
+    let waiting = &last["waiting_for"];
+    assert!(text(waiting, "text").contains("2 times in 1m, as its owner set"), "{waiting}");
+    assert!(waiting["seconds"].as_u64().is_some_and(|left| left > 30), "{waiting}");
+    let shown = acme.get(&path).expect(200).json();
+    assert!(shown["forecast"]["if_up"]["seconds"].as_u64() > Some(60), "{shown}");
+    assert_eq!(stage.receiver.count(), 2);
+    let changed = acme.call("PATCH", &path, Some(&json!({ "requests_per_minute": 0 })));
+    assert_eq!(changed.expect(200).json()["requests_per_minute"], Value::Null);
+    stage.receiver.wait(5);
+}
+
+#[test]
+fn a_workspace_has_one_pace_at_a_host_whatever_it_registers_there_also_after_a_restart() {
+    let paced = |config: Config| {
+        let config = config.with("[egress]", "requests = 5\nwindow = \"3s\"\nhost_multiple = 1");
+        config.with("[retry]", "give_up_after = \"60s\"")
+    };
+    let mut stage = Stage::with(paced);
+    let quiet = stage.dispatcher.api(QUIET, "ws_quiet");
+    quiet.create_webhook(&stage.receiver.url("/quiet"), &["user.created"]);
+    for spelling in ["/a", "/a?1", "/a?2"] {
+        stage.webhook(spelling, &["user.created"]);
+    }
+    stage.dispatcher.post_events("user.created", 3);
+    stage.receiver.wait(5);
+    stage.dispatcher.stop();
+    stage.dispatcher.start_again();
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 9);
+    let starts = starts(&stage.dispatcher);
+    assert_eq!((starts.len(), most_within(&starts, 3_000 - 1)), (9, 5), "{starts:?}");
+    stage.dispatcher.post(&event("ws_quiet", "user.created"));
+    stage.dispatcher.api(QUIET, "ws_quiet").wait_for_count("delivered", 1);
+}
+
+#[test]
 fn endpoints_do_not_pace_each_other() {
     let stage = Stage::with(paced);
     stage.webhook("/slow", &["user.created"]);
@@ -170,10 +221,8 @@ fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_positio
     assert_eq!(listed["waiting_for"]["reason"], "paced", "{listed}");
     assert!(listed["waiting_for"]["position"].is_null(), "{listed}");
     assert!(listed["waiting_for"]["seconds"].is_null(), "{listed}");
-    assert!(
-        text(&listed["waiting_for"], "text").ends_with("within 1h, which is its limit."),
-        "{listed}"
-    );
+    let why = text(&listed["waiting_for"], "text");
+    assert!(why.starts_with("A rate limit holds it back: an endpoint is"), "{listed}");
 }
 
 #[test]

@@ -48,7 +48,11 @@ fn the_secret_is_shown_once_and_never_again() {
     assert_eq!(read["state"], "delivering");
     let listed = acme.get("/webhooks").expect(200);
     assert!(!listed.text().contains("secret"), "{}", listed.text());
-    assert_eq!(listed.json()["data"], json!([read]));
+    let listed = listed.json()["data"].take();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    for (name, value) in listed[0].as_object().expect("an object") {
+        assert_eq!(read[name], *value, "{name}");
+    }
 }
 
 #[test]

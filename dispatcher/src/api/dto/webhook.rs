@@ -3,6 +3,7 @@
 //! Invariant: a type with a secret implements no `Debug`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use http::HeaderName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -42,6 +43,9 @@ pub(in crate::api) struct NewWebhookBody {
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept. Default: `failures`.
     pub(in crate::api) answers: Option<Answers>,
+    /// The most attempts that start within a minute; the platform's own limits apply as well.
+    #[schemars(range(min = 1, max = 60_000))]
+    pub(in crate::api) requests_per_minute: Option<u32>,
     /// Whether deliveries are signed with Ed25519 as well, as `v1a` of Standard Webhooks: see
     /// `public_key`.
     pub(in crate::api) ed25519: Option<bool>,
@@ -74,6 +78,9 @@ pub(in crate::api) struct WebhookPatch {
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept.
     pub(in crate::api) answers: Option<Answers>,
+    /// The most attempts that start within a minute; 0 leaves the platform's own limits.
+    #[schemars(range(max = 60_000))]
+    pub(in crate::api) requests_per_minute: Option<u32>,
     /// Whether deliveries are signed with Ed25519 as well. False removes the key; true later makes
     /// another one.
     pub(in crate::api) ed25519: Option<bool>,
@@ -155,6 +162,8 @@ pub(in crate::api) struct OptionsView {
     pub(in crate::api) headers: BTreeMap<String, String>,
     /// Which attempts' headers and answers are kept.
     pub(in crate::api) answers: Answers,
+    /// The most attempts that start within a minute; null if only the platform's limits apply.
+    pub(in crate::api) requests_per_minute: Option<NonZeroU32>,
     /// Verifies the Ed25519 signatures, `whpk_` and the base64 of 32 bytes; null without them.
     pub(in crate::api) public_key: Option<String>,
 }
@@ -169,6 +178,7 @@ impl OptionsView {
             metadata: labels.metadata,
             headers: options.headers.iter().map(masked).collect(),
             answers: if options.all_answers { Answers::All } else { Answers::Failures },
+            requests_per_minute: options.requests_per_minute,
             public_key: webhook.secrets.signing_key.as_ref().map(SigningKey::public),
         }
     }

@@ -96,6 +96,13 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         ),
         requests: u32::try_from(requests).unwrap_or(rolling::EXACT_MAX),
         window: span(table, "window", window, "1m", "The sliding window of the rate limit."),
+        host_multiple: u32::try_from(table.number_or(
+            "host_multiple",
+            1..=1_000_000,
+            10,
+            "A workspace's attempts that may start per host: this many times `requests`.",
+        ))
+        .unwrap_or(u32::MAX),
         in_flight_max: count(
             table,
             "in_flight_max",

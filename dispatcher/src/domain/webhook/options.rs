@@ -5,8 +5,11 @@
 #![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
+use weir_common::limit::rolling::RollingQuota;
 
 use crate::domain::webhook::headers::{CustomHeaders, HEADERS_BYTES_MAX, HEADERS_MAX};
 
@@ -18,6 +21,18 @@ pub const METADATA_MAX: usize = 16;
 pub const METADATA_KEY_CHARS_MAX: usize = 64;
 pub const METADATA_VALUE_CHARS_MAX: usize = 256;
 
+/// The most attempts a minute that an owner may set: above it, only the platform's limit is of use.
+pub const REQUESTS_PER_MINUTE_MAX: u32 = 60_000;
+
+/// The window of an owner's rate limit.
+pub const OWN_WINDOW: Duration = Duration::from_secs(60);
+
+/// An owner's rate limit; above [`REQUESTS_PER_MINUTE_MAX`] it is that.
+#[must_use]
+pub fn per_minute(requests: u32) -> RollingQuota {
+    RollingQuota { requests: requests.min(REQUESTS_PER_MINUTE_MAX), window: OWN_WINDOW }
+}
+
 /// What an owner sets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookOptions {
@@ -27,6 +42,8 @@ pub struct WebhookOptions {
     pub headers: CustomHeaders,
     /// Whether the answers of successful attempts are kept, whatever the operator's setting.
     pub all_answers: bool,
+    /// Attempts that may start within a minute, beside the platform's limits.
+    pub requests_per_minute: Option<NonZeroU32>,
 }
 
 /// What an owner notes about a webhook.
@@ -46,6 +63,8 @@ pub struct OptionsChange {
     /// `None` removes a header.
     pub headers: Vec<(HeaderName, Option<HeaderValue>)>,
     pub all_answers: Option<bool>,
+    /// 0 removes the limit.
+    pub requests_per_minute: Option<u32>,
 }
 
 /// A limit that a change would exceed.
@@ -95,7 +114,9 @@ impl WebhookOptions {
         }
         let labels = (labels != Labels::default()).then(|| Box::new(labels));
         let all_answers = change.all_answers.unwrap_or(self.all_answers);
-        Ok(Self { labels, headers, all_answers })
+        let requests_per_minute =
+            change.requests_per_minute.map_or(self.requests_per_minute, NonZeroU32::new);
+        Ok(Self { labels, headers, all_answers, requests_per_minute })
     }
 }
 
@@ -114,6 +135,7 @@ mod tests {
             description: Some("Orders".to_owned()),
             metadata: [entry("team", Some("a")), entry("id", Some(""))].into(),
             all_answers: Some(true),
+            requests_per_minute: Some(7),
             ..OptionsChange::default()
         };
         let one = WebhookOptions::default().changed(change).unwrap();
@@ -123,10 +145,12 @@ mod tests {
         let change = OptionsChange {
             description: Some(String::new()),
             metadata: [entry("team", None), entry("id", None), entry("none", None)].into(),
+            requests_per_minute: Some(0),
             ..OptionsChange::default()
         };
         let bare = one.changed(change).unwrap();
-        assert_eq!(bare, WebhookOptions { labels: None, ..one });
+        assert_eq!(one.requests_per_minute.map(NonZeroU32::get), Some(7));
+        assert_eq!(bare, WebhookOptions { labels: None, requests_per_minute: None, ..one });
     }
 
     #[test]

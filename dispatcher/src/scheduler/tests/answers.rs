@@ -222,8 +222,8 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
 #[test]
 fn earlier_starts_count_in_the_rate_limit() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
-    endpoints.seed(EndpointId(1), at(0).tick);
-    endpoints.seed(EndpointId(1), at(100).tick);
+    endpoints.started_before(1, None, 0);
+    endpoints.started_before(1, None, 100);
     endpoints.restored(hook(1, 1, Flow::Open), None, at(200).tick);
     for id in 0..3 {
         endpoints.arrives(WebhookId(1), ready(id, 0), at(200));
@@ -235,7 +235,7 @@ fn earlier_starts_count_in_the_rate_limit() {
 #[test]
 fn unrecorded_starts_count_on_every_endpoint() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
-    endpoints.seed(EndpointId(1), at(0).tick);
+    endpoints.started_before(1, None, 0);
     endpoints.seed_unrecorded(2, at(100).tick);
     for id in [1, 2] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(100).tick);

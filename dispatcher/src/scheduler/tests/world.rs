@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_common::limit::rolling::RollingQuota;
+use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 
+use crate::domain::attempt::EarlierStart;
 use crate::domain::delivery::{Arrival, Fetched, NextState, QueuedDelivery};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::{Health, Policy};
@@ -28,8 +29,10 @@ use crate::scheduler::{CACHED_BYTES_ALL, Input, Policies, Scheduler};
 const START: u64 = 1_000_000_000;
 
 pub(super) fn limits(requests: u32, window_ms: u64, per_endpoint: usize, total: usize) -> Limits {
+    let quota = RollingQuota { requests, window: Duration::from_millis(window_ms) };
     Limits {
-        quota: RollingQuota { requests, window: Duration::from_millis(window_ms) },
+        quota,
+        per_host: RollingQuota { requests: REQUESTS_MAX, ..quota },
         per_endpoint,
         total,
     }
@@ -121,6 +124,15 @@ impl Scheduler {
         let queue = Queue { webhook, due: due.map(|due| UnixTime(due.0)) };
         let now = Moment { tick: now, unix: UnixTime(now.0) };
         self.handle(Input::Restored(Box::new(queue)), now);
+    }
+
+    /// Counts a start of an earlier process.
+    pub(super) fn started_before(&mut self, endpoint: i64, webhook: Option<i64>, ms: u64) {
+        let (endpoint, webhook) = (EndpointId(endpoint), webhook.map(WebhookId));
+        let workspace = webhook.map(|webhook| ws(webhook.0));
+        let (url, started_at) = (Some(hook(1, 1, Flow::Open).url), at(ms).unix);
+        let start = EarlierStart { endpoint, webhook, workspace, url, started_at };
+        self.handle(Input::StartedBefore(start, at(ms).tick), at(ms));
     }
 
     /// Reports a new delivery.

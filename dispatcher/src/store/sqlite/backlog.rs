@@ -2,11 +2,15 @@
 //!
 //! Invariant: a query reads only deliveries that it returns, the excluded ones, and one more.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
+use crate::domain::attempt::EarlierStart;
 use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::webhook::Queue;
@@ -37,8 +41,9 @@ const THIS: &str = select_ready!(
 const TRIED: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
 
-const STARTS: &str = "SELECT id, endpoint, started_at, took FROM attempts \
-    WHERE id < ?1 ORDER BY id DESC LIMIT 1024";
+const STARTS: &str = "SELECT a.id, a.endpoint, d.webhook, w.workspace, a.started_at, a.took \
+    FROM attempts a LEFT JOIN deliveries d ON d.id = a.delivery \
+    LEFT JOIN webhooks w ON w.id = d.webhook WHERE a.id < ?1 ORDER BY a.id DESC LIMIT 1024";
 
 /// In microseconds. Attempts are recorded in batches, only roughly in the order in which they end:
 /// the search for starts stops only at an attempt that ended this long before `since`.
@@ -160,12 +165,37 @@ pub(super) fn reorder(
     Ok(all)
 }
 
-/// The attempts that started at or after `since`, with their endpoints.
+/// Texts by number, each read once: a million attempts have few endpoints.
+struct Texts {
+    sql: &'static str,
+    known: HashMap<i64, Option<Arc<str>>>,
+}
+
+impl Texts {
+    fn of(sql: &'static str) -> Self {
+        Self { sql, known: HashMap::new() }
+    }
+
+    fn read(&mut self, conn: &Connection, id: Option<i64>) -> rusqlite::Result<Option<Arc<str>>> {
+        let Some(id) = id else { return Ok(None) };
+        if let Some(known) = self.known.get(&id) {
+            return Ok(known.clone());
+        }
+        let mut query = conn.prepare_cached(self.sql)?;
+        let text: Option<Arc<str>> = query.query_row([id], |row| row.get(0)).optional()?;
+        self.known.insert(id, text.clone());
+        Ok(text)
+    }
+}
+
+/// The attempts that started at or after `since`.
 pub(super) fn starts_since(
     session: &WriteSession,
     since: UnixTime,
-) -> Result<Vec<(EndpointId, UnixTime)>, Fault> {
+) -> Result<Vec<EarlierStart>, Fault> {
     let mut starts = Vec::new();
+    let mut urls = Texts::of("SELECT url FROM endpoints WHERE id = ?1");
+    let mut workspaces = Texts::of("SELECT name FROM workspaces WHERE id = ?1");
     let mut query = session.conn.prepare_cached(STARTS)?;
     let mut before = i64::MAX;
     loop {
@@ -174,13 +204,17 @@ pub(super) fn starts_since(
         while let Some(row) = found.next()? {
             any = true;
             before = row.get("id")?;
-            let started = rows::time(row, "started_at")?;
-            let ended = started.0.saturating_add(rows::unsigned(row, "took")?);
+            let started_at = rows::time(row, "started_at")?;
+            let ended = started_at.0.saturating_add(rows::unsigned(row, "took")?);
             if ended.saturating_add(DISORDER) < since.0 {
                 return Ok(starts);
             }
-            if started >= since {
-                starts.push((EndpointId(row.get("endpoint")?), started));
+            if started_at >= since {
+                let webhook = row.get::<_, Option<i64>>("webhook")?.map(WebhookId);
+                let endpoint = EndpointId(row.get("endpoint")?);
+                let workspace = workspaces.read(&session.conn, row.get("workspace")?)?;
+                let url = urls.read(&session.conn, Some(endpoint.0))?;
+                starts.push(EarlierStart { endpoint, webhook, workspace, url, started_at });
             }
         }
         if !any {

@@ -42,7 +42,7 @@ impl Management for SqliteStore {
         limit: usize,
     ) -> Result<Page<Webhook, WebhookId>, StoreError> {
         let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
-        let read = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
+        let read = move |conn: &_| webhooks::page(conn, &sealer, Some(&workspace), after, limit);
         self.readers.read(read).await
     }
 

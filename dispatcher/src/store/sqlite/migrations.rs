@@ -17,7 +17,7 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 10] = [
+pub(super) const MIGRATIONS: [&str; 11] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
@@ -27,7 +27,8 @@ pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("migrations/007_progress_of_jobs.sql"),
     include_str!("migrations/008_event_types.sql"),
     include_str!("migrations/009_webhook_options.sql"),
-    include_str!("migrations/010_signing_keys.sql"),
+    include_str!("migrations/010_owner_rate.sql"),
+    include_str!("migrations/011_signing_keys.sql"),
 ];
 
 /// The tables of the last version.

@@ -111,7 +111,8 @@ macro_rules! select_webhooks {
             "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.subscribed, w.created_at, \
              w.secret, w.secret_created_at, w.secrets_before, w.paused_at, w.paused_total, \
              w.probing, w.reordering, w.health, w.last_outcome, w.look_at, w.description, \
-             w.metadata, w.headers, w.all_answers, w.disabled_at, w.signing_key FROM webhooks w \
+             w.metadata, w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
+             w.signing_key FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
@@ -184,6 +185,7 @@ fn options(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<WebhookOptio
         labels: (labels != Labels::default()).then(|| Box::new(labels)),
         headers,
         all_answers: row.get("all_answers")?,
+        requests_per_minute: row.get("requests_per_minute")?,
     })
 }
 

@@ -75,6 +75,8 @@ CREATE TABLE webhooks (
     all_answers INTEGER NOT NULL DEFAULT 0,
     -- Since when its owner has it disabled.
     disabled_at INTEGER,
+    -- The owner's rate limit.
+    requests_per_minute INTEGER,
     -- The seed of its Ed25519 key, sealed.
     signing_key BLOB,
     -- When `secret` was made. Null: it is not known.

@@ -24,6 +24,10 @@ const PAGE: &str = select_webhooks!(
     "WHERE w.workspace = ?1 AND w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
 
+/// As [`PAGE`], of all workspaces: nothing is `?1`.
+const PAGE_OF_ALL: &str =
+    select_webhooks!("WHERE w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3");
+
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
     WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND deleted_up_to IS NULL";
 
@@ -81,12 +85,14 @@ fn set_options(
     let metadata = metadata.map(serde_json::to_string).transpose().map_err(damaged)?;
     let seal = |plain: String| session.sealer.seal((id, Content::Headers), &plain, nonce);
     let sql = "UPDATE webhooks SET description = :description, metadata = :metadata, \
-        headers = :headers, all_answers = :all_answers WHERE id = :id";
+        headers = :headers, all_answers = :all_answers, \
+        requests_per_minute = :requests_per_minute WHERE id = :id";
     session.conn.prepare_cached(sql)?.execute(named_params! {
         ":description": labels.and_then(|labels| labels.description.as_deref()),
         ":metadata": metadata,
         ":headers": options.headers.stored().map(seal),
         ":all_answers": options.all_answers,
+        ":requests_per_minute": options.requests_per_minute,
         ":id": id.0,
     })?;
     Ok(())
@@ -155,23 +161,28 @@ pub(super) fn of_workspace(
     Ok(load(conn, sealer, id)?.filter(|webhook| *webhook.workspace == *workspace))
 }
 
-/// A page of a workspace's webhooks, oldest first.
+/// A page of a workspace's webhooks, or of those of all, oldest first.
 pub(super) fn page(
     conn: &Connection,
     sealer: &Sealer,
-    workspace: &str,
+    workspace: Option<&str>,
     after: Option<WebhookId>,
     limit: usize,
 ) -> Result<Page<Webhook, WebhookId>, Fault> {
-    let mut items = Vec::new();
+    let (sql, workspace) = match workspace {
+        None => (PAGE_OF_ALL, 0),
+        Some(name) => match rows::workspace_of(conn, name)? {
+            Some(number) => (PAGE, number),
+            None => return Ok(Page { items: Vec::new(), next: None }),
+        },
+    };
+    let mut query = conn.prepare_cached(sql)?;
     let after = after.map_or(0, |id| id.0);
-    if let Some(workspace) = rows::workspace_of(conn, workspace)? {
-        let mut query = conn.prepare_cached(PAGE)?;
-        let one_more = rows::count(limit.saturating_add(1));
-        let mut found = query.query((workspace, after, one_more))?;
-        while let Some(row) = found.next()? {
-            items.push(rows::webhook(row, sealer)?);
-        }
+    let one_more = rows::count(limit.saturating_add(1));
+    let mut found = query.query((workspace, after, one_more))?;
+    let mut items = Vec::new();
+    while let Some(row) = found.next()? {
+        items.push(rows::webhook(row, sealer)?);
     }
     let more = items.len() > limit;
     items.truncate(limit);

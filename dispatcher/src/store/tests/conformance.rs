@@ -7,6 +7,7 @@ mod attempts;
 mod deliveries;
 mod events;
 mod jobs;
+mod secrets;
 mod upkeep;
 mod webhooks;
 
@@ -52,14 +53,16 @@ promises! {
     webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
-    webhooks::every_secret_signs_until_its_own_overlap_ends,
-    webhooks::a_secret_without_an_end_signs_until_it_is_removed,
-    webhooks::secrets_without_an_end_count_as_well,
-    webhooks::no_secret_is_stopped_to_make_room_for_another,
+    secrets::every_secret_signs_until_its_own_overlap_ends,
+    secrets::a_secret_without_an_end_signs_until_it_is_removed,
+    secrets::secrets_without_an_end_count_as_well,
+    secrets::no_secret_is_stopped_to_make_room_for_another,
     webhooks::a_deleted_webhook_is_removed_with_its_waiting_deliveries,
     webhooks::a_reactivation_ends_the_pause_and_counts_it,
     webhooks::a_reactivation_counts_for_something_however_the_clock_was_set,
     webhooks::a_webhook_that_is_not_paused_is_not_reactivated,
+    webhooks::webhooks_that_do_not_deliver_are_found_in_every_workspace,
+    webhooks::paused_webhooks_that_match_are_reactivated_page_by_page,
     events::an_event_waits_for_every_webhook_that_subscribed_to_it,
     events::an_event_that_was_there_is_not_new_and_not_delivered_again,
     events::another_event_of_the_same_identifier_stops_its_whole_batch,

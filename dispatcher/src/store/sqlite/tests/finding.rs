@@ -1,4 +1,5 @@
-//! Lists of deliveries, page by page, beside a plain list of the same rows; and what a page costs.
+//! Lists of deliveries, page by page, beside a plain list of the same rows; and what a page costs,
+//! of webhooks too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,12 @@ use crate::domain::delivery::{Cursor, Delivery, DeliveryState, NextState};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome, OutcomeClass};
 use crate::domain::trace::Trace;
+use crate::domain::webhook::filter::WebhookFilter;
+use crate::store::encryption::NONCE_BYTES;
+use crate::store::sqlite::finding::EXAMINED_MAX;
 use crate::store::sqlite::tests::*;
+use crate::store::sqlite::webhooks;
+use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::Order;
 
 /// A change of the store between two pages.
@@ -287,4 +293,35 @@ async fn a_page_reads_a_bounded_number_of_rows_and_has_a_cursor() {
         .await
         .unwrap();
     assert_eq!(last, Page { items: vec![], next: None });
+}
+
+#[tokio::test]
+async fn one_paused_webhook_among_many_is_found_by_calls_that_examine_a_part() {
+    let (_folder, store) = fresh();
+    let many = EXAMINED_MAX as i64 + 1;
+    let created = move |session: &mut WriteSession| {
+        for _ in 0..many {
+            let new = NewWebhook {
+                workspace: WS.into(),
+                url: "https://hooks.example.com/in".into(),
+                events: EventSet::default(),
+                options: Default::default(),
+                secret: Secret::new("whsec_secret".to_owned()),
+                webhooks_max: u64::MAX,
+                signing_key: None,
+            };
+            webhooks::create(session, new, [[0; NONCE_BYTES]; 3], NOW)?;
+        }
+        session.conn.execute("UPDATE webhooks SET paused_at = 1 WHERE id = ?1", [many])?;
+        Ok(())
+    };
+    store.writer.run(created).await.unwrap();
+    for workspace in [None, Some(WS.into())] {
+        let filter = WebhookFilter { workspace, ..WebhookFilter::default() };
+        let first = store.find_webhooks(&filter, None, 10).await.unwrap();
+        assert_eq!((first.items, first.next), (vec![], Some(WebhookId(many - 1))), "{filter:?}");
+        let last = store.find_webhooks(&filter, first.next, 10).await.unwrap();
+        let found: Vec<WebhookId> = last.items.iter().map(|webhook| webhook.id).collect();
+        assert_eq!((found, last.next), (vec![WebhookId(many)], None), "{filter:?}");
+    }
 }

@@ -34,6 +34,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "8bcc37429222f814",
     "6d6d8df6ab5b2fa5",
     "5331b9b4b1ab4640",
+    "b35a9ed0feee2da6",
     "c369a1eae225c177",
 ];
 

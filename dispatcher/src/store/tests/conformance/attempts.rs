@@ -1,5 +1,6 @@
 //! Promises to the worker.
 
+use crate::domain::attempt::EarlierStart;
 use crate::domain::id::EndpointId;
 use crate::domain::trace::Reason;
 use crate::domain::webhook::Probe;
@@ -134,6 +135,14 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(s
     assert_eq!(read.last_outcome, last_outcome);
 }
 
+/// The starts since then, in order.
+pub(super) async fn starts(store: &dyn Store, since: UnixTime) -> Vec<(EndpointId, UnixTime)> {
+    let found = store.starts_since(since).await.unwrap();
+    let mut found: Vec<_> = found.iter().map(|one| (one.endpoint, one.started_at)).collect();
+    found.sort();
+    found
+}
+
 pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     let lost = arrival(store, "evt_1", t(1)).await.ready.id;
@@ -150,9 +159,8 @@ pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     store.record(batch, updates, vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
     // Their starts are recorded anyway: they count in the rate limit of their endpoints.
-    let mut started = store.starts_since(t(0)).await.unwrap();
-    started.sort();
-    assert_eq!(started, [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))]);
+    let expected = [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))];
+    assert_eq!(starts(store, t(0)).await, expected);
     assert!(store.load(gone.id).await.unwrap().is_none());
 }
 
@@ -213,9 +221,16 @@ pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &
     all.extend([t(99), t(100), t(110)].map(|start| ended(&one, id, start, again)));
     all.push(slow);
     record(store, all).await;
-    let mut starts = store.starts_since(t(100)).await.unwrap();
-    starts.sort();
-    assert_eq!(starts, [(one.endpoint, t(100)), (one.endpoint, t(110)), (other_endpoint, t(105))]);
+    let expected = [(one.endpoint, t(100)), (one.endpoint, t(110)), (other_endpoint, t(105))];
+    assert_eq!(starts(store, t(100)).await, expected);
+    let found = store.starts_since(t(100)).await.unwrap();
+    let of_one = |start: &EarlierStart| {
+        (start.webhook, start.workspace.as_deref()) == (Some(one.id), Some(WS))
+    };
+    assert!(found.iter().all(of_one), "{found:?}");
+    let url_of =
+        |endpoint| found.iter().find(|start| start.endpoint == endpoint).unwrap().url.clone();
+    assert_eq!([one.endpoint, other_endpoint].map(url_of), [Some(one.url), None]);
     assert_eq!(store.starts_since(t(0)).await.unwrap().len(), 2_004);
     assert_eq!(store.starts_since(t(111)).await.unwrap(), []);
 }

@@ -1,16 +1,12 @@
 //! Promises about webhooks.
 
-use weir_common::secret::Secret;
-use weir_common::time::Tick;
-
+use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::headers::value_of;
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
-use crate::store::types::{
-    Changed, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, SecretRemoval, WebhookChange,
-};
+use crate::store::types::{Changed, KeyChange, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
@@ -124,6 +120,7 @@ pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Stor
         metadata: [("team".to_owned(), Some("a".to_owned()))].into(),
         headers: vec![header("authorization", "Bearer hidden"), header("x-route", "7")],
         all_answers: Some(true),
+        requests_per_minute: Some(30),
     };
     let options = WebhookOptions::default().changed(set).unwrap();
     let new = NewWebhook { options: options.clone(), ..new_webhook(WS, URL, &[]) };
@@ -221,117 +218,6 @@ pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Sto
     assert_eq!(disable(store, made.id, false, t(80)).await.paused_at, Some(t(70)));
 }
 
-async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {
-    let (secret, overlap) = (Secret::new(secret.to_owned()), Some(secs(overlap)));
-    store.rotate(WS, id, Rotation { secret, overlap }, t(1)).await.unwrap()
-}
-
-async fn add(store: &dyn Store, id: WebhookId, secret: &str) -> Rotated {
-    let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: None };
-    store.rotate(WS, id, rotation, t(2)).await.unwrap()
-}
-
-pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    // The clock of the store does not advance.
-    let now = store.steady(Tick(0));
-    let signing = async |after: u64| {
-        let secrets = store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
-        secrets.signing(now.plus(secs(after))).collect::<Vec<_>>().join(" ")
-    };
-    for (secret, overlap) in [("whsec_2", 10), ("whsec_3", 30), ("whsec_4", 20)] {
-        let Rotated::Webhook(rotated) = rotate(store, made.id, secret, overlap).await else {
-            panic!("there was room for {secret}");
-        };
-        assert_eq!(rotated.secrets.current.secret.expose(), secret);
-        assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(*rotated));
-    }
-    for (after, expected) in [
-        (0, "whsec_4 whsec_3 whsec_2 whsec_first"),
-        (9, "whsec_4 whsec_3 whsec_2 whsec_first"),
-        (10, "whsec_4 whsec_3 whsec_2"),
-        (19, "whsec_4 whsec_3 whsec_2"),
-        (20, "whsec_4 whsec_2"),
-        (30, "whsec_4"),
-    ] {
-        assert_eq!(signing(after).await, expected, "after {after} s");
-    }
-    assert!(matches!(rotate(store, WebhookId(4_711), "whsec_x", 9).await, Rotated::Absent));
-}
-
-pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    for nth in 0..SECRETS_BEFORE_MAX {
-        let secret = format!("whsec_{nth}");
-        let rotated = rotate(store, made.id, &secret, 100 + nth as u64).await;
-        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
-    }
-    let before = store.webhook(WS, made.id).await.unwrap();
-    let refused = rotate(store, made.id, "whsec_one_too_many", 100).await;
-    assert!(
-        matches!(refused, Rotated::TooMany { free_in } if free_in == Some(secs(100))),
-        "{refused:?}"
-    );
-    assert_eq!(store.webhook(WS, made.id).await.unwrap(), before);
-    // Secrets whose overlap has ended do not count.
-    let other = webhook(store, "b").await;
-    for nth in 0..3 * SECRETS_BEFORE_MAX {
-        let rotated = rotate(store, other.id, &format!("whsec_{nth}"), 0).await;
-        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
-    }
-}
-
-pub(super) async fn a_secret_without_an_end_signs_until_it_is_removed(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    let secrets = async || store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
-    let now = store.steady(Tick(0));
-    let signing = async |after: u64| {
-        secrets().await.signing(now.plus(secs(after))).collect::<Vec<_>>().join(" ")
-    };
-    let remove = async |secret: &str| {
-        let (secrets, mut named) = (secrets().await, None);
-        for one in secrets.active(now).filter(|one| one.secret.expose() == secret) {
-            named = Some(one.fingerprint());
-        }
-        store.remove_secret(WS, made.id, &named.unwrap_or_default()).await.unwrap()
-    };
-    assert!(matches!(add(store, made.id, "whsec_2").await, Rotated::Webhook(_)));
-    assert!(matches!(rotate(store, made.id, "whsec_3", 10).await, Rotated::Webhook(_)));
-    for known in ["whsec_3", "whsec_2", "whsec_first"] {
-        assert!(matches!(add(store, made.id, known).await, Rotated::Known), "{known}");
-    }
-    let found = secrets().await;
-    let created = found.active(now).map(|one| one.created_at).collect::<Vec<_>>();
-    assert_eq!(created, [Some(t(1)), Some(t(2)), Some(made.created_at)]);
-    assert_eq!(signing(9).await, "whsec_3 whsec_2 whsec_first");
-    assert_eq!(signing(10).await, "whsec_3 whsec_first");
-    // The newest one without an end follows the current one.
-    assert_eq!(remove("whsec_3").await, SecretRemoval::Removed);
-    assert_eq!(signing(0).await, "whsec_first whsec_2");
-    assert_eq!(remove("whsec_first").await, SecretRemoval::Last);
-    assert_eq!(remove("whsec_3").await, SecretRemoval::Absent);
-    assert_eq!(remove("whsec_2").await, SecretRemoval::Removed);
-    assert_eq!(signing(0).await, "whsec_first");
-    let (fingerprint, other) = (secrets().await.current.fingerprint(), WebhookId(4_711));
-    for (workspace, id) in [("ws_other", made.id), (WS, other)] {
-        let removal = store.remove_secret(workspace, id, &fingerprint).await.unwrap();
-        assert_eq!(removal, SecretRemoval::Absent, "{workspace} {id:?}");
-    }
-}
-
-pub(super) async fn secrets_without_an_end_count_as_well(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    for nth in 0..SECRETS_BEFORE_MAX {
-        let added = add(store, made.id, &format!("whsec_{nth}")).await;
-        assert!(matches!(added, Rotated::Webhook(_)), "{nth}: {added:?}");
-    }
-    for refused in
-        [add(store, made.id, "whsec_x").await, rotate(store, made.id, "whsec_y", 0).await]
-    {
-        assert!(matches!(refused, Rotated::TooMany { free_in: None }), "{refused:?}");
-    }
-}
-
 pub(super) async fn a_deleted_webhook_is_removed_with_its_waiting_deliveries(store: &dyn Store) {
     let made = webhook(store, "a").await;
     let waiting = arrival(store, "evt_1", t(1)).await.ready.id;
@@ -382,4 +268,85 @@ pub(super) async fn a_webhook_that_is_not_paused_is_not_reactivated(store: &dyn 
     let made = webhook(store, "a").await;
     assert_eq!(store.reactivate(WS, made.id, t(9)).await.unwrap(), Some(made.clone()));
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made));
+}
+
+/// Webhooks of two workspaces, two of each: one is paused at 10, 20; the last is disabled too.
+async fn two_paused_in_each(store: &dyn Store) -> Vec<Webhook> {
+    let mut all = Vec::new();
+    for workspace in [WS, OTHER_WS] {
+        for paused_at in [t(10), t(20)] {
+            let url = format!("https://{workspace}.example/{}", paused_at.0);
+            let made = webhook_of(store, workspace, &url).await;
+            webhook_of(store, workspace, "https://fine.example/").await;
+            pause(store, &made, paused_at).await;
+            all.push(made);
+        }
+    }
+    all
+}
+
+/// Webhooks that match, in pages of one.
+async fn found(store: &dyn Store, filter: WebhookFilter) -> Vec<WebhookId> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.find_webhooks(&filter, after, 1).await.unwrap();
+        assert!(page.items.len() <= 1);
+        all.extend(page.items.iter().map(|webhook| webhook.id));
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+pub(super) async fn webhooks_that_do_not_deliver_are_found_in_every_workspace(store: &dyn Store) {
+    let all = WebhookFilter::default();
+    let made = two_paused_in_each(store).await;
+    let disabled = made.last().unwrap();
+    let change = WebhookChange { disabled: Some(true), ..Default::default() };
+    store.change_webhook(OTHER_WS, disabled.id, change, t(30)).await.unwrap();
+    let gone = webhook(store, "gone").await;
+    pause(store, &gone, t(10)).await;
+    assert!(store.delete_webhook(WS, gone.id).await.unwrap());
+    let ids = |places: &[usize]| places.iter().map(|nth| made[*nth].id).collect::<Vec<_>>();
+    let of = |workspace: &str| WebhookFilter { workspace: Some(workspace.into()), ..all.clone() };
+    let in_state = |state| WebhookFilter { state: Some(state), ..all.clone() };
+    for (filter, expected) in [
+        (all.clone(), ids(&[0, 1, 2, 3])),
+        (of(OTHER_WS), ids(&[2, 3])),
+        (of("ws_unknown"), vec![]),
+        (in_state(WebhookState::Paused), ids(&[0, 1, 2])),
+        (in_state(WebhookState::Disabled), ids(&[3])),
+        (in_state(WebhookState::Failing), vec![]),
+        (WebhookFilter { host: Some("ws_acme.example".to_owned()), ..all.clone() }, ids(&[0, 1])),
+        (WebhookFilter { since: Some(t(20)), ..all.clone() }, ids(&[1, 3])),
+        (WebhookFilter { until: Some(t(20)), ..all.clone() }, ids(&[0, 2])),
+    ] {
+        assert_eq!(found(store, filter.clone()).await, expected, "{filter:?}");
+    }
+}
+
+pub(super) async fn paused_webhooks_that_match_are_reactivated_page_by_page(store: &dyn Store) {
+    let made = two_paused_in_each(store).await;
+    let state = async |nth: usize| {
+        let queue = store.load(made[nth].id).await.unwrap().unwrap();
+        queue.webhook.state()
+    };
+    let change = WebhookChange { disabled: Some(true), ..Default::default() };
+    store.change_webhook(OTHER_WS, made[3].id, change, t(30)).await.unwrap();
+    let of_acme = WebhookFilter { workspace: Some(WS.into()), ..Default::default() };
+    let first = store.reactivate_found(&of_acme, None, 1, t(40)).await.unwrap();
+    assert_eq!((first.items, first.next), (vec![made[0].id], Some(made[0].id)));
+    assert_eq!([state(0).await, state(1).await], [WebhookState::Delivering, WebhookState::Paused]);
+    let woken = store.webhook(WS, made[0].id).await.unwrap().unwrap();
+    assert_eq!((woken.paused_total, woken.probing), (secs(30), Some(Probe::Any)));
+    let rest = store.reactivate_found(&of_acme, first.next, 9, t(40)).await.unwrap();
+    assert_eq!((rest.items, rest.next), (vec![made[1].id], None));
+    let all = WebhookFilter::default();
+    let rest = store.reactivate_found(&all, None, 9, t(40)).await.unwrap();
+    assert_eq!((rest.items, rest.next), (vec![made[2].id], None));
+    // Its owner has it disabled: the pause stays as it is.
+    let disabled = store.webhook(OTHER_WS, made[3].id).await.unwrap().unwrap();
+    assert_eq!(disabled.paused_at, Some(t(20)));
+    assert_eq!(store.reactivate_found(&all, None, 9, t(50)).await.unwrap().items, []);
 }

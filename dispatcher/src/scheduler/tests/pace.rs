@@ -1,0 +1,174 @@
+//! Rate limits beside an endpoint's: an owner's, and a workspace's at one host.
+
+use std::num::NonZeroU32;
+
+use weir_common::limit::rolling::RollingQuota;
+
+use crate::domain::delivery::DeliveryStatus;
+use crate::scheduler::tests::*;
+
+/// A webhook whose owner allows so many attempts a minute; 0 for any.
+fn limited(id: i64, endpoint: i64, requests_per_minute: u32) -> Webhook {
+    let mut webhook = hook(id, endpoint, Flow::Open);
+    webhook.options.requests_per_minute = NonZeroU32::new(requests_per_minute);
+    webhook
+}
+
+/// When each attempt of a webhook started.
+fn starts_of(world: &World, webhook: i64) -> Vec<u64> {
+    let own = world.starts.iter().filter(|(_, _, one, _)| *one == WebhookId(webhook));
+    own.map(|(when, ..)| *when).collect()
+}
+
+#[test]
+fn an_owners_limit_holds_its_webhook_and_no_other_of_the_endpoint() {
+    let mut world = World::new(limits(20, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    world.endpoints.restored(limited(1, 1, 3), None, at(0).tick);
+    for _ in 0..8 {
+        world.arrive(1, 0, true);
+        world.arrive(2, 0, true);
+    }
+    world.drain();
+    assert_eq!(starts_of(&world, 1), [0, 0, 0, 60_000, 60_000, 60_000, 120_000, 120_000]);
+    assert_eq!(starts_of(&world, 2), [0; 8]);
+}
+
+#[test]
+fn a_changed_owners_limit_applies_at_once_and_counts_what_was_sent() {
+    let mut world = World::new(limits(20, 1_000, 100, 100), &[(1, 1)]);
+    world.endpoints.restored(limited(1, 1, 2), None, at(0).tick);
+    (0..9).for_each(|_| world.arrive(1, 0, true));
+    world.run(1);
+    world.answer();
+    world.run(1);
+    let change = |world: &mut World, most| {
+        let due = Some(at(0).tick);
+        world.endpoints.restored(limited(1, 1, most), due, at(world.now).tick);
+        world.run(1);
+        world.answer();
+        world.run(1);
+    };
+    world.now = 10;
+    world.end(None);
+    change(&mut world, 5);
+    assert_eq!(starts_of(&world, 1), [0, 0, 10, 10, 10]);
+    world.now = 20;
+    world.end(None);
+    change(&mut world, 4);
+    assert_eq!(starts_of(&world, 1).len(), 5, "it is above the limit");
+    change(&mut world, 0);
+    assert_eq!(starts_of(&world, 1).len(), 9, "only the endpoint's limit is left");
+}
+
+#[test]
+fn starts_of_earlier_processes_count_in_an_owners_limit() {
+    let mut world = World::new(limits(200, 1_000, 100, 100), &[]);
+    world.on.insert(WebhookId(1), EndpointId(1));
+    world.endpoints.started_before(1, Some(1), 0);
+    world.endpoints.handle(Input::KilledBefore(at(100).tick), at(100));
+    world.now = 200;
+    // As many as may be in flight on an endpoint may have no record.
+    world.endpoints.restored(limited(1, 1, 102), None, at(200).tick);
+    (0..3).for_each(|_| world.arrive(1, 0, true));
+    world.drain();
+    assert_eq!(starts_of(&world, 1), [200, 60_000, 60_100]);
+}
+
+#[test]
+fn unrecorded_starts_count_for_a_webhook_without_recorded_ones() {
+    let mut world = World::new(limits(20, 1_000, 100, 100), &[]);
+    world.on.insert(WebhookId(1), EndpointId(1));
+    world.endpoints.handle(Input::KilledBefore(at(100).tick), at(100));
+    // Past the endpoint's window, and not past the owner's.
+    world.now = 30_000;
+    world.endpoints.handle(Input::Tidy, at(world.now));
+    world.endpoints.restored(limited(1, 1, 101), None, at(world.now).tick);
+    (0..2).for_each(|_| world.arrive(1, 0, true));
+    world.drain();
+    assert_eq!(starts_of(&world, 1), [30_000, 60_100]);
+}
+
+/// A world whose workspaces may start so many attempts a second at one host.
+fn per_host(requests: u32, webhooks: &[(i64, i64)]) -> World {
+    let mut limits = limits(4, 1_000, 100, 1_000);
+    limits.per_host = RollingQuota { requests, ..limits.quota };
+    World::new(limits, webhooks)
+}
+
+#[test]
+fn a_workspace_with_many_urls_of_a_host_has_its_limit_there() {
+    let mut hooks: Vec<(i64, i64)> = (1..=20).map(|id| (id, id)).collect();
+    hooks.push((10_000, 21));
+    let mut world = per_host(10, &hooks);
+    for (id, _) in &hooks {
+        (0..4).for_each(|_| world.arrive(*id, 0, true));
+    }
+    world.drain();
+    world.check_pace();
+    assert_eq!(starts_of(&world, 10_000), [0; 4], "another workspace has a limit of its own");
+    let own = world.starts.iter().filter(|(_, _, id, _)| id.0 < 10_000);
+    let when: Vec<u64> = own.clone().map(|(when, ..)| *when).collect();
+    let expected: Vec<u64> = (0..80).map(|nth| nth / 10 * 1_000).collect();
+    assert_eq!(when, expected);
+    // Its webhooks take turns.
+    let ids: Vec<i64> = own.map(|(_, _, id, _)| id.0).collect();
+    for round in ids.chunks(20) {
+        let mut round = round.to_vec();
+        round.sort_unstable();
+        assert!(round.iter().copied().eq(1..=20), "{ids:?}");
+    }
+}
+
+#[test]
+fn webhooks_at_another_host_have_a_limit_of_their_own() {
+    let mut world = per_host(2, &[(1, 1), (2, 2), (3, 3)]);
+    let elsewhere = Webhook { url: "https://other.example/".into(), ..hook(3, 3, Flow::Open) };
+    world.endpoints.restored(elsewhere, None, at(0).tick);
+    for id in 1..=3 {
+        (0..2).for_each(|_| world.arrive(id, 0, true));
+    }
+    world.drain();
+    assert_eq!(starts_of(&world, 3), [0, 0]);
+    assert_eq!([1, 2].map(|id| starts_of(&world, id)), [[0, 1_000], [0, 1_000]]);
+}
+
+#[test]
+fn starts_of_earlier_processes_count_at_their_workspaces_host() {
+    let mut world = per_host(3, &[]);
+    world.endpoints.started_before(1, Some(1), 0);
+    world.endpoints.started_before(2, Some(2), 100);
+    world.endpoints.started_before(2, None, 200);
+    world.now = 300;
+    for id in [3, 10_000] {
+        world.on.insert(WebhookId(id), EndpointId(id));
+        world.endpoints.restored(hook(id, id, Flow::Open), None, at(300).tick);
+        (0..2).for_each(|_| world.arrive(id, 0, true));
+    }
+    world.drain();
+    assert_eq!(starts_of(&world, 3), [300, 1_000]);
+    assert_eq!(starts_of(&world, 10_000), [300, 300], "another workspace");
+}
+
+#[test]
+fn a_status_has_the_time_at_which_all_limits_admit_a_start() {
+    let mut world = per_host(3, &[(1, 1), (2, 2)]);
+    world.endpoints.restored(limited(1, 1, 2), None, at(0).tick);
+    for id in [1, 2] {
+        (0..3).for_each(|_| world.arrive(id, 0, true));
+        world.run(10_000);
+        world.answer();
+        world.run(10_000);
+    }
+    assert_eq!([1, 2].map(|id| starts_of(&world, id).len()), [2, 1]);
+    let blocked = |webhook, delivery| {
+        let status =
+            world.endpoints.status(WebhookId(webhook), DeliveryId(delivery), at(world.now));
+        status.blocked_until
+    };
+    let seconds = |seconds: u64| Some(at(seconds * 1_000).unix);
+    assert_eq!(blocked(1, 3), seconds(60));
+    assert_eq!(blocked(2, 6), seconds(1));
+    world.now = 1_000;
+    let free = world.endpoints.status(WebhookId(2), DeliveryId(6), at(world.now));
+    assert_eq!(free, DeliveryStatus::default());
+}
