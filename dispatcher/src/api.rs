@@ -28,6 +28,7 @@ mod pace;
 pub(crate) mod query;
 
 mod redeliveries;
+mod secrets;
 
 mod dto;
 
@@ -56,6 +57,7 @@ use crate::api::export::Exports;
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
 use crate::catalogue::sensitive_data;
+use crate::domain::id::WebhookId;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
@@ -142,6 +144,7 @@ impl Api {
             operation,
             workspace: parameters.workspace,
             id: parameters.id,
+            fingerprint: parameters.fingerprint,
             query,
             call,
             now: self.state.clock.now().unix,
@@ -153,7 +156,10 @@ impl Api {
             OperationKind::ChangeWebhook => webhooks::change(&request).await,
             OperationKind::DeleteWebhook => webhooks::delete(&request).await,
             OperationKind::ReactivateWebhook => webhooks::reactivate(&request).await,
-            OperationKind::RotateSecret => webhooks::rotate_secret(&request).await,
+            OperationKind::RotateSecret => secrets::rotate(&request).await,
+            OperationKind::AddSecret => secrets::add(&request).await,
+            OperationKind::ListSecrets => secrets::list(&request).await,
+            OperationKind::RemoveSecret => secrets::remove(&request).await,
             OperationKind::PingWebhook => webhooks::ping(&request).await,
             OperationKind::ListDeliveries => deliveries::list(&request).await,
             OperationKind::ExportDeliveries => export::deliveries(&request).await,
@@ -179,6 +185,7 @@ struct ApiRequest<'a> {
     operation: &'static Operation,
     workspace: &'a str,
     id: &'a str,
+    fingerprint: &'a str,
     query: Query,
     call: &'a Call,
     now: UnixTime,
@@ -192,6 +199,16 @@ impl ApiRequest<'_> {
 
     fn store(&self) -> &dyn Management {
         self.state.store.as_ref()
+    }
+
+    /// The webhook of the path.
+    fn webhook_id(&self) -> Result<WebhookId, Reply> {
+        self.store().ids().webhook_of(self.id).ok_or_else(http_errors::not_found)
+    }
+
+    /// What the store found, or 404.
+    fn found<T>(&self, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
+        answer.map_err(|error| self.failed(&error))?.ok_or_else(http_errors::not_found)
     }
 
     /// Counts an error of the store, and makes its response.
@@ -261,6 +278,10 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
             problems::broken()
         }
     }
+}
+
+fn no_content() -> Reply {
+    Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new(), rest: None }
 }
 
 /// Random bytes for secrets and identifiers, or 500.

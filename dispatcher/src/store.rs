@@ -36,7 +36,7 @@ use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
     NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
-    WebhookChange,
+    SecretRemoval, WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.
@@ -88,14 +88,23 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Changed, StoreError>;
 
-    /// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends,
-    /// regardless of later rotations.
+    /// Makes another secret of a webhook the current one. Each of the others signs until its own
+    /// end, or its removal, regardless of later rotations.
     async fn rotate(
         &self,
         workspace: &str,
         id: WebhookId,
         rotation: Rotation,
+        now: UnixTime,
     ) -> Result<Rotated, StoreError>;
+
+    /// Removes the secret with this fingerprint; it signs nothing more. One without an end stays.
+    async fn remove_secret(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        fingerprint: &str,
+    ) -> Result<SecretRemoval, StoreError>;
 
     /// Deletes a webhook; its waiting deliveries are never sent. Returns whether it existed.
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;

@@ -23,6 +23,7 @@ mod redelivering;
 mod restoring;
 mod retrying;
 mod secrecy;
+mod secrets;
 mod signatures;
 mod tls;
 mod tools;

@@ -5,6 +5,7 @@ pub(super) mod attempt;
 pub(super) mod event_type;
 pub(super) mod forecast;
 pub(super) mod redelivery;
+pub(super) mod secret;
 pub(super) mod webhook;
 
 use std::borrow::Cow;

@@ -25,6 +25,9 @@ pub(super) enum OperationKind {
     DeleteWebhook,
     ReactivateWebhook,
     RotateSecret,
+    AddSecret,
+    ListSecrets,
+    RemoveSecret,
     PingWebhook,
     ListDeliveries,
     ExportDeliveries,
@@ -47,7 +50,7 @@ pub(super) struct Operation {
     /// The `operationId`.
     pub(super) id: &'static str,
     pub(super) method: Method,
-    /// With `{workspace}` and `{id}` for identifiers.
+    /// With `{workspace}`, `{id}` and `{fingerprint}` for identifiers.
     pub(super) path: &'static str,
     /// The required scope; `None` if no token is needed.
     pub(super) scope: Option<Scope>,
@@ -121,6 +124,7 @@ pub(super) enum ParameterKind {
 pub(super) struct PathParameters<'p> {
     pub(super) workspace: &'p str,
     pub(super) id: &'p str,
+    pub(super) fingerprint: &'p str,
 }
 
 /// The result of matching a method and a path.
@@ -162,6 +166,7 @@ fn path_parameters<'p>(template: &str, path: &'p str) -> Option<PathParameters<'
                 let value = step.strip_suffix(verb).filter(|value| is_identifier(value))?;
                 match name {
                     "workspace" => parameters.workspace = value,
+                    "fingerprint" => parameters.fingerprint = value,
                     _ => parameters.id = value,
                 }
             }
@@ -188,8 +193,8 @@ mod tests {
 
     fn found(method: &str, path: &str) -> String {
         match match_route(&method.parse().expect("a method"), path) {
-            RouteMatch::Operation(operation, PathParameters { workspace, id }) => {
-                format!("{} {workspace} {id}", operation.id).trim_end().to_owned()
+            RouteMatch::Operation(operation, PathParameters { workspace, id, fingerprint }) => {
+                format!("{} {workspace} {id} {fingerprint}", operation.id).trim_end().to_owned()
             }
             RouteMatch::OtherMethods(allow) => allow,
             RouteMatch::NoPath => "nothing".to_owned(),
@@ -204,6 +209,8 @@ mod tests {
             ("PATCH", "/v1/workspaces/ws_a/webhooks/wh_1", "changeWebhook ws_a wh_1"),
             ("POST", "/v1/workspaces/ws_a/webhooks/wh_1:ping", "pingWebhook ws_a wh_1"),
             ("POST", "/v1/workspaces/ws_a/webhooks/wh_1:rotate-secret", "rotateSecret ws_a wh_1"),
+            ("GET", "/v1/workspaces/ws_a/webhooks/wh_1/secrets", "listSecrets ws_a wh_1"),
+            ("DELETE", "/v1/workspaces/ws_a/webhooks/wh_1/secrets/f", "removeSecret ws_a wh_1 f"),
             ("GET", "/v1/workspaces/ws_a/deliveries", "listDeliveries ws_a"),
             ("GET", "/v1/workspaces/ws_a/deliveries/export", "exportDeliveries ws_a"),
             ("GET", "/v1/workspaces/ws_a/deliveries/exports", "readDelivery ws_a exports"),

@@ -196,8 +196,8 @@ mod tests {
     use crate::domain::health::Health;
     use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
     use crate::domain::outcome::{Failure, Outcome};
-    use crate::domain::webhook::Secrets;
     use crate::domain::webhook::options::WebhookOptions;
+    use crate::domain::webhook::secrets::Secrets;
 
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
@@ -231,11 +231,7 @@ mod tests {
             events: EventSet::default(),
             created_at: UnixTime(0),
             options: WebhookOptions::default(),
-            secrets: Secrets {
-                current: Secret::new(String::new()),
-                previous: Vec::new(),
-                signing_key: None,
-            },
+            secrets: Secrets::of(Secret::new(String::new())),
             paused_at,
             disabled_at: None,
             paused_total: Duration::ZERO,

@@ -1,12 +1,10 @@
-//! Webhooks: create, list, show, change, delete, reactivate, rotate the secret, ping.
+//! Webhooks: create, list, show, change, delete, reactivate, ping.
+//!
+//! Not here: their secrets (`secrets`).
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use weir_common::http_server::problems;
@@ -17,12 +15,12 @@ use weir_common::secret::Secret;
 use crate::api::dto::forecast::{ForecastView, HealthView, IfDown, WebhookDetail};
 use crate::api::dto::redelivery::MatchCount;
 use crate::api::dto::webhook::{
-    self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, RotatedSecret, WebhookPage,
-    WebhookPatch, WebhookView,
+    self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, WebhookPage, WebhookPatch,
+    WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::wait_reason::AHEAD_MAX;
-use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, random};
+use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, no_content, random, secrets};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
@@ -33,23 +31,11 @@ use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::http_errors::{self, ValidationError, ValidationErrors, step};
 use crate::ingest::event::{self, Sample};
 use crate::store::StoreError;
-use crate::store::types::{
-    Changed, Created, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
-};
-
-/// Bytes of a secret: as many as an SHA-256 hash has.
-const SECRET_BYTES: usize = 32;
+use crate::store::types::{Changed, Created, KeyChange, WebhookChange};
 
 /// Deliveries that a forecast plays, of those that are due first: what an endpoint is sent in a
 /// minute.
 const FORECAST_DELIVERIES: usize = 100;
-
-const SECRET_PREFIX: &str = "whsec_";
-
-/// Bytes of a secret that an owner brings along, as Standard Webhooks has them.
-const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
-
-const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
 
 pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let form = &request.active.catalogue.identifiers.workspaces;
@@ -60,9 +46,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         check_url(request, value, errors);
         check_headers(request, value, errors);
         check_ed25519(request, value, errors);
-        if value["secret"].as_str().is_some_and(|secret| !is_secret(secret)) {
-            errors.at("/secret", SECRET_FORM);
-        }
+        secrets::check(value, errors);
     })?;
     let url = canonical(request, &body.url)?;
     let change = OptionsChange {
@@ -73,7 +57,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         requests_per_minute: body.requests_per_minute,
     };
     let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
-    let secret = body.secret.map_or_else(new_secret, Ok)?;
+    let secret = body.secret.map_or_else(secrets::new, Ok)?;
     let new = crate::store::types::NewWebhook {
         workspace: request.workspace.into(),
         url,
@@ -112,8 +96,8 @@ pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
-    let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
+    let id = request.webhook_id()?;
+    let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
     let detail = detail(request, &webhook).await.map_err(|error| request.failed(&error))?;
     Ok(json(200, &detail))
 }
@@ -133,7 +117,7 @@ async fn detail(request: &ApiRequest<'_>, webhook: &Webhook) -> Result<WebhookDe
 }
 
 pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
+    let id = request.webhook_id()?;
     let body: WebhookPatch = request.body(|value, errors| {
         check_url(request, value, errors);
         check_headers(request, value, errors);
@@ -173,44 +157,27 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn delete(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
+    let id = request.webhook_id()?;
     let deleted = request.store().delete_webhook(request.workspace, id).await;
     if !deleted.map_err(|error| request.failed(&error))? {
         return Err(http_errors::not_found());
     }
     request.state.mailbox.changed(id);
-    Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new(), rest: None })
+    Ok(no_content())
 }
 
 pub(super) async fn reactivate(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
+    let id = request.webhook_id()?;
     let EmptyBody {} = request.body(|_, _| {})?;
     let reactivated = request.store().reactivate(request.workspace, id, request.now).await;
     request.state.mailbox.changed(id);
     shown(request, reactivated)
 }
 
-pub(super) async fn rotate_secret(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
-    let EmptyBody {} = request.body(|_, _| {})?;
-    let secret = new_secret()?;
-    let overlap = request.active.settings.secrets.rotation_overlap;
-    let rotation = Rotation { secret: Secret::new(secret.clone()), overlap };
-    let rotated = request.store().rotate(request.workspace, id, rotation).await;
-    match rotated.map_err(|error| request.failed(&error))? {
-        Rotated::Webhook(_) => request.state.mailbox.changed(id),
-        Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
-        Rotated::Absent => return Err(http_errors::not_found()),
-    }
-    let until = request.now.plus(overlap);
-    let id = request.store().ids().webhook(id);
-    Ok(json(200, &RotatedSecret { id, secret, previous_valid_until: Time(until) }))
-}
-
 pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
-    let id = id_of(request)?;
+    let id = request.webhook_id()?;
     let TestBody { kind } = request.body(|_, _| {})?;
-    let webhook = found(request, request.store().webhook(request.workspace, id).await)?;
+    let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
     if webhook.disabled_at.is_some() {
         let detail = "The webhook is disabled, so no test can be sent: enable it first.";
         return Err(problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail));
@@ -232,7 +199,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let random = random::<{ event::ID_RANDOM_BYTES }>()?;
     let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
-    let arrival = found(request, sent)?;
+    let arrival = request.found(sent)?;
     let ready = &arrival.ready;
     let delivery = Delivery {
         id: ready.id,
@@ -259,20 +226,11 @@ async fn waits(request: &ApiRequest<'_>, id: WebhookId) -> Result<bool, Reply> {
     Ok(queue.is_some_and(|queue| queue.due.is_some()))
 }
 
-/// The webhook identifier of the path.
-fn id_of(request: &ApiRequest<'_>) -> Result<WebhookId, Reply> {
-    request.store().ids().webhook_of(request.id).ok_or_else(http_errors::not_found)
-}
-
-fn found<T>(request: &ApiRequest<'_>, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
-    answer.map_err(|error| request.failed(&error))?.ok_or_else(http_errors::not_found)
-}
-
 fn shown(
     request: &ApiRequest<'_>,
     answer: Result<Option<Webhook>, StoreError>,
 ) -> Result<Reply, Reply> {
-    Ok(json(200, &WebhookView::of(request.store().ids(), &found(request, answer)?)))
+    Ok(json(200, &WebhookView::of(request.store().ids(), &request.found(answer)?)))
 }
 
 /// Adds an error if the URL of a body may not be called.
@@ -338,16 +296,6 @@ fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
     Ok(url.as_str().into())
 }
 
-/// Whether a secret can sign in both schemes, and is neither short nor odd.
-fn is_secret(text: &str) -> bool {
-    let key = text.strip_prefix(SECRET_PREFIX).and_then(|key| STANDARD.decode(key).ok());
-    key.is_some_and(|key| GIVEN_BYTES.contains(&key.len()))
-}
-
-fn new_secret() -> Result<String, Reply> {
-    Ok(format!("{SECRET_PREFIX}{}", STANDARD.encode(random::<SECRET_BYTES>()?)))
-}
-
 fn new_signing_key() -> Result<SigningKey, Reply> {
     Ok(SigningKey::of_seed(random::<SEED_BYTES>()?))
 }
@@ -359,19 +307,6 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
          another prefix): no event can name it."
     );
     problems::refusal(422, "invalid-workspace", "Not a workspace id", detail)
-}
-
-/// Refuses a rotation beyond the limit: receivers that still verify with an earlier secret would
-/// fail if it expired early.
-fn too_many_secrets(free_in: Duration) -> Reply {
-    let seconds = free_in.as_secs().saturating_add(1);
-    let detail = format!(
-        "{SECRETS_BEFORE_MAX} earlier secrets of this webhook still sign, and none of them \
-         expires early; rotate again in {seconds} s."
-    );
-    let title = "Too many rotations";
-    problems::refusal(429, "too-many-rotations", title, detail)
-        .with("retry-after", seconds.to_string())
 }
 
 fn too_many(request: &ApiRequest<'_>) -> Reply {

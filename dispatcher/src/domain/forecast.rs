@@ -127,8 +127,8 @@ mod tests {
     use crate::domain::health::Health;
     use crate::domain::id::{EndpointId, WebhookId};
     use crate::domain::retry::Mode;
-    use crate::domain::webhook::Secrets;
     use crate::domain::webhook::options::WebhookOptions;
+    use crate::domain::webhook::secrets::Secrets;
 
     /// At the start of a bucket of every policy here.
     const NOW: UnixTime = UnixTime(1_800_000_000_000_000);
@@ -144,11 +144,7 @@ mod tests {
             endpoint: EndpointId(1),
             events: EventSet::default(),
             created_at: NOW,
-            secrets: Secrets {
-                current: Secret::new(String::new()),
-                previous: Vec::new(),
-                signing_key: None,
-            },
+            secrets: Secrets::of(Secret::new(String::new())),
             paused_at: None,
             disabled_at: None,
             options: WebhookOptions::default(),

@@ -5,6 +5,7 @@
 pub mod filter;
 pub mod headers;
 pub mod options;
+pub mod secrets;
 pub mod signing_key;
 
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use url::Url;
-use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
@@ -20,7 +20,7 @@ use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::options::WebhookOptions;
-use crate::domain::webhook::signing_key::SigningKey;
+use crate::domain::webhook::secrets::Secrets;
 
 /// A webhook: a workspace's subscription of a URL to event types.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,27 +139,6 @@ pub struct WebhookUpdate {
     pub paused_at: Option<UnixTime>,
     /// The delivery that probes it.
     pub probing: Option<Probe>,
-}
-
-/// The keys that sign a webhook's deliveries.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Secrets {
-    /// The newest one, which the API showed last.
-    pub current: Secret<String>,
-    /// Earlier ones, newest first, with the end of each in steady time
-    /// (`DeliveryQueue::steady`).
-    pub previous: Vec<(Secret<String>, UnixTime)>,
-    /// Signs with Ed25519 beside them, if the owner asked for it.
-    pub signing_key: Option<SigningKey>,
-}
-
-impl Secrets {
-    /// The keys that sign at `now`, in steady time; the newest first.
-    pub fn signing(&self, now: UnixTime) -> impl Iterator<Item = &str> {
-        let previous = self.previous.iter().filter(move |(_, until)| now < *until);
-        let previous = previous.map(|(secret, _)| secret.expose().as_str());
-        std::iter::once(self.current.expose().as_str()).chain(previous)
-    }
 }
 
 /// Whether deliveries of a webhook succeed, fail, are paused or disabled.

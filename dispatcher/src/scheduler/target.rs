@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::domain::webhook::Secrets;
 use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::secrets::Secrets;
 
 /// The part of a webhook that an attempt needs.
 #[derive(Debug)]

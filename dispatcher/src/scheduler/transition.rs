@@ -113,7 +113,7 @@ mod tests {
     use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
     use crate::domain::outcome::{Failure, Fault};
     use crate::domain::retry::Mode;
-    use crate::domain::webhook::Secrets;
+    use crate::domain::webhook::secrets::Secrets;
 
     const START: UnixTime = UnixTime(1_790_000_000_000_000);
     const MINUTE: Duration = Duration::from_secs(60);
@@ -135,11 +135,7 @@ mod tests {
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             created_at: START,
             options: Default::default(),
-            secrets: Secrets {
-                current: Secret::new("whsec_a".to_owned()),
-                previous: Vec::new(),
-                signing_key: None,
-            },
+            secrets: Secrets::of(Secret::new("whsec_a".to_owned())),
             paused_at: None,
             disabled_at: None,
             paused_total: 7 * MINUTE,

@@ -62,6 +62,7 @@ pub mod restore;
 mod retention;
 mod rows;
 mod schema;
+mod secrets;
 mod selection;
 mod steady_clock;
 mod unfinished_restore;

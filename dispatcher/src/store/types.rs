@@ -83,7 +83,7 @@ pub enum Changed {
     Absent,
 }
 
-/// Earlier secrets of a webhook that may sign beside the current one: each adds a signature to a
+/// Secrets of a webhook that may sign beside the current one: each adds a signature to a
 /// header of every delivery, and receivers limit headers to a few kilobytes.
 pub const SECRETS_BEFORE_MAX: usize = 8;
 
@@ -92,8 +92,8 @@ pub const SECRETS_BEFORE_MAX: usize = 8;
 pub struct Rotation {
     /// The key that signs its deliveries from now on.
     pub secret: Secret<String>,
-    /// For how long the previous key signs as well.
-    pub overlap: Duration,
+    /// For how long the previous key signs as well; `None`: until it is removed.
+    pub overlap: Option<Duration>,
 }
 
 /// The result of a rotation.
@@ -101,12 +101,25 @@ pub struct Rotation {
 pub enum Rotated {
     /// It is on disk.
     Webhook(Box<Webhook>),
-    /// [`SECRETS_BEFORE_MAX`] earlier ones still sign, and a rotation ends none of them early.
+    /// [`SECRETS_BEFORE_MAX`] others still sign, and a rotation ends none of them early.
     TooMany {
-        /// The time until the first of their overlaps ends.
-        free_in: Duration,
+        /// The time until the first of them ends; `None` if each signs until it is removed.
+        free_in: Option<Duration>,
     },
+    /// The secret signs already.
+    Known,
     /// There is no such webhook.
+    Absent,
+}
+
+/// The result of removing a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRemoval {
+    /// It signs nothing more.
+    Removed,
+    /// It stays: no other signs without an end.
+    Last,
+    /// There is no such secret, or no such webhook.
     Absent,
 }
 

@@ -166,7 +166,7 @@ impl Model {
                     && *self.urls[hook.url] == *found.url
                     && hook.events == found.events
                     && hook.paused_at == found.paused_at
-                    && hook.secret == *found.secrets.current.expose()
+                    && hook.secret == *found.secrets.current.secret.expose()
             });
         if !same {
             let (right, all) = (right.iter().map(|hook| hook.id), all.iter().map(|one| one.id));

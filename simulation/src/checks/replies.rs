@@ -44,8 +44,7 @@ impl Model {
                 self.hooks.get_mut(&hook).unwrap().events = events;
             }
             (Order::Rotate { hook, secret, .. }, Reply::Rotated(Ok(Rotated::Webhook(made)))) => {
-                let until = made.secrets.previous.first().map(|(_, until)| *until);
-                let until = until.unwrap();
+                let until = made.secrets.others.first().unwrap().until.unwrap();
                 let ends = ends(until, store, now);
                 if ends < asked_at.tick.plus(OVERLAP) {
                     violated("rotation", format!("the earlier secret expires early, at {until:?}"));

@@ -63,8 +63,8 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             changed(state, &ws, hook, (change, now)).await
         }
         Order::Rotate { ws, hook, secret } => {
-            let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
-            let rotated = store.rotate(&ws, hook, rotation).await;
+            let rotation = Rotation { secret: Secret::new(secret), overlap: Some(OVERLAP) };
+            let rotated = store.rotate(&ws, hook, rotation, now).await;
             (Reply::Rotated(rotated), Word::Changed(hook))
         }
         Order::Delete { ws, hook } => {

@@ -39,6 +39,12 @@ fn a_workspace_sees_nothing_of_another() {
     for action in ["reactivate", "rotate-secret", "ping"] {
         quiet.act(&format!("{path}:{action}")).expect_problem(404);
     }
+    let secrets = format!("{path}/secrets");
+    quiet.act(&secrets).expect_problem(404);
+    quiet.get(&secrets).expect_problem(404);
+    let listed = stage.dispatcher.acme().get(&secrets).expect(200).json();
+    let fingerprint = listed["data"][0]["fingerprint"].as_str().expect("it has one");
+    quiet.call("DELETE", &format!("{secrets}/{fingerprint}"), None).expect_problem(404);
     assert!(quiet.list("/webhooks", "").is_empty());
     assert!(quiet.list("/deliveries", &format!("webhook={}", webhook.id)).is_empty());
 
@@ -66,6 +72,9 @@ fn a_token_allows_only_its_scopes() {
     reader.post("/webhooks", &body).expect_problem(403);
     reader.call("DELETE", &path, None).expect_problem(403);
     reader.act(&format!("{path}:rotate-secret")).expect_problem(403);
+    reader.get(&format!("{path}/secrets")).expect(200);
+    reader.act(&format!("{path}/secrets")).expect_problem(403);
+    reader.call("DELETE", &format!("{path}/secrets/0"), None).expect_problem(403);
     stage.dispatcher.api(BACKEND, "ws_acme").get(&path).expect_problem(403);
     let request =
         Request::post("/internal/v1/events", event("ws_acme", "user.created").to_string())

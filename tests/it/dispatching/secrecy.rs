@@ -25,6 +25,7 @@ fn no_secret_token_body_or_path_is_ever_logged() {
     let wrong = json!({ "headers": { "host": "hidden-value", "x": " hidden-value" } });
     acme.call("PATCH", &path, Some(&wrong)).expect_problem(422);
     let rotated = acme.act(&format!("/webhooks/{}:rotate-secret", good.id)).expect(200).json();
+    let added = acme.act(&format!("/webhooks/{}/secrets", good.id)).expect(201).json();
     let mut sent = event("ws_acme", "user.created");
     sent["data"]["name"] = "hidden-name".into();
     stage.dispatcher.post(&sent);
@@ -40,7 +41,8 @@ fn no_secret_token_body_or_path_is_ever_logged() {
 
     let output =
         [stage.dispatcher.attempt_log().to_end(), stage.dispatcher.log().to_end(), metrics];
-    for secret in [&good.secret, &bad.secret, text(&rotated, "secret")] {
+    let shown = [text(&rotated, "secret"), text(&added, "secret")];
+    for secret in [&*good.secret, &bad.secret].into_iter().chain(shown) {
         for output in &output {
             assert!(!output.contains(secret.trim_start_matches("whsec_")), "{output}");
         }

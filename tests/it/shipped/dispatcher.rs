@@ -74,3 +74,20 @@ fn the_shipped_gateway_passes_on_every_call_of_a_redelivery() {
     let ended = acme.act(&format!("/redeliveries/{id}:cancel")).expect(200).json();
     assert_eq!(ended["state"], "done", "it had ended");
 }
+
+#[test]
+fn the_shipped_gateway_passes_on_every_call_about_secrets() {
+    let receiver = Receiver::start();
+    let dispatcher = Dispatcher::start(&dispatcher::config(), config::DIRECTORY);
+    let webhook = dispatcher.create_webhook(&receiver.url("/hook"), &["user.created"]);
+    let [control, data] = [(); 2].map(|()| Upstream::start());
+    let addresses = [control.address(), data.address(), dispatcher.api_address().to_owned()];
+    let gateway = shipped_gateway(&addresses);
+    let acme = dispatcher.acme().through(gateway.http());
+    let path = format!("/webhooks/{}/secrets", webhook.id);
+    let added = acme.act(&path).expect(201).json();
+    let listed = acme.get(&path).expect(200).json();
+    assert_eq!(listed["data"][0]["fingerprint"], added["fingerprint"]);
+    let fingerprint = added["fingerprint"].as_str().expect("a fingerprint");
+    acme.call("DELETE", &format!("{path}/{fingerprint}"), None).expect(204);
+}

@@ -216,17 +216,6 @@ pub(in crate::api) struct CreatedWebhook {
     pub(in crate::api) options: OptionsView,
 }
 
-/// A new secret, which is shown only here.
-#[derive(Serialize, JsonSchema)]
-pub(in crate::api) struct RotatedSecret {
-    /// The webhook's identifier.
-    pub(in crate::api) id: String,
-    /// The key that signs deliveries from now on. Keep it.
-    pub(in crate::api) secret: String,
-    /// Until when the previous secret signs as well.
-    pub(in crate::api) previous_valid_until: Time,
-}
-
 /// A page of webhooks, oldest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::api) struct WebhookPage {

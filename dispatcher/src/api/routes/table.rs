@@ -7,8 +7,9 @@ use schemars::json_schema;
 use crate::api::dto::event_type::EventTypeList;
 use crate::api::dto::forecast::WebhookDetail;
 use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
+use crate::api::dto::secret::{AddedSecret, NewSecretBody, RotatedSecret, SecretList};
 use crate::api::dto::webhook::{
-    CreatedWebhook, NewWebhookBody, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
+    CreatedWebhook, NewWebhookBody, WebhookPage, WebhookPatch, WebhookView,
 };
 use crate::api::dto::{DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, TestBody};
 use crate::api::routes::{
@@ -56,6 +57,8 @@ const EXPORT_QUERY: &[Parameter] = DELIVERIES_QUERY.split_at(LIST_QUERY.len()).1
 
 const WEBHOOKS: &str = "/v1/workspaces/{workspace}/webhooks";
 
+const SECRETS: &str = "/v1/workspaces/{workspace}/webhooks/{id}/secrets";
+
 /// The default members of operations.
 const PLAIN: Operation = Operation {
     kind: OperationKind::Describe,
@@ -79,7 +82,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(in crate::api) static OPERATIONS: [Operation; 19] = [
+pub(in crate::api) static OPERATIONS: [Operation; 22] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -155,6 +158,39 @@ pub(in crate::api) static OPERATIONS: [Operation; 19] = [
         request: NO_BODY,
         answer: "The new secret, and until when the previous one signs.",
         response: Some(SchemaGenerator::subschema_for::<RotatedSecret>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::AddSecret,
+        id: "addSecret",
+        path: SECRETS,
+        summary: "Adds a secret, shown once. The others go on signing until each one's end.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<NewSecretBody>,
+            optional: true,
+        }),
+        status: 201,
+        answer: "The secret.",
+        response: Some(SchemaGenerator::subschema_for::<AddedSecret>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ListSecrets,
+        id: "listSecrets",
+        path: SECRETS,
+        summary: "Lists the secrets that sign, by their fingerprints, the current one first.",
+        answer: "The secrets, without themselves.",
+        response: Some(SchemaGenerator::subschema_for::<SecretList>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::RemoveSecret,
+        id: "removeSecret",
+        method: Method::DELETE,
+        path: "/v1/workspaces/{workspace}/webhooks/{id}/secrets/{fingerprint}",
+        summary: "Removes a secret, which signs nothing more. One without an end stays.",
+        status: 204,
+        answer: "The secret is removed.",
         ..WRITE
     },
     Operation {

@@ -15,7 +15,8 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::{Health, Policy};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::retry::{Mode, Schedule};
-use crate::domain::webhook::{Queue, Secrets, Webhook};
+use crate::domain::webhook::secrets::Secrets;
+use crate::domain::webhook::{Queue, Webhook};
 use crate::scheduler::attempts::StartedAttempt;
 use crate::scheduler::pick::Pick;
 use crate::scheduler::queues::Ended;
@@ -98,11 +99,7 @@ pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
         events: EventSet::of([EventType::new("user.created")]),
         created_at: at(0).unix,
         options: Default::default(),
-        secrets: Secrets {
-            current: Secret::new("whsec_a".to_owned()),
-            previous: Vec::new(),
-            signing_key: None,
-        },
+        secrets: Secrets::of(Secret::new("whsec_a".to_owned())),
         paused_at,
         disabled_at: None,
         paused_total: Duration::from_secs(pauses),

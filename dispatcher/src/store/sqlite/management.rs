@@ -11,10 +11,10 @@ use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
-use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, webhooks};
+use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, webhooks};
 use crate::store::types::{
     Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
-    Page, Paging, Rotated, Rotation, WebhookChange,
+    Page, Paging, Rotated, Rotation, SecretRemoval, WebhookChange,
 };
 use crate::store::{Management, StoreError};
 
@@ -65,10 +65,23 @@ impl Management for SqliteStore {
         workspace: &str,
         id: WebhookId,
         rotation: Rotation,
+        now: UnixTime,
     ) -> Result<Rotated, StoreError> {
         let (workspace, nonce) = (workspace.to_owned(), webhooks::nonce()?);
         self.writer
-            .run(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
+            .run(move |session| secrets::rotate(session, (&workspace, id), &rotation, nonce, now))
+            .await
+    }
+
+    async fn remove_secret(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        fingerprint: &str,
+    ) -> Result<SecretRemoval, StoreError> {
+        let (workspace, fingerprint) = (workspace.to_owned(), fingerprint.to_owned());
+        self.writer
+            .run(move |session| secrets::remove(session, (&workspace, id), &fingerprint))
             .await
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, RowIndex};
+use serde::{Deserialize, Serialize};
 use weir_common::time::{UnixTime, micros};
 
 use crate::domain::attempt::Attempt;
@@ -20,8 +21,9 @@ use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
 use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::options::{Labels, WebhookOptions};
+use crate::domain::webhook::secrets::{Secrets, SigningSecret};
 use crate::domain::webhook::signing_key::SigningKey;
-use crate::domain::webhook::{Probe, Secrets, Webhook};
+use crate::domain::webhook::{Probe, Webhook};
 use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
 
@@ -107,9 +109,9 @@ macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
             "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.subscribed, w.created_at, \
-             w.secret, w.secrets_before, w.paused_at, w.paused_total, w.probing, \
-             w.reordering, w.health, w.last_outcome, w.look_at, w.description, w.metadata, \
-             w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
+             w.secret, w.secret_created_at, w.secrets_before, w.paused_at, w.paused_total, \
+             w.probing, w.reordering, w.health, w.last_outcome, w.look_at, w.description, \
+             w.metadata, w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
              w.signing_key FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
@@ -121,13 +123,6 @@ pub(super) use select_webhooks;
 /// A webhook from its row.
 pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> {
     let id = WebhookId(row.get("id")?);
-    let sealed = row.get_ref("secret")?.as_blob().unwrap_or_default();
-    let current = sealer.open((id, Content::Secret), sealed)?;
-    let before: Option<String> = row.get("secrets_before")?;
-    let mut previous = Vec::new();
-    for (until, sealed) in secrets_before(before.as_deref())? {
-        previous.push((sealer.open((id, Content::Secret), &sealed)?, until));
-    }
     let health: String = row.get("health")?;
     let health: Health = serde_json::from_str(&health)
         .map_err(|error| Fault::Damaged(format!("health of webhook {}: {error}", id.0)))?;
@@ -139,7 +134,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         events: subscribed(row)?,
         created_at: time(row, "created_at")?,
         options: options(row, id, sealer)?,
-        secrets: Secrets { current, previous, signing_key: signing_key(row, id, sealer)? },
+        secrets: opened_secrets(row, id, sealer)?,
         paused_at: time_or(row, "paused_at")?,
         disabled_at: time_or(row, "disabled_at")?,
         paused_total: duration(row, "paused_total")?,
@@ -148,6 +143,19 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         health,
         last_outcome: last_outcome(row)?,
     })
+}
+
+fn opened_secrets(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Secrets, Fault> {
+    let open = |one: SealedSecret| {
+        let secret = sealer.open((id, Content::Secret), &one.sealed)?;
+        Ok(SigningSecret { secret, created_at: one.created_at, until: one.until })
+    };
+    let mut all = secrets(row)?.into_iter().map(open);
+    let current = all
+        .next()
+        .unwrap_or_else(|| Err(Fault::Damaged(format!("no secret of webhook {}", id.0))))?;
+    let others = all.collect::<Result<_, Fault>>()?;
+    Ok(Secrets { current, others, signing_key: signing_key(row, id, sealer)? })
 }
 
 fn signing_key(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Option<SigningKey>, Fault> {
@@ -181,27 +189,50 @@ fn options(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<WebhookOptio
     })
 }
 
-/// Earlier secrets, sealed, each with the end of its overlap.
-pub(super) type SecretsBefore = Vec<(UnixTime, Vec<u8>)>;
-
-/// Earlier secrets from their column.
-pub(super) fn secrets_before(column: Option<&str>) -> Result<SecretsBefore, Fault> {
-    let damaged = |why: String| Fault::Damaged(format!("earlier secrets of a webhook: {why}"));
-    let Some(text) = column else { return Ok(Vec::new()) };
-    let kept: Vec<(u64, String)> =
-        serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
-    let one = |(until, sealed): (u64, String)| {
-        let sealed = hex::decode(sealed).map_err(|error| damaged(error.to_string()))?;
-        Ok((UnixTime(until), sealed))
-    };
-    kept.into_iter().map(one).collect()
+/// A secret of a webhook, as it is on disk.
+pub(super) struct SealedSecret {
+    pub(super) sealed: Vec<u8>,
+    pub(super) created_at: Option<UnixTime>,
+    /// In steady time.
+    pub(super) until: Option<UnixTime>,
 }
 
-/// Earlier secrets for their column.
-pub(super) fn secrets_before_json(secrets: &SecretsBefore) -> Result<String, Fault> {
-    let kept: Vec<(u64, String)> =
-        secrets.iter().map(|(until, sealed)| (until.0, hex::encode(sealed))).collect();
-    serde_json::to_string(&kept).map_err(|error| Fault::Damaged(error.to_string()))
+/// An entry of the column `secrets_before`: the end of a secret, the secret sealed and in hex, and
+/// when it was made, which entries of earlier versions do not have.
+#[derive(Serialize, Deserialize)]
+struct Entry(Option<u64>, String, #[serde(default)] Option<u64>);
+
+/// The secrets of a webhook from their columns, the current one first.
+pub(super) fn secrets(row: &Row<'_>) -> Result<Vec<SealedSecret>, Fault> {
+    let damaged = |why: String| Fault::Damaged(format!("secrets of a webhook: {why}"));
+    let created_at = time_or(row, "secret_created_at")?;
+    let mut secrets = vec![SealedSecret { sealed: row.get("secret")?, created_at, until: None }];
+    let column: Option<String> = row.get("secrets_before")?;
+    let Some(column) = column else { return Ok(secrets) };
+    let entries: Vec<Entry> =
+        serde_json::from_str(&column).map_err(|error| damaged(error.to_string()))?;
+    for Entry(until, sealed, created_at) in entries {
+        let sealed = hex::decode(sealed).map_err(|error| damaged(error.to_string()))?;
+        let (created_at, until) = (created_at.map(UnixTime), until.map(UnixTime));
+        secrets.push(SealedSecret { sealed, created_at, until });
+    }
+    Ok(secrets)
+}
+
+/// Secrets for the column `secrets_before`.
+pub(super) fn secrets_column(
+    secrets: impl Iterator<Item = SealedSecret>,
+) -> Result<Option<String>, Fault> {
+    let entry = |one: SealedSecret| {
+        let (until, created_at) = (one.until.map(|at| at.0), one.created_at.map(|at| at.0));
+        Entry(until, hex::encode(one.sealed), created_at)
+    };
+    let entries: Vec<Entry> = secrets.map(entry).collect();
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    let column = serde_json::to_string(&entries);
+    column.map(Some).map_err(|error| Fault::Damaged(error.to_string()))
 }
 
 fn probe(column: Option<i64>) -> Option<Probe> {

@@ -61,7 +61,8 @@ CREATE TABLE webhooks (
     look_at INTEGER,
     -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
     deleted_up_to INTEGER,
-    -- Earlier secrets that still sign, newest first: [[until, sealed, in hex], ...].
+    -- Other secrets that still sign, newest first: [[until, sealed, in hex, created at], ...].
+    -- Without `until`, which is null then, one signs until it is removed.
     secrets_before TEXT,
     -- The names of event types, separated by spaces.
     subscribed TEXT NOT NULL DEFAULT '',
@@ -77,7 +78,9 @@ CREATE TABLE webhooks (
     -- The owner's rate limit.
     requests_per_minute INTEGER,
     -- The seed of its Ed25519 key, sealed.
-    signing_key BLOB
+    signing_key BLOB,
+    -- When `secret` was made. Null: it is not known.
+    secret_created_at INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

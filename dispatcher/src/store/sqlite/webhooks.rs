@@ -16,10 +16,7 @@ use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::types::{
-    Changed, Created, KeyChange, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX,
-    WebhookChange,
-};
+use crate::store::types::{Changed, Created, KeyChange, NewWebhook, Page, WebhookChange};
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
 
@@ -30,8 +27,6 @@ const PAGE: &str = select_webhooks!(
 /// As [`PAGE`], of all workspaces: nothing is `?1`.
 const PAGE_OF_ALL: &str =
     select_webhooks!("WHERE w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3");
-
-const SECRETS: &str = "SELECT secret, secrets_before FROM webhooks WHERE id = ?1";
 
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
     WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND deleted_up_to IS NULL";
@@ -57,8 +52,8 @@ pub(super) fn create(
     let id = WebhookId(session.counters.webhooks_made);
     let health = Health::default();
     let sql = "INSERT INTO webhooks \
-        (id, workspace, endpoint, subscribed, created_at, secret, health) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        (id, workspace, endpoint, subscribed, created_at, secret_created_at, secret, health) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)";
     let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), for_secret);
     let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);
     session.conn.prepare_cached(sql)?.execute(row)?;
@@ -251,37 +246,6 @@ pub(super) fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
     let failed = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
     getrandom::fill(&mut nonce).map_err(failed)?;
     Ok(nonce)
-}
-
-/// Replaces the secret of a webhook. Each earlier one signs until its own overlap ends.
-pub(super) fn rotate(
-    session: &mut WriteSession,
-    workspace: &str,
-    id: WebhookId,
-    rotation: &Rotation,
-    nonce: [u8; NONCE_BYTES],
-) -> Result<Rotated, Fault> {
-    let conn = &session.conn;
-    let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else {
-        return Ok(Rotated::Absent);
-    };
-    let now = session.steady.now();
-    let (current, earlier) = conn.prepare_cached(SECRETS)?.query_row([id.0], |row| {
-        Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Option<String>>(1)?))
-    })?;
-    let mut secrets = rows::secrets_before(earlier.as_deref())?;
-    secrets.retain(|(until, _)| now < *until);
-    if secrets.len() >= SECRETS_BEFORE_MAX {
-        let first = before.secrets.previous.iter().map(|(_, until)| *until);
-        let first = first.filter(|until| now < *until).min().unwrap_or(now);
-        return Ok(Rotated::TooMany { free_in: first.since(now) });
-    }
-    secrets.insert(0, (now.plus(rotation.overlap), current));
-    let sealed = session.sealer.seal((id, Content::Secret), rotation.secret.expose(), nonce);
-    let sql = "UPDATE webhooks SET secret = ?2, secrets_before = ?3 WHERE id = ?1";
-    conn.prepare_cached(sql)?.execute((id.0, sealed, rows::secrets_before_json(&secrets)?))?;
-    let made = load(conn, &session.sealer, id)?;
-    Ok(made.map_or(Rotated::Absent, |made| Rotated::Webhook(Box::new(made))))
 }
 
 /// Deletes a webhook. `retention` drops its waiting deliveries in steps.

@@ -8,6 +8,7 @@ mod attempts;
 mod deliveries;
 mod events;
 mod jobs;
+mod secrets;
 mod upkeep;
 mod webhooks;
 
@@ -53,8 +54,10 @@ promises! {
     webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
-    webhooks::every_secret_signs_until_its_own_overlap_ends,
-    webhooks::no_secret_is_stopped_to_make_room_for_another,
+    secrets::every_secret_signs_until_its_own_overlap_ends,
+    secrets::a_secret_without_an_end_signs_until_it_is_removed,
+    secrets::secrets_without_an_end_count_as_well,
+    secrets::no_secret_is_stopped_to_make_room_for_another,
     webhooks::a_deleted_webhook_is_removed_with_its_waiting_deliveries,
     webhooks::a_reactivation_ends_the_pause_and_counts_it,
     webhooks::a_reactivation_counts_for_something_however_the_clock_was_set,

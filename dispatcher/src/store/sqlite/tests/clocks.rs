@@ -230,8 +230,8 @@ async fn a_secret_signs_until_its_overlap_ends_however_the_clock_is_set() {
         let store = opened(&folder, &clock);
         let id = webhook(&store).await;
         let rotate = async |secret: &str| {
-            let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: DAY };
-            store.rotate(WS, id, rotation).await.unwrap()
+            let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: Some(DAY) };
+            store.rotate(WS, id, rotation, clock.now().unix).await.unwrap()
         };
         let signing = async || {
             let secrets = store.webhook(WS, id).await.unwrap().unwrap().secrets;

@@ -216,8 +216,8 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
         WebhookChange { url: Some("https://else.example.com".into()), ..WebhookChange::default() };
     store.change_webhook(WS, WebhookId(1), moved, now).await.unwrap();
     cost("change");
-    let rotation = Rotation { secret: Secret::new("whsec_other".to_owned()), overlap: HOUR };
-    store.rotate(WS, WebhookId(1), rotation).await.unwrap();
+    let rotation = Rotation { secret: Secret::new("whsec_other".to_owned()), overlap: Some(HOUR) };
+    store.rotate(WS, WebhookId(1), rotation, now).await.unwrap();
     cost("rotate");
     store.delete_webhook(WS, WebhookId(1)).await.unwrap();
     cost("delete");

@@ -35,7 +35,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "6d6d8df6ab5b2fa5",
     "5331b9b4b1ab4640",
     "b35a9ed0feee2da6",
-    "90297a91a43b2a5b",
+    "c369a1eae225c177",
 ];
 
 const TABLES: [&str; 13] = [
@@ -82,7 +82,7 @@ fn earlier(version: i64) -> Folder {
         ('ended_in_order', x'00'), ('cut_off', ?3)";
     conn.execute(sql, ([7_u8; 32], sealed(0, "weir"), (NOW.0 - 1).to_le_bytes())).unwrap();
     conn.execute_batch(&format!(
-        "UPDATE counters SET waiting = 1, webhooks = 1, deliveries_made = 4, webhooks_made = 2;
+        "UPDATE counters SET waiting = 1, webhooks = 2, deliveries_made = 4, webhooks_made = 3;
          INSERT INTO workspaces VALUES (1, '{WS}');
          INSERT INTO lanes (id, url) VALUES (1, 'https://hooks.example.com/in');
          INSERT INTO events (id, name, workspace, kind, digest, created_at, needed_by, body)
@@ -107,6 +107,7 @@ fn earlier(version: i64) -> Folder {
         gone_up_to) VALUES (?1, 1, 1, 1153, ?2, ?3, ?4, ?5)";
     conn.execute(sql, (1, now, sealed(1, "whsec_new"), &health, None::<i64>)).unwrap();
     conn.execute(sql, (2, now, sealed(2, "whsec_gone"), &health, Some(0))).unwrap();
+    conn.execute(sql, (3, now, sealed(3, "whsec_only"), &health, None::<i64>)).unwrap();
     let old = sealed(1, "whsec_old");
     if version < 3 {
         let sql = "UPDATE webhooks SET secret_before = ?1, secret_before_until = ?2 WHERE id = 1";
@@ -146,6 +147,9 @@ async fn check_whole(store: &SqliteStore) {
     let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
     assert_eq!(signing, ["whsec_new", "whsec_old"]);
     assert_eq!(webhook.secrets.signing(NOW.plus(DAY)).count(), 1);
+    assert!(webhook.secrets.active(NOW).all(|one| one.created_at.is_none()), "it is not known");
+    let only = store.webhook(WS, WebhookId(3)).await.unwrap().expect("it is there");
+    assert_eq!(only.secrets.current.created_at, Some(only.created_at));
     assert_eq!(webhook.events.to_string(), "user.created plan.changed signups_blocked");
     assert_eq!((webhook.options, webhook.disabled_at), (WebhookOptions::default(), None));
     assert_eq!(store.webhook(WS, WebhookId(2)).await.unwrap(), None, "it was deleted");
@@ -179,7 +183,7 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
             Ok((TABLES.map(|table| count(table).unwrap()), schema_of(&session.conn)))
         };
         let (counts, schema) = store.writer.run(counts).await.unwrap();
-        assert_eq!(counts[1..], [1, 1, 1, 2, 5, 4, 1, 0, 1, 0, 1, 12], "version {version}");
+        assert_eq!(counts[1..], [1, 1, 1, 3, 5, 4, 1, 0, 1, 0, 1, 12], "version {version}");
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
         // The job had examined the third delivery, and continues after it.

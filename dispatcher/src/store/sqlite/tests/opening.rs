@@ -217,7 +217,7 @@ async fn a_file_with_secrets_opens_with_its_own_key_alone() {
     assert!(refusal(&folder).contains("sealed with another key"));
     fs::rename(&aside, &key).unwrap();
     let secrets = open(&folder).unwrap().webhook(WS, webhook).await.unwrap().unwrap().secrets;
-    assert_eq!(secrets.current.expose(), "whsec_secret");
+    assert_eq!(secrets.current.secret.expose(), "whsec_secret");
 }
 
 #[tokio::test]

@@ -1,16 +1,11 @@
 //! Promises about webhooks.
 
-use weir_common::secret::Secret;
-use weir_common::time::Tick;
-
 use crate::domain::webhook::headers::value_of;
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
-use crate::store::types::{
-    Changed, KeyChange, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
-};
+use crate::store::types::{Changed, KeyChange, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
@@ -18,8 +13,9 @@ pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Stor
     assert_eq!(*made.workspace, *WS);
     assert_eq!(made.created_at, t(0));
     assert_eq!(made.events, EventSet::of([EventType::new("user.created")]));
-    assert_eq!(made.secrets.current.expose(), "whsec_first");
-    assert_eq!(made.secrets.previous, []);
+    assert_eq!(made.secrets.current.secret.expose(), "whsec_first");
+    assert_eq!(made.secrets.current.created_at, Some(made.created_at));
+    assert_eq!(made.secrets.others, []);
     assert_eq!(made.state(), WebhookState::Delivering);
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made.clone()));
     let loaded = store.load(made.id).await.unwrap().unwrap();
@@ -219,58 +215,6 @@ pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Sto
     disable(store, made.id, true, t(70)).await;
     pause(store, &free, t(71)).await;
     assert_eq!(disable(store, made.id, false, t(80)).await.paused_at, Some(t(70)));
-}
-
-async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {
-    let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: secs(overlap) };
-    store.rotate(WS, id, rotation).await.unwrap()
-}
-
-pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    // The clock of the store does not advance.
-    let now = store.steady(Tick(0));
-    let signing = async |after: u64| {
-        let secrets = store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
-        secrets.signing(now.plus(secs(after))).collect::<Vec<_>>().join(" ")
-    };
-    for (secret, overlap) in [("whsec_2", 10), ("whsec_3", 30), ("whsec_4", 20)] {
-        let Rotated::Webhook(rotated) = rotate(store, made.id, secret, overlap).await else {
-            panic!("there was room for {secret}");
-        };
-        assert_eq!(rotated.secrets.current.expose(), secret);
-        assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(*rotated));
-    }
-    for (after, expected) in [
-        (0, "whsec_4 whsec_3 whsec_2 whsec_first"),
-        (9, "whsec_4 whsec_3 whsec_2 whsec_first"),
-        (10, "whsec_4 whsec_3 whsec_2"),
-        (19, "whsec_4 whsec_3 whsec_2"),
-        (20, "whsec_4 whsec_2"),
-        (30, "whsec_4"),
-    ] {
-        assert_eq!(signing(after).await, expected, "after {after} s");
-    }
-    assert!(matches!(rotate(store, WebhookId(4_711), "whsec_x", 9).await, Rotated::Absent));
-}
-
-pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn Store) {
-    let made = webhook(store, "a").await;
-    for nth in 0..SECRETS_BEFORE_MAX {
-        let secret = format!("whsec_{nth}");
-        let rotated = rotate(store, made.id, &secret, 100 + nth as u64).await;
-        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
-    }
-    let before = store.webhook(WS, made.id).await.unwrap();
-    let refused = rotate(store, made.id, "whsec_one_too_many", 100).await;
-    assert!(matches!(refused, Rotated::TooMany { free_in } if free_in == secs(100)), "{refused:?}");
-    assert_eq!(store.webhook(WS, made.id).await.unwrap(), before);
-    // Secrets whose overlap has ended do not count.
-    let other = webhook(store, "b").await;
-    for nth in 0..3 * SECRETS_BEFORE_MAX {
-        let rotated = rotate(store, other.id, &format!("whsec_{nth}"), 0).await;
-        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
-    }
 }
 
 pub(super) async fn a_deleted_webhook_is_removed_with_its_waiting_deliveries(store: &dyn Store) {
