@@ -1,7 +1,6 @@
 //! Webhooks: create, list, show, change, delete, reactivate, rotate the secret, ping.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +22,11 @@ use crate::api::dto::webhook::{
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::wait_reason::AHEAD_MAX;
 use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, random};
+use crate::delivery::signature::{SECRET_FORM, SECRET_PREFIX, is_secret};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
+use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
@@ -40,13 +41,6 @@ const SECRET_BYTES: usize = 32;
 /// Deliveries that a forecast plays, of those that are due first: what an endpoint is sent in a
 /// minute.
 const FORECAST_DELIVERIES: usize = 100;
-
-const SECRET_PREFIX: &str = "whsec_";
-
-/// Bytes of a secret that an owner brings along, as Standard Webhooks has them.
-const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
-
-const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
 
 pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let form = &request.active.catalogue.identifiers.workspaces;
@@ -218,7 +212,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let catalogue = &request.active.catalogue;
     let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
     let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
-    let random = random::<{ event::ID_RANDOM_BYTES }>()?;
+    let random = random::<{ ID_RANDOM_BYTES }>()?;
     let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
     let arrival = found(request, sent)?;
@@ -318,12 +312,6 @@ fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
     let url =
         url.map_err(|why| http_errors::unprocessable(&ValidationError::at("/url", why).into()))?;
     Ok(url.as_str().into())
-}
-
-/// Whether a secret can sign in both schemes, and is neither short nor odd.
-fn is_secret(text: &str) -> bool {
-    let key = text.strip_prefix(SECRET_PREFIX).and_then(|key| STANDARD.decode(key).ok());
-    key.is_some_and(|key| GIVEN_BYTES.contains(&key.len()))
 }
 
 fn new_secret() -> Result<String, Reply> {
