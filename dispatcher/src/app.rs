@@ -31,6 +31,7 @@ use weir_common::time::Clock;
 
 use crate::admin::DispatcherAdmin;
 use crate::api::Api;
+use crate::config::settings::OperatorEndpoint;
 use crate::ingest::Ingest;
 use crate::live_config::{ActiveConfig, Config};
 use crate::mailbox::{Command, Mailbox};
@@ -101,6 +102,8 @@ async fn serve_until_stopped(
     let store = SqliteStore::open(store, &active.settings.secrets.key_file, clock.clone())?;
     let (state, inbox) = shared(config, clock, active, Arc::new(store));
     state.mark_applied();
+    let endpoint = state.active.load().settings.operator_endpoint().cloned();
+    state.store.set_operator(endpoint.clone(), state.clock.now().unix).await?;
     let attempt_log = attempt_log(&state)?;
     let (stop, stopping) = watch::channel(false);
     let worker =
@@ -116,7 +119,7 @@ async fn serve_until_stopped(
     let handler = Arc::new(Admin(DispatcherAdmin(state.clone())));
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
-    let mut tasks = background_tasks(&state);
+    let mut tasks = background_tasks(&state, endpoint);
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
@@ -184,10 +187,14 @@ fn shared(
 }
 
 /// Starts the background tasks, which run until they are shut down.
-fn background_tasks(state: &Arc<State>) -> JoinSet<()> {
+fn background_tasks(state: &Arc<State>, endpoint: Option<OperatorEndpoint>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let (store, clock) = (state.store.clone(), state.clock.clone());
     let (mailbox, more) = (state.mailbox.clone(), state.jobs.clone());
+    let active = state.active.clone();
+    let changes =
+        maintenance::operator(store.clone(), clock.clone(), active, mailbox.clone(), endpoint);
+    tasks.spawn(changes);
     tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
     tasks.spawn(maintenance::retention(store, clock, state.active.clone()));
     tasks.spawn(state::watch_files(state.clone()));

@@ -222,6 +222,10 @@ fn kind_of(name: &Spanned<String>, document: &Document) -> Option<EventType> {
         fault("is the type of tests: choose another name".to_owned());
         return None;
     }
+    if EventType::OPERATORS.iter().any(|one| one.name() == name.value) {
+        fault("is the type of an event for operators: choose another name".to_owned());
+        return None;
+    }
     if !is_name(&name.value) {
         fault(format!(
             "is not the name of a type: lower-case letters, digits and `_`, in words joined by \
@@ -298,7 +302,8 @@ pub(crate) mod tests {
             [types.b]\ndescription = \"x\"\nschema = '{\"type\": 1}'\nexample = '[]'\n\
             [types.c]\ndescription = \"x\"\nschema = '{\"required\": [\"id\"]}'\n\
             [types.d]\ndescription = \"x\"\nexample = '{\"password\": \"hunter2\", \"a\": {'\n\
-            [types.e]\ndescription = \"x\"\nexample = '{\"password\": \"hunter2\"}'\nscheme = 1\n";
+            [types.e]\ndescription = \"x\"\nexample = '{\"password\": \"hunter2\"}'\nscheme = 1\n\
+            [types.\"endpoint.paused\"]\ndescription = \"x\"\n";
         let found = wrong(text);
         let expected = [
             "e:1:8: types.a.description is missing",
@@ -310,6 +315,7 @@ pub(crate) mod tests {
             "e:15:11: example of `d`: is no JSON: ",
             "e:18:11: example of `e`: /data/password: names a secret",
             "e:19:1: unknown key `scheme` in `types.e`; did you mean `schema`?",
+            "e:20:8: `endpoint.paused` is the type of an event for operators",
         ];
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.starts_with(expected), "{found} is not {expected}");

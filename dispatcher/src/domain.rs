@@ -11,6 +11,7 @@ pub mod forecast;
 pub mod health;
 pub mod id;
 pub mod masking;
+pub mod operator_event;
 pub mod outcome;
 pub mod port;
 pub mod public_id;

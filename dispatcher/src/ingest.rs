@@ -30,6 +30,7 @@ use crate::auth::{Caller, Scope};
 use crate::blocking_pool::Threads;
 use crate::catalogue::Catalogue;
 use crate::config::settings::IngestSettings;
+use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::ingest::event::ValidEvent;
 use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
@@ -304,13 +305,13 @@ fn too_large(errors: &ValidationErrors) -> Reply {
 /// The events as they are stored, each with an identifier and its envelope.
 fn assign_ids(valid: Vec<ValidEvent<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> {
     let without_id = valid.iter().filter(|event| event.id.is_none()).count();
-    let mut random = vec![0; without_id * event::ID_RANDOM_BYTES];
+    let mut random = vec![0; without_id * ID_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
         let fields = [("error", error.to_string().into())];
         events::event(Level::Error, "system random source failed", &fields);
     })?;
     // Sorted, so that identifiers ascend in the order of the call and the index grows at its end.
-    let mut random: Vec<&[u8]> = random.chunks_exact(event::ID_RANDOM_BYTES).collect();
+    let mut random: Vec<&[u8]> = random.chunks_exact(ID_RANDOM_BYTES).collect();
     random.sort_unstable();
     let mut random = random.into_iter();
     let created_at = now.rfc3339();

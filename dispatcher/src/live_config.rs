@@ -31,11 +31,12 @@ use crate::auth::access_token::{self, Verifier};
 use crate::auth::token_file::Tokens;
 use crate::catalogue::{self, Catalogue};
 use crate::config::read;
-use crate::config::settings::Settings;
+use crate::config::settings::{OperatorEndpoint, OperatorSettings, Settings};
 use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
 use crate::delivery::http_client::ClientError;
+use crate::delivery::signature::{SECRET_FORM, is_secret};
 use crate::metrics::Metrics;
 
 /// The example configuration (`--demo`): the files that ship.
@@ -86,6 +87,7 @@ pub struct ConfigOrigin {
     pub admin_token: Option<Secret<String>>,
     egress_files: Vec<Stamp>,
     password: Stamp,
+    operator: Option<OperatorEndpoint>,
     identity: IdentityFiles,
     /// The active value of each option.
     pub effective: Value,
@@ -177,6 +179,13 @@ impl Config {
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
         let directory = Directory::read(&of_directory, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
+        if let Some(operator) = &mut settings.operator {
+            operator.endpoint = operator_endpoint(operator, &egress, &document);
+            for id in operator.opt_out.iter().filter(|id| !workspaces.allows(&id.value)) {
+                let why = format!("operator.opt_out: `{}` must be {workspaces}", id.value);
+                document.fault(id.at, why);
+            }
+        }
         let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
         if let Err(why) = &client {
             let (at, what) = match why {
@@ -194,9 +203,17 @@ impl Config {
         };
         let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
         let password = stamp(settings.password_file());
+        let operator = settings.operator_endpoint().cloned();
         let texts = [text, events_text, tokens_text, directory_text];
-        let origin =
-            ConfigOrigin { texts, admin_token, egress_files, password, identity, effective };
+        let origin = ConfigOrigin {
+            texts,
+            admin_token,
+            egress_files,
+            password,
+            operator,
+            identity,
+            effective,
+        };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
@@ -206,6 +223,23 @@ impl Config {
             _ => Err(diagnostics),
         }
     }
+}
+
+/// Where events for operators are sent; or an error at the option.
+fn operator_endpoint(
+    operator: &OperatorSettings,
+    egress: &Rules,
+    document: &Document,
+) -> Option<OperatorEndpoint> {
+    let refused = |why| document.fault(operator.url.at, format!("operator.url: {why}"));
+    let url = egress.canonical(&operator.url.value).map_err(refused).ok();
+    let (file, key) = (&operator.secret_file, "operator.secret_file");
+    let secret = files::secret(&file.value, key, document)?;
+    if !is_secret(secret.expose()) {
+        document.fault(file.at, format!("the first line of `{}` {SECRET_FORM}", file.value));
+        return None;
+    }
+    Some(OperatorEndpoint { url: url?.as_str().into(), secret })
 }
 
 impl ActiveConfig {
@@ -252,6 +286,7 @@ impl ActiveConfig {
             .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
+            .chain(self.settings.operator.as_ref().map(|operator| &operator.secret_file))
             .map(|file| &file.value)
             .chain(self.settings.identity.settings.files())
             .map(Path::new)

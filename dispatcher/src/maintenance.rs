@@ -1,4 +1,4 @@
-//! Background work: redelivery jobs and retention.
+//! Background work: redelivery jobs, retention, the operator's webhook.
 //!
 //! Invariant: each is a loop of short steps, so that other calls of the store wait briefly.
 
@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use weir_common::log::events;
 use weir_common::time::{Clock, Moment};
 
+use crate::config::settings::OperatorEndpoint;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::Mailbox;
 use crate::store::Upkeep;
@@ -24,6 +25,9 @@ const JOB_PAUSE: Duration = Duration::from_millis(20);
 
 /// The wait after a failed step.
 const JOB_RETRY: Duration = Duration::from_secs(1);
+
+/// The interval between checks of `[operator]`, and the wait after an error.
+const OPERATOR_EVERY: Duration = Duration::from_secs(1);
 
 /// Deliveries dropped per step.
 const SWEEP_STEP: usize = 500;
@@ -56,6 +60,33 @@ pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Mailbox, more: 
                 let fields = [("error", json!(error.to_string()))];
                 events::event(Level::Error, "job delayed", &fields);
                 tokio::time::sleep(JOB_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Applies changes of `[operator]` to the store; `applied` is what it has.
+pub async fn operator(
+    store: Arc<dyn Upkeep>,
+    clock: Clock,
+    active: Arc<ArcSwap<ActiveConfig>>,
+    mailbox: Mailbox,
+    mut applied: Option<OperatorEndpoint>,
+) {
+    loop {
+        tokio::time::sleep(OPERATOR_EVERY).await;
+        let wanted = active.load().settings.operator_endpoint().cloned();
+        if wanted == applied {
+            continue;
+        }
+        match store.set_operator(wanted.clone(), clock.now().unix).await {
+            Ok(changed) => {
+                applied = wanted;
+                changed.into_iter().for_each(|webhook| mailbox.changed(webhook));
+            }
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                events::event(Level::Error, "operator URL not applied yet", &fields);
             }
         }
     }

@@ -49,6 +49,8 @@ metrics! {
     warnings: IntCounter = "warnings_total";
     /// Mails by outcome: sent, failed (retried later), dropped.
     mails: IntCounterVec = "mails_total", "outcome";
+    /// Events for operators by outcome: sent, failed (retried later), dropped.
+    operator_events: IntCounterVec = "operator_events_total", "outcome";
     /// Transactions committed since the start.
     store_commits: IntGauge = "store_commits";
     /// Size of the store's files in bytes.

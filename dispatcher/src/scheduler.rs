@@ -59,16 +59,14 @@ mod workspace_share;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Moment, Tick};
 
 use crate::domain::attempt::EarlierStart;
 use crate::domain::delivery::Arrival;
-use crate::domain::health::{Notice, Policy};
+use crate::domain::health::Policy;
 use crate::domain::id::{EndpointId, WebhookId};
-use crate::domain::outcome::Outcome;
 use crate::domain::retry::Schedule;
 use crate::domain::webhook::Queue;
 use crate::scheduler::attempts::{AttemptReport, AttemptResult, StartedAttempt};
@@ -81,6 +79,7 @@ use crate::scheduler::pick::Pick;
 use crate::scheduler::rate_limit::{Limits, Unrecorded};
 use crate::scheduler::reads::{StoreAnswer, StoreRead, StoreReads};
 use crate::scheduler::webhooks::Webhooks;
+use crate::scheduler::webhooks::alerts::HealthAlert;
 use crate::scheduler::writes::{PendingWrites, Write};
 
 /// Bytes of deliveries in memory over all webhooks: a quarter of the memory that a dispatcher with
@@ -123,8 +122,8 @@ pub enum Input {
     Attempted(Box<AttemptResult>),
     /// The result of an [`Action::Read`] for this webhook.
     Read(WebhookId, StoreAnswer),
-    /// An [`Action::Write`] is on disk.
-    Written,
+    /// An [`Action::Write`] is on disk, with these deliveries of events for operators.
+    Written(Vec<Arrival>),
     /// An [`Action::Write`] failed.
     NotWritten,
     /// Evict idle queues; sent about once a second.
@@ -155,27 +154,10 @@ pub enum Action {
 pub enum Notification {
     /// An attempt ended.
     Attempt(Box<AttemptReport>),
-    /// A webhook is failing, or was paused.
+    /// A webhook is failing, was paused, or has recovered.
     Health(Box<HealthAlert>),
     /// A webhook's stored URL is invalid.
     InvalidUrl(WebhookId),
-}
-
-/// A warning or pause of a webhook, for its owners.
-#[derive(Clone, Debug)]
-pub struct HealthAlert {
-    /// Whether it is a warning or a pause.
-    pub notice: Notice,
-    /// The webhook.
-    pub webhook: WebhookId,
-    /// The workspace.
-    pub workspace: Arc<str>,
-    /// The URL.
-    pub url: Arc<str>,
-    /// Since when it is failing, or down.
-    pub since: UnixTime,
-    /// The outcome of the last attempt.
-    pub last_outcome: Option<Outcome>,
 }
 
 /// Whether attempts start.
@@ -267,10 +249,11 @@ impl Scheduler {
                 self.reads.answered();
                 self.read(webhook, answer, now);
             }
-            Input::Written => {
+            Input::Written(arrivals) => {
                 for written in self.writes.written() {
                     self.settle(written, now);
                 }
+                self.handle(Input::Arrived(arrivals), now);
             }
             Input::NotWritten => self.writes.failed(now.tick),
             Input::Tidy => self.forget_idle(now.tick),

@@ -24,19 +24,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_common::time::{Tick, UnixTime};
 
-use crate::config::settings::Retention;
+use crate::config::settings::{OperatorEndpoint, Retention};
 use crate::domain::attempt::{AttemptRecord, EarlierStart, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
+use crate::domain::operator_event::OperatorEvent;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
-    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
-    SecretRemoval, WebhookChange,
+    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Recorded, Rotated,
+    Rotation, SecretRemoval, WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.
@@ -255,13 +256,15 @@ pub trait DeliveryQueue: Send + Sync + 'static {
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<QueuedDelivery>, StoreError>;
 
     /// Records attempts and the changes that follow from them: all or nothing. Skips webhooks and
-    /// deliveries that were deleted meanwhile, but always records that an attempt started.
+    /// deliveries that were deleted meanwhile, but always records that an attempt started. Stores
+    /// the events if there is an operator's webhook, and as far as not too many wait.
     async fn record(
         &self,
         ended: Vec<AttemptRecord>,
         updates: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
-    ) -> Result<(), StoreError>;
+        events: Vec<OperatorEvent>,
+    ) -> Result<Recorded, StoreError>;
 
     /// The starts of attempts at or after `since`; includes attempts whose delivery or webhook was
     /// deleted.
@@ -321,6 +324,14 @@ pub trait Upkeep: Send + Sync + 'static {
         limit: usize,
         now: UnixTime,
     ) -> Result<Page<WebhookId, WebhookId>, StoreError>;
+
+    /// Creates, changes or deletes the operator's webhook, so that it sends to `endpoint`; returns
+    /// it if it changed. What waits is sent to the new URL, or dropped with the webhook.
+    async fn set_operator(
+        &self,
+        endpoint: Option<OperatorEndpoint>,
+        now: UnixTime,
+    ) -> Result<Option<WebhookId>, StoreError>;
 
     /// Drops up to `limit` rows: deliveries that ended more than `delivered` or `failed` before
     /// `now`, transcripts older than `answers`, transcripts and waiting deliveries of deleted

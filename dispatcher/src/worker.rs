@@ -11,6 +11,7 @@
 
 mod attempt;
 mod notifications;
+mod operator_events;
 mod panics;
 mod store_io;
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(crate) enum Order {
 pub(crate) enum Reply {
     Accepted(Result<Accepted, StoreError>),
     Created(Result<Created, StoreError>),
-    Changed(Result<Option<Webhook>, StoreError>),
+    Changed(Result<Option<Box<Webhook>>, StoreError>),
     Rotated(Result<Rotated, StoreError>),
     Job(Result<JobCreated, StoreError>),
     Deleted(Result<bool, StoreError>),

@@ -16,6 +16,7 @@ mod listing;
 mod mailing;
 mod openapi;
 mod operating;
+mod operator_events;
 mod options;
 mod pacing;
 mod recording;

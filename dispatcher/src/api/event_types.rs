@@ -23,7 +23,8 @@ impl<'c> TypeNames<'c> {
     /// Those of the catalogue, and of the types that were ever `used`.
     pub(super) fn of(catalogue: &'c Catalogue, used: Vec<EventType>) -> Self {
         let mut retired = used;
-        retired.retain(|one| *one != EventType::PING && catalogue.find(one.name()).is_none());
+        let is_ours = |one| one == EventType::PING || EventType::OPERATORS.contains(&one);
+        retired.retain(|one| !is_ours(*one) && catalogue.find(one.name()).is_none());
         Self { catalogue, retired }
     }
 
@@ -67,7 +68,8 @@ pub(super) mod tests {
     #[test]
     fn a_removed_type_is_delivered_and_not_subscribable() {
         let catalogue = Catalogue::shipped();
-        let used = ["user.created", "webhook.ping", "order.paid"].map(EventType::new);
+        let used =
+            ["user.created", "webhook.ping", "endpoint.paused", "order.paid"].map(EventType::new);
         let types = TypeNames::of(&catalogue, used.into());
         let mut schema = json!({"items": [
             {"type": "string", "format": SUBSCRIBABLE},

@@ -1,6 +1,5 @@
 //! Secrets of a webhook: add, list, rotate, remove.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,19 +12,15 @@ use weir_common::secret::Secret;
 use crate::api::dto::secret::{AddedSecret, NewSecretBody, RotatedSecret, SecretList, SecretView};
 use crate::api::dto::{EmptyBody, Time};
 use crate::api::{ApiRequest, json, no_content, random};
+use crate::delivery::signature::{SECRET_FORM, SECRET_PREFIX, is_secret};
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::secrets::SigningSecret;
 use crate::http_errors::{self, ValidationErrors};
 use crate::store::types::{Rotated, Rotation, SECRETS_BEFORE_MAX, SecretRemoval};
 
-const PREFIX: &str = "whsec_";
-
 /// Bytes of a secret: as many as an SHA-256 hash has.
 const BYTES: usize = 32;
-
-/// Bytes of a secret that an owner brings along, as Standard Webhooks has them.
-const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
 
 pub(super) async fn rotate(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = request.webhook_id()?;
@@ -71,18 +66,14 @@ pub(super) async fn remove(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 
 /// Adds an error if a body brings a secret along that cannot sign in both schemes, or is short.
 pub(super) fn check(body: &Value, errors: &mut ValidationErrors) {
-    let is_secret = |text: &str| {
-        let key = text.strip_prefix(PREFIX).and_then(|key| STANDARD.decode(key).ok());
-        key.is_some_and(|key| GIVEN_BYTES.contains(&key.len()))
-    };
     if body["secret"].as_str().is_some_and(|secret| !is_secret(secret)) {
-        errors.at("/secret", "must be `whsec_` and the base64 of 24 to 64 bytes, with padding");
+        errors.at("/secret", SECRET_FORM);
     }
 }
 
 /// A new secret.
 pub(super) fn new() -> Result<String, Reply> {
-    Ok(format!("{PREFIX}{}", STANDARD.encode(random::<BYTES>()?)))
+    Ok(format!("{SECRET_PREFIX}{}", STANDARD.encode(random::<BYTES>()?)))
 }
 
 /// Makes a secret the current one. The one before it signs for `overlap`, or until it is removed.

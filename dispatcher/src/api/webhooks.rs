@@ -24,6 +24,7 @@ use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, no_content,
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
+use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
@@ -196,7 +197,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let catalogue = &request.active.catalogue;
     let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
     let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
-    let random = random::<{ event::ID_RANDOM_BYTES }>()?;
+    let random = random::<{ ID_RANDOM_BYTES }>()?;
     let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
     let arrival = request.found(sent)?;

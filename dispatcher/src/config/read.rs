@@ -77,6 +77,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
             outbound::health,
         ),
         mail: root.table("mail", "Mails to owners.", outbound::mail),
+        operator: root.table("operator", "Events for operators.", outbound::operator),
         directory: root.table("directory", "The owners of workspaces.", directory),
         retention: root.table("retention", "How long ended deliveries are kept.", retention),
         log: root.table("log", "Logs.", log),

@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -35,6 +36,7 @@ pub struct Settings {
     pub attempts: AttemptSettings,
     pub health: Policy,
     pub mail: Option<MailSettings>,
+    pub operator: Option<OperatorSettings>,
     pub directory: Directory,
     pub retention: Retention,
     pub log: Log,
@@ -44,6 +46,11 @@ impl Settings {
     #[must_use]
     pub fn password_file(&self) -> Option<&Spanned<String>> {
         self.mail.as_ref().and_then(|mail| mail.password_file.as_ref())
+    }
+
+    #[must_use]
+    pub fn operator_endpoint(&self) -> Option<&OperatorEndpoint> {
+        self.operator.as_ref().and_then(|operator| operator.endpoint.as_ref())
     }
 }
 
@@ -227,6 +234,26 @@ pub struct MailSettings {
     pub link: Option<String>,
     /// The wait after the first failure; doubled after each further one.
     pub retry_after: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorSettings {
+    /// As it is written.
+    pub url: Spanned<String>,
+    /// The canonical URL, and the first line of `secret_file`; set once both were checked.
+    pub endpoint: Option<OperatorEndpoint>,
+    pub secret_file: Spanned<String>,
+    /// Workspaces that no event is about.
+    pub opt_out: Vec<Spanned<String>>,
+}
+
+/// Where events for operators are sent, and how they are signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorEndpoint {
+    /// The canonical URL.
+    pub url: Arc<str>,
+    /// The key.
+    pub secret: Secret<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@
 //!
 //! Not here: which secrets sign at a time (`domain::webhook::Secrets`).
 
+use std::ops::RangeInclusive;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -22,7 +24,13 @@ use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::signing_key::SigningKey;
 
 /// The prefix of every secret.
-const SECRET_PREFIX: &str = "whsec_";
+pub const SECRET_PREFIX: &str = "whsec_";
+
+/// Bytes of a secret that is brought along, as Standard Webhooks has them.
+const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
+
+/// What [`is_secret`] requires.
+pub const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
 
 /// Bytes of a custom value that is masked wherever it stands: shorter ones are words and numbers
 /// that every answer has.
@@ -31,6 +39,13 @@ const MASKED_MIN: usize = 4;
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Whether a secret can sign in both schemes, and is neither short nor odd.
+#[must_use]
+pub fn is_secret(text: &str) -> bool {
+    let key = text.strip_prefix(SECRET_PREFIX).and_then(|key| STANDARD.decode(key).ok());
+    key.is_some_and(|key| GIVEN_BYTES.contains(&key.len()))
+}
 
 /// What a signature covers.
 #[derive(Clone, Debug)]

@@ -25,6 +25,19 @@ impl EventType {
     /// A test that the webhook's owner requested; no webhook subscribes to it.
     pub const PING: Self = Self("webhook.ping");
 
+    /// A webhook is failing.
+    pub const FAILING: Self = Self("endpoint.failing");
+    /// A webhook was paused.
+    pub const PAUSED: Self = Self("endpoint.paused");
+    /// A webhook that was failing or paused is healthy again.
+    pub const RECOVERED: Self = Self("endpoint.recovered");
+    /// A delivery failed permanently.
+    pub const EXHAUSTED: Self = Self("delivery.exhausted");
+
+    /// The types of events for operators, which no backend sends and no owner subscribes to.
+    pub const OPERATORS: [Self; 4] =
+        [Self::FAILING, Self::PAUSED, Self::RECOVERED, Self::EXHAUSTED];
+
     /// The type with a name that is known when this is compiled.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {

@@ -74,6 +74,10 @@ pub struct Health {
     /// In microseconds.
     #[serde(rename = "l", skip_serializing_if = "Option::is_none")]
     last_success: Option<u64>,
+    /// Since when it was failing or down as of its first notice, until its recovery; in
+    /// microseconds.
+    #[serde(rename = "i", skip_serializing_if = "Option::is_none")]
+    incident: Option<u64>,
 }
 
 /// An episode that has not ended.
@@ -103,10 +107,20 @@ struct Down {
 }
 
 impl Health {
-    /// The health after a reactivation.
+    /// The health after a reactivation: unknown, except that an incident lasts until a 2xx.
     #[must_use]
-    pub fn reactivated() -> Self {
-        Self::default()
+    pub fn reactivated(&self) -> Self {
+        Self { incident: self.incident, ..Self::default() }
+    }
+
+    /// Begins an incident, unless one lasts.
+    pub fn begin_incident(&mut self, since: UnixTime) {
+        self.incident.get_or_insert(since.0);
+    }
+
+    /// Ends the incident; returns when it began, if there was one.
+    pub fn end_incident(&mut self) -> Option<UnixTime> {
+        self.incident.take().map(UnixTime)
     }
 
     /// Whether the owners were warned in an episode that has not ended, as of the last update.
@@ -459,10 +473,21 @@ mod tests {
 
     #[test]
     fn reactivated_and_still_dead_it_pauses_again_a_day_later() {
-        let health = Health::reactivated();
+        let health = Health::default().reactivated();
         assert_eq!(health.look_at(&policy(), START), None);
         let again = notices(&policy(), &failing_at(&ATTEMPTS), START.plus(48 * HOUR));
         assert_eq!(again.last(), Some(&(24 * HOUR, Notice::Pause)));
+    }
+
+    #[test]
+    fn an_incident_lasts_over_reactivations_and_restarts_until_it_is_ended() {
+        let mut health = Health::default();
+        assert_eq!(health.end_incident(), None);
+        health.begin_incident(START);
+        health.begin_incident(START.plus(HOUR));
+        let mut health = stored_and_read(&health.reactivated());
+        assert_eq!(health.end_incident(), Some(START));
+        assert_eq!((health.end_incident(), health), (None, Health::default()));
     }
 
     #[test]

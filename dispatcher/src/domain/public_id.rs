@@ -7,7 +7,7 @@
 //!
 //! Invariant: identifiers of an earlier version (the number in plain text, and a hash) stay valid.
 //!
-//! Not here: identifiers of events, which their senders may choose.
+//! Identifiers of events ([`event_id`]) need no key: their senders may choose them.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -29,6 +29,9 @@ const WORD: usize = 8;
 /// The labels that separate the two hashes.
 const HASHES: &[u8] = b"hash";
 const HIDES: &[u8] = b"hide";
+
+/// Random bytes of an event's identifier, in addition to the time.
+pub const ID_RANDOM_BYTES: usize = 10;
 
 const WEBHOOK: &str = "wh_";
 const DELIVERY: &str = "dlv_";
@@ -189,6 +192,19 @@ fn bytes(text: &str, count: usize) -> Option<Vec<u8>> {
         }
     }
     Some(bytes)
+}
+
+/// `evt_` and 26 digits: 48 bits of milliseconds, 80 random bits; sorted by time.
+#[must_use]
+pub fn event_id(now: UnixTime, random: &[u8]) -> String {
+    let random_bits =
+        random.iter().take(ID_RANDOM_BYTES).fold(0_u128, |all, one| all << 8 | u128::from(*one));
+    let whole = u128::from(now.0 / 1_000) << 80 | random_bits;
+    let digit = |nth: u32| {
+        let value = whole.checked_shr(125 - 5 * nth).unwrap_or(0) & 31;
+        DIGITS.get(value as usize).copied().map_or('0', char::from)
+    };
+    "evt_".chars().chain((0..26).map(digit)).collect()
 }
 
 #[cfg(test)]

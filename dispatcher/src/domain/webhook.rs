@@ -18,6 +18,7 @@ use weir_common::time::UnixTime;
 use crate::domain::event::EventSet;
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::operator_event;
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::secrets::Secrets;
@@ -83,6 +84,12 @@ impl Webhook {
     #[must_use]
     pub fn host(&self) -> Option<String> {
         Url::parse(&self.url).ok()?.host_str().map(str::to_owned)
+    }
+
+    /// Whether it is the operator's: it has no health, no owners, and no state but `delivering`.
+    #[must_use]
+    pub fn is_operators(&self) -> bool {
+        *self.workspace == *operator_event::WORKSPACE
     }
 
     /// Since when nothing is sent: it is paused, disabled or both.

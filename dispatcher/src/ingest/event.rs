@@ -18,18 +18,13 @@ use weir_common::time::UnixTime;
 
 use crate::catalogue::{Catalogue, Identifiers, TypeEntry, sensitive_data};
 use crate::domain::event::EventType;
+use crate::domain::public_id::event_id;
 use crate::http_errors::{ValidationErrors, step};
 use crate::ingest::parse::Item;
 use crate::store::types::NewEvent;
 
-/// Random bytes of an assigned identifier, in addition to the time.
-pub(crate) const ID_RANDOM_BYTES: usize = 10;
-
 /// The longest identifier, without its `evt_`.
 const ID_REST_MAX: usize = 60;
-
-/// Digits and lower-case letters in the order of their values, without i, l, o and u.
-const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 const MEMBERS: [&str; 5] = ["type", "workspace_id", "tenant_id", "data", "id"];
 
@@ -244,7 +239,7 @@ impl ValidEvent<'_> {
     pub(crate) fn stored(self, random: &[u8], now: UnixTime, created_at: &str) -> NewEvent {
         let tenant = self.tenant.as_deref();
         let digest = digest(self.kind, &self.workspace, tenant.unwrap_or_default(), self.data);
-        let id = self.id.unwrap_or_else(|| new_id(now, random));
+        let id = self.id.unwrap_or_else(|| event_id(now, random));
         let envelope = Envelope {
             id: &id,
             kind: self.kind,
@@ -289,7 +284,7 @@ impl Sample {
 /// jobs and the health of its webhook treat it as one.
 pub(crate) fn test(workspace: &str, sample: &Sample, random: &[u8], now: UnixTime) -> NewEvent {
     let Sample { kind, tenant, data } = sample;
-    let (id, tenant) = (new_id(now, random), tenant.as_deref());
+    let (id, tenant) = (event_id(now, random), tenant.as_deref());
     let created_at = &now.rfc3339();
     let envelope = Envelope { id: &id, kind: *kind, workspace, tenant, created_at, data };
     NewEvent {
@@ -334,21 +329,10 @@ fn digest(kind: EventType, workspace: &str, tenant: &str, data: &str) -> [u8; 32
     hash.finalize().into()
 }
 
-/// `evt_` and 26 digits: 48 bits of milliseconds, 80 random bits; sorted by time.
-fn new_id(now: UnixTime, random: &[u8]) -> String {
-    let random_bits =
-        random.iter().take(ID_RANDOM_BYTES).fold(0_u128, |all, one| all << 8 | u128::from(*one));
-    let whole = u128::from(now.0 / 1_000) << 80 | random_bits;
-    let digit = |nth: u32| {
-        let value = whole.checked_shr(125 - 5 * nth).unwrap_or(0) & 31;
-        DIGITS.get(value as usize).copied().map_or('0', char::from)
-    };
-    "evt_".chars().chain((0..26).map(digit)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::public_id::ID_RANDOM_BYTES;
 
     const GOOD: &str =
         r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
@@ -481,7 +465,8 @@ mod tests {
 
     #[test]
     fn assigned_ids_sort_by_time_and_are_valid() {
-        let name = |now: u64, random: u8| new_id(UnixTime(now * 1_000), &[random; ID_RANDOM_BYTES]);
+        let name =
+            |now: u64, random: u8| event_id(UnixTime(now * 1_000), &[random; ID_RANDOM_BYTES]);
         let times = [0, 1, 31, 32, 1_700_000_000_000, (1 << 48) - 1];
         let names: Vec<String> = times.iter().map(|now| name(*now, 255)).collect();
         assert!(names.is_sorted(), "{names:?}");

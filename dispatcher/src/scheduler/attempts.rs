@@ -14,11 +14,12 @@ use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
+use crate::domain::webhook::Webhook;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::target::Target;
 use crate::scheduler::transition::{self, Evidence, Verdict};
-use crate::scheduler::writes::PendingWrite;
+use crate::scheduler::writes::{Exhausted, PendingWrite};
 use crate::scheduler::{Notification, Scheduler};
 
 /// The retry delay after a fault of the dispatcher. After resolver faults the endpoint backs off
@@ -101,9 +102,9 @@ impl AttemptResult {
         }
     }
 
-    fn report(&self, attempt: &Attempt, after: Option<NextState>) -> Notification {
+    fn report(&self, attempt: &Attempt, after: Option<NextState>) -> Box<AttemptReport> {
         let StartedAttempt { webhook, ref delivery, ref target, .. } = self.attempt;
-        Notification::Attempt(Box::new(AttemptReport {
+        Box::new(AttemptReport {
             webhook,
             workspace: target.workspace.clone(),
             delivery: delivery.id,
@@ -111,8 +112,26 @@ impl AttemptResult {
             kind: delivery.kind,
             attempt: attempt.clone(),
             after,
-        }))
+        })
     }
+}
+
+/// The delivery of an attempt, if it failed permanently; neither a test nor the operator's own.
+fn exhausted(report: &AttemptReport, webhook: &Webhook, verdict: &Verdict) -> Option<Exhausted> {
+    let is_reported = report.kind != EventType::PING && !webhook.is_operators();
+    let is_over = verdict.after == NextState::FailedPermanent;
+    (is_reported && is_over).then(|| Exhausted {
+        at: report.attempt.started_at.plus(report.attempt.took),
+        webhook: report.webhook,
+        workspace: report.workspace.clone(),
+        url: webhook.url.clone(),
+        delivery: report.delivery,
+        event_id: report.event_id.clone(),
+        kind: report.kind,
+        attempts: report.attempt.number,
+        first_attempt_at: verdict.first_attempt_at,
+        last_outcome: report.attempt.outcome.clone(),
+    })
 }
 
 impl Scheduler {
@@ -122,13 +141,17 @@ impl Scheduler {
         let took = result.ended.tick.since(started.tick);
         let responsiveness = Responsiveness::of(&result.outcome, took, self.policies.deadline);
         let known = self.webhooks.webhook(webhook);
-        let verdict = known
-            .and_then(|known| transition::verdict(known, &self.policies.retry, &result.evidence()));
-        let Some(verdict) = verdict else {
+        let verdict = known.and_then(|known| {
+            let schedule = &self.policies.retry;
+            Some((known, transition::verdict(known, schedule, &result.evidence())?))
+        });
+        let Some((known, verdict)) = verdict else {
             return self.nothing_follows(result, responsiveness, now);
         };
         let attempt = result.attempt();
-        self.notifications.push_back(result.report(&attempt, Some(verdict.after)));
+        let report = result.report(&attempt, Some(verdict.after));
+        let exhausted = exhausted(&report, known, &verdict).map(Box::new);
+        self.notifications.push_back(Notification::Attempt(report));
         let AttemptResult {
             attempt: StartedAttempt { endpoint, delivery, .. },
             outcome,
@@ -153,7 +176,7 @@ impl Scheduler {
         };
         let (delivery, again) = (delivery.id, transition::again(delivery, &verdict));
         let attempt = Some((Ended { delivery, again, responsiveness }, record));
-        self.keep(PendingWrite { webhook, attempt, alert });
+        self.keep(PendingWrite { webhook, attempt, alert, exhausted });
     }
 
     /// Ends an attempt after a fault of the dispatcher, or of a deleted webhook.
@@ -164,7 +187,7 @@ impl Scheduler {
         now: Moment,
     ) {
         let attempt = result.attempt();
-        self.notifications.push_back(result.report(&attempt, None));
+        self.notifications.push_back(Notification::Attempt(result.report(&attempt, None)));
         let StartedAttempt { webhook, endpoint, delivery, .. } = result.attempt;
         // After a stale connection it is sent again, on a new one, once the rate limit allows.
         let fresh_connection = attempt.outcome == Outcome::Internal(Fault::StaleConnection);
@@ -192,6 +215,7 @@ impl Scheduler {
             since,
             paused_before,
         };
-        self.keep(PendingWrite { webhook, attempt: Some((ended, record)), alert: None });
+        let attempt = Some((ended, record));
+        self.keep(PendingWrite { webhook, attempt, alert: None, exhausted: None });
     }
 }

@@ -1,5 +1,6 @@
 //! Seeded runs of endpoints, compared with a model that remembers everything.
 
+mod alerts;
 mod answers;
 mod pace;
 mod probing;

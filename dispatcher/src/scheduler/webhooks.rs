@@ -6,22 +6,21 @@
 //! Invariant: this is the only place that knows whether a webhook is stopped or probing; what its
 //! queue may start is derived from it ([`Webhooks::flow`]).
 
+pub mod alerts;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Arc, Weak};
 
 use url::Url;
-use weir_common::time::{Moment, UnixTime};
+use weir_common::time::UnixTime;
 
-use crate::domain::delivery::NextState;
-use crate::domain::health::{Notice, Observation, Policy};
+use crate::domain::health::Policy;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::domain::outcome::Outcome;
 use crate::domain::webhook::options::per_minute;
 use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
 use crate::scheduler::pace::{HostKey, Pace};
 use crate::scheduler::target::Target;
-use crate::scheduler::{HealthAlert, Notification, Scheduler};
 
 /// Fewer stale checks than this are not worth removing.
 const CHECKS_MIN: usize = 64;
@@ -55,7 +54,7 @@ struct Known {
 }
 
 /// A hundred thousand webhooks may wait, so their state is small.
-const _: () = assert!(size_of::<Known>() <= 464);
+const _: () = assert!(size_of::<Known>() <= 480);
 
 /// The next step after a webhook was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,95 +290,5 @@ impl Webhooks {
             let planned = |known: &Known| known.look_at.map(|at| Reverse((at, known.webhook.id)));
             self.checks = self.known.values().filter_map(|known| planned(known)).collect();
         }
-    }
-}
-
-impl Known {
-    /// Applies a notice; returns the alert for the owners.
-    fn notice(&mut self, notice: Option<Notice>, now: UnixTime) -> Option<Box<HealthAlert>> {
-        let notice = notice.filter(|_| self.webhook.stopped_since().is_none())?;
-        let webhook = &mut self.webhook;
-        if notice == Notice::Pause {
-            webhook.paused_at = Some(now);
-            webhook.probing = None;
-        }
-        let since = match notice {
-            Notice::Warn => webhook.health.failing_since(),
-            Notice::Pause => webhook.health.down_since(),
-        };
-        Some(Box::new(HealthAlert {
-            notice,
-            webhook: webhook.id,
-            workspace: webhook.workspace.clone(),
-            url: webhook.url.clone(),
-            since: since.unwrap_or(now),
-            last_outcome: webhook.last_outcome.clone(),
-        }))
-    }
-}
-
-impl Scheduler {
-    /// Applies an attempt's outcome to the health; returns the alert for the owners.
-    pub(super) fn observe(
-        &mut self,
-        webhook: WebhookId,
-        observation: Observation,
-        outcome: &Outcome,
-        now: Moment,
-    ) -> Option<Box<HealthAlert>> {
-        let policy = &self.policies.health;
-        let known = self.webhooks.known.get_mut(&webhook)?;
-        let (health, notice) = known.webhook.health.after(policy, observation, now.unix);
-        known.webhook.health = health;
-        known.webhook.last_outcome = Some(outcome.clone());
-        let alert = known.notice(notice, now.unix);
-        self.alerted(alert.as_deref(), now);
-        self.webhooks.plan(webhook, &self.policies.health, now.unix);
-        alert
-    }
-
-    /// Runs due health checks until one results in a notice; returns the alert for the owners.
-    pub(super) fn next_notice(
-        &mut self,
-        now: Moment,
-    ) -> Option<(WebhookId, Option<Box<HealthAlert>>)> {
-        while let Some((at, webhook)) = self.webhooks.due(now.unix) {
-            let Some(known) = self.webhooks.known.get_mut(&webhook) else { continue };
-            known.look_at = None;
-            let (health, notice) = known.webhook.health.look(&self.policies.health, at);
-            known.webhook.health = health;
-            let alert = known.notice(notice, now.unix);
-            self.alerted(alert.as_deref(), now);
-            self.webhooks.plan(webhook, &self.policies.health, now.unix);
-            if notice.is_some() {
-                return Some((webhook, alert));
-            }
-        }
-        None
-    }
-
-    /// Reports an alert to operators, and stops deliveries if it is a pause.
-    fn alerted(&mut self, alert: Option<&HealthAlert>, now: Moment) {
-        let Some(alert) = alert else { return };
-        self.notifications.push_back(Notification::Health(Box::new(alert.clone())));
-        if alert.notice == Notice::Pause {
-            self.open(alert.webhook, None, now.tick);
-        }
-    }
-
-    /// Applies an attempt's result to the webhook's probe, if this delivery is the probe.
-    pub(super) fn probed(&mut self, webhook: WebhookId, delivery: DeliveryId, after: NextState) {
-        let Some(known) = self.webhooks.known.get_mut(&webhook) else { return };
-        if known.webhook.probing != Some(Probe::This(delivery)) {
-            return;
-        }
-        known.webhook.probing = match after {
-            NextState::Again { .. } => Some(Probe::This(delivery)),
-            NextState::FailedPermanent => Some(Probe::Any),
-            NextState::Delivered => {
-                known.delivered_probe = Some(delivery);
-                None
-            }
-        };
     }
 }

@@ -4,15 +4,45 @@
 //!
 //! Not here: the consequences of an attempt (`attempts`), how they are written (the store).
 
-use weir_common::time::{Moment, Tick};
+use std::sync::Arc;
+
+use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::domain::attempt::AttemptRecord;
-use crate::domain::id::WebhookId;
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::outcome::Outcome;
 use crate::domain::webhook::WebhookUpdate;
+use crate::scheduler::Scheduler;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::reads::STORE_PAUSE;
 use crate::scheduler::webhooks::Webhooks;
-use crate::scheduler::{HealthAlert, Scheduler};
+use crate::scheduler::webhooks::alerts::HealthAlert;
+
+/// A delivery that failed permanently, for operators.
+#[derive(Clone, Debug)]
+pub struct Exhausted {
+    /// The end of its last attempt.
+    pub at: UnixTime,
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The workspace.
+    pub workspace: Arc<str>,
+    /// The webhook's URL.
+    pub url: Arc<str>,
+    /// The delivery.
+    pub delivery: DeliveryId,
+    /// The event's public identifier.
+    pub event_id: Arc<str>,
+    /// The event type.
+    pub kind: EventType,
+    /// The number of attempts.
+    pub attempts: u32,
+    /// When the first of them started.
+    pub first_attempt_at: UnixTime,
+    /// The outcome of the last.
+    pub last_outcome: Outcome,
+}
 
 /// One atomic write.
 #[derive(Debug)]
@@ -21,8 +51,10 @@ pub struct Write {
     pub records: Vec<AttemptRecord>,
     /// Changes of their webhooks.
     pub updates: Vec<WebhookUpdate>,
-    /// Alerts that become mails to owners.
+    /// Alerts that become mails to owners, and events for operators.
     pub alerts: Vec<HealthAlert>,
+    /// Deliveries that failed permanently, which become events for operators.
+    pub exhausted: Vec<Exhausted>,
 }
 
 /// An ended attempt that is not on disk yet, or a change of health without one.
@@ -32,6 +64,8 @@ pub(super) struct PendingWrite {
     /// The attempt, in flight until this is on disk, and its record.
     pub(super) attempt: Option<(Ended, AttemptRecord)>,
     pub(super) alert: Option<Box<HealthAlert>>,
+    /// Its delivery, if it failed permanently.
+    pub(super) exhausted: Option<Box<Exhausted>>,
 }
 
 /// The queued writes.
@@ -64,11 +98,12 @@ impl PendingWrites {
         let records = all.iter().filter_map(|one| one.attempt.as_ref());
         let records = records.map(|(_, record)| record.clone()).collect();
         let alerts = all.iter().filter_map(|one| one.alert.as_deref().cloned()).collect();
+        let exhausted = all.iter().filter_map(|one| one.exhausted.as_deref().cloned()).collect();
         let mut changed: Vec<WebhookId> = all.iter().map(|one| one.webhook).collect();
         changed.sort();
         changed.dedup();
         let updates = changed.iter().filter_map(|id| webhooks.update(*id)).collect();
-        Some(Write { records, updates, alerts })
+        Some(Write { records, updates, alerts, exhausted })
     }
 
     /// Removes the results that are on disk now.
@@ -88,7 +123,7 @@ impl Scheduler {
     /// Runs due health checks, and queues their results.
     pub(super) fn check_health(&mut self, now: Moment) {
         while let Some((webhook, alert)) = self.next_notice(now) {
-            self.keep(PendingWrite { webhook, attempt: None, alert });
+            self.keep(PendingWrite { webhook, attempt: None, alert, exhausted: None });
         }
     }
 

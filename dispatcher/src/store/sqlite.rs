@@ -20,10 +20,11 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
-use crate::config::settings::Retention;
+use crate::config::settings::{OperatorEndpoint, Retention};
 use crate::domain::attempt::{AttemptRecord, EarlierStart};
 use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::operator_event::OperatorEvent;
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
@@ -35,7 +36,7 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
-use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page};
+use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page, Recorded};
 use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
 mod attempts;
@@ -54,6 +55,7 @@ mod listing;
 mod management;
 mod migrations;
 pub mod open;
+mod operator;
 mod outbox;
 mod pragmas;
 pub(crate) mod preview;
@@ -188,8 +190,13 @@ impl DeliveryQueue for SqliteStore {
         ended: Vec<AttemptRecord>,
         updates: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
-    ) -> Result<(), StoreError> {
-        self.writer.run(move |session| attempts::record(session, &ended, &updates, &mails)).await
+        events: Vec<OperatorEvent>,
+    ) -> Result<Recorded, StoreError> {
+        let record = move |session: &mut _| {
+            attempts::record(session, &ended, &updates, &mails)?;
+            operator::accept(session, &events)
+        };
+        self.writer.run(record).await
     }
 
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError> {
@@ -241,6 +248,16 @@ impl Upkeep for SqliteStore {
         let filter = filter.clone();
         let step = move |session: &mut _| finding::reactivate(session, &filter, after, limit, now);
         self.writer.run_sized(Size::Large, step).await
+    }
+
+    async fn set_operator(
+        &self,
+        endpoint: Option<OperatorEndpoint>,
+        now: UnixTime,
+    ) -> Result<Option<WebhookId>, StoreError> {
+        let nonces = [webhooks::nonce()?, webhooks::nonce()?, webhooks::nonce()?];
+        let set = move |session: &mut _| operator::set(session, endpoint.as_ref(), nonces, now);
+        self.writer.run(set).await
     }
 
     async fn sweep(

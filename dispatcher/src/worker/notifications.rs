@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use log::Level;
+use prometheus::IntCounter;
 use serde_json::json;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
@@ -12,11 +13,11 @@ use weir_common::log::line::Line;
 use weir_common::time::micros;
 
 use crate::domain::delivery::NextState;
-use crate::domain::health::Notice;
+use crate::domain::operator_event;
 use crate::email::templates::{Incident, paused, warning};
-use crate::scheduler::HealthAlert;
 use crate::scheduler::Notification;
 use crate::scheduler::attempts::AttemptReport;
+use crate::scheduler::webhooks::alerts::{HealthAlert, HealthChange};
 use crate::store::types::NewMail;
 use crate::worker::Resources;
 
@@ -36,7 +37,14 @@ fn report_attempt(resources: &Resources, report: &AttemptReport) {
     let metrics = &resources.metrics;
     metrics.attempt(&report.attempt.outcome, report.attempt.took);
     let Some(after) = report.after else { return };
-    if !matches!(after, NextState::Again { .. }) {
+    if *report.workspace == *operator_event::WORKSPACE {
+        let outcome = match after {
+            NextState::Delivered => "sent",
+            NextState::Again { .. } => "failed",
+            NextState::FailedPermanent => "dropped",
+        };
+        metrics.operator_events.with_label_values(&[outcome]).inc();
+    } else if !matches!(after, NextState::Again { .. }) {
         metrics.deliveries_ended.with_label_values(&[after.state().name()]).inc();
     }
     if let Some(log) = &resources.attempt_log {
@@ -67,17 +75,20 @@ fn write_line(resources: &Resources, log: &LineLog, report: &AttemptReport, afte
 }
 
 fn report_health(resources: &Resources, alert: &HealthAlert) {
-    let (message, count) = match alert.notice {
-        Notice::Warn => ("webhook failing", &resources.metrics.warnings),
-        Notice::Pause => ("webhook paused", &resources.metrics.pauses),
+    let (level, message, count) = match alert.change {
+        HealthChange::Failing => {
+            (Level::Warn, "webhook failing", Some(&resources.metrics.warnings))
+        }
+        HealthChange::Paused => (Level::Warn, "webhook paused", Some(&resources.metrics.pauses)),
+        HealthChange::Recovered => (Level::Info, "webhook recovered", None),
     };
     let fields = [
         ("webhook", json!(resources.ids.webhook(alert.webhook))),
         ("workspace", json!(&*alert.workspace)),
         ("outcome", json!(alert.last_outcome.as_ref().map(ToString::to_string))),
     ];
-    events::event(Level::Warn, message, &fields);
-    count.inc();
+    events::event(level, message, &fields);
+    count.into_iter().for_each(IntCounter::inc);
 }
 
 /// The mails of an alert to owners: none without `[mail]` or without owners.
@@ -98,9 +109,10 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
     // An owner listed twice gets one mail.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();
-    let mail = |owner| match alert.notice {
-        Notice::Warn => warning(&about, owner),
-        Notice::Pause => paused(&about, owner),
+    let mail = |owner| match alert.change {
+        HealthChange::Failing => Some(warning(&about, owner)),
+        HealthChange::Paused => Some(paused(&about, owner)),
+        HealthChange::Recovered => None,
     };
-    owners.into_iter().map(mail).collect()
+    owners.into_iter().filter_map(mail).collect()
 }

@@ -12,9 +12,10 @@ use crate::domain::id::WebhookId;
 use crate::scheduler::Input;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::writes::Write;
+use crate::store::types::Recorded;
 use crate::store::{DeliveryQueue, StoreError};
 use crate::worker::panics::caught;
-use crate::worker::{Resources, notifications};
+use crate::worker::{Resources, notifications, operator_events};
 
 /// Deliveries of a reactivated webhook that one step orders: a commit of some milliseconds.
 const REORDER_STEP: usize = 1_000;
@@ -55,16 +56,21 @@ async fn answer(
     })
 }
 
-/// Writes results to the store, with the mails to owners in the same transaction.
+/// Writes results to the store, with the mails to owners and the events for operators in the same
+/// transaction.
 pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
-    let Write { records, updates, alerts } = write;
+    let Write { records, updates, alerts, exhausted } = write;
     let count = records.len();
     let written = caught(async {
         let mails = alerts.iter().flat_map(|alert| notifications::mails(&resources, alert));
-        resources.store.record(records, updates, mails.collect()).await
+        let events = operator_events::of(&resources, &alerts, &exhausted);
+        resources.store.record(records, updates, mails.collect(), events).await
     });
     let error = match written.await {
-        Some(Ok(())) => return Input::Written,
+        Some(Ok(Recorded { arrivals, dropped })) => {
+            resources.metrics.operator_events.with_label_values(&["dropped"]).inc_by(dropped);
+            return Input::Written(arrivals);
+        }
         Some(Err(error)) => error.to_string(),
         None => "the task panicked".to_owned(),
     };

@@ -73,7 +73,8 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             (Reply::Deleted(deleted), word)
         }
         Order::Reactivate { ws, hook } => {
-            (Reply::Changed(store.reactivate(&ws, hook, now).await), Word::Changed(hook))
+            let found = store.reactivate(&ws, hook, now).await;
+            (Reply::Changed(found.map(|found| found.map(Box::new))), Word::Changed(hook))
         }
         Order::Redeliver { ws, delivery } => {
             let redelivered = store.redeliver(&ws, delivery, now).await;
@@ -123,7 +124,7 @@ async fn changed(
 ) -> (Reply, Word) {
     let changed = state.store.change_webhook(ws, hook, change, now).await;
     let changed = changed.map(|changed| match changed {
-        Changed::Webhook(webhook) => Some(*webhook),
+        Changed::Webhook(webhook) => Some(webhook),
         Changed::Refused(_) | Changed::Absent => None,
     });
     (Reply::Changed(changed), Word::Changed(hook))

@@ -164,7 +164,7 @@ impl Bare {
         }
         let records = arrivals.iter().map(|one| delivered(one, now)).collect();
         let updates = changed.iter().filter_map(|id| known.get(id)).map(update).collect();
-        self.store.record(records, updates, Vec::new()).await
+        self.store.record(records, updates, Vec::new(), Vec::new()).await.map(drop)
     }
 
     /// The `nth` event: for one webhook, or for all of a workspace; all of them in turn.

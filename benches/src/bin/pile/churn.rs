@@ -72,7 +72,7 @@ async fn live(days: u32) -> Result<Vec<Vec<String>>, StoreError> {
                 fail("events are in conflict");
             };
             let ended = arrivals.iter().map(|one| ended(one.webhook, one.ready.id, now)).collect();
-            store.record(ended, Vec::new(), Vec::new()).await?;
+            store.record(ended, Vec::new(), Vec::new(), Vec::new()).await?;
             while store.sweep(&KEPT, now, 500).await? {}
         }
         let (bytes, log) = crate::sizes(&folder);

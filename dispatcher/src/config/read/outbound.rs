@@ -1,4 +1,4 @@
-//! Parses the options of deliveries: signature, egress, retry schedule, health, mail.
+//! Parses the options of deliveries: signature, egress, retry schedule, health, mail, operators.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
 use crate::config::settings::{
-    AttemptSettings, Egress, KeptAnswers, MailSettings, ProxyAddress, Signature,
+    AttemptSettings, Egress, KeptAnswers, MailSettings, OperatorSettings, ProxyAddress, Signature,
 };
 use crate::domain::health::Policy;
 use crate::domain::port::is_blocked;
@@ -340,6 +340,23 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<MailSettings> {
     }
 }
 
+pub(super) fn operator(table: &mut Table<'_>) -> Option<OperatorSettings> {
+    let url = table.text("url", "The URL that events for operators are sent to. Unset: none.");
+    table.hide("url");
+    let doc = "A file whose first line is the key that signs them; reloaded when it changes.";
+    let secret_file = table.text("secret_file", doc);
+    let opt_out = table.texts("opt_out", "Workspaces that no event is about.");
+    table.set_default("opt_out", Vec::<String>::new().into());
+    if let (Some(url), Some(secret_file)) = (&url, &secret_file) {
+        let (url, secret_file) = (url.clone(), secret_file.clone());
+        return Some(OperatorSettings { url, endpoint: None, secret_file, opt_out });
+    }
+    if url.is_some() || secret_file.is_some() || !opt_out.is_empty() {
+        table.fault("operator.url and operator.secret_file must both be set, or neither");
+    }
+    None
+}
+
 /// Requires verified TLS, or loopback, for a user and a password.
 fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
     const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
@@ -455,6 +472,22 @@ mod tests {
         let both = "d:1:1: mail.smtp and mail.from must both be set, or neither";
         for half in ["smtp = \"smtp://localhost\"", "from = \"a@b.example\""] {
             check(&format!("[mail]\n{half}"), &[both]);
+        }
+    }
+
+    #[test]
+    fn events_for_operators_need_a_url_and_a_secret() {
+        let all = "[operator]\nurl = \"https://ops.example.com/\"\nsecret_file = \"secret\"\n\
+                   opt_out = [\"ws_test\"]";
+        let operator = check(all, &[]).operator.expect("all of it is there");
+        assert_eq!(
+            (&*operator.secret_file.value, &*operator.opt_out[0].value),
+            ("secret", "ws_test")
+        );
+        assert_eq!(check("[operator]", &[]).operator, None);
+        let both = "d:1:1: operator.url and operator.secret_file must both be set, or neither";
+        for part in all.lines().skip(1) {
+            check(&format!("[operator]\n{part}"), &[both]);
         }
     }
 

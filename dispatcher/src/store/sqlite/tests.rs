@@ -5,6 +5,7 @@ mod finding;
 mod growth;
 mod migrating;
 mod opening;
+mod operator;
 mod reading;
 mod restoring;
 mod statements;
@@ -187,11 +188,11 @@ async fn a_mail_that_was_claimed_when_the_process_ended_is_never_sent_again() {
         text: String::new(),
         key: key.to_owned(),
     };
-    store.record(vec![], vec![], vec![mail("a"), mail("b")]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("a"), mail("b")], vec![]).await.unwrap();
     assert_eq!(store.claim_mails(1, NOW).await.unwrap().len(), 1);
     drop(store);
     let store = open(&folder).unwrap();
-    store.record(vec![], vec![], vec![mail("a")]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("a")], vec![]).await.unwrap();
     let left = store.claim_mails(9, NOW).await.unwrap();
     assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["b"]);
 }

@@ -316,7 +316,7 @@ fn resume(
     session.conn.prepare_cached(sql)?.execute(named_params! {
         ":disabled_at": disabled_at.map(at),
         ":total": rows::span(total),
-        ":health": json(&Health::default())?,
+        ":health": json(&webhook.health.reactivated())?,
         ":id": webhook.id.0,
     })?;
     Ok(())

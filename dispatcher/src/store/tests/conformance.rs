@@ -249,7 +249,7 @@ async fn answers(store: &dyn Store, id: DeliveryId) -> Vec<Option<String>> {
 }
 
 async fn record(store: &dyn Store, ended: Vec<AttemptRecord>) {
-    store.record(ended, Vec::new(), Vec::new()).await.unwrap();
+    store.record(ended, Vec::new(), Vec::new(), Vec::new()).await.unwrap();
 }
 
 /// Accepts an event for one webhook, and records the attempt that ends it.
@@ -279,7 +279,7 @@ fn webhook_update(webhook: &Webhook) -> WebhookUpdate {
 
 async fn pause(store: &dyn Store, webhook: &Webhook, at: UnixTime) {
     let paused = WebhookUpdate { paused_at: Some(at), ..webhook_update(webhook) };
-    store.record(Vec::new(), vec![paused], Vec::new()).await.unwrap();
+    store.record(Vec::new(), vec![paused], Vec::new(), Vec::new()).await.unwrap();
 }
 
 fn mail(key: &str) -> NewMail {

@@ -245,7 +245,7 @@ async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<Deliver
         paused_at: Some(START),
         probing: None,
     };
-    stage.store.record(vec![], vec![paused], vec![]).await.unwrap();
+    stage.store.record(vec![], vec![paused], vec![], vec![]).await.unwrap();
     stage.clock.advance(MINUTE);
     let webhook = stage.store.reactivate(WS, made.id, stage.clock.now().unix).await.unwrap();
     (webhook.unwrap(), ids)

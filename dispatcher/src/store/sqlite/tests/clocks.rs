@@ -81,7 +81,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         text: String::new(),
         key: name.to_owned(),
     };
-    store.record(over.collect(), vec![], vec![mail]).await.unwrap();
+    store.record(over.collect(), vec![], vec![mail], vec![]).await.unwrap();
     for mail in store.claim_mails(9, now.plus(50 * DAY)).await.unwrap() {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }

@@ -112,7 +112,7 @@ impl World {
                     NextState::Again { .. } => Outcome::Failed(Failure::Timeout),
                 };
                 self.store
-                    .record(vec![self.ended(id, after, outcome)], vec![], vec![])
+                    .record(vec![self.ended(id, after, outcome)], vec![], vec![], vec![])
                     .await
                     .unwrap();
             }

@@ -85,7 +85,7 @@ async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
             let ids = arrive(store, names, now).await;
             let over = after.into_iter().flat_map(|after| ids.iter().map(move |id| (*id, after)));
             let over = over.map(|(id, after)| ended(id, now, after)).collect();
-            store.record(over, vec![], vec![]).await.unwrap();
+            store.record(over, vec![], vec![], vec![]).await.unwrap();
             all.extend(ids);
         }
     }
@@ -172,7 +172,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     store.ping(WS, WebhookId(1), event("evt_ping"), now).await.unwrap();
     cost("ping");
     let over = ids.iter().map(|id| ended(*id, now, NextState::Delivered)).collect();
-    store.record(over, vec![], vec![]).await.unwrap();
+    store.record(over, vec![], vec![], vec![]).await.unwrap();
     cost("record");
     store.redeliver(WS, all[3_100], now).await.unwrap();
     cost("redeliver");
@@ -207,7 +207,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
         paused_at,
         probing: None,
     };
-    store.record(vec![], vec![paused], vec![]).await.unwrap();
+    store.record(vec![], vec![paused], vec![], vec![]).await.unwrap();
     store.reactivate(WS, WebhookId(1), now).await.unwrap();
     cost("reactivate");
     assert!(!store.reorder(WebhookId(1), 100).await.unwrap());
@@ -264,7 +264,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             NewMail {
                 to: "owner".to_owned(), subject: String::new(), text: "…".repeat(100), key
             };
-        store.record(over.collect(), vec![], vec![mail]).await.unwrap();
+        store.record(over.collect(), vec![], vec![mail], vec![]).await.unwrap();
         for mail in store.claim_mails(10, now).await.unwrap() {
             store.posted(mail.id, crate::store::types::Posted::Sent).await.unwrap();
         }

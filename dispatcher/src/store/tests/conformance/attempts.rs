@@ -130,7 +130,7 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(s
     assert_eq!(made.last_outcome, None);
     let last_outcome = Some(Outcome::Failed(Failure::Tls));
     let update = WebhookUpdate { last_outcome: last_outcome.clone(), ..webhook_update(&made) };
-    store.record(vec![], vec![update], vec![]).await.unwrap();
+    store.record(vec![], vec![update], vec![], vec![]).await.unwrap();
     let read = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!(read.last_outcome, last_outcome);
 }
@@ -156,7 +156,7 @@ pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     ];
     let updates =
         vec![webhook_update(&gone), WebhookUpdate { look_at: Some(t(9)), ..webhook_update(&kept) }];
-    store.record(batch, updates, vec![]).await.unwrap();
+    store.record(batch, updates, vec![], vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
     // Their starts are recorded anyway: they count in the rate limit of their endpoints.
     let expected = [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))];
@@ -170,7 +170,7 @@ pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
     pause(store, &made, t(20)).await;
     let probe = Some(Probe::This(DeliveryId(3)));
     let later = WebhookUpdate { probing: probe, ..webhook_update(&made) };
-    store.record(vec![], vec![later], vec![]).await.unwrap();
+    store.record(vec![], vec![later], vec![], vec![]).await.unwrap();
     let after = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
 }
@@ -191,7 +191,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let reordered = webhook(store, "reordered").await;
     assert_eq!(queues(store).await, []);
     let look = WebhookUpdate { look_at: Some(t(50)), ..webhook_update(&looked_at) };
-    store.record(vec![], vec![look], vec![]).await.unwrap();
+    store.record(vec![], vec![look], vec![], vec![]).await.unwrap();
     pause(store, &reordered, t(1)).await;
     store.reactivate(WS, reordered.id, t(2)).await.unwrap();
     let found = queues(store).await;

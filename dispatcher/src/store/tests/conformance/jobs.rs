@@ -85,7 +85,7 @@ pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(st
     let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
     let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
-    store.record(vec![failed], vec![], vec![]).await.unwrap();
+    store.record(vec![failed], vec![], vec![], vec![]).await.unwrap();
     for (kind, state) in [(None, FAILED), (Some(EventType::PING), DeliveryState::Waiting)] {
         store.create_job(WS, Filter { kind, ..Filter::default() }.into(), t(2)).await.unwrap();
         run_jobs(store, 100, t(3)).await;

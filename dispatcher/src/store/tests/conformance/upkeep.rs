@@ -8,8 +8,8 @@ use crate::store::types::{JobStep, Posted};
 pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);
     let mails = vec![mail("one"), mail("two"), mail("one"), mail("three")];
-    store.record(vec![], vec![], mails).await.unwrap();
-    store.record(vec![], vec![], vec![mail("two")]).await.unwrap();
+    store.record(vec![], vec![], mails, vec![]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("two")], vec![]).await.unwrap();
     assert!(store.mail_due().await.unwrap().is_some_and(|due| due <= t(1)));
     let first = store.claim_mails(2, t(1)).await.unwrap();
     assert_eq!(first[0].mail, mail("one"));
@@ -19,13 +19,16 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     store.posted(first[0].id, Posted::Sent).await.unwrap();
     store.posted(first[1].id, Posted::Abandoned).await.unwrap();
     // Keys are kept for a month, whether the mail was sent or abandoned.
-    store.record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")]).await.unwrap();
+    store
+        .record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")], vec![])
+        .await
+        .unwrap();
     assert_eq!(store.claim_mails(9, t(9)).await.unwrap(), []);
     assert_eq!(store.mail_due().await.unwrap(), None);
 }
 
 pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(store: &dyn Store) {
-    store.record(vec![], vec![], vec![mail("one")]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("one")], vec![]).await.unwrap();
     let claimed = store.claim_mails(9, t(1)).await.unwrap();
     store.posted(claimed[0].id, Posted::Again(t(60))).await.unwrap();
     assert_eq!(store.mail_due().await.unwrap(), Some(t(60)));

@@ -194,7 +194,7 @@ pub(super) async fn a_disabled_webhook_resumes_like_a_paused_one(store: &dyn Sto
     // What was decided before it was disabled does not undo that.
     let stale = webhook_update(&made);
     let stale = WebhookUpdate { paused_at: Some(t(9)), ..stale };
-    store.record(Vec::new(), vec![stale], Vec::new()).await.unwrap();
+    store.record(Vec::new(), vec![stale], Vec::new(), Vec::new()).await.unwrap();
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(enabled));
 }
 

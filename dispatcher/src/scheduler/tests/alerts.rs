@@ -1,0 +1,71 @@
+//! Alerts of failing, paused and recovered webhooks.
+
+use crate::domain::event::EventType;
+use crate::domain::operator_event;
+use crate::scheduler::tests::*;
+use crate::scheduler::transition;
+use crate::scheduler::webhooks::alerts::HealthChange;
+
+const HOUR: u64 = 3_600_000;
+
+const ONE: WebhookId = WebhookId(1);
+
+fn open(webhook: Webhook) -> Scheduler {
+    let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+    scheduler.restored(webhook, None, at(0).tick);
+    scheduler
+}
+
+/// The change and its start that an attempt leads to.
+fn change(scheduler: &mut Scheduler, status: u16, now: u64) -> Option<(HealthChange, UnixTime)> {
+    let (outcome, now) = (Outcome::of_status(status), at(now));
+    let observation = transition::observation(EventType::new("user.created"), &outcome).unwrap();
+    let alert = scheduler.observe(ONE, observation, &outcome, now)?;
+    assert_eq!((alert.at, alert.last_outcome), (now.unix, Some(outcome)));
+    Some((alert.change, alert.since))
+}
+
+#[test]
+fn a_webhook_recovers_once_with_its_first_2xx_after_a_warning_and_a_pause() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    let since = at(0).unix;
+    assert_eq!(change(&mut scheduler, 500, 0), None);
+    assert_eq!(change(&mut scheduler, 500, HOUR / 2), None);
+    assert_eq!(change(&mut scheduler, 500, HOUR), Some((HealthChange::Failing, since)));
+    assert_eq!(change(&mut scheduler, 500, 24 * HOUR), Some((HealthChange::Paused, since)));
+    // An attempt that was in flight when it was paused.
+    assert_eq!(change(&mut scheduler, 200, 24 * HOUR + 1), None);
+    let health = scheduler.webhooks.webhook(ONE).unwrap().health.reactivated();
+    let reactivated = Webhook { health, ..hook(1, 1, Flow::Probing(Probe::Any)) };
+    scheduler.restored(reactivated, None, at(25 * HOUR).tick);
+    assert_eq!(change(&mut scheduler, 500, 25 * HOUR), None);
+    let recovered = Some((HealthChange::Recovered, since));
+    assert_eq!(change(&mut scheduler, 200, 26 * HOUR), recovered);
+    assert_eq!(change(&mut scheduler, 200, 27 * HOUR), None);
+}
+
+#[test]
+fn a_webhook_that_still_fails_too_often_has_not_recovered() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    for nth in 0..6 {
+        let changed = change(&mut scheduler, 500, nth * HOUR / 6);
+        assert_eq!(changed, None);
+    }
+    let failing = Some((HealthChange::Failing, at(0).unix));
+    assert_eq!(change(&mut scheduler, 500, HOUR), failing);
+    assert_eq!(change(&mut scheduler, 200, HOUR + 1), None);
+    let recovered = Some((HealthChange::Recovered, at(0).unix));
+    assert_eq!(change(&mut scheduler, 200, 4 * HOUR), recovered);
+}
+
+#[test]
+fn the_operators_webhook_is_never_paused_and_no_alert_is_about_it() {
+    let workspace = operator_event::WORKSPACE.into();
+    let mut scheduler = open(Webhook { workspace, ..hook(1, 1, Flow::Open) });
+    for hour in 0..72 {
+        assert_eq!(change(&mut scheduler, 500, hour * HOUR), None);
+        assert_eq!(change(&mut scheduler, 500, hour * HOUR + 1), None);
+    }
+    assert!(scheduler.next_notice(at(100 * HOUR)).is_none());
+    assert_eq!(scheduler.webhooks.flow(ONE), Flow::Open);
+}
