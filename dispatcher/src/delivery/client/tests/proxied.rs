@@ -110,7 +110,7 @@ async fn tls_is_spoken_through_the_tunnel() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_says_of_a_receiver_is_a_failure_and_its_own_troubles_are_none() {
+async fn a_status_of_the_proxy_is_a_failure_if_it_is_about_the_receiver() {
     let fault = Outcome::Internal(Fault::Proxy);
     for (answer, expected) in [
         ("HTTP/1.1 403 Forbidden\r\n\r\n", BLOCKED),
