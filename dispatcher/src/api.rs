@@ -10,6 +10,7 @@
 //!
 //! Not here: events (`ingest`), rate limits (the gateway).
 
+mod checks;
 mod deliveries;
 
 mod estimates;
@@ -51,6 +52,7 @@ use weir_common::http_server::{Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
+use crate::api::checks::Checks;
 use crate::api::deliveries::Viewer;
 use crate::api::event_types::TypeNames;
 use crate::api::export::Exports;
@@ -70,6 +72,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 pub struct Api {
     state: Arc<State>,
     exports: Exports,
+    checks: Checks,
 }
 
 #[async_trait::async_trait]
@@ -92,7 +95,7 @@ impl Handler for Api {
 impl Api {
     /// The listener with what it shares with others.
     pub fn new(state: Arc<State>) -> Self {
-        Self { state, exports: Exports::default() }
+        Self { state, exports: Exports::default(), checks: Checks::default() }
     }
 
     /// The operation of a call, if its token may call it.
@@ -139,6 +142,7 @@ impl Api {
         let request = ApiRequest {
             state: &self.state,
             exports: &self.exports,
+            checks: &self.checks,
             active: &active,
             types: TypeNames::of(&active.catalogue, used),
             operation,
@@ -180,6 +184,7 @@ impl Api {
 struct ApiRequest<'a> {
     state: &'a Arc<State>,
     exports: &'a Exports,
+    checks: &'a Checks,
     active: &'a ActiveConfig,
     types: TypeNames<'a>,
     operation: &'static Operation,

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
@@ -194,6 +195,9 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         let title = "The webhook was reactivated and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
+    let most = request.active.settings.webhooks.checks_per_minute;
+    let charged = request.checks.charge(request.workspace, most, request.state.clock.now().tick);
+    charged.map_err(|wait| too_many_tests(most, wait))?;
     let catalogue = &request.active.catalogue;
     let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
     let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
@@ -308,6 +312,14 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
          another prefix): no event can name it."
     );
     problems::refusal(422, "invalid-workspace", "Not a workspace id", detail)
+}
+
+fn too_many_tests(most: u32, wait: Duration) -> Reply {
+    let seconds = wait.as_micros().div_ceil(1_000_000);
+    let detail =
+        format!("A workspace sends at most {most} tests a minute; try again in {seconds} s.");
+    problems::refusal(429, "too-many-tests", "Too many tests", detail)
+        .with("retry-after", seconds.to_string())
 }
 
 fn too_many(request: &ApiRequest<'_>) -> Reply {

@@ -28,6 +28,9 @@ use crate::config::settings::{
 const LONG: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 86_400);
 
+/// A hundred a second: more is a load test.
+const CHECKS_PER_MINUTE_MAX: u32 = 6_000;
+
 /// Parses `dispatcher.toml`; `document` collects the errors.
 #[must_use]
 pub fn read(document: &Document) -> Parsed<Settings> {
@@ -55,14 +58,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         }),
         secrets: root.table("secrets", "Encryption of webhook secrets.", secrets),
         ingest: root.table("ingest", "Limits of calls that send events.", ingest),
-        webhooks: root.table("webhooks", "Limits of workspaces.", |table| WebhookSettings {
-            per_workspace_max: table.number_or(
-                "per_workspace_max",
-                1..=10_000,
-                20,
-                "Webhooks of one workspace; each event is delivered to every one that subscribes.",
-            ),
-        }),
+        webhooks: root.table("webhooks", "Limits of workspaces.", webhooks),
         signature: root.table("signature", "Signatures of deliveries.", outbound::signature),
         egress: root.table(
             "egress",
@@ -199,6 +195,19 @@ fn store(table: &mut Table<'_>) -> StoreSettings {
     let doc = "The database file, relative to the working directory; on a local disk.";
     let path = file(table, "path", "data/dispatcher.db", doc);
     StoreSettings { path: PathBuf::from(path.value), path_at: path.at }
+}
+
+fn webhooks(table: &mut Table<'_>) -> WebhookSettings {
+    let per_workspace_max = table.number_or(
+        "per_workspace_max",
+        1..=10_000,
+        20,
+        "Webhooks of one workspace; each event is delivered to every one that subscribes.",
+    );
+    let doc = "Tests (`:ping`) that a workspace may send in any minute.";
+    let checks = table.number_or("checks_per_minute", 1..=CHECKS_PER_MINUTE_MAX.into(), 10, doc);
+    let checks_per_minute = u32::try_from(checks).unwrap_or(CHECKS_PER_MINUTE_MAX);
+    WebhookSettings { per_workspace_max, checks_per_minute }
 }
 
 fn secrets(table: &mut Table<'_>) -> SecretSettings {

@@ -121,6 +121,7 @@ pub struct IngestSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
     pub per_workspace_max: u64,
+    pub checks_per_minute: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_tests::answer::Answer;
-use weir_tests::dispatcher::{CONFIG, TOKENS, config, entry, tokens};
+use weir_tests::dispatcher::{CONFIG, QUIET, TOKENS, config, entry, tokens};
 use weir_tests::receiver::Delivered;
 use weir_tests::wait;
 
@@ -324,4 +324,27 @@ fn a_workspace_has_no_more_webhooks_than_it_may() {
     refused.expect_problem(status);
     acme.call("DELETE", &format!("/webhooks/{}", first.id), None).expect(204);
     acme.post("/webhooks", &third).expect(201);
+}
+
+#[test]
+fn a_workspace_sends_no_more_tests_in_a_minute_than_it_may() {
+    let stage = Stage::with(|config| config.with("[webhooks]", "checks_per_minute = 2"));
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let acme = stage.dispatcher.acme();
+    let disabled = stage.webhook("/disabled", &["user.created"]);
+    let path = format!("/webhooks/{}", disabled.id);
+    acme.call("PATCH", &path, Some(&json!({ "disabled": true }))).expect(200);
+    for _ in 0..3 {
+        acme.act(&format!("{path}:ping")).expect_problem(409);
+    }
+    let ping = || acme.act(&format!("/webhooks/{}:ping", webhook.id));
+    ping().expect(202);
+    ping().expect(202);
+    let refused = ping().expect(429);
+    assert!((55..=60).contains(&refused.retry_after()), "{refused:?}");
+    assert!(text(&refused.json(), "type").ends_with("too-many-tests"));
+    assert_eq!(acme.deliveries("type=webhook.ping").len(), 2);
+    let quiet = stage.dispatcher.api(QUIET, "ws_quiet");
+    let other = quiet.create_webhook(&stage.receiver.url("/quiet"), &["user.created"]);
+    quiet.act(&format!("/webhooks/{}:ping", other.id)).expect(202);
 }

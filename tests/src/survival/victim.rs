@@ -110,6 +110,7 @@ impl Victim {
                 "[health]",
                 &format!("warn_for = \"5s\"\npause_after = {}", millis(cast::PAUSE_AFTER)),
             )
+            .with("[webhooks]", "checks_per_minute = 6000")
             .with("[retention]", &format!("delivered = \"{retention}\""));
         let scopes = r#"["webhooks:read", "webhooks:write", "events:write"]"#;
         let files = [
