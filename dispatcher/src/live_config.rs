@@ -165,26 +165,14 @@ impl Config {
         let key = "server.admin_token_file";
         let token = settings.server.admin_token_file.as_ref();
         let admin_token = token.and_then(|file| files::bearer_token(&file.value, key, &document));
-        if let Some(mail) = &mut settings.mail
-            && let Some(file) = &mail.password_file
-        {
-            mail.password = files::secret(&file.value, "mail.password_file", &document);
-        }
-        if let Some(file) = &settings.egress.proxy_credentials_file {
-            let key = "egress.proxy_credentials_file";
-            settings.egress.proxy_credentials = files::secret(&file.value, key, &document);
-        }
+        read_passwords(&mut settings, &document);
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, workspaces);
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
         let directory = Directory::read(&of_directory, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         if let Some(operator) = &mut settings.operator {
-            operator.endpoint = operator_endpoint(operator, &egress, &document);
-            for id in operator.opt_out.iter().filter(|id| !workspaces.allows(&id.value)) {
-                let why = format!("operator.opt_out: `{}` must be {workspaces}", id.value);
-                document.fault(id.at, why);
-            }
+            operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
         let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
         if let Err(why) = &client {
@@ -225,12 +213,30 @@ impl Config {
     }
 }
 
-/// Where events for operators are sent; or an error at the option.
+/// Reads the passwords of the mail server and of the proxy.
+fn read_passwords(settings: &mut Settings, document: &Document) {
+    if let Some(mail) = &mut settings.mail
+        && let Some(file) = &mail.password_file
+    {
+        mail.password = files::secret(&file.value, "mail.password_file", document);
+    }
+    if let Some(file) = &settings.egress.proxy_credentials_file {
+        let key = "egress.proxy_credentials_file";
+        settings.egress.proxy_credentials = files::secret(&file.value, key, document);
+    }
+}
+
+/// Where events for operators are sent; or the errors of `[operator]`.
 fn operator_endpoint(
     operator: &OperatorSettings,
     egress: &Rules,
+    workspaces: &IdForm,
     document: &Document,
 ) -> Option<OperatorEndpoint> {
+    for id in operator.opt_out.iter().filter(|id| !workspaces.allows(&id.value)) {
+        let why = format!("operator.opt_out: `{}` must be {workspaces}", id.value);
+        document.fault(id.at, why);
+    }
     let refused = |why| document.fault(operator.url.at, format!("operator.url: {why}"));
     let url = egress.canonical(&operator.url.value).map_err(refused).ok();
     let (file, key) = (&operator.secret_file, "operator.secret_file");

@@ -30,14 +30,14 @@ use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
-use crate::domain::operator_event::OperatorEvent;
+use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
-    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Recorded, Rotated,
-    Rotation, SecretRemoval, WebhookChange,
+    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
+    SecretRemoval, WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use weir_common::time::UnixTime;
 
+use crate::domain::delivery::Arrival;
 use crate::domain::event::EventType;
 use crate::domain::public_id::event_id;
 
@@ -41,6 +42,15 @@ impl OperatorEvent {
         let envelope = json!({"id": id, "type": name, "created_at": created_at, "data": data});
         Self { body: envelope.to_string().into(), id, kind, digest }
     }
+}
+
+/// What became of the events for operators in a write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recorded {
+    /// Their deliveries, which now wait.
+    pub arrivals: Vec<Arrival>,
+    /// How many were dropped, as too many wait already.
+    pub dropped: u64,
 }
 
 #[cfg(test)]

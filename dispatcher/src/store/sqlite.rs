@@ -24,7 +24,7 @@ use crate::config::settings::{OperatorEndpoint, Retention};
 use crate::domain::attempt::{AttemptRecord, EarlierStart};
 use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::operator_event::OperatorEvent;
+use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
@@ -36,7 +36,7 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
-use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page, Recorded};
+use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page};
 use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
 mod attempts;

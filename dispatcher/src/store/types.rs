@@ -191,15 +191,6 @@ pub enum Posted {
     Again(UnixTime),
 }
 
-/// What became of the events for operators in a write.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recorded {
-    /// Their deliveries, which now wait.
-    pub arrivals: Vec<Arrival>,
-    /// How many were dropped, as too many wait already.
-    pub dropped: u64,
-}
-
 /// Selects deliveries that match every field that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {

@@ -9,10 +9,10 @@ use serde_json::json;
 use weir_common::log::events;
 
 use crate::domain::id::WebhookId;
+use crate::domain::operator_event::Recorded;
 use crate::scheduler::Input;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::writes::Write;
-use crate::store::types::Recorded;
 use crate::store::{DeliveryQueue, StoreError};
 use crate::worker::panics::caught;
 use crate::worker::{Resources, notifications, operator_events};

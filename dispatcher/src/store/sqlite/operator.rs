@@ -11,7 +11,7 @@ use weir_common::time::UnixTime;
 use crate::config::settings::OperatorEndpoint;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::operator_event::{OperatorEvent, WORKSPACE};
+use crate::domain::operator_event::{OperatorEvent, Recorded, WORKSPACE};
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
@@ -19,7 +19,7 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::at;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{deliveries, events, webhooks};
-use crate::store::types::{Accepted, Created, NewEvent, NewWebhook, Recorded, WebhookChange};
+use crate::store::types::{Accepted, Created, NewEvent, NewWebhook, WebhookChange};
 
 /// Events that may wait: three hours at 100 a minute. Later ones are dropped.
 pub(super) const WAITING_MAX: usize = 20_000;

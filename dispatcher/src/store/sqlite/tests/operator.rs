@@ -3,11 +3,10 @@
 use serde_json::json;
 
 use crate::config::settings::OperatorEndpoint;
-use crate::domain::operator_event::{OperatorEvent, WORKSPACE};
+use crate::domain::operator_event::{OperatorEvent, Recorded, WORKSPACE};
 use crate::domain::webhook::Webhook;
 use crate::store::sqlite::operator::{EXHAUSTED_MAX, WAITING_MAX};
 use crate::store::sqlite::tests::*;
-use crate::store::types::Recorded;
 
 fn endpoint(url: &str, secret: &str) -> Option<OperatorEndpoint> {
     Some(OperatorEndpoint { url: url.into(), secret: Secret::new(secret.to_owned()) })
