@@ -355,7 +355,6 @@ impl Life {
         let mood = *rng.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
         let (waits, acts) = (rng.below(12), rng.span(10 * MS, 5 * MINUTE));
         let mut at = acts + rng.span(SECOND, 20 * SECOND);
-        let secret = format!("whsec_{:016x}", rng.next());
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, acts / 2, Act::Events { ws: number, count: waits });
         self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
@@ -363,7 +362,7 @@ impl Life {
             let rng = &mut world.rng;
             let (down, slow) = (rng.span(MS, 2 * SECOND), rng.span(10 * MS, 5 * SECOND));
             let (steps, count) = (rng.below(12) as u32, 1 + rng.below(8));
-            let (ws, secret) = (ws.clone(), secret.clone());
+            let (ws, secret) = (ws.clone(), format!("whsec_{:016x}", rng.next()));
             let anew = match rng.below(4) {
                 0 => Act::Kill { steps, down },
                 1 | 2 => Act::Stop { down },
