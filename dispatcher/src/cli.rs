@@ -198,9 +198,10 @@ impl CliCommand {
                 Ok((settings, catalogue)) => report(send.execute(&settings, &catalogue)),
                 Err(diagnostics) => refuse(&diagnostics),
             },
-            Action::Forecast(forecast) => {
-                by_settings(&forecast.from, |settings| forecast.execute(settings.server.api))
-            }
+            Action::Forecast(forecast) => match forecast.api {
+                Some(api) => report(forecast.execute(api)),
+                None => by_settings(&forecast.from, |read| forecast.execute(read.server.api)),
+            },
             Action::Backup { from, to } => by_settings(&from, |settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
                 by_settings(&from, |settings| put_back(settings, &backup, replace))

@@ -10,6 +10,7 @@
 //!
 //! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
+use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -175,6 +176,11 @@ impl Config {
             operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
         let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
+        for source in &settings.egress.source {
+            if let Err(why) = UdpSocket::bind((*source, 0)) {
+                document.fault(0, format!("egress.source: cannot call from {source}: {why}"));
+            }
+        }
         if let Err(why) = &client {
             let (at, what) = match why {
                 ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
@@ -222,7 +228,11 @@ fn read_passwords(settings: &mut Settings, document: &Document) {
     }
     if let Some(file) = &settings.egress.proxy_credentials_file {
         let key = "egress.proxy_credentials_file";
-        settings.egress.proxy_credentials = files::secret(&file.value, key, document);
+        let credentials = files::secret(&file.value, key, document);
+        if credentials.as_ref().is_some_and(|text| !text.expose().contains(':')) {
+            document.fault(file.at, format!("{key}: the first line must be user:password"));
+        }
+        settings.egress.proxy_credentials = credentials;
     }
 }
 

@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 use weir_common::admin::shown;
 use weir_common::http_server::Call;
-use weir_common::http_server::problems::method_not_allowed;
+use weir_common::http_server::problems::{method_not_allowed, refusal};
 use weir_common::http_server::reply::Reply;
 use weir_common::time::UnixTime;
 
@@ -43,6 +43,10 @@ pub(super) async fn route(state: &State, path: &str, call: &Call) -> Option<Repl
     };
     if call.method != method {
         return Some(method_not_allowed(allow));
+    }
+    if !call.body.is_empty() {
+        let detail = "The filter is in the query, after `?`, and the call has no body.";
+        return Some(refusal(400, "unexpected-body", "Unexpected body", detail));
     }
     let query = Query::of_names(call.query.as_deref(), known);
     let query = match query.operator_webhooks(state.store.ids()) {

@@ -157,10 +157,13 @@ fn view(estimate: Estimate, now: UnixTime) -> Option<EstimateView> {
         }
     };
     let seconds = u64::try_from(within.as_micros().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    let pace = pace_in_words(&slowest);
-    let text = match seconds {
-        0 => format!("All can be sent at once: {pace}."),
-        _ => format!("The last is sent in {seconds} s at the earliest: {pace}."),
+    let text = match (seconds, slowest) {
+        (0, _) => "All can be sent at once.".to_owned(),
+        (_, None) => format!("The last is sent in {seconds} s at the earliest."),
+        (_, Some(limit)) => {
+            let pace = pace_in_words(&limit);
+            format!("The last is sent in {seconds} s at the earliest: {pace}.")
+        }
     };
     Some(EstimateView { sent_at: Some(Time(now.plus(within))), seconds: Some(seconds), text })
 }
@@ -186,15 +189,16 @@ mod tests {
         };
         assert_eq!(shown(Estimate::Empty), None);
         let pace = "an endpoint is called at most 100 times in 1m.";
-        let at_once = format!("All can be sent at once: {pace}");
-        assert_eq!(
-            shown(Estimate::Within(Duration::ZERO, endpoint())),
-            Some((Some(1_000_000), Some(0), at_once))
-        );
+        let at_once = "All can be sent at once.".to_owned();
+        let expected = Some((Some(1_000_000), Some(0), at_once));
+        assert_eq!(shown(Estimate::Within(Duration::ZERO, None)), expected);
+        let due = "The last is sent in 2 s at the earliest.".to_owned();
+        let expected = Some((Some(3_000_000), Some(2), due));
+        assert_eq!(shown(Estimate::Within(Duration::from_secs(2), None)), expected);
         // Seconds are rounded up, so that the text promises nothing too early.
         let later = format!("The last is sent in 721 s at the earliest: {pace}");
         assert_eq!(
-            shown(Estimate::Within(Duration::from_millis(720_001), endpoint())),
+            shown(Estimate::Within(Duration::from_millis(720_001), Some(endpoint()))),
             Some((Some(721_001_000), Some(721), later))
         );
         for (webhooks, are) in [(1, "1 webhook is"), (2, "2 webhooks are")] {

@@ -256,6 +256,8 @@ fn check_headers(request: &ApiRequest<'_>, body: &Value, errors: &mut Validation
         match headers::name_of(name, signature) {
             Ok(name) if !seen.insert(name.clone()) => errors.at(&pointer, "appears twice"),
             Ok(_) => {}
+            // It may have been allowed when it was set.
+            Err(HeaderError::Reserved) if value.is_null() => {}
             Err(why) => errors.at(&pointer, why.to_string()),
         }
         if let Some(Err(why)) = value.as_str().map(headers::value_of) {
@@ -279,7 +281,11 @@ fn headers_of(
     let signature = &request.active.settings.signature.header;
     let header = |(name, value): (String, Option<String>)| {
         let value = value.as_deref().map(headers::value_of).transpose()?;
-        Ok((headers::name_of(&name, signature)?, value))
+        let found = match headers::name_of(&name, signature) {
+            Err(HeaderError::Reserved) if value.is_none() => name.parse().ok(),
+            found => Some(found?),
+        };
+        Ok((found.ok_or(HeaderError::Reserved)?, value))
     };
     let all: Result<Vec<_>, HeaderError> = body.into_iter().map(header).collect();
     all.map_err(|why| {

@@ -25,15 +25,14 @@ pub(super) struct ForecastArgs {
     token_file: PathBuf,
     /// The address of the API; without it that of the configuration
     #[arg(long)]
-    api: Option<SocketAddr>,
+    pub(super) api: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) from: ConfigArgs,
 }
 
 impl ForecastArgs {
-    /// Reads the forecast from the API, which is at `configured` unless the command says where.
-    pub(super) fn execute(&self, configured: SocketAddr) -> Result<String, String> {
-        let api = self.api.unwrap_or(configured);
+    /// Reads the forecast from the API at this address.
+    pub(super) fn execute(&self, api: SocketAddr) -> Result<String, String> {
         let token = secret(&self.token_file)?;
         let (status, body) = runtime()?.block_on(self.read(api, &token))?;
         if status == 200 {

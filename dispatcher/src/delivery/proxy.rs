@@ -69,24 +69,29 @@ impl Proxy {
     }
 }
 
-/// Reads the head of an answer; returns its status. Nothing follows it: a receiver sends nothing
-/// before it is asked.
+/// Reads the head of an answer; returns its status. A refusal may have a body. Nothing follows an
+/// open tunnel's head: a receiver sends nothing before it is asked.
 async fn answer(stream: &mut TcpStream) -> io::Result<u16> {
     const END: &[u8] = b"\r\n\r\n";
-    let mut head = Vec::new();
-    while !head.ends_with(END) {
-        if stream.read_buf(&mut head).await? == 0 {
+    let mut read = Vec::new();
+    let end = loop {
+        if let Some(at) = read.windows(END.len()).position(|part| part == END) {
+            break at + END.len();
+        }
+        if read.len() > HEAD_BYTES_MAX {
+            return Err(invalid("its answer is too long"));
+        }
+        if stream.read_buf(&mut read).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if head.len() > HEAD_BYTES_MAX
-            || head.windows(END.len()).rev().skip(1).any(|one| one == END)
-        {
-            return Err(invalid("it sent more than an answer"));
-        }
-    }
-    let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
+    };
+    let status = read.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
     let status = status.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    status.ok_or_else(|| invalid("its answer is not HTTP"))
+    match status {
+        Some(200..=299) if end < read.len() => Err(invalid("it sent more than an answer")),
+        Some(status) => Ok(status),
+        None => Err(invalid("its answer is not HTTP")),
+    }
 }
 
 fn invalid(why: &'static str) -> io::Error {

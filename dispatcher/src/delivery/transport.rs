@@ -24,8 +24,11 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
+use log::Level;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::TlsConnector;
+use weir_common::log::events;
+use weir_common::log::limiter::LogLimiter;
 use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
@@ -45,6 +48,9 @@ const BODY_BYTES_MAX: usize = transcript::BODY_BYTES_MAX + transcript::BODY_BYTE
 
 /// The longest time that a body is read: meanwhile the attempt occupies an in-flight slot.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How often the same fault is logged.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Sends attempts to receivers.
 #[async_trait]
@@ -159,6 +165,7 @@ impl BodyStart {
 pub(crate) struct HttpTransport {
     dialer: Dialer,
     pub(super) pool: Arc<Pool>,
+    faults: LogLimiter<&'static str>,
 }
 
 impl HttpTransport {
@@ -172,7 +179,11 @@ impl HttpTransport {
         let pool = Arc::new(Pool::new(clock.clone()));
         let proxy = Proxy::of(egress);
         let (within, sources) = (egress.deadline, egress.source.clone());
-        Ok(Self { dialer: Dialer { rules, tls, within, clock, sources, proxy }, pool })
+        Ok(Self {
+            dialer: Dialer { rules, tls, within, clock, sources, proxy },
+            pool,
+            faults: LogLimiter::new(LOG_EVERY),
+        })
     }
 
     async fn post(
@@ -207,7 +218,26 @@ impl HttpTransport {
         if outcome == Outcome::Internal(Fault::Resources) {
             self.pool.clear();
         }
+        if let Outcome::Internal(Fault::Resources | Fault::Proxy) = outcome {
+            self.log_fault(outcome.class(), error);
+        }
         outcome
+    }
+
+    /// Logs a fault of this machine or of the proxy, now and then.
+    fn log_fault(&self, class: &'static str, error: &ConnectError) {
+        let now = self.dialer.clock.now().tick;
+        let Some(times) = self.faults.due(class, now) else { return };
+        let error = error as &dyn Error;
+        let causes: Vec<String> = std::iter::successors(Some(error), |error| (*error).source())
+            .map(|one| one.to_string())
+            .collect();
+        let fields = [
+            ("outcome", class.into()),
+            ("error", causes.join(": ").into()),
+            ("times", times.into()),
+        ];
+        events::event(Level::Error, "attempts cannot be made", &fields);
     }
 }
 

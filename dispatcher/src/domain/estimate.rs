@@ -56,8 +56,8 @@ pub struct QueueLength {
 pub enum Estimate {
     /// Nothing waits.
     Empty,
-    /// After this time, at the earliest, by the limit that takes longest.
-    Within(Duration, StartLimit),
+    /// After this time, at the earliest; with the limit that takes longest, if any takes a window.
+    Within(Duration, Option<StartLimit>),
     /// Not before these webhooks are reactivated.
     Paused {
         /// How many have deliveries and are paused.
@@ -86,8 +86,9 @@ pub fn estimate(queues: &[QueueLength]) -> Estimate {
     let slowest = shares.iter().rev().max_by_key(|(_, share)| share.last_in());
     let Some((scope, share)) = slowest else { return Estimate::Empty };
     let each = queues.map(|queue| queue.free_in.max(queue.due_in)).max();
-    let limit = StartLimit { scope: (*scope).clone(), quota: share.quota };
-    Estimate::Within(share.last_in().max(each.unwrap_or_default()), limit)
+    let limit = || StartLimit { scope: (*scope).clone(), quota: share.quota };
+    let slowest = (share.windows() > 0).then(limit);
+    Estimate::Within(share.last_in().max(each.unwrap_or_default()), slowest)
 }
 
 /// The deliveries that count in one limit.
@@ -102,9 +103,13 @@ impl Share {
     /// Until the last may start: as many as the quota start at once, as many again each time that a
     /// window has passed.
     fn last_in(&self) -> Duration {
+        self.free_in.saturating_add(self.quota.window.saturating_mul(self.windows()))
+    }
+
+    /// Windows between the first start and the last.
+    fn windows(&self) -> u32 {
         let windows = self.deliveries.saturating_sub(1) / u64::from(self.quota.requests.max(1));
-        let windows = u32::try_from(windows).unwrap_or(u32::MAX);
-        self.free_in.saturating_add(self.quota.window.saturating_mul(windows))
+        u32::try_from(windows).unwrap_or(u32::MAX)
     }
 }
 
@@ -166,15 +171,16 @@ mod tests {
             queue
         };
         let named = |queues: &[QueueLength]| match estimate(queues) {
-            Estimate::Within(within, limit) => (within, limit.scope),
+            Estimate::Within(within, limit) => (within, limit.map(|limit| limit.scope)),
             other => panic!("{other:?}"),
         };
         let one = [limited(1, 90, 10)];
-        assert_eq!(named(&one), (minutes(8), LimitScope::Webhook(WebhookId(1))));
+        assert_eq!(named(&one), (minutes(8), Some(LimitScope::Webhook(WebhookId(1)))));
         let three = [limited(1, 90, 50), limited(2, 300, 500), limited(3, 300, 500)];
-        assert_eq!(named(&three), (minutes(3), LimitScope::Host("hooks.example".into())));
+        let host = LimitScope::Host("hooks.example".into());
+        assert_eq!(named(&three), (minutes(3), Some(host)));
         let alone = [limited(1, 90, 100)];
-        assert_eq!(named(&alone), (minutes(0), LimitScope::Endpoint(EndpointId(1))));
+        assert_eq!(named(&alone), (minutes(0), None), "no limit takes a window");
     }
 
     #[test]

@@ -109,12 +109,27 @@ fn plain(text: &[u8]) -> impl Iterator<Item = Plain> {
             let start = at;
             let (byte, length) = unescaped(rest);
             at += length;
-            if let Some(byte) = byte {
-                return Some(Plain { byte: folded(byte), start, end: at });
+            if let Some(byte) = byte.map(folded).filter(|byte| !is_left_out(*byte)) {
+                return Some(Plain { byte, start, end: at });
             }
         }
     })
 }
+
+/// Whether a byte counts in no secret: some encoding drops it, or writes it as another of these.
+fn is_left_out(byte: u8) -> bool {
+    matches!(byte, b'+' | b' ' | b'\t' | b'\r' | b'\n' | b'\\' | 0)
+}
+
+/// The named references of HTML that programs write, and what they stand for.
+const ENTITIES: [(&[u8], Option<u8>); 6] = [
+    (b"amp;", Some(b'&')),
+    (b"lt;", Some(b'<')),
+    (b"gt;", Some(b'>')),
+    (b"quot;", Some(b'"')),
+    (b"apos;", Some(b'\'')),
+    (b"nbsp;", None),
+];
 
 /// The first byte of a text, if it stands for one, and the length of its form.
 fn unescaped(rest: &[u8]) -> (Option<u8>, usize) {
@@ -129,6 +144,11 @@ fn unescaped(rest: &[u8]) -> (Option<u8>, usize) {
             Some((byte, length)) => (Some(byte), 2 + length),
             None => (Some(b'&'), 1),
         },
+        [b'&', name @ ..] => match ENTITIES.iter().find(|(entity, _)| name.starts_with(entity)) {
+            Some((entity, byte)) => (*byte, 1 + entity.len()),
+            None => (Some(b'&'), 1),
+        },
+        [b'\\', b't' | b'n' | b'r' | b'b' | b'f', ..] => (None, 2),
         // Line breaks, and the other half of UTF-16.
         [b'\\' | b'\r' | b'\n' | b'\t' | b' ' | 0, ..] => (None, 1),
         [byte, ..] => (Some(*byte), 1),
@@ -194,6 +214,22 @@ mod tests {
                 ["key: ***; it is wrong", "key: ***\0; it is wrong"].contains(&&*found),
                 "{found:?} of {text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_value_with_any_characters_is_masked_however_it_is_escaped() {
+        let mask = Mask::of(["pa\"ss <w>or&d'\tx-1+2/34"]);
+        for text in [
+            "pa\"ss <w>or&d'\tx-1+2/34",
+            "pa\\\"ss \\u003cw\\u003eor\\u0026d'\\tx-1+2\\/34",
+            "pa&quot;ss&nbsp;&lt;w&gt;or&amp;d&apos;\tx-1+2/34",
+            "pa&#34;ss &lt;w&gt;or&amp;d&#39;\tx-1&#43;2/34",
+            "pa%22ss+%3Cw%3Eor%26d%27%09x-1%2B2%2F34",
+            "pa%22ss%20%3Cw%3Eor%26d%27%09x-1%2B2%2F34",
+        ] {
+            let found = mask.applied(format!("got {text}.").as_bytes(), 100);
+            assert_eq!(String::from_utf8(found).expect("text"), "got ***.", "{text}");
         }
     }
 

@@ -186,6 +186,9 @@ impl Outcome {
     pub fn in_words(&self) -> String {
         let failure = match self {
             Self::Delivered { status } => return format!("answered {status}"),
+            Self::Internal(Fault::Proxy) => {
+                return "not made: the platform's proxy cannot be used".to_owned();
+            }
             Self::Internal(_) => return "not made, for a fault on our side".to_owned(),
             Self::Failed(failure) => failure,
         };

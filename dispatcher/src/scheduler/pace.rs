@@ -43,10 +43,8 @@ pub(super) struct Paces {
 }
 
 impl Paces {
-    pub(super) fn key(&self, workspace: &str, url: &str) -> HostKey {
-        let url = Url::parse(url).ok();
-        let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
-        HostKey(self.keys.hash_one((workspace, host)))
+    pub(super) fn key(&self, workspace: &str, url: &Url) -> HostKey {
+        HostKey(self.keys.hash_one((workspace, url.host_str().unwrap_or_default())))
     }
 
     /// When both limits admit a start of the webhook; `now` if they do now.
@@ -86,8 +84,9 @@ impl Paces {
             let quota = per_minute(u32::MAX);
             let _ = self.webhooks.entry(webhook).or_default().charge(quota, 1, started);
         }
-        if let (Some(workspace), Some(url)) = (&start.workspace, &start.url) {
-            let key = self.key(workspace, url);
+        let url = start.url.as_deref().and_then(|url| Url::parse(url).ok());
+        if let (Some(workspace), Some(url)) = (&start.workspace, url) {
+            let key = self.key(workspace, &url);
             let _ = self.hosts.entry(key).or_default().charge(limits.per_host, 1, started);
         }
     }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use url::Url;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::{Arrival, Fetched, QueuedDelivery};
@@ -116,12 +117,11 @@ impl Scheduler {
     pub(super) fn restore(&mut self, queue: Queue, now: Moment) {
         let Queue { webhook, due } = queue;
         let (id, last) = (webhook.id, webhook.last_outcome.clone());
-        let host = self.paces.key(&webhook.workspace, &webhook.url);
+        let Ok(url) = Url::parse(&webhook.url) else {
+            return self.notifications.push_back(Notification::InvalidUrl(id));
+        };
+        let host = self.paces.key(&webhook.workspace, &url);
         match self.webhooks.restore((webhook, host), &self.policies.health, now.unix) {
-            Restored::InvalidUrl => {
-                self.notifications.push_back(Notification::InvalidUrl(id));
-                return;
-            }
             Restored::ToReorder => self.reads.push(StoreRead::Reorder(id)),
             Restored::Ready => {}
         }

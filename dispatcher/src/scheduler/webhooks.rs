@@ -63,8 +63,6 @@ pub(super) enum Restored {
     Ready,
     /// Order its deliveries, then open its queue.
     ToReorder,
-    /// Nothing: its URL is invalid.
-    InvalidUrl,
 }
 
 /// The next step after the running read of a webhook.
@@ -134,9 +132,6 @@ impl Webhooks {
         }
         // Nothing here shows them, and a hundred thousand webhooks may wait.
         webhook.options.labels = None;
-        if Url::parse(&webhook.url).is_err() {
-            return Restored::InvalidUrl;
-        }
         let delivered_probe = known.and_then(|known| known.delivered_probe);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Ready };
         let target = Weak::new();

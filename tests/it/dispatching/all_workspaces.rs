@@ -111,6 +111,7 @@ fn a_query_that_is_not_understood_reactivates_nothing() {
     assert_eq!(places, ["workspce", "host"]);
     admin(Request::post("/webhooks:reactivate?state=paused", "")).expect_problem(400);
     admin(Request::get("/webhooks?state=delivering")).expect_problem(400);
+    admin(Request::post("/webhooks:reactivate", r#"{"host":"a"}"#)).expect_problem(400);
     admin(Request::get("/webhooks:reactivate")).expect_problem(405);
     admin(Request::post("/webhooks", "")).expect_problem(405);
     admin(Request::get("/webhooks/all")).expect_problem(404);

@@ -155,6 +155,9 @@ fn sources(table: &mut Table<'_>) -> Vec<IpAddr> {
     for text in texts {
         match text.value.parse::<IpAddr>() {
             Err(_) => table.fault_at(text.at, format!("`{}` is not an address", text.value)),
+            Ok(one) if one.is_unspecified() || one.is_multicast() || one.to_canonical() != one => {
+                table.fault_at(text.at, format!("`{}` is no address to call from", text.value));
+            }
             Ok(one) if sources.iter().any(|other| other.is_ipv4() == one.is_ipv4()) => table
                 .fault_at(text.at, "egress.source has a second address of its family: give one"),
             Ok(one) => sources.push(one),
@@ -351,7 +354,7 @@ pub(super) fn operator(table: &mut Table<'_>) -> Option<OperatorSettings> {
         let (url, secret_file) = (url.clone(), secret_file.clone());
         return Some(OperatorSettings { url, endpoint: None, secret_file, opt_out });
     }
-    if url.is_some() || secret_file.is_some() || !opt_out.is_empty() {
+    if url.is_some() || secret_file.is_some() {
         table.fault("operator.url and operator.secret_file must both be set, or neither");
     }
     None
@@ -486,9 +489,10 @@ mod tests {
         );
         assert_eq!(check("[operator]", &[]).operator, None);
         let both = "d:1:1: operator.url and operator.secret_file must both be set, or neither";
-        for part in all.lines().skip(1) {
-            check(&format!("[operator]\n{part}"), &[both]);
+        for half in all.lines().skip(1).take(2) {
+            check(&format!("[operator]\n{half}"), &[both]);
         }
+        assert_eq!(check("[operator]\nopt_out = [\"ws_test\"]", &[]).operator, None);
     }
 
     #[test]

@@ -121,13 +121,27 @@ async fn a_status_of_the_proxy_is_a_failure_if_it_is_about_the_receiver() {
         ("HTTP/1.1 500 Oh\r\n\r\n", fault.clone()),
         ("HTTP/1.1 301 Moved\r\n\r\n", fault.clone()),
         ("SSH-2.0-OpenSSH_9.6\r\n\r\n", fault.clone()),
-        ("HTTP/1.1 407 A\r\n\r\nHTTP/1.1 200 B\r\n\r\n", fault.clone()),
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 7\r\n\r\n<html/>", BLOCKED),
+        ("HTTP/1.1 503 Oh\r\nContent-Length: 9\r\n\r\nconnect: ", BROKEN),
     ] {
         let (proxy, _) = proxy(answer).await;
         let receiver = Receiver::answering(OK).await;
         let response = proxied(&[], proxy.address).deliver(request(&receiver.url("http"))).await;
         assert_eq!((response.outcome, receiver.accepted()), (expected, 0), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_tunnel_begins_with_nothing_from_the_proxy() {
+    let proxy = Receiver::on("127.0.0.1", |mut stream| async move {
+        let _ = stream.read(&mut [0; 1024]).await;
+        let _ = stream.write_all(format!("{OPEN}HTTP/1.1 200 OK\r\n\r\n").as_bytes()).await;
+        let _ = stream.read(&mut [0; 1024]).await;
+    })
+    .await;
+    let receiver = Receiver::answering(OK).await;
+    let response = proxied(&[], proxy.address).deliver(request(&receiver.url("http"))).await;
+    assert_eq!(response.outcome, Outcome::Internal(Fault::Proxy));
 }
 
 #[tokio::test]
