@@ -11,6 +11,7 @@
 //! Not here: events (`ingest`), rate limits (the gateway).
 
 mod checks;
+mod dashboard;
 mod deliveries;
 
 mod estimates;
@@ -33,7 +34,7 @@ mod secrets;
 
 mod dto;
 
-mod times;
+pub(crate) mod times;
 
 mod wait_reason;
 
@@ -58,6 +59,7 @@ use crate::api::event_types::TypeNames;
 use crate::api::export::Exports;
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
+use crate::auth::Caller;
 use crate::catalogue::sensitive_data;
 use crate::domain::id::WebhookId;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
@@ -78,7 +80,13 @@ pub struct Api {
 #[async_trait::async_trait]
 impl Handler for Api {
     async fn handle(&self, call: Call) -> Reply {
-        self.answer(&call).await.unwrap_or_else(|reply| reply)
+        let active = self.state.active.load_full();
+        let answered = match self.permitted(&active, &call.method, &call.path, &call.headers).await
+        {
+            Ok(permitted) => self.answer(&active, &call, permitted).await,
+            Err(refusal) => Err(refusal),
+        };
+        answered.unwrap_or_else(|reply| reply)
     }
 
     /// Refuses a call by its head, before its body is read.
@@ -98,6 +106,32 @@ impl Api {
         Self { state, exports: Exports::default(), checks: Checks::default() }
     }
 
+    /// Answers a call of somebody who is known already.
+    pub(crate) async fn answer_to(
+        &self,
+        caller: &Caller,
+        active: &ActiveConfig,
+        call: &Call,
+    ) -> Reply {
+        let permitted = match operation(&call.method, &call.path) {
+            Ok((operation, parameters)) => {
+                let workspace = parameters.workspace_named();
+                let checked = operation.scope.map(|scope| caller.check(scope, workspace));
+                checked.unwrap_or(Ok(())).map_err(|refusal| refusal.reply()).map(|()| Permitted {
+                    operation,
+                    parameters,
+                    caller: Some(caller.clone()),
+                })
+            }
+            Err(refusal) => Err(refusal),
+        };
+        let answered = match permitted {
+            Ok(permitted) => self.answer(active, call, permitted).await,
+            Err(refusal) => Err(refusal),
+        };
+        answered.unwrap_or_else(|reply| reply)
+    }
+
     /// The operation of a call, if its token may call it.
     async fn permitted<'p>(
         &self,
@@ -105,26 +139,25 @@ impl Api {
         method: &Method,
         path: &'p str,
         headers: &HeaderMap,
-    ) -> Result<(&'static Operation, PathParameters<'p>), Reply> {
-        let (operation, parameters) = match routes::match_route(method, path) {
-            RouteMatch::Operation(operation, parameters) => (operation, parameters),
-            RouteMatch::OtherMethods(allow) => return Err(problems::method_not_allowed(&allow)),
-            RouteMatch::NoPath => return Err(http_errors::not_found()),
-        };
+    ) -> Result<Permitted<'p>, Reply> {
+        let (operation, parameters) = operation(method, path)?;
+        let mut caller = None;
         if let Some(scope) = operation.scope {
             let (metrics, now) = (&self.state.metrics, self.state.clock.now());
-            let workspace = Some(parameters.workspace).filter(|name| !name.is_empty());
-            let wanted = (scope, workspace);
-            let caller = active.callers.authorise(headers, wanted, now, metrics).await;
-            caller.map_err(|refusal| refusal.reply())?;
+            let wanted = (scope, parameters.workspace_named());
+            let found = active.callers.authorise(headers, wanted, now, metrics).await;
+            caller = Some(found.map_err(|refusal| refusal.reply())?);
         }
-        Ok((operation, parameters))
+        Ok(Permitted { operation, parameters, caller })
     }
 
-    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let active = self.state.active.load_full();
-        let (operation, parameters) =
-            self.permitted(&active, &call.method, &call.path, &call.headers).await?;
+    async fn answer(
+        &self,
+        active: &ActiveConfig,
+        call: &Call,
+        permitted: Permitted<'_>,
+    ) -> Result<Reply, Reply> {
+        let Permitted { operation, parameters, caller } = permitted;
         let query = Query::read(call.query.as_deref(), operation.query);
         // An operation with parameters reads them itself, and reports all errors together.
         if operation.query.is_empty() {
@@ -143,7 +176,8 @@ impl Api {
             state: &self.state,
             exports: &self.exports,
             checks: &self.checks,
-            active: &active,
+            active,
+            caller,
             types: TypeNames::of(&active.catalogue, used),
             operation,
             workspace: parameters.workspace,
@@ -165,6 +199,8 @@ impl Api {
             OperationKind::ListSecrets => secrets::list(&request).await,
             OperationKind::RemoveSecret => secrets::remove(&request).await,
             OperationKind::PingWebhook => webhooks::ping(&request).await,
+            OperationKind::ReadActivity => dashboard::activity(&request).await,
+            OperationKind::CreateLink => dashboard::link(&request).await,
             OperationKind::ListDeliveries => deliveries::list(&request).await,
             OperationKind::ExportDeliveries => export::deliveries(&request).await,
             OperationKind::ReadDelivery => deliveries::read(&request).await,
@@ -180,12 +216,33 @@ impl Api {
     }
 }
 
+/// A call that its caller may make.
+struct Permitted<'p> {
+    operation: &'static Operation,
+    parameters: PathParameters<'p>,
+    /// `None` if the operation needs no token.
+    caller: Option<Caller>,
+}
+
+/// The operation of a call, whoever makes it.
+fn operation<'p>(
+    method: &Method,
+    path: &'p str,
+) -> Result<(&'static Operation, PathParameters<'p>), Reply> {
+    match routes::match_route(method, path) {
+        RouteMatch::Operation(operation, parameters) => Ok((operation, parameters)),
+        RouteMatch::OtherMethods(allow) => Err(problems::method_not_allowed(&allow)),
+        RouteMatch::NoPath => Err(http_errors::not_found()),
+    }
+}
+
 /// One authorised request.
 struct ApiRequest<'a> {
     state: &'a Arc<State>,
     exports: &'a Exports,
     checks: &'a Checks,
     active: &'a ActiveConfig,
+    caller: Option<Caller>,
     types: TypeNames<'a>,
     operation: &'static Operation,
     workspace: &'a str,
@@ -198,8 +255,8 @@ struct ApiRequest<'a> {
 
 impl ApiRequest<'_> {
     fn viewer(&self) -> Viewer<'_> {
-        let Self { state, active, workspace, now, .. } = *self;
-        Viewer { state, active, workspace, now }
+        let Self { state, active, workspace, now, .. } = self;
+        Viewer { state, active, workspace, now: *now }
     }
 
     fn store(&self) -> &dyn Management {

@@ -30,8 +30,8 @@ use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::admin::DispatcherAdmin;
-use crate::api::Api;
 use crate::config::settings::OperatorEndpoint;
+use crate::dashboard::Dashboard;
 use crate::ingest::Ingest;
 use crate::live_config::{ActiveConfig, Config};
 use crate::mailbox::{Command, Mailbox};
@@ -110,7 +110,7 @@ async fn serve_until_stopped(
         Worker::prepare(state.resources(attempt_log.clone()), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::default();
-    let handler = Arc::new(Api::new(state.clone()));
+    let handler = Arc::new(Dashboard::new(state.clone()));
     listeners.add("api", api, handler, bounds(&state, state.connections.api.clone()))?;
     let handler = Arc::new(Ingest::new(state.clone()));
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;

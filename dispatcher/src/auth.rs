@@ -19,12 +19,13 @@ use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 use weir_common::identity::bearer::{self, Bearer};
 use weir_common::identity::{self, Unaccepted};
-use weir_common::time::Moment;
+use weir_common::time::{Moment, UnixTime};
 use weir_common::token::Flaw;
 use weir_common::token::reach::reaches;
 
 use crate::auth::access_token::Verifier;
 use crate::auth::token_file::Tokens;
+use crate::domain::session::{Grant, Issuer, Role};
 use crate::http_errors;
 use crate::metrics::Metrics;
 
@@ -61,6 +62,10 @@ pub struct Token {
     pub name: Arc<str>,
     workspaces: WorkspaceAccess,
     scopes: Vec<Scope>,
+    /// Itself, as the issuer of sessions.
+    issuer: Issuer,
+    /// When it expires, if it does.
+    until: Option<UnixTime>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,12 +102,32 @@ impl Caller {
         }
     }
 
+    /// What it may grant to a session of this workspace: its own scopes, or fewer.
+    ///
+    /// # Errors
+    ///
+    /// Why it may not.
+    pub fn grant(&self, workspace: &str, role: Option<Role>) -> Result<Grant, AuthRefusal> {
+        self.check(Scope::WebhooksRead, Some(workspace))?;
+        if role == Some(Role::Full) {
+            self.check(Scope::WebhooksWrite, Some(workspace))?;
+        }
+        let Token { scopes, issuer, until, .. } = self.token.as_ref();
+        let most = if scopes.contains(&Scope::WebhooksWrite) { Role::Full } else { Role::ReadOnly };
+        Ok(Grant {
+            workspace: workspace.to_owned(),
+            role: role.unwrap_or(most),
+            issuer: issuer.clone(),
+            until: until.map(|until| until.0),
+        })
+    }
+
     /// Checks that the caller has `scope` and may access `workspace`, where one is given.
     ///
     /// # Errors
     ///
     /// Why it may not.
-    fn check(&self, scope: Scope, workspace: Option<&str>) -> Result<(), AuthRefusal> {
+    pub fn check(&self, scope: Scope, workspace: Option<&str>) -> Result<(), AuthRefusal> {
         if !self.token.scopes.contains(&scope) {
             return Err(AuthRefusal::Scope(scope));
         }
@@ -207,6 +232,38 @@ impl Callers {
         let caller = Caller::new(token, Arc::clone(&self.directory));
         caller.check(scope, workspace)?;
         Ok(caller)
+    }
+
+    /// Who uses a session: no more than its issuer may now, and only in its workspace. `None` if
+    /// the issuer was removed, or may not read that workspace any more.
+    #[must_use]
+    pub fn of_session(&self, grant: &Grant, now: UnixTime) -> Option<Caller> {
+        if grant.until.is_some_and(|until| now.0 >= until) {
+            return None;
+        }
+        let mut scopes = match grant.role {
+            Role::Full => vec![Scope::WebhooksRead, Scope::WebhooksWrite],
+            Role::ReadOnly => vec![Scope::WebhooksRead],
+        };
+        let name = match &grant.issuer {
+            Issuer::Registered(hash) => {
+                let hash: [u8; 32] = hex::decode(hash).ok()?.try_into().ok()?;
+                let issuer = Arc::clone(self.tokens.with_hash(&hash)?);
+                scopes.retain(|scope| issuer.scopes.contains(scope));
+                let name = Arc::clone(&issuer.name);
+                let issuer = Caller::new(issuer, Arc::clone(&self.directory));
+                issuer.check(Scope::WebhooksRead, Some(&grant.workspace)).ok()?;
+                name
+            }
+            Issuer::Platform(subject) => self.verifies.then(|| subject.as_str().into())?,
+        };
+        let workspaces = WorkspaceAccess::Reach {
+            workspaces: Some(vec![grant.workspace.as_str().into()]),
+            organisations: None,
+        };
+        let (issuer, until) = (grant.issuer.clone(), grant.until.map(UnixTime));
+        let token = Token { name, workspaces, scopes, issuer, until };
+        Some(Caller::new(Arc::new(token), Arc::clone(&self.directory)))
     }
 
     /// Verifies an access token.
@@ -322,7 +379,13 @@ mod tests {
                 workspaces: workspaces.map(list),
                 organisations: organisations.map(list),
             };
-            let token = Token { name: "".into(), workspaces, scopes: Vec::new() };
+            let token = Token {
+                name: "".into(),
+                workspaces,
+                scopes: Vec::new(),
+                issuer: Issuer::Platform(String::new()),
+                until: None,
+            };
             Caller::new(Arc::new(token), Arc::clone(&directory))
         };
         assert!(caller(None, Some("org_1")).may_access("ws_a"));

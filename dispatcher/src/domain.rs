@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here waits, reads a clock, or imports another area of the dispatcher.
 
+pub mod activity;
 pub mod attempt;
 mod compact;
 pub mod delivery;
@@ -17,6 +18,7 @@ pub mod port;
 pub mod public_id;
 pub mod retry;
 pub mod sensitive;
+pub mod session;
 pub mod trace;
 pub mod transcript;
 pub mod webhook;

@@ -54,6 +54,9 @@ pub mod ingest;
 // The customers' API.
 pub mod api;
 
+// The customers' pages, which call the API in the same process.
+pub mod dashboard;
+
 // Redelivery jobs and retention.
 pub mod maintenance;
 

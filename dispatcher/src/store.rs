@@ -15,6 +15,7 @@
 // core
 pub mod encryption;
 
+pub mod dashboard;
 pub mod sqlite;
 pub mod types;
 
@@ -34,6 +35,7 @@ use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
+use crate::store::dashboard::DashboardStore;
 use crate::store::types::{
     Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
     NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
@@ -55,9 +57,9 @@ pub enum StoreError {
 }
 
 /// The whole store, which the program owns; each caller gets only the trait that it needs.
-pub trait Store: Management + Intake + DeliveryQueue + MailQueue + Upkeep {}
+pub trait Store: Management + DashboardStore + Intake + DeliveryQueue + MailQueue + Upkeep {}
 
-impl<T: Management + Intake + DeliveryQueue + MailQueue + Upkeep> Store for T {}
+impl<T: Management + DashboardStore + Intake + DeliveryQueue + MailQueue + Upkeep> Store for T {}
 
 /// Calls of the API, for customers.
 #[async_trait]
@@ -338,7 +340,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// webhooks, events that no delivery needs, attempts that are stored for their start only, and
     /// jobs, mails and endpoints that ended a month ago. Attempts, transcripts and events that go
     /// with a delivery do not count. If there are more, drops some of each kind, for a limit of at
-    /// least seven. Uses steady time. Returns whether there may be more.
+    /// least eight. Uses steady time. Returns whether there may be more.
     async fn sweep(
         &self,
         retention: &Retention,

@@ -86,6 +86,12 @@ impl Claims {
         if expires.is_some_and(|expires| now >= expires) { Err(Flaw::Expired) } else { Ok(expires) }
     }
 
+    /// When the token expires, if it does, without leeway.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<UnixTime> {
+        self.date("exp", false).ok().flatten()
+    }
+
     /// Checks `nbf` and `iat` by a clock that may be behind by `leeway`.
     ///
     /// # Errors

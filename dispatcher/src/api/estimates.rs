@@ -92,15 +92,23 @@ async fn of_shares(
     Ok(view(estimate(&queues), request.now))
 }
 
+/// How many deliveries of a webhook wait, up to [`AHEAD_MAX`].
+pub(super) async fn waiting(
+    request: &ApiRequest<'_>,
+    webhook: WebhookId,
+) -> Result<usize, StoreError> {
+    let end = UnixTime(i64::MAX as u64);
+    request.store().ahead_of(webhook, end, NO_DELIVERY, AHEAD_MAX).await
+}
+
 /// When all that waits for a webhook is sent if its receiver answers at once, and its owner ends a
 /// pause now; with how many wait, up to [`AHEAD_MAX`].
 pub(super) async fn of_queue(
     request: &ApiRequest<'_>,
     webhook: &Webhook,
 ) -> Result<(usize, Option<EstimateView>), StoreError> {
-    let store = request.store();
-    let (id, end) = (webhook.id, UnixTime(i64::MAX as u64));
-    let waiting = store.ahead_of(id, end, NO_DELIVERY, AHEAD_MAX).await?;
+    let (store, id) = (request.store(), webhook.id);
+    let waiting = waiting(request, id).await?;
     let Some(others) = waiting.checked_sub(1) else { return Ok((0, None)) };
     // A reactivation makes all due at once.
     let last = match webhook.stopped_since() {

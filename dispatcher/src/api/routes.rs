@@ -29,6 +29,8 @@ pub(super) enum OperationKind {
     ListSecrets,
     RemoveSecret,
     PingWebhook,
+    ReadActivity,
+    CreateLink,
     ListDeliveries,
     ExportDeliveries,
     ReadDelivery,
@@ -127,6 +129,13 @@ pub(super) struct PathParameters<'p> {
     pub(super) fingerprint: &'p str,
 }
 
+impl<'p> PathParameters<'p> {
+    /// The workspace, if the path has one.
+    pub(super) fn workspace_named(&self) -> Option<&'p str> {
+        Some(self.workspace).filter(|name| !name.is_empty())
+    }
+}
+
 /// The result of matching a method and a path.
 pub(super) enum RouteMatch<'p> {
     Operation(&'static Operation, PathParameters<'p>),
@@ -220,6 +229,8 @@ mod tests {
             ("GET", "/v1/workspaces/ws_a/redeliveries/job_1", "readRedelivery ws_a job_1"),
             ("POST", "/v1/workspaces/ws_a/redeliveries/j:cancel", "cancelRedelivery ws_a j"),
             ("GET", "/v1/workspaces/ws_a/events/evt_1", "readEvent ws_a evt_1"),
+            ("GET", "/v1/workspaces/ws_a/webhooks/wh_1/activity", "readActivity ws_a wh_1"),
+            ("POST", "/v1/workspaces/ws_a/dashboard-links", "createDashboardLink ws_a"),
             ("GET", "/openapi.json", "describe"),
         ] {
             assert_eq!(found(method, path), expected, "{method} {path}");

@@ -5,7 +5,7 @@
 use weir_common::time::UnixTime;
 
 /// Parses an RFC 3339 time, to the microsecond; from 1970 on.
-pub(super) fn time_of(text: &str) -> Option<UnixTime> {
+pub(crate) fn time_of(text: &str) -> Option<UnixTime> {
     let number = |range: std::ops::Range<usize>| -> Option<i64> {
         let digits = text.get(range)?;
         digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?

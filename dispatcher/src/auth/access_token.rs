@@ -6,6 +6,7 @@ use weir_common::token::claims::Claims;
 
 use crate::auth::{Scope, Token, WorkspaceAccess};
 use crate::config::settings::Identity;
+use crate::domain::session::Issuer;
 
 /// Verifies access tokens.
 pub type Verifier = weir_common::identity::verifier::Verifier<Token>;
@@ -33,9 +34,11 @@ pub fn token(claims: &Claims, identity: &Identity) -> Token {
     };
     let name = claims.scalar("sub", SUBJECT_BYTES_MAX).unwrap_or_default();
     Token {
-        name: name.into(),
         workspaces,
         scopes: Scope::ALL.into_iter().filter(permits).collect(),
+        until: claims.expires_at(),
+        issuer: Issuer::Platform(name.clone().into()),
+        name: name.into(),
     }
 }
 

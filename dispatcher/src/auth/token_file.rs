@@ -15,6 +15,7 @@ use weir_common::config::document::{Document, Spanned, suggestion};
 use weir_common::identifier::IdForm;
 
 use crate::auth::{Scope, Token, WorkspaceAccess};
+use crate::domain::session::Issuer;
 
 /// The entry for every workspace.
 const ALL_WORKSPACES: &str = "*";
@@ -64,8 +65,13 @@ impl Tokens {
     /// The entry of a token, if it is registered.
     #[must_use]
     pub fn registered(&self, token: &str) -> Option<&Arc<Token>> {
-        let hash: [u8; 32] = Sha256::digest(token).into();
-        self.by_hash.get(&hash)
+        self.with_hash(&Sha256::digest(token).into())
+    }
+
+    /// The entry with this SHA-256.
+    #[must_use]
+    pub fn with_hash(&self, hash: &[u8; 32]) -> Option<&Arc<Token>> {
+        self.by_hash.get(hash)
     }
 }
 
@@ -118,7 +124,10 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
         WorkspaceAccess::Reach { workspaces: Some(workspaces), organisations: None }
     };
     let shown = name.as_ref().map_or("", |name| name.value.as_str());
-    Entry { hash, token: Token { name: shown.into(), workspaces, scopes }, name }
+    let issuer =
+        Issuer::Registered(hash.as_ref().map(|hash| hex::encode(hash.value)).unwrap_or_default());
+    let token = Token { name: shown.into(), workspaces, scopes, issuer, until: None };
+    Entry { hash, token, name }
 }
 
 fn scope_of(table: &Table<'_>, text: &Spanned<String>) -> Option<Scope> {

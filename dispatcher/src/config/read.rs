@@ -4,8 +4,9 @@
 //! are among them.
 //!
 //! Not here: whether the named files can be read (`live_config`), options of deliveries
-//! (`read::outbound`).
+//! (`read::outbound`) and pages (`read::dashboard`).
 
+mod dashboard;
 mod outbound;
 
 use std::net::SocketAddr;
@@ -74,6 +75,11 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         ),
         mail: root.table("mail", "Mails to owners.", outbound::mail),
         operator: root.table("operator", "Events for operators.", outbound::operator),
+        dashboard: root.table(
+            "dashboard",
+            "The pages for customers. Without `url` there are none.",
+            dashboard::dashboard,
+        ),
         directory: root.table("directory", "The owners of workspaces.", directory),
         retention: root.table("retention", "How long ended deliveries are kept.", retention),
         log: root.table("log", "Logs.", log),

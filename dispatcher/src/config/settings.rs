@@ -37,6 +37,7 @@ pub struct Settings {
     pub health: Policy,
     pub mail: Option<MailSettings>,
     pub operator: Option<OperatorSettings>,
+    pub dashboard: Option<DashboardSettings>,
     pub directory: Directory,
     pub retention: Retention,
     pub log: Log,
@@ -46,6 +47,13 @@ impl Settings {
     #[must_use]
     pub fn password_file(&self) -> Option<&Spanned<String>> {
         self.mail.as_ref().and_then(|mail| mail.password_file.as_ref())
+    }
+
+    /// The prefix of the links in mails.
+    #[must_use]
+    pub fn mail_link(&self) -> Option<&str> {
+        let own = self.mail.as_ref().and_then(|mail| mail.link.as_deref());
+        own.or_else(|| self.dashboard.as_ref().map(|dashboard| dashboard.url.as_str()))
     }
 
     #[must_use]
@@ -100,6 +108,27 @@ pub struct Identity {
 pub struct EventSettings {
     /// The file; `None` means the built-in one.
     pub file: Option<Spanned<String>>,
+}
+
+/// The pages for customers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DashboardSettings {
+    /// Where browsers reach it, without a slash at the end.
+    pub url: String,
+    /// Scheme, host and port of `url`.
+    pub origin: String,
+    pub session_expires: Duration,
+    pub link_expires: Duration,
+    /// Origins whose pages may show it in a frame.
+    pub frame_origins: Vec<String>,
+}
+
+impl DashboardSettings {
+    /// Whether browsers reach it by TLS only.
+    #[must_use]
+    pub fn is_https(&self) -> bool {
+        self.origin.starts_with("https://")
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

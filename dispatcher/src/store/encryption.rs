@@ -13,9 +13,12 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use weir_common::secret::Secret;
 
 use crate::domain::id::WebhookId;
+use crate::domain::session::LINK_KEY_BYTES;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
@@ -43,13 +46,22 @@ pub struct Unopened;
 #[derive(Clone)]
 pub struct Sealer {
     cipher: XChaCha20Poly1305,
+    /// Signs links into the dashboard.
+    links: Secret<[u8; LINK_KEY_BYTES]>,
 }
 
 impl Sealer {
     /// Uses this key, which is needed for as long as the sealed secrets are kept.
     #[must_use]
     pub fn new(key: &Secret<[u8; KEY_BYTES]>) -> Self {
-        Self { cipher: XChaCha20Poly1305::new(key.expose().into()) }
+        let links = derived(key, b"weir dashboard links");
+        Self { cipher: XChaCha20Poly1305::new(key.expose().into()), links }
+    }
+
+    /// The key that signs links into the dashboard on a day.
+    #[must_use]
+    pub fn link_key(&self, day: u64) -> Secret<[u8; LINK_KEY_BYTES]> {
+        derived(&self.links, &day.to_be_bytes())
     }
 
     /// The sealed form: the nonce, then the ciphertext.
@@ -83,6 +95,14 @@ impl Sealer {
         let plain = self.cipher.decrypt(&XNonce::from(*nonce), payload).map_err(|_| Unopened)?;
         String::from_utf8(plain).map(Secret::new).map_err(|_| Unopened)
     }
+}
+
+/// A key that does not lead back to the one it comes from.
+fn derived(key: &Secret<[u8; KEY_BYTES]>, purpose: &[u8]) -> Secret<[u8; KEY_BYTES]> {
+    let mac = Hmac::<Sha256>::new_from_slice(key.expose());
+    let mut mac = mac.expect("HMAC accepts keys of any length");
+    mac.update(purpose);
+    Secret::new(mac.finalize().into_bytes().into())
 }
 
 /// What a seal is bound to: the webhook, and the content unless it is a secret.
@@ -128,6 +148,13 @@ mod tests {
         for content in [Content::Headers, Content::SigningKey] {
             assert_eq!(sealer(1).open((ONE.0, content), &sealed), Err(Unopened));
         }
+    }
+
+    #[test]
+    fn each_day_and_key_has_its_own_key_for_links() {
+        assert_eq!(sealer(1).link_key(1), sealer(1).link_key(1));
+        assert_ne!(sealer(1).link_key(1), sealer(1).link_key(2));
+        assert_ne!(sealer(1).link_key(1), sealer(2).link_key(1));
     }
 
     #[test]

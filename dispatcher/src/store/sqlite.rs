@@ -39,9 +39,11 @@ use crate::store::sqlite::writer::queue::Size;
 use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page};
 use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
+mod activity;
 mod attempts;
 mod backlog;
 pub mod backup;
+mod dashboard;
 mod deliveries;
 mod error;
 mod events;
@@ -66,6 +68,7 @@ mod rows;
 mod schema;
 mod secrets;
 mod selection;
+mod sessions;
 mod steady_clock;
 mod unfinished_restore;
 mod wal;
@@ -194,6 +197,7 @@ impl DeliveryQueue for SqliteStore {
     ) -> Result<Recorded, StoreError> {
         let record = move |session: &mut _| {
             attempts::record(session, &ended, &updates, &mails)?;
+            activity::record(&session.conn, &ended)?;
             operator::accept(session, &events)
         };
         self.writer.run(record).await

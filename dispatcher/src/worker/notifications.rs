@@ -95,7 +95,9 @@ fn report_health(resources: &Resources, alert: &HealthAlert) {
 pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> {
     let active = resources.active.load();
     // Without [mail] none is queued, or the first setup would send a backlog of old mails.
-    let Some(settings) = &active.settings.mail else { return Vec::new() };
+    if active.settings.mail.is_none() {
+        return Vec::new();
+    }
     let id = resources.ids.webhook(alert.webhook);
     let about = Incident {
         webhook: &id,
@@ -103,7 +105,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
         url: &alert.url,
         since: alert.since,
         last: alert.last_outcome.as_ref(),
-        link: settings.link.as_deref(),
+        link: active.settings.mail_link(),
     };
     let owners = active.callers.directory.workspaces.get(&*alert.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);

@@ -4,6 +4,7 @@ use http::Method;
 use schemars::SchemaGenerator;
 use schemars::json_schema;
 
+use crate::api::dto::dashboard::{ActivityView, LinkView, NewLink};
 use crate::api::dto::event_type::EventTypeList;
 use crate::api::dto::forecast::WebhookDetail;
 use crate::api::dto::redelivery::{JobView, NewRedelivery, RedeliveryPage, RedeliveryPreview};
@@ -82,7 +83,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(in crate::api) static OPERATIONS: [Operation; 22] = [
+pub(in crate::api) static OPERATIONS: [Operation; 24] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -206,6 +207,31 @@ pub(in crate::api) static OPERATIONS: [Operation; 22] = [
         answer: "The delivery of the test, waiting or in flight.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
         ..WRITE
+    },
+    Operation {
+        kind: OperationKind::ReadActivity,
+        id: "readActivity",
+        path: "/v1/workspaces/{workspace}/webhooks/{id}/activity",
+        summary: "Shows how the attempts of a webhook went in the last 24 hours.",
+        answer: "Counts and times of the answers, by the hour.",
+        response: Some(SchemaGenerator::subschema_for::<ActivityView>),
+        ..READ
+    },
+    Operation {
+        kind: OperationKind::CreateLink,
+        id: "createDashboardLink",
+        method: Method::POST,
+        path: "/v1/workspaces/{workspace}/dashboard-links",
+        summary: "Makes a link into the dashboard. It opens one session, which permits no more \
+            than the token does, and ends with it.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<NewLink>,
+            optional: true,
+        }),
+        status: 201,
+        answer: "The link.",
+        response: Some(SchemaGenerator::subschema_for::<LinkView>),
+        ..READ
     },
     Operation {
         kind: OperationKind::ListDeliveries,

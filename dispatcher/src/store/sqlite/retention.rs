@@ -12,7 +12,8 @@
 //! 5. Retention uses steady time: a clock that is set drops nothing.
 //! 6. Transcripts and waiting deliveries of a deleted webhook are dropped without retention, then
 //!    its row. Its ended deliveries are hidden, and dropped after their retention.
-//! 7. A transcript is dropped before its attempt, and after a retention of its own.
+//! 7. Sessions and hours of activity expire by the wall clock, as they began.
+//! 8. A transcript is dropped before its attempt, and after a retention of its own.
 
 use std::time::Duration;
 
@@ -79,6 +80,22 @@ const OVER: [(&str, &[&str]); 3] = [
     ),
 ];
 
+/// Sessions that have expired, and hours that no chart shows: statements that drop some.
+const EXPIRED: [(&str, Duration); 2] = [
+    (
+        "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE drop_at < ?1 LIMIT ?2)",
+        Duration::ZERO,
+    ),
+    (
+        "DELETE FROM activity WHERE (hour, webhook) IN \
+         (SELECT hour, webhook FROM activity WHERE hour < ?1 / 3600000000 LIMIT ?2)",
+        ACTIVITY_KEPT,
+    ),
+];
+
+/// Charts show a day.
+const ACTIVITY_KEPT: Duration = Duration::from_secs(2 * 86_400);
+
 /// A kind of row to drop, with the time before which it must have ended.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -88,6 +105,8 @@ enum Kind {
     Started(UnixTime),
     Answers(UnixTime),
     Over(UnixTime),
+    /// By the wall clock, as those rows have it.
+    Expired(UnixTime),
 }
 
 /// Drops up to `limit` rows, not counting attempts and events that go with a delivery. Returns
@@ -98,6 +117,7 @@ pub(super) fn sweep(
     now: UnixTime,
     limit: usize,
 ) -> Result<bool, Fault> {
+    let unix = now;
     let now = session.steady.of_unix(now);
     let delivered_before = before(now, retention.delivered);
     store_steady_time(session);
@@ -109,6 +129,7 @@ pub(super) fn sweep(
         Kind::Started(delivered_before),
         Kind::Answers(before(now, retention.answers)),
         Kind::Over(before(now, KEPT)),
+        Kind::Expired(unix),
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
@@ -153,6 +174,7 @@ fn drop_some(
         Kind::Started(before) => drop_aged(&session.conn, ORPHANS, before, most),
         Kind::Answers(before) => drop_aged(&session.conn, ANSWERS, before, most),
         Kind::Over(before) => drop_over(&session.conn, before, most),
+        Kind::Expired(now) => drop_expired(&session.conn, now, most),
     }
 }
 
@@ -260,6 +282,16 @@ fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, 
             }
             left -= 1;
         }
+    }
+    Ok(most - left)
+}
+
+/// Drops rows of [`EXPIRED`].
+fn drop_expired(conn: &Connection, now: UnixTime, most: usize) -> Result<usize, Fault> {
+    let mut left = most;
+    for (drop, kept) in EXPIRED {
+        let row = (at(before(now, kept)), rows::count(left));
+        left -= conn.prepare_cached(drop)?.execute(row)?;
     }
     Ok(most - left)
 }

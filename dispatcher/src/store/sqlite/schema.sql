@@ -225,3 +225,37 @@ CREATE TABLE mails (
 CREATE INDEX mails_due ON mails (due, id) WHERE state = 0;
 CREATE INDEX mails_taken ON mails (id) WHERE state = 1;
 CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
+
+-- Sessions of the dashboard.
+CREATE TABLE sessions (
+    -- The SHA-256 of what the cookie has.
+    id BLOB PRIMARY KEY,
+    -- The nonce of its link, which opens no second one. Null: it began with a token.
+    link BLOB UNIQUE,
+    workspace TEXT NOT NULL,
+    -- Who may do what, in JSON (domain/session.rs).
+    record TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    ended INTEGER NOT NULL DEFAULT 0,
+    -- When both it and its link have expired.
+    drop_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_of ON sessions (workspace);
+CREATE INDEX sessions_over ON sessions (drop_at);
+
+-- How the attempts of a webhook ended, by hours since 1970; kept for two days.
+CREATE TABLE activity (
+    hour INTEGER NOT NULL,
+    webhook INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    -- Statuses other than 2xx and 5xx.
+    client_errors INTEGER NOT NULL,
+    server_errors INTEGER NOT NULL,
+    timeouts INTEGER NOT NULL,
+    -- No connection: the name, the network, TLS.
+    unreachable INTEGER NOT NULL,
+    blocked INTEGER NOT NULL,
+    -- How long they took: a histogram (domain/activity.rs).
+    times BLOB NOT NULL,
+    PRIMARY KEY (hour, webhook)
+) STRICT, WITHOUT ROWID;

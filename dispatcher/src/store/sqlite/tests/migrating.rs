@@ -36,9 +36,10 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "5331b9b4b1ab4640",
     "b35a9ed0feee2da6",
     "c369a1eae225c177",
+    "eeb468b64be81926",
 ];
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 15] = [
     "meta",
     "counters",
     "workspaces",
@@ -52,6 +53,8 @@ const TABLES: [&str; 13] = [
     "job_webhooks",
     "mails",
     "event_types",
+    "sessions",
+    "activity",
 ];
 
 fn paths(folder: &Folder) -> [PathBuf; 2] {

@@ -1,0 +1,88 @@
+// For comfort only: pages work without it.
+"use strict";
+
+const REFRESH_MS = 5000;
+
+// Times in the reader's zone; UTC stays in the tooltip.
+const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+function localise(root) {
+  for (const time of root.querySelectorAll("time:not([data-relative])")) {
+    const date = new Date(time.dateTime);
+    if (Number.isNaN(date.getTime())) continue;
+    time.title ||= time.textContent;
+    time.textContent = local.format(date);
+  }
+}
+
+// Buttons that need the script are hidden without it.
+function arm(root) {
+  // Browsers lend the clipboard to pages over TLS and of this machine only.
+  const works = navigator.clipboard ? "[data-copy], [data-show]" : "[data-show]";
+  for (const button of root.querySelectorAll(works)) button.hidden = false;
+  for (const button of root.querySelectorAll("[data-show]")) {
+    document.getElementById(button.dataset.show)?.classList.add("covered");
+  }
+  localise(root);
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.copy) {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  }
+  if (button?.dataset.show) {
+    const covered = document.getElementById(button.dataset.show).classList.toggle("covered");
+    button.textContent = covered ? "Show" : "Hide";
+  }
+});
+
+// How many are ticked.
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("[data-selection]");
+  const count = form?.querySelector("[data-count]");
+  if (count) {
+    const ticked = form.querySelectorAll("input[name=delivery]:checked").length;
+    count.textContent = ticked ? ` (${ticked})` : "";
+  }
+});
+
+// Whether the reader is in the middle of something that a refresh would take away.
+function isBusy(main) {
+  const focused = document.activeElement;
+  const types = focused !== main && main.contains(focused) && focused.matches("input, select, textarea");
+  return types || !document.getSelection().isCollapsed;
+}
+
+// The identity of a details element: its place on the page.
+function opened(main) {
+  return [...main.querySelectorAll("details")].map((one) => one.open);
+}
+
+// The place of the focused element among those that take the focus.
+function focusable(main) {
+  return [...main.querySelectorAll("a, button, summary, input, select, [tabindex]")];
+}
+
+async function refresh() {
+  const main = document.querySelector("main[data-refresh]");
+  if (!main || document.hidden || isBusy(main)) return;
+  const response = await fetch(location.href, { headers: { accept: "text/html" } });
+  // Not signed in any more, or away: the page stays as it is, and a click shows why.
+  if (!response.ok) return;
+  const next = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
+  if (!next || isBusy(main)) return;
+  const open = opened(main);
+  const at = focusable(main).indexOf(document.activeElement);
+  arm(next);
+  next.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
+  main.replaceChildren(...next.childNodes);
+  if (!next.hasAttribute("data-refresh")) main.removeAttribute("data-refresh");
+  focusable(main)[at]?.focus({ preventScroll: true });
+}
+
+arm(document);
+const zone = document.getElementById("zone");
+if (zone) zone.textContent = `your zone, ${local.resolvedOptions().timeZone}; UTC is in the tooltips`;
+setInterval(() => refresh().catch(() => {}), REFRESH_MS);

@@ -1,0 +1,169 @@
+//! The dashboard: pages for customers, and the API for everything that is no page.
+//!
+//! Pages are a client of the API in the same process: what a page shows and does is a call that
+//! its visitor could have made with a token. So rules, words and bounds stand in the API alone.
+//!
+//! # Invariants
+//!
+//! 1. A page needs a session, and a session permits no more than the token that it comes from does
+//!    at that moment ([`visit`]).
+//! 2. A form changes something only with the token of its session, from our own origin.
+//! 3. Pages have no script and no style in them, and the policy of [`page`] forbids any.
+//! 4. Everything works without the script.
+//!
+//! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
+
+mod assets;
+mod data;
+mod delivery;
+mod entry;
+mod failed;
+mod form;
+mod jobs;
+mod page;
+mod plot;
+mod show;
+mod visit;
+mod webhook;
+mod webhooks;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::Method;
+use weir_common::http_server::reply::Reply;
+use weir_common::http_server::{Call, Handler, Head};
+
+use crate::api::Api;
+use crate::config::settings::DashboardSettings;
+use crate::dashboard::page::Failure;
+use crate::dashboard::visit::{Entrance, Visit};
+use crate::http_errors;
+use crate::live_config::ActiveConfig;
+use crate::state::State;
+
+/// The largest form: a webhook's headers and metadata need less.
+const FORM_BYTES_MAX: usize = 64 * 1024;
+
+/// The listener for customers: pages and API.
+pub struct Dashboard {
+    state: Arc<State>,
+    api: Api,
+}
+
+#[async_trait]
+impl Handler for Dashboard {
+    async fn handle(&self, call: Call) -> Reply {
+        if let Some(name) = call.path.strip_prefix("/assets/") {
+            return assets::reply(&call.method, name);
+        }
+        if !is_page(&call.path) {
+            return self.api.handle(call).await;
+        }
+        let active = self.state.active.load_full();
+        match &active.settings.dashboard {
+            Some(settings) => self.page(&active, settings, &call).await,
+            None => http_errors::not_found(),
+        }
+    }
+
+    async fn refuses(&self, head: &Head) -> Option<Reply> {
+        let path = head.uri.path();
+        let is_api = !is_page(path) && !path.starts_with("/assets/");
+        if is_api { self.api.refuses(head).await } else { None }
+    }
+
+    fn body_bytes_max(&self, path: &str) -> usize {
+        if is_page(path) { FORM_BYTES_MAX } else { self.api.body_bytes_max(path) }
+    }
+}
+
+fn is_page(path: &str) -> bool {
+    path.strip_prefix("/dashboard").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl Dashboard {
+    /// The listener with what it shares with others.
+    #[must_use]
+    pub fn new(state: Arc<State>) -> Self {
+        Self { api: Api::new(Arc::clone(&state)), state }
+    }
+
+    async fn page(
+        &self,
+        active: &ActiveConfig,
+        settings: &DashboardSettings,
+        call: &Call,
+    ) -> Reply {
+        let entrance = Entrance { state: &self.state, active, settings, call };
+        let steps: Vec<&str> =
+            call.path.split('/').skip(2).filter(|step| !step.is_empty()).collect();
+        let answered = match (&call.method, steps.as_slice()) {
+            (&Method::GET, []) => entry::start(&entrance).await,
+            (&Method::GET, ["enter"]) => entry::link(&entrance).await,
+            (&Method::POST, ["enter"]) => entry::enter(&entrance).await,
+            (&Method::GET, ["sign-in"]) => entry::form(&entrance, None),
+            (&Method::POST, ["sign-in"]) => entry::sign_in(&entrance).await,
+            (_, ["workspaces", workspace, steps @ ..]) => {
+                self.workspace(&entrance, workspace, steps).await
+            }
+            _ => Err(Failure::not_found()),
+        };
+        let reply = answered.unwrap_or_else(|failure| page::failed(&entrance, failure));
+        page::secured(reply, settings)
+    }
+
+    /// The pages of a workspace, for those who have a session there.
+    async fn workspace(
+        &self,
+        entrance: &Entrance<'_>,
+        workspace: &str,
+        steps: &[&str],
+    ) -> Result<Reply, Failure> {
+        let visitor = entrance.visitor(workspace).await?;
+        let visit = Visit { entrance, api: &self.api, visitor: &visitor };
+        if entrance.call.method == Method::POST {
+            return self.change(&visit, steps).await;
+        }
+        if entrance.call.method != Method::GET {
+            return Err(Failure::method());
+        }
+        match steps {
+            [] | ["webhooks"] => webhooks::list(&visit).await,
+            ["webhooks", "new"] => webhooks::new(&visit).await,
+            ["webhooks", id] => webhook::show(&visit, id).await,
+            ["webhooks", id, "edit"] => webhooks::edit(&visit, id).await,
+            ["webhooks", id, "rotate"] => webhook::confirm_rotate(&visit, id).await,
+            ["webhooks", id, "delete"] => webhook::confirm_delete(&visit, id).await,
+            ["failed"] => failed::failed(&visit).await,
+            ["deliveries"] => failed::all(&visit).await,
+            ["deliveries", id] => delivery::show(&visit, id).await,
+            ["events", id] => delivery::event(&visit, id).await,
+            ["export"] => failed::export(&visit).await,
+            ["redeliveries"] => jobs::list(&visit).await,
+            ["redeliveries", id] => jobs::show(&visit, id).await,
+            _ => Err(Failure::not_found()),
+        }
+    }
+
+    /// What forms send. Their token is checked before anything else.
+    async fn change(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
+        let form = visit.form()?;
+        match steps {
+            ["sign-out"] => entry::sign_out(visit).await,
+            ["webhooks"] => webhooks::create(visit, &form).await,
+            ["webhooks", id, "edit"] => webhooks::change(visit, id, &form).await,
+            ["webhooks", id, "rotate"] => webhook::rotate(visit, id).await,
+            ["webhooks", id, "delete"] => webhook::delete(visit, id).await,
+            ["webhooks", id, "test"] => webhook::test(visit, id, &form).await,
+            ["webhooks", id, "reactivate"] => webhook::reactivate(visit, id).await,
+            ["webhooks", id, "disable"] => webhook::disable(visit, id, true).await,
+            ["webhooks", id, "enable"] => webhook::disable(visit, id, false).await,
+            ["deliveries", id, "redeliver"] => delivery::redeliver(visit, id).await,
+            ["redeliveries", "confirm"] => jobs::confirm(visit, &form).await,
+            ["redeliveries"] => jobs::create(visit, &form).await,
+            ["redeliveries", id, "cancel"] => jobs::cancel(visit, id).await,
+            _ => Err(Failure::not_found()),
+        }
+    }
+}

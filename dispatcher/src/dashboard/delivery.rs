@@ -1,0 +1,159 @@
+//! The page of a delivery: its attempts, what was sent and answered, what happens next.
+
+use askama::Template;
+use http::Method;
+use serde_json::json;
+use weir_common::http_server::reply::Reply;
+use weir_common::time::UnixTime;
+
+use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, WebhookDetailData};
+use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::plot::{self, Axis, AxisMark};
+use crate::dashboard::show::{Mark, delivery_mark, outcome};
+use crate::dashboard::visit::Visit;
+
+/// The most of a payload that a page shows; all of it can be loaded.
+const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+
+#[derive(Template)]
+#[template(path = "delivery.html")]
+struct DeliveryPage {
+    frame: Frame,
+    delivery: DeliveryData,
+    mark: Mark,
+    /// Newest first.
+    attempts: Vec<AttemptData>,
+    /// The webhook's URL; `None` once it is deleted.
+    url: Option<String>,
+    axis: Option<String>,
+    payload: Option<Payload>,
+    curl: Option<String>,
+    now: UnixTime,
+}
+
+impl DeliveryPage {
+    /// Whether it can be sent once more by this visitor.
+    fn redelivers(&self) -> bool {
+        let ended = matches!(self.delivery.state.as_str(), "delivered" | "failed_permanent");
+        ended && self.url.is_some() && self.payload.is_some() && self.frame.may_change()
+    }
+}
+
+struct Payload {
+    text: String,
+    cut: bool,
+}
+
+pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let DeliveryDetailData { delivery, attempt_log: attempts } =
+        visit.get(&format!("deliveries/{id}"), "").await?;
+    let path = format!("webhooks/{}", delivery.webhook_id);
+    let webhook = match visit.get::<WebhookDetailData>(&path, "").await {
+        Ok(detail) => Some(detail.webhook),
+        Err(failure) if failure.status() == 404 => None,
+        Err(failure) => return Err(failure),
+    };
+    let body = visit.call(Method::GET, &format!("events/{}", delivery.event_id), "", None).await;
+    let body = (body.status == 200).then(|| String::from_utf8_lossy(&body.body).into_owned());
+    let now = visit.entrance.now();
+    let waits = matches!(delivery.state.as_str(), "waiting" | "in_flight");
+    let title = format!("{} {}", delivery.kind, delivery.event_id);
+    let frame = Frame::of(visit, Section::Deliveries, title);
+    let page = DeliveryPage {
+        frame: if waits { frame.refreshing() } else { frame },
+        mark: delivery_mark(&delivery.state),
+        axis: axis(&delivery, &attempts, now).map(|axis| plot::axis(&axis)),
+        curl: attempts.last().and_then(|last| curl(last, body.as_deref()?)),
+        payload: body.map(|body| {
+            let text = cut(&body, PAYLOAD_BYTES_MAX);
+            Payload { cut: text.len() < body.len(), text: text.to_owned() }
+        }),
+        attempts: attempts.into_iter().rev().collect(),
+        url: webhook.map(|webhook| webhook.url),
+        delivery,
+        now,
+    };
+    Ok(html(200, &page))
+}
+
+/// The first bytes of a text, up to the end of a character.
+fn cut(text: &str, most: usize) -> &str {
+    text.get(..text.floor_char_boundary(most)).unwrap_or_default()
+}
+
+/// The time that the delivery has; `None` before the first attempt.
+fn axis(delivery: &DeliveryData, attempts: &[AttemptData], now: UnixTime) -> Option<Axis> {
+    // Attempts before a redelivery belong to an earlier schedule.
+    let first = delivery.first_attempt_at.as_ref()?.unix();
+    let of_schedule = attempts.iter().filter(|one| one.started_at.unix() >= first);
+    let ended = delivery.ended_at.as_ref().map(|at| at.unix());
+    let stopped = delivery
+        .waiting_for
+        .as_ref()
+        .filter(|why| matches!(why.reason.as_str(), "paused" | "disabled"));
+    Some(Axis {
+        start: first,
+        end: ended.or_else(|| delivery.deadline_at.as_ref().map(|at| at.unix())).unwrap_or(now),
+        now,
+        attempts: of_schedule
+            .map(|one| AxisMark { at: one.started_at.unix(), class: outcome(&one.outcome).1 })
+            .collect(),
+        next: delivery.next_attempt_at.as_ref().map(|at| at.unix()),
+        paused_since: stopped.and_then(|why| Some(why.since.as_ref()?.unix().max(first))),
+        ended: ended.is_some(),
+    })
+}
+
+/// A command that sends the same request; signatures are masked in what is kept.
+fn curl(attempt: &AttemptData, body: &str) -> Option<String> {
+    let (url, request) = (attempt.url.as_deref()?, attempt.request.as_ref()?);
+    let mut command = format!("curl -X POST {}", quoted(url));
+    // curl writes these itself.
+    let own = ["host", "content-length"];
+    for header in request.headers.iter().filter(|header| !own.contains(&header.name.as_str())) {
+        let header = format!("{}: {}", header.name, header.value);
+        command.push_str(&format!(" \\\n  -H {}", quoted(&header)));
+    }
+    command.push_str(&format!(" \\\n  --data-binary {}", quoted(body)));
+    Some(command)
+}
+
+/// A word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+pub(super) async fn redeliver(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let again: DeliveryData = visit.post(&format!("deliveries/{id}:redeliver"), &json!({})).await?;
+    Ok(see_other(visit.path(&format!("deliveries/{}", again.id))))
+}
+
+/// The whole payload, as it is delivered.
+pub(super) async fn event(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let reply = visit.call(Method::GET, &format!("events/{id}"), "", None).await;
+    if reply.status != 200 {
+        return Err(Failure::of_api(&reply));
+    }
+    Ok(reply.with("content-disposition", "attachment; filename=\"event.json\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!((cut("aé", 2), cut("aé", 3), cut("", 3)), ("a", "aé", ""));
+    }
+
+    #[test]
+    fn a_shell_reads_what_was_quoted() {
+        for text in ["plain", "it's", "$(x) `y` \\ \"z\"\nline", "''"] {
+            let printed = std::process::Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quoted(text))])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(printed.stdout).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Lists of deliveries: those that were given up, and all.
+
+use askama::Template;
+use http::Method;
+use weir_common::http_server::reply::Reply;
+use weir_common::time::UnixTime;
+
+use crate::dashboard::data::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
+use crate::dashboard::form::{Form, query};
+use crate::dashboard::page::{Failure, Frame, Section, html};
+use crate::dashboard::show::{delivery_mark, outcome};
+use crate::dashboard::visit::Visit;
+use crate::domain::outcome::OutcomeClass;
+
+/// Deliveries on a page.
+const ROWS: &str = "50";
+
+/// Webhooks to choose from: more are found by their pages.
+const CHOICES: &str = "100";
+
+/// The states to choose from, with their words.
+const STATES: [(&str, &str); 4] = [
+    ("waiting", "Waiting"),
+    ("in_flight", "In flight"),
+    ("delivered", "Delivered"),
+    ("failed_permanent", "Failed"),
+];
+
+/// The filters of a list, by their names in the API.
+pub(super) const FILTERS: [&str; 8] =
+    ["state", "webhook", "type", "event", "tenant", "outcome", "status", "since"];
+
+#[derive(Template)]
+#[template(path = "deliveries.html")]
+struct DeliveriesPage {
+    frame: Frame,
+    /// Whether it lists those that were given up.
+    failed: bool,
+    asked: Form,
+    deliveries: Vec<DeliveryData>,
+    webhooks: Vec<WebhookData>,
+    types: Vec<EventTypeData>,
+    outcomes: Vec<(&'static str, String)>,
+    /// How many match, and how long to redeliver them would take; of those given up.
+    preview: Option<PreviewData>,
+    /// The queries of the next page and of the export.
+    next: Option<String>,
+    export: String,
+    now: UnixTime,
+    failure: Option<Failure>,
+}
+
+impl DeliveriesPage {
+    fn url_of<'p>(&'p self, id: &'p str) -> &'p str {
+        let found = self.webhooks.iter().find(|webhook| webhook.id == id);
+        found.map_or(id, |webhook| webhook.url.as_str())
+    }
+
+    /// Whether the filter names a webhook that is not among the choices.
+    fn names_another(&self) -> bool {
+        let named = self.asked.get("webhook");
+        !named.is_empty() && self.webhooks.iter().all(|webhook| webhook.id != named)
+    }
+
+    /// The date of the filter; a field of a date has no time.
+    fn since_date(&self) -> &str {
+        let since = self.asked.get("since");
+        since.get(..10).unwrap_or(since)
+    }
+
+    /// What the form that selects carries of the filter.
+    fn hidden_filters(&self) -> Vec<(&'static str, String)> {
+        let filters = filters(&self.asked, self.failed).into_iter();
+        filters.filter(|(name, _)| *name != "state").collect()
+    }
+
+    fn is_filtered(&self) -> bool {
+        FILTERS.iter().any(|name| *name != "state" && self.asked.filled(name).is_some())
+    }
+}
+
+pub(super) async fn failed(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    list(visit, true).await
+}
+
+pub(super) async fn all(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    list(visit, false).await
+}
+
+/// The filters that a form or a query has, for the API.
+pub(super) fn filters(asked: &Form, failed: bool) -> Vec<(&'static str, String)> {
+    let value = |name: &'static str| match name {
+        "state" if failed => "failed_permanent".to_owned(),
+        // Fields of dates have no time.
+        "since" if asked.get("since").len() == 10 => format!("{}T00:00:00Z", asked.get("since")),
+        _ => asked.get(name).to_owned(),
+    };
+    let all = FILTERS.into_iter().map(|name| (name, value(name)));
+    all.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
+    let asked = visit.entrance.query();
+    let filters = filters(&asked, failed);
+    let pairs = || filters.iter().map(|(name, value)| (*name, value.as_str()));
+    let paged = pairs().chain([("limit", ROWS), ("cursor", asked.get("cursor"))]);
+    let list = visit.get::<List<DeliveryData>>("deliveries", &query(paged)).await;
+    // A filter that the API refuses is shown beside its form.
+    let (list, failure) = match list {
+        Ok(list) => (list, None),
+        Err(failure) if failure.status() == 400 => {
+            (List { data: Vec::new(), next_cursor: None }, Some(failure))
+        }
+        Err(failure) => return Err(failure),
+    };
+    let webhooks: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
+    let preview = match failed && visit.may_change() && failure.is_none() && !list.data.is_empty() {
+        true => Some(super::jobs::preview(visit, &filters).await?),
+        false => None,
+    };
+    let (section, title) = match failed {
+        true => (Section::Failed, "Failed"),
+        false => (Section::Deliveries, "Deliveries"),
+    };
+    let classes = OutcomeClass::ALL.map(OutcomeClass::name);
+    let cursor = list.next_cursor.as_deref();
+    let next = cursor.map(|cursor| query(pairs().chain([("cursor", cursor)])));
+    let export = query(pairs());
+    let page = DeliveriesPage {
+        frame: Frame::of(visit, section, title),
+        failed,
+        deliveries: list.data,
+        webhooks: webhooks.data,
+        types: visit.event_types().await?,
+        outcomes: classes.map(|name| (name, outcome(name).0)).into(),
+        preview,
+        next,
+        export,
+        now: visit.entrance.now(),
+        failure,
+        asked,
+    };
+    Ok(html(page.failure.as_ref().map_or(200, Failure::status), &page))
+}
+
+/// All that match, one in a line, as the API exports them.
+pub(super) async fn export(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    let filters = filters(&visit.entrance.query(), false);
+    let query = query(filters.iter().map(|(name, value)| (*name, value.as_str())));
+    let reply = visit.call(Method::GET, "deliveries/export", &query, None).await;
+    if reply.status != 200 {
+        return Err(Failure::of_api(&reply));
+    }
+    Ok(reply.with("content-disposition", "attachment; filename=\"deliveries.ndjson\""))
+}

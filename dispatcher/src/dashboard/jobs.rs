@@ -1,0 +1,129 @@
+//! Redelivery of many: the question, the job with its progress, the list of jobs.
+
+use askama::Template;
+use serde_json::{Map, Value, json};
+use weir_common::http_server::reply::Reply;
+
+use crate::dashboard::data::{JobData, List, PreviewData};
+use crate::dashboard::failed::filters;
+use crate::dashboard::form::{Form, query};
+use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::show::grouped;
+use crate::dashboard::visit::Visit;
+
+/// Jobs on a page.
+const ROWS: &str = "50";
+
+/// What to redeliver, for the API.
+fn scope(filters: &[(&'static str, String)]) -> Map<String, Value> {
+    let value = |(name, value): &(&'static str, String)| {
+        let number = (*name == "status").then(|| value.parse::<u64>().ok()).flatten();
+        ((*name).to_owned(), number.map_or_else(|| value.as_str().into(), Value::from))
+    };
+    filters.iter().map(value).collect()
+}
+
+/// How many match, and how long it would take.
+pub(super) async fn preview(
+    visit: &Visit<'_>,
+    filters: &[(&'static str, String)],
+) -> Result<PreviewData, Failure> {
+    dry_run(visit, scope(filters)).await
+}
+
+async fn dry_run(visit: &Visit<'_>, mut body: Map<String, Value>) -> Result<PreviewData, Failure> {
+    body.insert("dry_run".to_owned(), true.into());
+    visit.post("deliveries:redeliver", &body.into()).await
+}
+
+/// What a form selects: the deliveries that were ticked, or all that match its filters.
+fn selected(form: &Form) -> Map<String, Value> {
+    if form.get("all").is_empty() {
+        let ticked: Vec<&str> = form.all("delivery").collect();
+        return Map::from_iter([("deliveries".to_owned(), ticked.into())]);
+    }
+    scope(&filters(form, true))
+}
+
+#[derive(Template)]
+#[template(path = "redeliver.html")]
+struct RedeliverPage {
+    frame: Frame,
+    preview: PreviewData,
+    /// The fields of the form that was sent, to be sent again.
+    fields: Vec<(&'static str, String)>,
+}
+
+/// Asks, with how many there are and how long it takes.
+pub(super) async fn confirm(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+    let mut fields: Vec<(&'static str, String)> =
+        form.all("delivery").map(|id| ("delivery", id.to_owned())).collect();
+    if form.filled("all").is_some() {
+        fields = filters(form, true);
+        fields.push(("all", "yes".to_owned()));
+    } else if fields.is_empty() {
+        return Err(Failure::nothing_ticked());
+    }
+    let preview = dry_run(visit, selected(form)).await?;
+    let frame = Frame::of(visit, Section::Failed, "Redeliver");
+    Ok(html(200, &RedeliverPage { frame, preview, fields }))
+}
+
+pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+    let job: JobData = visit.post("deliveries:redeliver", &selected(form).into()).await?;
+    Ok(see_other(visit.path(&format!("redeliveries/{}", job.id))))
+}
+
+pub(super) async fn cancel(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let path = format!("redeliveries/{id}");
+    let _: Value = visit.post(&format!("{path}:cancel"), &json!({})).await?;
+    Ok(see_other(visit.path(&path)))
+}
+
+#[derive(Template)]
+#[template(path = "job.html")]
+struct JobPage {
+    frame: Frame,
+    job: JobData,
+}
+
+impl JobPage {
+    fn total(&self) -> u64 {
+        self.job.total.map_or(self.job.redelivered, |total| total.count).max(self.job.redelivered)
+    }
+
+    /// Those of which it is known what became of them.
+    fn done(&self) -> u64 {
+        self.job.delivered + self.job.failed_permanent
+    }
+
+    /// Whether more is to come.
+    fn goes_on(&self) -> bool {
+        self.job.state == "running" || self.job.waiting > 0
+    }
+}
+
+pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let job: JobData = visit.get(&format!("redeliveries/{id}"), "").await?;
+    let frame = Frame::of(visit, Section::Redeliveries, "Redelivery");
+    let mut page = JobPage { frame, job };
+    page.frame.refreshes = page.goes_on();
+    Ok(html(200, &page))
+}
+
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct JobsPage {
+    frame: Frame,
+    jobs: Vec<JobData>,
+    next: Option<String>,
+}
+
+pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    let asked = visit.entrance.query();
+    let paged = query([("limit", ROWS), ("cursor", asked.get("cursor"))]);
+    let list: List<JobData> = visit.get("redeliveries", &paged).await?;
+    let frame = Frame::of(visit, Section::Redeliveries, "Redeliveries").refreshing();
+    let next = list.next_cursor.map(|cursor| query([("cursor", cursor.as_str())]));
+    Ok(html(200, &JobsPage { frame, jobs: list.data, next }))
+}

@@ -1,0 +1,226 @@
+//! How pages write times, numbers and states: the same everywhere. (core)
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_common::time::UnixTime;
+
+use crate::api::times::time_of;
+use crate::dashboard::data::CountData;
+
+/// Classes of outcomes in the order of charts: the name of each, and its class in the style.
+pub(super) const CLASSES: [(&str, &str); 6] = [
+    ("2xx", "ok"),
+    ("other status", "warn"),
+    ("5xx", "bad"),
+    ("timeout", "late"),
+    ("no connection", "gone"),
+    ("not allowed", "blocked"),
+];
+
+/// A time, as the API wrote it: RFC 3339, in UTC.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(super) struct When(pub(super) String);
+
+impl When {
+    /// For the attribute of `<time>`.
+    pub(super) fn exact(&self) -> &str {
+        &self.0
+    }
+
+    /// Microseconds since 1970.
+    pub(super) fn unix(&self) -> UnixTime {
+        time_of(&self.0).unwrap_or(UnixTime(0))
+    }
+
+    /// How long ago it was, or how far ahead it is.
+    pub(super) fn relative(&self, now: UnixTime) -> String {
+        let time = self.unix();
+        if time > now {
+            format!("in {}", span(time.since(now)))
+        } else {
+            format!("{} ago", span(now.since(time)))
+        }
+    }
+
+    /// The time of day, for axes.
+    pub(super) fn of_day(&self) -> &str {
+        self.0.get(11..16).unwrap_or_default()
+    }
+}
+
+/// `2026-11-24 05:12:03 UTC`; the script writes it in the reader's zone.
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (date, time) = self.0.split_once('T').unwrap_or((&self.0, ""));
+        write!(f, "{date} {} UTC", time.get(..8).unwrap_or(time))
+    }
+}
+
+/// A span of time in one unit, as people say it.
+pub(super) fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (number, unit) = match seconds {
+        0..60 => (seconds, "second"),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..172_800 => (seconds / 3_600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    if number == 1 { format!("1 {unit}") } else { format!("{number} {unit}s") }
+}
+
+/// A number in groups of three, with thin spaces that break no line.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+impl fmt::Display for CountData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
+    }
+}
+
+/// `part` of `whole` in per cent, with one digit; `None` of nothing.
+pub(super) fn share(part: u64, whole: u64) -> Option<String> {
+    (whole > 0).then(|| {
+        let tenths = u128::from(part) * 1_000 / u128::from(whole);
+        format!("{}.{}\u{202f}%", tenths / 10, tenths % 10)
+    })
+}
+
+/// Milliseconds, as a person reads them.
+pub(super) fn ms(ms: f64) -> String {
+    if ms >= 10_000.0 {
+        format!("{:.1}\u{202f}s", ms / 1_000.0)
+    } else if ms >= 100.0 {
+        format!("{ms:.0}\u{202f}ms")
+    } else {
+        format!("{ms:.1}\u{202f}ms")
+    }
+}
+
+/// A state: its mark, its word, and its class in the style. Never colour alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) shape: &'static str,
+    pub(super) word: &'static str,
+    pub(super) class: &'static str,
+}
+
+const fn mark(shape: &'static str, word: &'static str, class: &'static str) -> Mark {
+    Mark { shape, word, class }
+}
+
+/// The mark of a webhook's state.
+pub(super) fn webhook_mark(state: &str) -> Mark {
+    match state {
+        "delivering" => mark("●", "Delivering", "ok"),
+        "failing" => mark("▲", "Failing", "warn"),
+        "paused" => mark("■", "Paused", "bad"),
+        "disabled" => mark("○", "Disabled", "muted"),
+        _ => mark("?", "Unknown", "muted"),
+    }
+}
+
+/// The mark of a delivery's state.
+pub(super) fn delivery_mark(state: &str) -> Mark {
+    match state {
+        "delivered" => mark("●", "Delivered", "ok"),
+        "failed_permanent" => mark("✕", "Failed", "bad"),
+        "in_flight" => mark("◐", "In flight", "info"),
+        "waiting" => mark("◌", "Waiting", "info"),
+        _ => mark("?", "Unknown", "muted"),
+    }
+}
+
+/// An outcome, as a person says it, and its class in the style.
+pub(super) fn outcome(name: &str) -> (String, &'static str) {
+    let text = |text: &str, class| (text.to_owned(), class);
+    if let Some(status) = name.strip_prefix("status_") {
+        let class = match status.as_bytes().first() {
+            Some(b'2') => "ok",
+            Some(b'5') => "bad",
+            _ => "warn",
+        };
+        return (status.to_owned(), class);
+    }
+    match name {
+        "timeout" => text("no answer in time", "late"),
+        "dns" => text("name does not resolve", "gone"),
+        "refused" => text("connection refused", "gone"),
+        "connection" => text("connection broke", "gone"),
+        "tls" => text("TLS failed", "gone"),
+        "blocked_address" => text("not allowed", "blocked"),
+        _ => text("fault of the platform", "muted"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_shares_have_one_digit() {
+        let thin = |text: &str| text.replace(' ', "\u{202f}");
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_204), thin("1 204"));
+        assert_eq!(grouped(1_234_567), thin("1 234 567"));
+        assert_eq!(share(0, 0), None);
+        assert_eq!(share(1, 3), Some(thin("33.3 %")));
+        // Never rounded up to a whole that it is not.
+        assert_eq!(share(99_999, 100_000), Some(thin("99.9 %")));
+        assert_eq!(share(5, 5), Some(thin("100.0 %")));
+        assert_eq!(
+            (ms(4.04), ms(812.4), ms(30_000.0)),
+            (thin("4.0 ms"), thin("812 ms"), thin("30.0 s"))
+        );
+    }
+
+    #[test]
+    fn times_are_absolute_and_relative() {
+        let when = When("2026-11-24T05:12:03.000Z".to_owned());
+        assert_eq!(
+            (when.to_string().as_str(), when.of_day()),
+            ("2026-11-24 05:12:03 UTC", "05:12")
+        );
+        let after = |seconds: u64| when.unix().plus(Duration::from_secs(seconds));
+        assert_eq!(when.relative(after(0)), "0 seconds ago");
+        assert_eq!(when.relative(after(61)), "1 minute ago");
+        assert_eq!(when.relative(after(3 * 3_600)), "3 hours ago");
+        assert_eq!(when.relative(after(3 * 86_400)), "3 days ago");
+        assert_eq!(when.relative(UnixTime(when.unix().0 - 120_000_000)), "in 2 minutes");
+    }
+
+    #[test]
+    fn each_state_of_the_api_has_a_mark_of_its_own() {
+        let webhooks = ["delivering", "failing", "paused", "disabled"].map(webhook_mark);
+        let deliveries =
+            ["waiting", "in_flight", "delivered", "failed_permanent"].map(delivery_mark);
+        for marks in [webhooks, deliveries] {
+            let shapes: std::collections::BTreeSet<_> =
+                marks.iter().map(|mark| mark.shape).collect();
+            assert_eq!(shapes.len(), marks.len());
+            assert!(marks.iter().all(|mark| mark.shape != "?"));
+        }
+    }
+
+    #[test]
+    fn every_outcome_of_a_receiver_has_words() {
+        use crate::domain::outcome::OutcomeClass;
+        for class in OutcomeClass::ALL {
+            let (text, _) = outcome(class.name());
+            assert_ne!(text, "fault of the platform", "{}", class.name());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Who visits a page, and what they may do there.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, COOKIE};
+use http::{HeaderMap, HeaderValue, Method};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use weir_common::http_server::Call;
+use weir_common::http_server::reply::Reply;
+use weir_common::time::UnixTime;
+
+use crate::api::Api;
+use crate::auth::{Caller, Scope};
+use crate::config::settings::DashboardSettings;
+use crate::dashboard::data::{EventTypeData, Whole};
+use crate::dashboard::form::Form;
+use crate::dashboard::page::Failure;
+use crate::domain::session::{Grant, SessionSecret};
+use crate::live_config::ActiveConfig;
+use crate::state::State;
+
+/// The name of the cookie.
+const COOKIE_NAME: &str = "weir_session";
+
+/// The field of each form with [`SessionSecret::form_token`].
+const FORM_TOKEN: &str = "form_token";
+
+/// A request for a page, whoever makes it.
+pub(super) struct Entrance<'a> {
+    pub(super) state: &'a Arc<State>,
+    pub(super) active: &'a ActiveConfig,
+    pub(super) settings: &'a DashboardSettings,
+    pub(super) call: &'a Call,
+}
+
+impl Entrance<'_> {
+    pub(super) fn now(&self) -> UnixTime {
+        self.state.clock.now().unix
+    }
+
+    /// The fields of the query.
+    pub(super) fn query(&self) -> Form {
+        Form::read(self.call.query.as_deref().unwrap_or_default().as_bytes())
+    }
+
+    /// The fields of the form that was sent, if a page of ours sent it. Browsers name the site in
+    /// every such request; older ones name the origin alone.
+    pub(super) fn form(&self) -> Result<Form, Failure> {
+        let header = |name: &str| self.call.headers.get(name).map(HeaderValue::as_bytes);
+        let is_ours = match header("sec-fetch-site") {
+            Some(site) => site == b"same-origin",
+            None => header("origin") == Some(self.settings.origin.as_bytes()),
+        };
+        if is_ours { Ok(Form::read(&self.call.body)) } else { Err(Failure::origin()) }
+    }
+
+    /// The visitor, if there is a session.
+    pub(super) async fn session(&self) -> Result<Option<Visitor>, Failure> {
+        for secret in cookies(&self.call.headers).filter_map(SessionSecret::read) {
+            let now = self.now();
+            let grant = self.state.store.session(secret.id(), now).await;
+            let grant = grant.map_err(|error| Failure::store(self.state, &error))?;
+            let known = grant.and_then(|grant| {
+                let caller = self.active.callers.of_session(&grant, now)?;
+                Some(Visitor { secret, grant, caller })
+            });
+            if known.is_some() {
+                return Ok(known);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The visitor, if there is a session for this workspace.
+    pub(super) async fn visitor(&self, workspace: &str) -> Result<Visitor, Failure> {
+        match self.session().await? {
+            Some(visitor) if visitor.grant.workspace == workspace => Ok(visitor),
+            // Whether the workspace exists is nobody's business.
+            Some(_) => Err(Failure::not_found()),
+            None => Err(Failure::no_session()),
+        }
+    }
+
+    /// The cookie of a session that ends at this time.
+    pub(super) fn cookie(&self, secret: &SessionSecret, ends: UnixTime) -> String {
+        self.cookie_with(&secret.text(), ends.since(self.now()).as_secs())
+    }
+
+    /// A cookie that ends the session's one.
+    pub(super) fn no_cookie(&self) -> String {
+        self.cookie_with("", 0)
+    }
+
+    fn cookie_with(&self, value: &str, seconds: u64) -> String {
+        let mut cookie =
+            format!("{COOKIE_NAME}={value}; Path=/dashboard; Max-Age={seconds}; HttpOnly");
+        // In a page of another site, a browser sends it with these alone.
+        let framed = !self.settings.frame_origins.is_empty() && self.settings.is_https();
+        cookie.push_str(if framed { "; SameSite=None; Partitioned" } else { "; SameSite=Lax" });
+        if self.settings.is_https() {
+            cookie.push_str("; Secure");
+        }
+        cookie
+    }
+}
+
+/// The values of our cookie; another site on the same host may have set one of that name.
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let fields = headers.get_all(COOKIE).iter().filter_map(|field| field.to_str().ok());
+    let pairs = fields.flat_map(|field| field.split(';'));
+    pairs.filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        (name.trim() == COOKIE_NAME).then(|| value.trim())
+    })
+}
+
+/// Who has a session.
+pub(super) struct Visitor {
+    secret: SessionSecret,
+    pub(super) grant: Grant,
+    caller: Caller,
+}
+
+/// A visitor's request for a page of the workspace.
+pub(super) struct Visit<'a> {
+    pub(super) entrance: &'a Entrance<'a>,
+    pub(super) api: &'a Api,
+    pub(super) visitor: &'a Visitor,
+}
+
+impl Visit<'_> {
+    pub(super) fn workspace(&self) -> &str {
+        &self.visitor.grant.workspace
+    }
+
+    /// Whether the visitor may change anything.
+    pub(super) fn may_change(&self) -> bool {
+        let wanted = (Scope::WebhooksWrite, Some(self.workspace()));
+        self.visitor.caller.check(wanted.0, wanted.1).is_ok()
+    }
+
+    /// What each form has in [`FORM_TOKEN`].
+    pub(super) fn form_token(&self) -> String {
+        self.visitor.secret.form_token()
+    }
+
+    /// The form that was sent, if a page of this session sent it.
+    pub(super) fn form(&self) -> Result<Form, Failure> {
+        let form = self.entrance.form()?;
+        if !self.visitor.secret.permits_form(form.get(FORM_TOKEN)) {
+            return Err(Failure::stale_form());
+        }
+        Ok(form)
+    }
+
+    /// Ends the session.
+    pub(super) async fn end_session(&self) -> Result<(), Failure> {
+        let state = self.entrance.state;
+        let ended = state.store.end_session(self.visitor.secret.id()).await;
+        ended.map_err(|error| Failure::store(state, &error))
+    }
+
+    /// The path of a page of the workspace.
+    pub(super) fn path(&self, page: &str) -> String {
+        format!("/dashboard/workspaces/{}/{page}", self.workspace())
+    }
+
+    /// Calls the API as the visitor; `path` is that below the workspace.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        query: &str,
+        body: Option<&Value>,
+    ) -> Reply {
+        let path = format!("/v1/workspaces/{}/{path}", self.workspace());
+        self.ask(method, path, query, body).await
+    }
+
+    /// Calls the API; `path` is the whole one.
+    async fn ask(&self, method: Method, path: String, query: &str, body: Option<&Value>) -> Reply {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let call = Call {
+            method,
+            path,
+            query: Some(query.to_owned()).filter(|query| !query.is_empty()),
+            headers,
+            body: body.map(|body| Bytes::from(body.to_string())).unwrap_or_default(),
+        };
+        self.api.answer_to(&self.visitor.caller, self.entrance.active, &call).await
+    }
+
+    /// Reads from the API.
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &str,
+    ) -> Result<T, Failure> {
+        answer(&self.call(Method::GET, path, query, None).await)
+    }
+
+    /// The types of events.
+    pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, Failure> {
+        let reply = self.ask(Method::GET, "/v1/event-types".to_owned(), "", None).await;
+        answer::<Whole<EventTypeData>>(&reply).map(|types| types.data)
+    }
+
+    /// Changes something by the API.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<T, Failure> {
+        answer(&self.call(Method::POST, path, "", Some(body)).await)
+    }
+}
+
+/// What the API answered, or why it refused.
+pub(super) fn answer<T: DeserializeOwned>(reply: &Reply) -> Result<T, Failure> {
+    if !(200..300).contains(&reply.status) {
+        return Err(Failure::of_api(reply));
+    }
+    serde_json::from_slice(&reply.body).map_err(|error| Failure::broken(&error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_cookie_is_found_among_others() {
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, HeaderValue::from_static("a=1; weir_session=x; weir_session=y"));
+        headers.append(COOKIE, HeaderValue::from_static("not_weir_session=n;weir_session=z"));
+        assert_eq!(cookies(&headers).collect::<Vec<_>>(), ["x", "y", "z"]);
+    }
+}

@@ -1,0 +1,277 @@
+//! The list of webhooks, and the form of one.
+
+use askama::Template;
+use http::Method;
+use serde_json::{Map, Value, json};
+use weir_common::http_server::reply::Reply;
+use weir_common::time::UnixTime;
+
+use crate::dashboard::data::{
+    ActivityData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
+};
+use crate::dashboard::form::{Form, members, query};
+use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::plot;
+use crate::dashboard::show::{Mark, When, share, webhook_mark};
+use crate::dashboard::visit::{Visit, answer};
+
+/// Webhooks on a page.
+const ROWS: &str = "20";
+
+#[derive(Template)]
+#[template(path = "webhooks.html")]
+struct ListPage {
+    frame: Frame,
+    rows: Vec<Row>,
+    next: Option<String>,
+    now: UnixTime,
+}
+
+struct Row {
+    webhook: WebhookData,
+    mark: Mark,
+    activity: ActivityData,
+    sparkline: String,
+    share: String,
+}
+
+pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    let asked = visit.entrance.query();
+    let query = query([("limit", ROWS), ("cursor", asked.get("cursor"))]);
+    let list: List<WebhookData> = visit.get("webhooks", &query).await?;
+    let mut rows = Vec::new();
+    for webhook in list.data {
+        let path = format!("webhooks/{}/activity", webhook.id);
+        let activity: ActivityData = visit.get(&path, "").await?;
+        let total = &activity.total;
+        rows.push(Row {
+            mark: webhook_mark(&webhook.state),
+            sparkline: plot::sparkline(&activity.hours),
+            share: share(total.delivered, total.attempts).unwrap_or_else(|| "–".to_owned()),
+            webhook,
+            activity,
+        });
+    }
+    let frame = Frame::of(visit, Section::Webhooks, "Webhooks").refreshing();
+    let next = list.next_cursor.map(|cursor| self::query([("cursor", cursor.as_str())]));
+    Ok(html(200, &ListPage { frame, rows, next, now: visit.entrance.now() }))
+}
+
+/// The form of a webhook, new or not, with what was typed.
+#[derive(Template)]
+#[template(path = "webhook_form.html")]
+struct FormPage<'a> {
+    frame: Frame,
+    /// Its identifier; `None` if it is new.
+    id: Option<&'a str>,
+    types: Vec<TypeChoice>,
+    values: Values,
+    failure: Option<&'a Failure>,
+}
+
+struct TypeChoice {
+    name: String,
+    description: String,
+    chosen: bool,
+}
+
+/// What fields have.
+#[derive(Default)]
+struct Values {
+    url: String,
+    events: Vec<String>,
+    description: String,
+    metadata: String,
+    headers: String,
+    /// Names of headers that are kept unless their field names them.
+    kept_headers: Vec<String>,
+    requests_per_minute: String,
+    answers: String,
+    ed25519: bool,
+}
+
+impl FormPage<'_> {
+    /// Whether what few need is open.
+    fn shows_more(&self) -> bool {
+        let fields = ["headers", "requests_per_minute", "answers", "metadata"];
+        fields.iter().any(|field| !self.errors(field).is_empty())
+    }
+
+    fn errors(&self, field: &str) -> Vec<&str> {
+        self.failure.map(|failure| failure.of_field(field)).unwrap_or_default()
+    }
+}
+
+impl Values {
+    /// What was typed.
+    fn of_form(form: &Form) -> Self {
+        Self {
+            url: form.get("url").to_owned(),
+            events: form.all("events").map(ToOwned::to_owned).collect(),
+            description: form.get("description").to_owned(),
+            metadata: form.get("metadata").to_owned(),
+            headers: form.get("headers").to_owned(),
+            kept_headers: form.all("kept_headers").map(ToOwned::to_owned).collect(),
+            requests_per_minute: form.get("requests_per_minute").to_owned(),
+            answers: form.get("answers").to_owned(),
+            ed25519: form.get("ed25519") == "on",
+        }
+    }
+
+    /// What a webhook has. Values of headers are never shown.
+    fn of_webhook(webhook: &WebhookData) -> Self {
+        let lines = webhook.metadata.iter().map(|(name, value)| format!("{name}: {value}\n"));
+        Self {
+            url: webhook.url.clone(),
+            events: webhook.events.clone(),
+            description: webhook.description.clone().unwrap_or_default(),
+            metadata: lines.collect(),
+            headers: String::new(),
+            kept_headers: webhook.headers.keys().cloned().collect(),
+            requests_per_minute: webhook
+                .requests_per_minute
+                .map(|rate| rate.to_string())
+                .unwrap_or_default(),
+            answers: webhook.answers.clone(),
+            ed25519: webhook.public_key.is_some(),
+        }
+    }
+
+    /// The members that both a new webhook and a change have.
+    fn body(&self) -> Map<String, Value> {
+        let mut body = Map::new();
+        body.insert("url".to_owned(), self.url.as_str().into());
+        body.insert("events".to_owned(), self.events.clone().into());
+        let answers = if self.answers.is_empty() { "failures" } else { &self.answers };
+        body.insert("answers".to_owned(), answers.into());
+        body.insert("ed25519".to_owned(), self.ed25519.into());
+        body
+    }
+
+    /// The owner's limit; text that is no number is the API's to refuse.
+    fn rate(&self) -> Value {
+        let text = &self.requests_per_minute;
+        text.parse::<u64>().map_or_else(|_| text.as_str().into(), Value::from)
+    }
+}
+
+pub(super) async fn new(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    form_page(visit, None, Values::default(), None).await
+}
+
+pub(super) async fn edit(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
+    form_page(visit, Some(id), Values::of_webhook(&detail.webhook), None).await
+}
+
+async fn form_page(
+    visit: &Visit<'_>,
+    id: Option<&str>,
+    values: Values,
+    failure: Option<&Failure>,
+) -> Result<Reply, Failure> {
+    let types = visit.event_types().await?;
+    let choice = |one: EventTypeData| TypeChoice {
+        chosen: values.events.contains(&one.name),
+        description: one.description.unwrap_or_default(),
+        name: one.name,
+    };
+    // A type that is no longer offered can be kept.
+    let offered = types.into_iter().filter(|one| !one.retired || values.events.contains(&one.name));
+    let types = offered.map(choice).collect();
+    let title = if id.is_some() { "Edit the webhook" } else { "Add a webhook" };
+    let frame = Frame::of(visit, Section::Webhooks, title);
+    let status = failure.map_or(200, Failure::status);
+    Ok(html(status, &FormPage { frame, id, types, values, failure }))
+}
+
+#[derive(Template)]
+#[template(path = "secret.html")]
+struct SecretPage {
+    frame: Frame,
+    id: String,
+    url: String,
+    secret: String,
+    public_key: Option<String>,
+    /// Until when the previous secret signs as well.
+    previous_until: Option<When>,
+}
+
+pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+    let values = Values::of_form(form);
+    let mut body = values.body();
+    if !values.description.is_empty() {
+        body.insert("description".to_owned(), values.description.as_str().into());
+    }
+    if !values.requests_per_minute.is_empty() {
+        body.insert("requests_per_minute".to_owned(), values.rate());
+    }
+    body.insert("metadata".to_owned(), object(members(&values.metadata)));
+    body.insert("headers".to_owned(), object(members(&values.headers)));
+    if let Some(secret) = form.filled("secret") {
+        body.insert("secret".to_owned(), secret.into());
+    }
+    match visit.post::<CreatedData>("webhooks", &body.into()).await {
+        Ok(created) => {
+            let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
+            let CreatedData { id, url, secret, public_key } = created;
+            Ok(html(201, &SecretPage { frame, id, url, secret, public_key, previous_until: None }))
+        }
+        Err(failure) => form_page(visit, None, values, Some(&failure)).await,
+    }
+}
+
+/// The page of a secret that was rotated.
+pub(super) fn rotated(
+    visit: &Visit<'_>,
+    webhook: WebhookData,
+    secret: String,
+    until: When,
+) -> Reply {
+    let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
+    let WebhookData { id, url, public_key, .. } = webhook;
+    html(200, &SecretPage { frame, id, url, secret, public_key, previous_until: Some(until) })
+}
+
+pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
+    let path = format!("webhooks/{id}");
+    let before: WebhookDetailData = visit.get(&path, "").await?;
+    let values = Values::of_form(form);
+    let mut body = values.body();
+    body.insert("description".to_owned(), values.description.as_str().into());
+    let rate = if values.requests_per_minute.is_empty() { 0.into() } else { values.rate() };
+    body.insert("requests_per_minute".to_owned(), rate);
+    // What a field does not name any more is removed.
+    let mut metadata = object(members(&values.metadata));
+    remove(&mut metadata, before.webhook.metadata.keys(), |_| false);
+    body.insert("metadata".to_owned(), metadata);
+    let mut headers = object(members(&values.headers));
+    remove(&mut headers, before.webhook.headers.keys(), |name| {
+        values.kept_headers.iter().any(|kept| kept == name)
+    });
+    body.insert("headers".to_owned(), headers);
+    let body = Value::from(body);
+    let reply = visit.call(Method::PATCH, &path, "", Some(&body)).await;
+    match answer::<WebhookData>(&reply) {
+        Ok(_) => Ok(see_other(visit.path(&path))),
+        Err(failure) => form_page(visit, Some(id), values, Some(&failure)).await,
+    }
+}
+
+fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> Value {
+    Value::Object(members.map(|(name, value)| (name.to_owned(), value.into())).collect())
+}
+
+/// Removes those of `names` that `object` does not have and that are not `kept`.
+fn remove<'n>(
+    object: &mut Value,
+    names: impl Iterator<Item = &'n String>,
+    kept: impl Fn(&str) -> bool,
+) {
+    for name in names {
+        let named = object.as_object().is_some_and(|members| members.contains_key(name));
+        if !named && !kept(name) {
+            object[name.as_str()] = json!(null);
+        }
+    }
+}

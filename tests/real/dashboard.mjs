@@ -1,0 +1,251 @@
+// The dashboard in a real browser, through the gateway, as a customer uses it.
+//
+//     node dashboard.mjs journey|plain|pages|hostile STAGE
+//
+// STAGE is JSON: `links` (each opens once), `receiver` (its URL; /become/STATUS sets what it
+// answers), `events` (where backends post them), `backend` (their token), `chromium`, `pictures`
+// (a folder, or null).
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const [what, text] = process.argv.slice(2);
+const stage = JSON.parse(text);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const PATIENCE = 30_000;
+const PAGE_BYTES_MAX = 60 * 1024;
+
+const browser = await chromium.launch({
+  executablePath: stage.chromium,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+});
+
+/** A visitor who has a cookie jar of their own. */
+async function visitor(options = {}) {
+  const context = await browser.newContext({ timezoneId: "Europe/Berlin", ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.on("pageerror", (error) => fail(`an error of the script: ${error}`));
+  page.on("console", (message) => {
+    // What the policy of the page blocks is logged there.
+    if (/Content Security Policy/.test(message.text())) fail(message.text());
+  });
+  page.on("dialog", (dialog) => fail(`a dialog: ${dialog.message()}`));
+  return page;
+}
+
+function fail(why) {
+  console.error(why);
+  process.exit(1);
+}
+
+async function enter(page, link) {
+  await page.goto(link);
+  await page.getByRole("button", { name: "Open" }).click();
+  await page.getByRole("heading", { name: "Webhooks", exact: true }).waitFor();
+}
+
+async function become(status) {
+  assert.equal((await fetch(`${stage.receiver}/become/${status}`)).status, 200);
+}
+
+async function post(count, data = {}) {
+  for (let nth = 0; nth < count; nth++) {
+    const answer = await fetch(stage.events, {
+      method: "POST",
+      headers: { authorization: `Bearer ${stage.backend}`, "content-type": "application/json" },
+      body: JSON.stringify({
+        type: "user.created",
+        workspace_id: "ws_acme",
+        tenant_id: "tn_1",
+        data: { user_id: "u_1", email: "ada@acme.example", name: "Ada", via_idp: "github", ...data },
+      }),
+    });
+    assert.equal(answer.status, 202, await answer.text());
+  }
+}
+
+/** Loads the page again until it has this text; without the script, nothing else shows news. */
+async function until(page, locate) {
+  const end = Date.now() + PATIENCE;
+  while (!(await locate().first().isVisible())) {
+    assert.ok(Date.now() < end, `not seen in time on ${page.url()}:\n${await page.innerText("main")}`);
+    await page.waitForTimeout(100);
+    await page.reload();
+  }
+}
+
+async function add(page, path) {
+  await page.getByRole("link", { name: "Add a webhook" }).click();
+  await page.getByLabel("Address").fill(`${stage.receiver}${path}`);
+  await page.getByLabel("user.created", { exact: true }).check();
+  await page.getByRole("button", { name: "Add the webhook" }).click();
+  await page.getByRole("heading", { name: "Keep the secret" }).waitFor();
+  const secret = await page.locator("#secret").textContent();
+  assert.match(secret, /^whsec_[A-Za-z0-9+/]+=*$/);
+  await page.getByRole("link", { name: "I have kept it" }).click();
+  await page.getByRole("heading", { name: `${stage.receiver}${path}` }).waitFor();
+  assert.ok(!(await page.content()).includes(secret), "the secret is shown once");
+}
+
+/** Create, see it fail, pause, reactivate, redeliver some and all, watch the progress. */
+async function journey(page, runsScript) {
+  await enter(page, stage.links[0]);
+  await page.getByRole("heading", { name: "No webhook yet" }).waitFor();
+  await add(page, "/hook");
+  await become(500);
+  await page.getByLabel("Type of the test").selectOption("plan.changed");
+  await page.getByRole("button", { name: "Send a test" }).click();
+  await until(page, () => page.getByText("attempt 1 ·"));
+  await page.getByRole("link", { name: `${stage.receiver}/hook` }).click();
+  await post(5);
+  await until(page, () => page.getByText("Deliveries are paused"));
+  await become(200);
+  await page.getByRole("button", { name: "Reactivate" }).click();
+  await until(page, () => page.getByText("● Delivered"));
+  await page.getByText("● Delivering").waitFor();
+
+  // Given up: the receiver refuses for good.
+  await become(410);
+  await post(12);
+  await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
+  await until(page, () => page.getByRole("button", { name: "Redeliver all 12 that match" }));
+  await page.getByRole("checkbox").nth(0).check();
+  await page.getByRole("checkbox").nth(1).check();
+  if (runsScript) await page.getByRole("button", { name: "Redeliver selected (2)" }).waitFor();
+  await become(200);
+  await page.getByRole("button", { name: /Redeliver selected/ }).click();
+  await page.getByRole("heading", { name: "Redeliver 2?" }).waitFor();
+  await page.getByRole("button", { name: "Redeliver", exact: true }).click();
+  await page.getByRole("heading", { name: "Redelivery" }).waitFor();
+  const delivered = (count) => page.locator("dt:text-is('Delivered') + dd", { hasText: count });
+  await until(page, () => delivered("2"));
+  await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
+  await page.getByRole("button", { name: "Redeliver all 10 that match" }).click();
+  await page.getByRole("heading", { name: "Redeliver 10?" }).waitFor();
+  await page.getByRole("button", { name: "Redeliver", exact: true }).click();
+  // With the script, the page shows the progress by itself.
+  if (runsScript) await delivered("10").waitFor();
+  else await until(page, () => delivered("10"));
+  await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
+  await page.getByRole("heading", { name: "Nothing has failed" }).waitFor();
+
+  const zone = await page.locator("#zone").textContent();
+  assert.match(zone, runsScript ? /Europe\/Berlin/ : /^UTC$/);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByRole("heading", { name: "Sign in" }).waitFor();
+  await page.goBack();
+  await page.reload();
+  await page.getByRole("heading", { name: "Sign in" }).waitFor();
+}
+
+const LOOKS = {
+  light: { colorScheme: "light", viewport: { width: 1200, height: 800 } },
+  dark: { colorScheme: "dark", viewport: { width: 1200, height: 800 } },
+  phone: { colorScheme: "light", viewport: { width: 390, height: 844 } },
+};
+
+/** Every page in every look: no violation, no overflow, and not too heavy. */
+async function pages() {
+  await become(503);
+  const page = await visitor(LOOKS.light);
+  await enter(page, stage.links[0]);
+  const empty = page.url();
+  const found = { empty, empty_failed: empty.replace("webhooks", "failed") };
+  const base = empty.replace(/\/webhooks$/, "");
+  await look(page, found);
+  await add(page, "/hook");
+  found.webhook = page.url();
+  await become(410);
+  await post(6);
+  await become(200);
+  await post(20);
+  await become(503);
+  await post(3);
+  const failed = page.getByRole("button", { name: "Redeliver all 6 that match" });
+  await page.goto(`${base}/failed`);
+  await until(page, () => failed);
+  await page.locator("tbody a").first().click();
+  const shown = {
+    list: empty,
+    webhook: found.webhook,
+    form: `${base}/webhooks/new`,
+    edit: `${found.webhook}/edit`,
+    rotate: `${found.webhook}/rotate`,
+    delete: `${found.webhook}/delete`,
+    failed: `${base}/failed`,
+    nothing: `${base}/failed?type=plan.changed`,
+    refused: `${base}/deliveries?event=%20nonsense%20`,
+    deliveries: `${base}/deliveries`,
+    delivery: page.url(),
+    jobs: `${base}/redeliveries`,
+    missing: `${base}/webhooks/wh_none`,
+  };
+  await page.goto(`${base}/failed`);
+  await failed.click();
+  await inspect(page, "redeliver", "light");
+  await page.getByRole("button", { name: "Redeliver", exact: true }).click();
+  await page.getByRole("heading", { name: "Redelivery" }).waitFor();
+  shown.job = page.url();
+  await look(page, shown);
+  await page.goto(`${found.webhook}/rotate`);
+  await page.getByRole("button", { name: "Rotate" }).click();
+  await inspect(page, "secret", "light");
+  const stranger = await visitor(LOOKS.light);
+  await look(stranger, { link: stage.links[1], sign_in: base.replace(/workspaces.*/, "sign-in") });
+}
+
+async function look(page, urls) {
+  for (const [name, options] of Object.entries(LOOKS)) {
+    await page.emulateMedia({ colorScheme: options.colorScheme });
+    await page.setViewportSize(options.viewport);
+    for (const [label, url] of Object.entries(urls)) {
+      await page.goto(url);
+      await inspect(page, label, name);
+    }
+  }
+  await page.emulateMedia(LOOKS.light);
+  await page.setViewportSize(LOOKS.light.viewport);
+}
+
+async function inspect(page, label, name) {
+  const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  if (stage.pictures) {
+    await page.screenshot({ path: `${stage.pictures}/${label}-${name}.png`, fullPage: true });
+  }
+  assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() =>
+    axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }),
+  );
+  const lines = violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html}\n  ${node.failureSummary}`));
+  assert.equal(lines.join("\n"), "", `${label}, ${name}`);
+  const bytes = await page.evaluate(() =>
+    performance.getEntries().reduce((sum, entry) => sum + (entry.decodedBodySize ?? 0), 0),
+  );
+  assert.ok(bytes <= PAGE_BYTES_MAX, `${label}, ${name}: ${bytes} bytes`);
+}
+
+/** What is stored is shown as text, whatever it is. */
+async function hostile() {
+  const page = await visitor();
+  await enter(page, stage.links[0]);
+  for (const url of stage.urls) {
+    await page.goto(new URL(url, page.url()).href);
+    const hacked = await page.evaluate(() => [
+      globalThis.hacked,
+      document.querySelectorAll("[data-hacked], iframe, object, script:not([src]), style, [style], [onerror], [onload]").length,
+    ]);
+    assert.deepEqual(hacked, [undefined, 0], url);
+    assert.match(await page.innerText("body"), /<img data-hacked/, url);
+  }
+}
+
+if (what === "journey") await journey(await visitor(), true);
+if (what === "plain") await journey(await visitor({ javaScriptEnabled: false }), false);
+if (what === "pages") await pages();
+if (what === "hostile") await hostile();
+await browser.close();
+console.log("done");
