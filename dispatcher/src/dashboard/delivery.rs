@@ -7,7 +7,8 @@ use weir_common::http_server::reply::Reply;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, WebhookDetailData};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section, html, see_other};
 use crate::dashboard::plot::{self, Axis, AxisMark};
 use crate::dashboard::show::{Mark, delivery_mark, outcome};
 use crate::dashboard::visit::Visit;

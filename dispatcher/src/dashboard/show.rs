@@ -7,7 +7,6 @@ use serde::Deserialize;
 use weir_common::time::UnixTime;
 
 use crate::api::times::time_of;
-use crate::dashboard::data::CountData;
 
 /// Classes of outcomes in the order of charts: the name of each, and its class in the style.
 pub(super) const CLASSES: [(&str, &str); 6] = [
@@ -25,6 +24,11 @@ pub(super) const CLASSES: [(&str, &str); 6] = [
 pub(super) struct When(pub(super) String);
 
 impl When {
+    /// A time in seconds since 1970.
+    pub(super) fn of_seconds(seconds: u64) -> Self {
+        Self(UnixTime(seconds.saturating_mul(1_000_000)).rfc3339())
+    }
+
     /// For the attribute of `<time>`.
     pub(super) fn exact(&self) -> &str {
         &self.0
@@ -82,12 +86,6 @@ pub(super) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-impl fmt::Display for CountData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
-    }
 }
 
 /// `part` of `whole` in per cent, with one digit; `None` of nothing.

@@ -9,8 +9,9 @@ use weir_common::time::UnixTime;
 use crate::dashboard::data::{
     ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
 };
+use crate::dashboard::failure::Failure;
 use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::page::{Frame, Section, html, see_other};
 use crate::dashboard::plot;
 use crate::dashboard::show::{
     CLASSES, Mark, delivery_mark, grouped, ms, outcome, share, webhook_mark,
@@ -31,7 +32,7 @@ struct WebhookPage {
     outcomes: String,
     times: String,
     deliveries: Vec<DeliveryData>,
-    /// What the banner says; nothing while all is well.
+    /// What the banner says; empty while deliveries succeed.
     banner: Vec<String>,
     types: Vec<EventTypeData>,
     now: UnixTime,

@@ -9,8 +9,9 @@ use weir_common::time::UnixTime;
 use crate::dashboard::data::{
     ActivityData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
+use crate::dashboard::failure::Failure;
 use crate::dashboard::form::{Form, members, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::page::{Frame, Section, html, see_other};
 use crate::dashboard::plot;
 use crate::dashboard::show::{Mark, When, share, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
