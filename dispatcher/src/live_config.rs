@@ -181,19 +181,7 @@ impl Config {
         if let Some(operator) = &mut settings.operator {
             operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
-        let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
-        for source in &settings.egress.source {
-            if let Err(why) = UdpSocket::bind((*source, 0)) {
-                document.fault(0, format!("egress.source: cannot call from {source}: {why}"));
-            }
-        }
-        if let Err(why) = &client {
-            let (at, what) = match why {
-                ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
-                ClientError::Tls(_) | ClientError::Build(_) => (0, "cannot set up TLS"),
-            };
-            document.fault(at, format!("{what}: {why}"));
-        }
+        let client = delivery_client(&settings, &egress, clock, &document);
         let limits = settings.limits().cloned().map(LimitsClient::new).transpose();
         let limits = limits.map_err(|why| document.fault(0, format!("cannot set up TLS: {why}")));
         let limits = limits.ok().flatten();
@@ -220,7 +208,7 @@ impl Config {
             effective,
         };
         match client {
-            Ok(client) if diagnostics.is_empty() => {
+            Some(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
                 let callers = Callers::new(tokens, directory);
                 Ok(ActiveConfig { settings, catalogue, callers, egress, client, limits, origin })
@@ -228,6 +216,29 @@ impl Config {
             _ => Err(diagnostics),
         }
     }
+}
+
+/// The client of attempts; or the errors of `[egress]` that only a try shows.
+fn delivery_client(
+    settings: &Settings,
+    egress: &Arc<Rules>,
+    clock: &Clock,
+    document: &Document,
+) -> Option<DeliveryClient> {
+    for source in &settings.egress.source {
+        if let Err(why) = UdpSocket::bind((*source, 0)) {
+            document.fault(0, format!("egress.source: cannot call from {source}: {why}"));
+        }
+    }
+    let client = DeliveryClient::new(&settings.egress, Arc::clone(egress), clock.clone());
+    let report = |why: ClientError| {
+        let (at, what) = match &why {
+            ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
+            ClientError::Tls(_) | ClientError::Build(_) => (0, "cannot set up TLS"),
+        };
+        document.fault(at, format!("{what}: {why}"));
+    };
+    client.map_err(report).ok()
 }
 
 /// Reads the passwords of the mail server and of the proxy, and the token for the gateway.
