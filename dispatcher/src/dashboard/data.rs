@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use weir_common::pages::show::ms;
 
-use crate::dashboard::show::{When, ms};
+use crate::dashboard::show::When;
 
 /// A page of a list.
 #[derive(Deserialize)]

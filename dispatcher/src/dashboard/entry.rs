@@ -4,10 +4,11 @@ use askama::Template;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::reply::{html, see_other};
 use weir_common::time::UnixTime;
 
 use crate::auth::{AuthRefusal, Scope};
-use crate::dashboard::page::{Failure, Frame, html, see_other};
+use crate::dashboard::page::{Failure, Frame};
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::domain::session::{
     Grant, Link, LinkFlaw, NewSession, RANDOM_BYTES, Role, SessionOpened, SessionSecret,

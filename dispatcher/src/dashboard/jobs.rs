@@ -3,12 +3,13 @@
 use askama::Template;
 use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::grouped;
 
 use crate::dashboard::data::{JobData, List, PreviewData};
 use crate::dashboard::failed::filters;
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
-use crate::dashboard::show::grouped;
+use crate::dashboard::page::{Failure, Frame, Section};
 use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.
