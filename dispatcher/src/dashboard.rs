@@ -13,14 +13,12 @@
 //!
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
-mod assets;
 mod data;
 mod delivery;
 mod entry;
 mod failed;
 mod failure;
 mod filter;
-mod form;
 mod jobs;
 mod limits;
 mod page;
@@ -36,6 +34,8 @@ use async_trait::async_trait;
 use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Call, Handler, Head};
+use weir_common::pages::assets;
+use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
@@ -58,7 +58,7 @@ pub struct Dashboard {
 impl Handler for Dashboard {
     async fn handle(&self, call: Call) -> Reply {
         if let Some(name) = call.path.strip_prefix("/assets/") {
-            return assets::reply(&call.method, name);
+            return assets::reply(&call.method, name).unwrap_or_else(http_errors::not_found);
         }
         if !is_page(&call.path) {
             return self.api.handle(call).await;
@@ -113,7 +113,7 @@ impl Dashboard {
             _ => Err(Failure::not_found()),
         };
         let reply = answered.unwrap_or_else(|failure| entry::failed(&entrance, &failure));
-        page::secured(reply, settings)
+        secured(reply, &settings.frame_origins)
     }
 
     /// The pages of a workspace, for those who have a session there.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
+use weir_common::pages::show::{grouped, ms};
 
-use crate::dashboard::show::{When, grouped, ms};
+use crate::dashboard::show::When;
 use crate::domain::event::EventType;
 
 /// A page of a list.

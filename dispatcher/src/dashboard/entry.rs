@@ -4,11 +4,12 @@ use askama::Template;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::reply::{html, see_other};
 use weir_common::time::UnixTime;
 
 use crate::auth::{AuthRefusal, Scope};
 use crate::dashboard::failure::Failure;
-use crate::dashboard::page::{Frame, html, see_other};
+use crate::dashboard::page::Frame;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::domain::session::{
     Grant, Link, LinkFlaw, NewSession, RANDOM_BYTES, Role, SessionOpened, SessionSecret,

@@ -3,13 +3,14 @@
 use askama::Template;
 use http::Method;
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::html;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Frame, Section, html};
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 use crate::domain::outcome::OutcomeClass;

@@ -1,10 +1,10 @@
 //! Which deliveries a list shows, and a redelivery is about.
 
 use serde_json::{Map, Value};
+use weir_common::pages::form::Form;
 
 use crate::dashboard::data::PreviewData;
 use crate::dashboard::failure::Failure;
-use crate::dashboard::form::Form;
 use crate::dashboard::visit::Visit;
 
 /// The filters of a list, by their names in the API.

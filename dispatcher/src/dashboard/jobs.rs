@@ -3,13 +3,14 @@
 use askama::Template;
 use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::grouped;
 
 use crate::dashboard::data::{JobData, List, PreviewData};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{dry_run, filters, scope};
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Frame, Section, html, see_other};
-use crate::dashboard::show::grouped;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.

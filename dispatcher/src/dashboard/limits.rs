@@ -5,11 +5,13 @@ use log::Level;
 use serde_json::{Map, Value};
 use weir_common::http_server::reply::Reply;
 use weir_common::log::events;
+use weir_common::pages::reply::html;
+use weir_common::pages::show::{grouped, share};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::failure::Failure;
-use crate::dashboard::page::{Frame, Section, html};
-use crate::dashboard::show::{When, grouped, share};
+use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::show::When;
 use crate::dashboard::visit::Visit;
 use crate::live_config::limits_client::LimitUsage;
 

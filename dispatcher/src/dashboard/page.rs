@@ -1,12 +1,7 @@
-//! What all pages have: the frame around them, and their headers.
+//! What all pages have around them.
 
-use askama::Template;
-use log::Level;
-use weir_common::http_server::reply::Reply;
-use weir_common::log::events;
+use weir_common::pages::assets::{ICON, SCRIPT, STYLE};
 
-use crate::config::settings::DashboardSettings;
-use crate::dashboard::assets::{ICON, SCRIPT, STYLE};
 use crate::dashboard::visit::Visit;
 
 /// The parts of the dashboard, as the navigation has them.
@@ -116,41 +111,4 @@ impl Frame {
     pub(super) fn may_change(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.may_change)
     }
-}
-
-/// A page.
-pub(super) fn html(status: u16, template: &impl Template) -> Reply {
-    match template.render() {
-        Ok(text) => Reply::new(status, "text/html; charset=utf-8", text),
-        Err(error) => {
-            let fields = [("error", error.to_string().into())];
-            events::event(Level::Error, "page not rendered", &fields);
-            Reply::new(500, "text/plain; charset=utf-8", "This page cannot be shown.\n")
-        }
-    }
-}
-
-/// Sends the browser to another page.
-pub(super) fn see_other(path: impl Into<String>) -> Reply {
-    Reply::new(303, "text/plain; charset=utf-8", "").with("location", path)
-}
-
-/// The reply with what browsers must know: nothing but our own files, no frames of others.
-pub(super) fn secured(reply: Reply, settings: &DashboardSettings) -> Reply {
-    let ancestors = match settings.frame_origins.as_slice() {
-        [] => "'none'".to_owned(),
-        origins => origins.join(" "),
-    };
-    let policy = format!(
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
-         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}"
-    );
-    let mut reply = reply
-        .with("content-security-policy", policy)
-        .with("referrer-policy", "no-referrer")
-        .with("cross-origin-opener-policy", "same-origin");
-    if settings.frame_origins.is_empty() {
-        reply = reply.with("x-frame-options", "DENY");
-    }
-    reply
 }
