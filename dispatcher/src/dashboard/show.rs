@@ -29,6 +29,11 @@ impl When {
         Self(UnixTime(seconds.saturating_mul(1_000_000)).rfc3339())
     }
 
+    /// A time as the API writes it, if the text is one.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        time_of(text).map(|_| Self(text.to_owned()))
+    }
+
     /// For the attribute of `<time>`.
     pub(super) fn exact(&self) -> &str {
         &self.0
