@@ -36,6 +36,8 @@ mod dto;
 
 pub(crate) mod times;
 
+mod url_checks;
+
 mod wait_reason;
 
 mod webhooks;
@@ -189,6 +191,7 @@ impl Api {
         };
         match operation.kind {
             OperationKind::CreateWebhook => webhooks::create(&request).await,
+            OperationKind::CheckUrl => url_checks::check(&request).await,
             OperationKind::ListWebhooks => webhooks::list(&request).await,
             OperationKind::ReadWebhook => webhooks::read(&request).await,
             OperationKind::ChangeWebhook => webhooks::change(&request).await,

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Only deliveries with a valid signature are forwarded; all others are answered 400.
+//! 1. Only deliveries with a valid signature are forwarded; all others are answered 400, but a
+//!    challenge: it comes before its owner can know the secret.
 //! 2. No byte of a delivery reaches the terminal as a control character.
 //!
 //! Not here: the flags (`cli`), signatures (`signature`).
@@ -35,6 +36,7 @@ use crate::delivery::client::{AttemptResponse, DeliveryClient};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
+use crate::domain::challenge;
 use crate::domain::event::EventType;
 use crate::domain::webhook::headers::CustomHeaders;
 
@@ -162,10 +164,11 @@ impl Handler for Receiver {
         let headers = listed(&call.headers);
         (self.print)(&format!("{} {kind} {id} {verdict}\n{headers}\n{pretty}", now.rfc3339()));
         tokio::time::sleep(self.delay).await;
-        match (verified, &self.answer) {
-            (Err(_), _) => answer(400),
-            (Ok(()), Answerer::Status(status)) => answer(*status),
-            (Ok(()), Answerer::Forward(client, url)) => {
+        match (challenge_of(body.as_ref()), verified, &self.answer) {
+            (Some(value), _, Answerer::Status(200..=299) | Answerer::Forward(..)) => echo(value),
+            (_, Err(_), _) => answer(400),
+            (_, Ok(()), Answerer::Status(status)) => answer(*status),
+            (_, Ok(()), Answerer::Forward(client, url)) => {
                 answer(self.pass_on(client, url, call).await)
             }
         }
@@ -255,6 +258,18 @@ fn shown(text: Option<&str>) -> String {
     };
     let plain = |c: char| if visible::is_unsafe(c) || c.is_whitespace() { '?' } else { c };
     text.chars().take(SHOWN_CHARS_MAX).map(plain).collect()
+}
+
+/// The value of a challenge.
+fn challenge_of(body: Option<&Value>) -> Option<&str> {
+    let body = body.filter(|body| body["type"] == EventType::CHALLENGE.name())?;
+    body["data"][challenge::MEMBER].as_str()
+}
+
+/// The answer to a challenge.
+fn echo(value: &str) -> Reply {
+    let answer = json!({ challenge::MEMBER: value });
+    Reply::new(200, "application/json", answer.to_string().into_bytes())
 }
 
 fn answer(status: u16) -> Reply {
@@ -405,6 +420,20 @@ mod tests {
             let headers = headers.unwrap_or_else(|| panic!("{printed}"));
             assert!(headers.contains("\nwebhook-id: evt_1\n"), "{printed}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_challenge_is_answered_whoever_signed_it() {
+        let body = r#"{"type":"webhook.challenge","data":{"challenge":"c7"}}"#;
+        for (status, secret, answered) in
+            [(204, SECRET, 200), (204, "whsec_new", 200), (500, SECRET, 500), (500, "x", 400)]
+        {
+            let setup = answering(Answering::Status(status), Duration::ZERO);
+            assert_eq!(setup.receive(secret, body).await.0, answered);
+        }
+        let value = serde_json::from_str(body).expect("JSON");
+        let reply = echo(challenge_of(Some(&value)).expect("it is one"));
+        assert!(challenge::is_echoed("c7", &reply.body));
     }
 
     #[tokio::test(start_paused = true)]

@@ -53,6 +53,8 @@ pub(in crate::api) struct NewWebhookBody {
     /// 24 to 64 bytes. Default: a new one.
     #[schemars(length(max = 96))]
     pub(in crate::api) secret: Option<String>,
+    /// Whether the receiver must answer a challenge before the webhook is created.
+    pub(in crate::api) verify: Option<bool>,
 }
 
 /// Changes to a webhook: at least one member.

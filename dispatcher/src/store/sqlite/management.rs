@@ -8,7 +8,7 @@ use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Arrival, Cursor, Delivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, webhooks};
@@ -33,6 +33,11 @@ impl Management for SqliteStore {
         let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
         let read = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
         self.readers.read(read).await
+    }
+
+    async fn endpoint_of(&self, url: &str) -> Result<Option<EndpointId>, StoreError> {
+        let url = url.to_owned();
+        self.readers.read(move |conn| Ok(webhooks::endpoint_of(conn, &url)?)).await
     }
 
     async fn webhooks(

@@ -7,7 +7,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
 use crate::domain::health::Health;
-use crate::domain::id::WebhookId;
+use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
@@ -114,11 +114,7 @@ fn set_signing_key(
 
 /// The number of a URL's endpoint, which is created if there is none.
 fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
-    let known = conn
-        .prepare_cached("SELECT id FROM endpoints WHERE url = ?1")?
-        .query_row([url], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
+    if let Some(EndpointId(id)) = endpoint_of(conn, url)? {
         let sql =
             "UPDATE endpoints SET unused_since = NULL WHERE id = ?1 AND unused_since IS NOT NULL";
         conn.prepare_cached(sql)?.execute([id])?;
@@ -126,6 +122,12 @@ fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     }
     conn.prepare_cached("INSERT INTO endpoints (url) VALUES (?1)")?.execute([url])?;
     Ok(conn.last_insert_rowid())
+}
+
+/// The endpoint of a URL, if there is one.
+pub(super) fn endpoint_of(conn: &Connection, url: &str) -> rusqlite::Result<Option<EndpointId>> {
+    let sql = "SELECT id FROM endpoints WHERE url = ?1";
+    conn.prepare_cached(sql)?.query_row([url], |row| row.get(0).map(EndpointId)).optional()
 }
 
 /// Records since when an endpoint is unused, if no webhook names it.
