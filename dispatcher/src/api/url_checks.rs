@@ -31,7 +31,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::challenge::CHALLENGE_BYTES;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::public_id::ID_RANDOM_BYTES;
-use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::http_errors::{ValidationError, validation_problem};
 use crate::ingest::event::{self, Sample};
@@ -51,7 +51,7 @@ pub(super) struct Callee<'a> {
     pub(super) url: &'a str,
     pub(super) secret: &'a str,
     pub(super) signing_key: Option<&'a SigningKey>,
-    pub(super) headers: &'a CustomHeaders,
+    pub(super) options: &'a WebhookOptions,
 }
 
 /// What a call came across.
@@ -74,7 +74,7 @@ pub(super) async fn check(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         url: &url,
         secret: &secret,
         signing_key: None,
-        headers: &CustomHeaders::default(),
+        options: &WebhookOptions::default(),
     };
     Ok(json(
         200,
@@ -128,10 +128,13 @@ async fn call(
     };
     let secrets = std::iter::once(callee.secret);
     let scheme = &request.active.settings.signature;
-    let headers = signature::headers(scheme, &signed, callee.headers, secrets, callee.signing_key);
+    let custom = &callee.options.headers;
+    let headers = signature::headers(scheme, &signed, custom, secrets, callee.signing_key);
     let keep = AttemptSettings { answer_bytes_max: 0, ..request.active.settings.attempts };
     let body = event.body.clone();
-    let attempt = AttemptRequest { url, headers, body, fresh_connection: true, keep };
+    let client_certificate = callee.options.client_certificate.clone();
+    let attempt =
+        AttemptRequest { url, headers, body, fresh_connection: true, client_certificate, keep };
     let sent = on_behalf_of(workspace, client.challenge(attempt, challenge.unwrap_or_default()));
     let (response, echo) = sent.await;
     let took = request.state.clock.now().tick.since(started.tick);

@@ -15,8 +15,8 @@ use weir_common::secret::Secret;
 use crate::api::dto::forecast::{ForecastView, HealthView, IfDown, WebhookDetail};
 use crate::api::dto::redelivery::MatchCount;
 use crate::api::dto::webhook::{
-    self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, WebhookPage, WebhookPatch,
-    WebhookView,
+    self, Answers, CertificateBody, CreatedWebhook, NewWebhookBody, OptionsView, WebhookPage,
+    WebhookPatch, WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::url_checks::{self, Callee};
@@ -24,13 +24,16 @@ use crate::api::wait_reason::AHEAD_MAX;
 use crate::api::{
     ApiRequest, bad_query, checks, deliveries, estimates, json, no_content, random, secrets,
 };
+use crate::delivery::client_certificate;
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
-use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::options::{
+    CertificateChange, OptionsChange, OptionsError, WebhookOptions,
+};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::http_errors::{self, ValidationError, ValidationErrors, step};
 use crate::ingest::event::{self, Sample};
@@ -59,13 +62,14 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
         requests_per_minute: body.requests_per_minute,
+        client_certificate: certificate_of(request, body.client_certificate.as_ref())?,
     };
     let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
     let secret = body.secret.map_or_else(secrets::new, Ok)?;
     let signing_key = body.ed25519.unwrap_or(false).then(new_signing_key).transpose()?;
     if body.verify == Some(true) {
-        let (signing_key, headers) = (signing_key.as_ref(), &options.headers);
-        let callee = Callee { url: &url, secret: &secret, signing_key, headers };
+        let (signing_key, options) = (signing_key.as_ref(), &options);
+        let callee = Callee { url: &url, secret: &secret, signing_key, options };
         url_checks::verify(request, &callee).await?;
     }
     let new = crate::store::types::NewWebhook {
@@ -148,6 +152,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
         requests_per_minute: body.requests_per_minute,
+        client_certificate: certificate_of(request, body.client_certificate.as_ref())?,
     };
     let signing_key = match body.ed25519 {
         Some(true) => KeyChange::Have(new_signing_key()?),
@@ -297,6 +302,26 @@ fn headers_of(
     all.map_err(|why| {
         http_errors::unprocessable(&ValidationError::at("/headers", why.to_string()).into())
     })
+}
+
+/// The client certificate of a body; an empty object removes it.
+fn certificate_of(
+    request: &ApiRequest<'_>,
+    body: Option<&CertificateBody>,
+) -> Result<CertificateChange, Reply> {
+    let wrong = |member: &str, why: String| {
+        let error = ValidationError::at(format!("/client_certificate/{member}"), why);
+        http_errors::unprocessable(&error.into())
+    };
+    match body.map(|body| (&body.certificate, &body.key)) {
+        None => Ok(CertificateChange::Keep),
+        Some((None, None)) => Ok(CertificateChange::Remove),
+        Some((Some(chain), Some(key))) => client_certificate::read(chain, key, request.now)
+            .map(CertificateChange::Set)
+            .map_err(|why| wrong(why.member(), why.to_string())),
+        Some((None, Some(_))) => Err(wrong("certificate", "is missing".to_owned())),
+        Some((Some(_), None)) => Err(wrong("key", "is missing".to_owned())),
+    }
 }
 
 fn exceeded(limit: OptionsError) -> Reply {

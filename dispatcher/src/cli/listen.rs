@@ -330,6 +330,7 @@ pub async fn send_test(
             headers,
             body,
             fresh_connection: false,
+            client_certificate: None,
             keep: AttemptSettings::default(),
         })
         .await

@@ -361,6 +361,7 @@ mod tests {
             headers,
             body,
             fresh_connection: false,
+            client_certificate: None,
             keep: AttemptSettings::default(),
         }
     }

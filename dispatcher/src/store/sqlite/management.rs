@@ -11,6 +11,7 @@ use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
+use crate::store::sqlite::webhooks::Nonces;
 use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, webhooks};
 use crate::store::types::{
     Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
@@ -25,7 +26,7 @@ impl Management for SqliteStore {
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = Nonces::random()?;
         self.writer.run(move |session| webhooks::create(session, new, nonces, now)).await
     }
 
@@ -59,7 +60,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Changed, StoreError> {
         let workspace = workspace.to_owned();
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = Nonces::random()?;
         self.writer
             .run(move |session| webhooks::change(session, (&workspace, id), change, nonces, now))
             .await
