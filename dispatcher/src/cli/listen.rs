@@ -35,10 +35,13 @@ use crate::config::settings::{AttemptSettings, Signature};
 use crate::delivery::client::{AttemptResponse, DeliveryClient};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
-use crate::delivery::signature::{self, Signed};
+use crate::delivery::signature::{
+    self, Signed, StandardHeaders, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
+};
 use crate::domain::challenge;
 use crate::domain::event::EventType;
 use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::signing_key::PublicKey;
 
 /// The tolerance between the signature's time and the receiver's clock.
 const TOLERANCE_SECONDS: u64 = 300;
@@ -65,8 +68,8 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub struct Listen {
     /// The address to listen on; port 0 is any free port.
     pub address: SocketAddr,
-    /// The signing key.
-    pub secret: Secret<String>,
+    /// What verifies deliveries.
+    pub key: ReceiverKey,
     /// The name of the signature header.
     pub header: String,
     /// The answer to verified deliveries.
@@ -75,6 +78,14 @@ pub struct Listen {
     pub delay: Duration,
     /// The clock.
     pub clock: Clock,
+}
+
+/// What a receiver verifies deliveries with.
+pub enum ReceiverKey {
+    /// The secret: the signature header.
+    Secret(Secret<String>),
+    /// The public key: `v1a` of Standard Webhooks.
+    Public(PublicKey),
 }
 
 /// The answer to verified deliveries.
@@ -119,8 +130,8 @@ impl Listen {
                 Answerer::Forward(client.build().map_err(io::Error::other)?, url)
             }
         };
-        let Self { secret, delay, clock, .. } = self;
-        Ok(Receiver { secret, header, answer, delay, clock, seen: Mutex::default(), print })
+        let Self { key, delay, clock, .. } = self;
+        Ok(Receiver { key, header, answer, delay, clock, seen: Mutex::default(), print })
     }
 }
 
@@ -130,7 +141,7 @@ fn print(text: &str) {
 }
 
 struct Receiver {
-    secret: Secret<String>,
+    key: ReceiverKey,
     header: HeaderName,
     answer: Answerer,
     delay: Duration,
@@ -181,11 +192,27 @@ impl Handler for Receiver {
 
 impl Receiver {
     fn verify(&self, call: &Call, now_seconds: u64) -> Result<(), String> {
-        let header = call.headers.get(&self.header).and_then(|value| value.to_str().ok());
-        let header = header.ok_or_else(|| format!("there is no header {}", self.header))?;
-        let secret = self.secret.expose();
-        signature::verify(secret, header, &call.body, now_seconds, TOLERANCE_SECONDS)
-            .map_err(|why| why.to_string())
+        let value = |name: &HeaderName| {
+            let value = call.headers.get(name).and_then(|value| value.to_str().ok());
+            value.ok_or_else(|| format!("there is no header {name}"))
+        };
+        let body = &call.body;
+        let verified = match &self.key {
+            ReceiverKey::Secret(secret) => {
+                let header = value(&self.header)?;
+                signature::verify(secret.expose(), header, body, now_seconds, TOLERANCE_SECONDS)
+            }
+            ReceiverKey::Public(key) => {
+                let received = StandardHeaders {
+                    id: value(&WEBHOOK_ID)?,
+                    timestamp: value(&WEBHOOK_TIMESTAMP)?,
+                    signatures: value(&WEBHOOK_SIGNATURE)?,
+                    body,
+                };
+                signature::verify_ed25519(key, received, now_seconds, TOLERANCE_SECONDS)
+            }
+        };
+        verified.map_err(|why| why.to_string())
     }
 
     /// Remembers an event; returns whether it is a duplicate.
@@ -345,6 +372,7 @@ mod tests {
     use weir_common::time::UnixTime;
 
     use super::*;
+    use crate::domain::webhook::signing_key::SigningKey;
 
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
@@ -360,10 +388,14 @@ mod tests {
     }
 
     fn answering(answer: Answering, delay: Duration) -> Setup {
+        verifying(ReceiverKey::Secret(Secret::new(SECRET.to_owned())), answer, delay)
+    }
+
+    fn verifying(key: ReceiverKey, answer: Answering, delay: Duration) -> Setup {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let listen = Listen {
             address: ([127, 0, 0, 1], 0).into(),
-            secret: Secret::new(SECRET.to_owned()),
+            key,
             header: "Service-Signature".to_owned(),
             answer,
             delay,
@@ -420,6 +452,23 @@ mod tests {
             let headers = headers.and_then(|rest| rest.strip_suffix(&format!("\n\n{pretty}")));
             let headers = headers.unwrap_or_else(|| panic!("{printed}"));
             assert!(headers.contains("\nwebhook-id: evt_1\n"), "{printed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn with_a_public_key_the_signatures_of_that_key_are_verified() {
+        let (key, other) = (SigningKey::of_seed([7; 32]), SigningKey::of_seed([8; 32]));
+        for (signing, status) in [(Some(&key), 204), (Some(&other), 400), (None, 400)] {
+            let public = PublicKey::of_text(&key.public()).expect("it is one");
+            let public = ReceiverKey::Public(public);
+            let setup = verifying(public, Answering::Status(204), Duration::ZERO);
+            let body = Bytes::from_static(b"{}");
+            let unix_seconds = setup.clock.now().unix.0 / 1_000_000;
+            let signed = Signed { event_id: "evt_1", body: &body, unix_seconds, is_test: false };
+            let none = CustomHeaders::default();
+            let secrets = std::iter::once(SECRET);
+            let headers = signature::headers(&signature(), &signed, &none, secrets, signing);
+            assert_eq!(setup.post(headers, body).await.0, status);
         }
     }
 
