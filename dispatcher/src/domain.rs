@@ -6,6 +6,7 @@ pub mod activity;
 pub mod attempt;
 pub mod challenge;
 mod compact;
+pub mod contrast;
 pub mod delivery;
 pub mod estimate;
 pub mod event;
