@@ -4,7 +4,7 @@
 //!
 //! 1. Memory grows with the workspaces that sent a test within the last minute, not with all that
 //!    ever did.
-//! 2. At most [`AT_ONCE_MAX`] calls wait for receivers, whoever sends them.
+//! 2. At most [`AT_ONCE_MAX`] calls wait for receivers, of all workspaces together.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! The event types: the list of them, and their names in schemas and filters.
 //!
-//! Invariant: a webhook may newly subscribe to types of the catalogue alone; deliveries may also have
-//! types that were removed from it, and that of a test.
+//! Invariant: a webhook may newly subscribe to types of the catalogue alone; deliveries may also
+//! have types that were removed from it, and that of a test.
 
 use bytes::Bytes;
 use http::header::IF_NONE_MATCH;

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_challenge_is_answered_whoever_signed_it() {
+    async fn a_challenge_is_answered_with_any_signature() {
         let body = r#"{"type":"webhook.challenge","data":{"challenge":"c7"}}"#;
         for (status, secret, answered) in
             [(204, SECRET, 200), (204, "whsec_new", 200), (500, SECRET, 500), (500, "x", 400)]

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_with_its_key_is_read_and_another_tells_itself_apart() {
+    fn a_certificate_with_its_key_is_read_and_differs_from_another() {
         let (chain, key) = (fixture("server.pem"), fixture("server.key"));
         let one = read(&chain, &key, NOW).expect("it is valid");
         assert!(one.subject().starts_with("CN="), "{}", one.subject());

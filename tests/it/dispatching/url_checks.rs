@@ -85,7 +85,7 @@ fn refused(stage: &Stage, why: &str) {
 }
 
 #[test]
-fn a_check_tells_what_the_receiver_does_with_a_signed_ping() {
+fn a_check_shows_what_the_receiver_does_with_a_signed_ping() {
     let stage = Stage::new();
     let url = stage.receiver.url("/hook");
     let found = check(&stage, &url);
