@@ -273,7 +273,7 @@ impl Upkeep for SqliteStore {
         endpoint: Option<OperatorEndpoint>,
         now: UnixTime,
     ) -> Result<Option<WebhookId>, StoreError> {
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = webhooks::Nonces::random()?;
         let set = move |session: &mut _| operator::set(session, endpoint.as_ref(), nonces, now);
         self.writer.run(set).await
     }
