@@ -52,8 +52,17 @@ fn the_shipped_files_serve_every_documented_call() {
 
 /// A gateway with the shipped files, in front of these three addresses; only addresses differ.
 #[track_caller]
-fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
-    let mut text = shipped(CONFIG);
+pub(crate) fn shipped_gateway(addresses: &[String; 3]) -> Gateway {
+    shipped_gateway_with(addresses, |text| text)
+}
+
+/// The same, with the configuration as `change` changes it.
+#[track_caller]
+pub(crate) fn shipped_gateway_with(
+    [control, data, dispatcher]: &[String; 3],
+    change: impl FnOnce(String) -> String,
+) -> Gateway {
+    let mut text = change(shipped(CONFIG));
     for (port, address) in [
         ("127.0.0.1:8080", "127.0.0.1:0"),
         ("127.0.0.1:8081", "127.0.0.1:0"),
