@@ -165,9 +165,12 @@ impl Options {
         let (Some(address), Some(file)) = (self.http, &self.agents) else {
             return Ok(Mode::Streams);
         };
-        let mut hosts = self.host.clone();
+        let (mut hosts, mut origins) = (self.host.clone(), self.origin.clone());
         if address.ip().is_loopback() {
             hosts.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+            // The protocol has a server on this machine accept pages of this machine.
+            let own = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
+            origins.extend(own.map(str::to_owned));
         } else if hosts.is_empty() {
             let why = format!(
                 "--http {address} can be reached from other machines: name the hosts that it is \
@@ -180,7 +183,7 @@ impl Options {
                 format!("--origin {origin} must have a scheme, as https://app.example.com:443");
             return Err(Failure::Usage(why));
         }
-        let expected = Expected { hosts, origins: self.origin.clone() };
+        let expected = Expected { hosts, origins };
         Ok(Mode::Http { address, agents: agents_of(file)?, expected })
     }
 }

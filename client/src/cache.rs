@@ -41,7 +41,7 @@ struct Entry {
 impl Entry {
     /// Whether it serves a call that came at `started`, now.
     fn serves(&self, kind: CallKind, started: Tick, now: Tick) -> bool {
-        let is_shared = self.at >= started;
+        let is_shared = self.at > started;
         let is_fresh = self.outcome.is_ok() && now.since(self.at) < LIST_TTL;
         is_shared || (kind == CallKind::List && is_fresh)
     }

@@ -174,8 +174,7 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.as_deref().map(|kind| format!(" {kind}")).unwrap_or_default();
-        write!(f, "{}{kind}: {}", self.status, self.detail)?;
-        self.errors.as_ref().map_or(Ok(()), |errors| write!(f, " {errors}"))
+        write!(f, "{}{kind}: {}", self.status, self.detail.trim_end_matches('.'))
     }
 }
 
@@ -257,8 +256,8 @@ mod tests {
         let body = r#"{"type": "urn:weir:problem:invalid-body", "title": "Invalid", "status": 422,
             "detail": "It does not fit.", "errors": [{"pointer": "/url"}]}"#;
         let problem = Problem::of(&answer(422, body));
-        let words = r#"422 invalid-body: It does not fit. [{"pointer":"/url"}]"#;
-        assert_eq!(problem.to_string(), words);
+        assert_eq!(problem.to_string(), "422 invalid-body: It does not fit");
+        assert_eq!(problem.errors.unwrap()[0]["pointer"], "/url");
         assert_eq!(Problem::of(&answer(404, "<html>")).to_string(), "404: Not Found");
     }
 }

@@ -4,6 +4,7 @@
 //! Not here: how long a client waits (`weir-client`'s own tests).
 
 mod asking;
+mod conformance;
 mod errors;
 mod every_tool;
 mod over_http;

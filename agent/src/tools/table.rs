@@ -285,18 +285,44 @@ impl Tool {
     }
 }
 
-/// The JSON Schema of arguments, without references: some clients resolve none.
+/// The JSON Schema of arguments as every client understands it: without references, without types
+/// of Rust, and with an optional member as one that may be left out.
 fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let schema = settings.into_generator().into_root_schema_for::<T>();
-    let Value::Object(mut object) = schema.to_value() else { return Arc::default() };
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    simplify(&mut schema);
+    let Value::Object(mut object) = schema else { return Arc::default() };
     for member in ["title", "description"] {
         object.shift_remove(member);
     }
     // An object without members has no `properties`, which some clients need.
     object.entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
     Arc::new(object)
+}
+
+fn simplify(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if object
+                .get("format")
+                .and_then(Value::as_str)
+                .is_some_and(|one| one.starts_with("uint"))
+            {
+                object.shift_remove("format");
+            }
+            let optional = match object.get("type") {
+                Some(Value::Array(types)) => types.iter().find(|one| *one != "null").cloned(),
+                _ => None,
+            };
+            if let Some(one) = optional {
+                object.insert("type".to_owned(), one);
+            }
+            object.values_mut().for_each(simplify);
+        }
+        Value::Array(items) => items.iter_mut().for_each(simplify),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -323,7 +349,9 @@ mod tests {
             assert_eq!(Tool::named(&shown.name, false), Some(tool));
             assert_eq!(shown.input_schema["additionalProperties"], false, "{}", shown.name);
             let text = serde_json::to_string(&shown.input_schema).unwrap();
-            assert!(!text.contains("$ref"), "{text}");
+            for foreign in ["$ref", "uint", "\"null\""] {
+                assert!(!text.contains(foreign), "{foreign}: {text}");
+            }
         }
     }
 

@@ -45,7 +45,7 @@ fn a_call_without_the_bearer_from_elsewhere_or_to_elsewhere_is_refused() {
     let answer = send(&good()).expect(200);
     assert_eq!(answer.json()["result"]["tools"].as_array().unwrap().len(), 17);
 
-    let none = send(&post(&served, "/mcp")).expect_problem(401);
+    let none = send(&post(&served, "/mcp")).expect(401);
     assert_eq!(none.field("www-authenticate"), Some("Bearer"));
     send(&post(&served, "/mcp").field("Authorization", "Bearer hidden")).expect_problem(401);
     // The token of the API is no bearer.

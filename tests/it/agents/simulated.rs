@@ -16,7 +16,7 @@ use weir_common::limit::quota::Quota;
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::limit::state::State;
 use weir_common::time::{Moment, Tick, UnixTime};
-use weir_tests::rng::Rng;
+use weir_tests::rng::SeededRng;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -34,7 +34,7 @@ struct Gateway {
     /// The times of the lists that were admitted, per target.
     lists: Mutex<Vec<(String, Tick)>>,
     refused: AtomicU64,
-    dice: Mutex<Rng>,
+    dice: Mutex<SeededRng>,
 }
 
 impl Gateway {
@@ -46,7 +46,7 @@ impl Gateway {
             state: Mutex::new(State::fresh(quota)),
             lists: Mutex::default(),
             refused: AtomicU64::new(0),
-            dice: Mutex::new(Rng::new(seed)),
+            dice: Mutex::new(SeededRng::new(seed)),
         })
     }
 
