@@ -33,7 +33,7 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Check the flags and files, and that the tokens are good; exit code 64 or 1 if not
-    Check(Options),
+    Check(Box<Options>),
     /// Print a completion script
     Completions {
         /// For which shell

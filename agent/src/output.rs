@@ -54,6 +54,14 @@ impl Output {
         Self { summary: summary.into(), value, is_error: true }
     }
 
+    /// The same, with one more member of the data.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        if let Value::Object(members) = &mut self.value {
+            members.insert(name.to_owned(), value.into());
+        }
+        self
+    }
+
     /// The text beside the data, for clients that show agents the text alone: it has the data too.
     #[must_use]
     pub(crate) fn text(&self) -> String {
@@ -122,7 +130,7 @@ mod tests {
     #[test]
     fn an_error_says_what_helps() {
         let problem = Problem { status: 404, detail: "Not here".into(), ..Problem::default() };
-        let output = Output::from(CallError::Refused(problem));
+        let output = Output::from(CallError::Refused(Box::new(problem)));
         assert!(output.is_error && output.summary.contains("Use an id from a list"));
         assert_eq!(output.value["error"]["status"], 404);
         let unknown = Output::from(CallError::MaybeDone("the connection ended".into()));

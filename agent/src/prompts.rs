@@ -32,15 +32,15 @@ pub(crate) fn named(name: &str, arguments: Option<&JsonObject>) -> Option<GetPro
     let first = match given("webhook") {
         Some(id) => format!("Call get_webhook with id `{id}`{scope}."),
         None => format!(
-            "Call list_webhooks{scope} and take the first webhook whose state is failing or paused; \
+            "Call list_webhooks{scope} and take the first webhook that is failing or paused; \
              call get_webhook with its id."
         ),
     };
     let text = format!(
         "Find out why my webhook is failing.\n\
          1. {first} Note its state, since when it is down, and how many deliveries wait.\n\
-         2. Call search_deliveries with filter {{\"webhook\": its id, \"state\": \"waiting\"}}, then \
-            with \"state\": \"failed_permanent\".\n\
+         2. Call search_deliveries with filter {{\"webhook\": its id, \"state\": \"waiting\"}}, \
+            then with \"state\": \"failed_permanent\".\n\
          3. Call explain_delivery for one delivery of each last_outcome you see.\n\
          4. Tell me in plain words what the receiver does wrong, since when, what happens if I do \
             nothing, and what I should do first.\n\

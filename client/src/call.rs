@@ -186,14 +186,14 @@ pub enum CallError {
     NoIdentifier(&'static str),
     /// The server refused it.
     #[error("{0}")]
-    Refused(Problem),
+    Refused(Box<Problem>),
     /// It was refused for now, and the next try would come after the call's budget.
-    #[error("refused for now, and the next try would have to wait {} s more: {problem}", wait.as_secs())]
+    #[error("refused for now; the next try would have to wait {} s more: {problem}", wait.as_secs())]
     Busy {
         /// How long it would have to wait.
         wait: Duration,
         /// The last refusal.
-        problem: Problem,
+        problem: Box<Problem>,
     },
     /// The server cannot be reached; nothing was done.
     #[error("the server cannot be reached, and nothing was done: {0}")]

@@ -93,7 +93,7 @@ impl Client {
             500.. if call.kind == CallKind::Write => {
                 Err(CallError::MaybeDone(Problem::of(&answer).to_string()))
             }
-            _ => Err(CallError::Refused(Problem::of(&answer))),
+            _ => Err(CallError::Refused(Box::new(Problem::of(&answer)))),
         }
     }
 
@@ -145,7 +145,7 @@ impl Client {
                     self.wait_until(at).await;
                 }
                 Next::GiveUp(wait) => {
-                    let problem = Problem::of(&answer);
+                    let problem = Box::new(Problem::of(&answer));
                     if answer.is_rate_limited() {
                         let mut refused = self.refused_until();
                         *refused = transport.now().tick.plus(wait).max(*refused);
@@ -167,7 +167,7 @@ impl Client {
             }
             if at > until {
                 let detail = "a limit refuses this token; earlier calls wait, too".to_owned();
-                let problem = Problem { status: 429, detail, ..Problem::default() };
+                let problem = Box::new(Problem { status: 429, detail, ..Problem::default() });
                 return Err(CallError::Busy { wait: at.since(now), problem });
             }
             self.wait_until(at).await;

@@ -142,8 +142,7 @@ impl Workspace<'_> {
 
     /// How many deliveries a redelivery would send again.
     pub async fn preview_redelivery(&self, filter: &Filter) -> Result<RedeliveryPreview> {
-        let mut body = value(filter);
-        body["dry_run"] = true.into();
+        let body = value(&Preview { filter, dry_run: true });
         let path = format!("{}/deliveries:redeliver", self.path);
         self.client.fetch(&Call::preview(path, &body)).await
     }
@@ -202,6 +201,14 @@ impl Workspace<'_> {
     ) -> Result<T> {
         self.client.fetch(&Call::write(method, format!("{}/{path}", self.path), body)).await
     }
+}
+
+/// The body of a redelivery that is only counted.
+#[derive(Serialize)]
+struct Preview<'a> {
+    #[serde(flatten)]
+    filter: &'a Filter,
+    dry_run: bool,
 }
 
 /// A body as JSON.

@@ -74,7 +74,7 @@ pub(crate) struct Update {
     /// Only say what would happen, and to how many deliveries.
     #[serde(default)]
     pub(crate) dry_run: bool,
-    /// The `confirm` of the dry run. A change of the URL or the event types, and disabling, need it.
+    /// The `confirm` of the dry run: a new URL, new event types and disabling need it.
     pub(crate) confirm: Option<u64>,
 }
 

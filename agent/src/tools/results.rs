@@ -113,32 +113,34 @@ fn helps(reason: &str) -> &'static str {
 }
 
 fn attempt(attempt: &Attempt, mark: Mark) -> Value {
-    let mut value = json!({
+    let error = attempt
+        .error
+        .as_ref()
+        .map(|error| mark.delimit("why an attempt failed, may quote the receiver", error));
+    let answer = attempt.response.as_ref().filter(|answer| !answer.body.is_empty());
+    let answer = answer.map(|answer| {
+        let cut = if answer.body_truncated { ", cut" } else { "" };
+        let source = format!("the receiver's answer, {}{cut}", answer.body_encoding);
+        mark.delimit(&source, &answer.body)
+    });
+    json!({
         "number": attempt.number,
         "started_at": attempt.started_at,
         "duration_ms": attempt.duration_ms,
         "outcome": attempt.outcome,
         "status": attempt.status,
         "url": attempt.url,
-    });
-    if let Some(error) = &attempt.error {
-        value["error"] =
-            mark.delimit("why an attempt failed, may quote the receiver", error).into();
-    }
-    if let Some(answer) = attempt.response.as_ref().filter(|answer| !answer.body.is_empty()) {
-        let cut = if answer.body_truncated { ", cut" } else { "" };
-        let source = format!("the receiver's answer, {}{cut}", answer.body_encoding);
-        value["receiver_answer"] = mark.delimit(&source, &answer.body).into();
-    }
-    value
+        "error": error,
+        "receiver_answer": answer,
+    })
 }
 
 /// A redelivery job.
 pub(crate) fn redelivery(job: &Redelivery) -> Output {
     let total = job.total.map(count).unwrap_or_else(|| "an unknown number".to_owned());
     let summary = format!(
-        "{} is {}: {} of {total} queued again; of these {} delivered, {} waiting, {} failed. Follow \
-         it with get_redelivery.",
+        "{} is {}: {} of {total} queued again; of these {} delivered, {} waiting, {} failed. \
+         Follow it with get_redelivery.",
         job.id, job.state, job.redelivered, job.delivered, job.waiting, job.failed_permanent
     );
     Output::new(summary, json!(job))
@@ -185,7 +187,7 @@ pub(crate) fn standing(standing: &Standing, requests: u64, now: UnixTime) -> Out
         Some(least) => {
             let seconds = least.reset.saturating_sub(now.0 / 1_000_000);
             (
-                json!({"admitted": false, "refused_by": least.limit, "full_again_in_seconds": seconds}),
+                json!({"admitted": false, "refused_by": least.limit, "full_in_seconds": seconds}),
                 format!(
                     "{requests} more would be refused now: `{}` has {} left; all of it is back in \
                      {seconds} s at the latest.",
@@ -241,7 +243,7 @@ mod tests {
         );
         let refused = &of(5).value["would_meet"];
         assert_eq!(refused["refused_by"], "workspace");
-        assert_eq!(refused["full_again_in_seconds"], 60);
+        assert_eq!(refused["full_in_seconds"], 60);
         assert_eq!(of(61).value["would_meet"]["never_at_once"], true);
         assert_eq!(standing(&limits(&[]), 1, now).value["would_meet"], Value::Null);
     }

@@ -130,15 +130,11 @@ impl Run<'_> {
     async fn create(&self, new: NewWebhook) -> Result<Output> {
         let workspace = self.of(&new.workspace)?;
         let file = self.secret_file()?;
-        let mut body = json!({"url": new.url, "events": new.events});
-        if let Some(description) = new.description {
-            body["description"] = description.into();
-        }
+        let body = json!({"url": new.url, "events": new.events, "description": new.description});
         let created = workspace.create_webhook(&body).await?;
         let id = created.webhook.id.clone();
-        let mut output = kept(file.keep(&id, &created.secret), &id);
-        output.value["webhook"] = json!(created.webhook);
-        Ok(output)
+        let output = kept(file.keep(&id, &created.secret), &id);
+        Ok(output.with("webhook", json!(created.webhook)))
     }
 
     async fn update(&self, update: Update) -> Result<Output> {
@@ -167,9 +163,8 @@ impl Run<'_> {
         self.agreed(Effect { text, count: now.waiting }, asked)?;
         let file = self.secret_file()?;
         let rotated = workspace.rotate_secret(&rotation.id).await?;
-        let mut output = kept(file.keep(&rotated.id, &rotated.secret), &rotated.id);
-        output.value["previous_valid_until"] = rotated.previous_valid_until.into();
-        Ok(output)
+        let output = kept(file.keep(&rotated.id, &rotated.secret), &rotated.id);
+        Ok(output.with("previous_valid_until", rotated.previous_valid_until))
     }
 
     async fn redeliver(&self, wanted: Redelivery) -> Result<Output> {
@@ -180,7 +175,7 @@ impl Run<'_> {
         let state = wanted.filter.state.as_deref().unwrap_or("failed_permanent");
         let webhooks = preview.webhooks.len();
         let text = format!(
-            "Deliveries that are {state} and match are sent again to {webhooks} webhooks. {estimate}"
+            "Deliveries that are {state} and match go to {webhooks} webhooks again. {estimate}"
         );
         self.agreed(Effect { text, count: preview.total }, asked)?;
         Ok(results::redelivery(&workspace.redeliver_all(&wanted.filter).await?))

@@ -6,7 +6,7 @@ use weir_tests::dispatcher::{ACME, READER};
 use super::{Sdk, Session, Stage, call};
 
 #[test]
-fn an_error_says_what_happened_and_what_helps() {
+fn an_error_names_what_happened_and_what_helps() {
     let stage = Stage::new();
     let webhook = stage.webhook();
     let session = stage.session(
@@ -70,7 +70,7 @@ fn an_invalid_token_is_an_error_of_each_call() {
 }
 
 #[test]
-fn a_dispatcher_that_is_down_is_an_error_that_says_whether_to_repeat() {
+fn a_dispatcher_that_is_down_is_an_error_with_advice_on_repeating() {
     let mut stage = Stage::new();
     let webhook = stage.webhook();
     stage.dispatcher.stop();

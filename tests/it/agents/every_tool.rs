@@ -104,14 +104,15 @@ fn an_agent_finds_out_why_deliveries_failed_and_the_receivers_words_are_marked()
     let event = stage.dispatcher.post_event("user.created");
     stage.dispatcher.acme().wait_for_count("failed_permanent", 1);
     let filter = json!({ "state": "failed_permanent", "webhook": webhook });
-    let from = |step: usize, name: &str| json!({ "from": step, "at": ["structuredContent", "deliveries", 0, name] });
+    let found =
+        |name: &str| json!({ "from": 0, "at": ["structuredContent", "deliveries", 0, name] });
     for sdk in [Sdk::Node, Sdk::Node2] {
         let session = stage.session(
             sdk,
             &[
                 call("search_deliveries", json!({ "filter": filter })),
-                call("explain_delivery", json!({ "id": from(0, "id") })),
-                call("get_event", json!({ "id": from(0, "event_id") })),
+                call("explain_delivery", json!({ "id": found("id") })),
+                call("get_event", json!({ "id": found("event_id") })),
             ],
         );
         assert_eq!(session.data(0)["deliveries"][0]["event_id"], *event);
@@ -225,7 +226,8 @@ fn resources_and_prompts_are_there_to_read() {
                 read("weir://verify/python"),
                 read("weir://nothing"),
                 json!({ "do": "prompts" }),
-                json!({ "do": "prompt", "name": "why_is_my_webhook_failing", "arguments": { "webhook": "wh_1" } }),
+                json!({ "do": "prompt", "name": "why_is_my_webhook_failing",
+                    "arguments": { "webhook": "wh_1" } }),
                 json!({ "do": "prompt", "name": "nothing" }),
                 json!({ "do": "about" }),
             ],
