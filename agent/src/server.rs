@@ -4,6 +4,7 @@
 //!
 //! 1. A tool that asks proceeds only after an answer to that question: the answer comes with the
 //!    tool, the arguments and the number that were asked about, sealed by this process.
+//!    One answer serves one call.
 //! 2. A request that the client cancels waits no longer.
 //!
 //! Not here: what a tool does (`tools`), listeners (`http`), the standard streams (`app`).
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
+use moka::future::Cache;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ElicitRequest,
     ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, ErrorCode, ErrorData,
@@ -36,6 +38,9 @@ use crate::{prompts, resources};
 /// The time a person has for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
+/// Answers that are remembered as acted on; each is forgotten once it has expired.
+const SPENT_MAX: u64 = 10_000;
+
 /// How often a person is asked about one call: the number may have changed in the meantime.
 const QUESTIONS_MAX: usize = 3;
 
@@ -55,6 +60,8 @@ pub(crate) struct AgentServer {
     caller: Caller,
     clock: Clock,
     seal: Arc<RequestStateCodec>,
+    /// The answers that were acted on.
+    spent: Cache<String, ()>,
 }
 
 impl std::fmt::Debug for AgentServer {
@@ -67,11 +74,9 @@ impl AgentServer {
     /// A server for `caller` that seals its questions with `key`.
     #[must_use]
     pub(crate) fn new(caller: Caller, clock: Clock, key: [u8; 32]) -> Self {
-        Self {
-            caller,
-            clock,
-            seal: Arc::new(RequestStateCodec::try_new(key).expect("32 bytes are enough")),
-        }
+        let seal = RequestStateCodec::try_new(key).expect("32 bytes are enough");
+        let spent = Cache::builder().max_capacity(SPENT_MAX).time_to_live(ANSWER_TIMEOUT).build();
+        Self { caller, clock, seal: Arc::new(seal), spent }
     }
 
     /// Carries out a call, and asks a person where it must.
@@ -87,7 +92,7 @@ impl AgentServer {
         let mut consent = match asking {
             Asking::No => Consent::Number,
             Asking::AtOnce => Consent::Person(None),
-            Asking::ByRetry => Consent::Person(self.accepted(request, &context_of_seal)),
+            Asking::ByRetry => Consent::Person(self.accepted(request, &context_of_seal).await),
         };
         if asking == Asking::ByRetry && is_refused(request) {
             return refused_by_person().into();
@@ -128,11 +133,15 @@ impl AgentServer {
     }
 
     /// The number that a person has accepted, if the answer belongs to this call.
-    fn accepted(&self, request: &CallToolRequestParams, context: &[u8]) -> Option<u64> {
-        let answer = answered(request)?;
-        let sealed = self.seal.open_with(request.request_state.as_deref()?, context).ok()?;
+    async fn accepted(&self, request: &CallToolRequestParams, context: &[u8]) -> Option<u64> {
+        let (answer, state) = (answered(request)?, request.request_state.as_deref()?);
+        let sealed = self.seal.open_with(state, context).ok()?;
         let count = std::str::from_utf8(&sealed).ok()?.parse().ok()?;
-        approves(&answer).then_some(count)
+        if !approves(&answer) {
+            return None;
+        }
+        let is_first = self.spent.entry_by_ref(state).or_insert(()).await.is_fresh();
+        is_first.then_some(count)
     }
 
     fn log(&self, tool: Tool, response: &CallToolResponse, took: Duration) {

@@ -283,8 +283,9 @@ pub struct LimitUsage {
     pub limit: String,
     pub key: String,
     pub plan: Option<String>,
-    pub used: u64,
-    pub remaining: u64,
-    pub reset: u64,
+    /// Null, like the next two, if the gateway cannot tell at the moment.
+    pub used: Option<u64>,
+    pub remaining: Option<u64>,
+    pub reset: Option<u64>,
     pub allowance: Value,
 }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Of identical reads at one time, one is sent; the others get its answer, a failure included.
+//! 1. Of identical reads at one time, one is sent; the others get its answer, a failure included. If
+//!    it gave up waiting, the next is sent that may still wait.
 //! 2. A list's answer serves the same call for five seconds, and no longer.
 //! 3. After a change by the same client, nothing is served that was read before the change ended.
 //! 4. If the call that is sent is cancelled, the next one that waits for it is sent.
@@ -41,7 +42,8 @@ struct Entry {
 impl Entry {
     /// Whether it serves a call that came at `started`, now.
     fn serves(&self, kind: CallKind, started: Tick, now: Tick) -> bool {
-        let is_shared = self.at > started;
+        let gave_up = matches!(self.outcome, Err(CallError::Busy { .. }));
+        let is_shared = self.at > started && !gave_up;
         let is_fresh = self.outcome.is_ok() && now.since(self.at) < LIST_TTL;
         is_shared || (kind == CallKind::List && is_fresh)
     }

@@ -79,13 +79,14 @@ impl Client {
     ///
     /// If it is refused, or gets no usable answer within the budget.
     pub async fn send(&self, call: &Call) -> Result<Answer, CallError> {
-        let Shared { reads, transport, .. } = &*self.shared;
+        let Shared { reads, transport, budget, .. } = &*self.shared;
+        let until = transport.now().tick.plus(*budget);
         let outcome = if call.kind == CallKind::Write {
             let _changed = Changed(reads);
-            self.patient(call).await
+            self.patient(call, until).await
         } else {
             let now = || transport.now().tick;
-            reads.outcome(call, now, self.patient(call)).await
+            reads.outcome(call, now, self.patient(call, until)).await
         };
         let answer = outcome?;
         match answer.status {
@@ -114,10 +115,9 @@ impl Client {
         })
     }
 
-    /// Sends a call until it is not refused for now, or its budget ends.
-    async fn patient(&self, call: &Call) -> Outcome {
-        let Shared { transport, budget, .. } = &*self.shared;
-        let until = transport.now().tick.plus(*budget);
+    /// Sends a call until it is not refused for now, or its budget ends at `until`.
+    async fn patient(&self, call: &Call, until: Tick) -> Outcome {
+        let transport = &self.shared.transport;
         let key = (call.kind == CallKind::Write)
             .then(|| format!("{:016x}{:016x}", transport.dice(), transport.dice()));
         let mut attempt = 0;
@@ -162,11 +162,11 @@ impl Client {
         loop {
             let now = self.shared.transport.now().tick;
             let at = *self.refused_until();
-            if at <= now {
+            if at <= now && now <= until {
                 return Ok(());
             }
-            if at > until {
-                let detail = "a limit refuses this token; earlier calls wait, too".to_owned();
+            if at.max(now) > until {
+                let detail = "earlier calls of this token wait, too".to_owned();
                 let problem = Box::new(Problem { status: 429, detail, ..Problem::default() });
                 return Err(CallError::Busy { wait: at.since(now), problem });
             }

@@ -13,13 +13,14 @@
 //!
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
-mod assets;
 mod data;
 mod delivery;
 mod entry;
 mod failed;
-mod form;
+mod failure;
+mod filter;
 mod jobs;
+mod limits;
 mod page;
 mod plot;
 mod show;
@@ -33,10 +34,12 @@ use async_trait::async_trait;
 use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Call, Handler, Head};
+use weir_common::pages::assets;
+use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
-use crate::dashboard::page::Failure;
+use crate::dashboard::failure::Failure;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
@@ -55,7 +58,7 @@ pub struct Dashboard {
 impl Handler for Dashboard {
     async fn handle(&self, call: Call) -> Reply {
         if let Some(name) = call.path.strip_prefix("/assets/") {
-            return assets::reply(&call.method, name);
+            return assets::reply(&call.method, name).unwrap_or_else(http_errors::not_found);
         }
         if !is_page(&call.path) {
             return self.api.handle(call).await;
@@ -102,15 +105,15 @@ impl Dashboard {
             (&Method::GET, []) => entry::start(&entrance).await,
             (&Method::GET, ["enter"]) => entry::link(&entrance).await,
             (&Method::POST, ["enter"]) => entry::enter(&entrance).await,
-            (&Method::GET, ["sign-in"]) => entry::form(&entrance, None),
+            (&Method::GET, ["sign-in"]) => Ok(entry::form(&entrance, None)),
             (&Method::POST, ["sign-in"]) => entry::sign_in(&entrance).await,
             (_, ["workspaces", workspace, steps @ ..]) => {
                 self.workspace(&entrance, workspace, steps).await
             }
             _ => Err(Failure::not_found()),
         };
-        let reply = answered.unwrap_or_else(|failure| page::failed(&entrance, failure));
-        page::secured(reply, settings)
+        let reply = answered.unwrap_or_else(|failure| entry::failed(&entrance, &failure));
+        secured(reply, &settings.frame_origins)
     }
 
     /// The pages of a workspace, for those who have a session there.
@@ -142,6 +145,7 @@ impl Dashboard {
             ["export"] => failed::export(&visit).await,
             ["redeliveries"] => jobs::list(&visit).await,
             ["redeliveries", id] => jobs::show(&visit, id).await,
+            ["limits"] => limits::show(&visit).await,
             _ => Err(Failure::not_found()),
         }
     }

@@ -21,7 +21,7 @@ use weir_tests::real;
 use weir_tests::receiver::{Receiver, sha256};
 use weir_tests::upstream::Upstream;
 
-use crate::shipped::shipped_gateway_with;
+use crate::shipped::shipped_gateway;
 
 const PROGRAM: &str = "weir-agent";
 
@@ -66,7 +66,7 @@ impl Stage {
         let others = [(); 2].map(|()| Upstream::start());
         let [control, data] = &others;
         let addresses = [control.address(), data.address(), dispatcher.api_address().to_owned()];
-        let gateway = shipped_gateway_with(&addresses, |text| change(text + LIMITS));
+        let gateway = shipped_gateway(&addresses, |text| change(text + LIMITS));
         let folder = Folder::new();
         folder.write("token", ACME);
         folder.write("reader", READER);

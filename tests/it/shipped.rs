@@ -28,7 +28,8 @@ fn the_shipped_files_pass_check() {
 #[test]
 fn the_shipped_files_serve_every_documented_call() {
     let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
-    let gateway = shipped_gateway(&[&control, &data, &dispatcher].map(Upstream::address));
+    let servers = [&control, &data, &dispatcher].map(Upstream::address);
+    let gateway = shipped_gateway(&servers, |text| text);
     let mut client = gateway.client();
     let workspace = client.get("/v1/workspaces/ws_acme").expect(200).allowance();
     assert_eq!((workspace.resource.as_str(), workspace.limit), ("workspace", 60));
@@ -50,15 +51,10 @@ fn the_shipped_files_serve_every_documented_call() {
     assert_eq!(data.requests().len(), 3);
 }
 
-/// A gateway with the shipped files, in front of these three addresses; only addresses differ.
+/// A gateway with the shipped files, in front of these three addresses; only addresses differ, and
+/// what a test changes.
 #[track_caller]
-pub(crate) fn shipped_gateway(addresses: &[String; 3]) -> Gateway {
-    shipped_gateway_with(addresses, |text| text)
-}
-
-/// The same, with the configuration as `change` changes it.
-#[track_caller]
-pub(crate) fn shipped_gateway_with(
+pub(crate) fn shipped_gateway(
     [control, data, dispatcher]: &[String; 3],
     change: impl FnOnce(String) -> String,
 ) -> Gateway {

@@ -167,31 +167,31 @@ pub(crate) fn event(id: &str, envelope: &[u8], mark: Mark) -> Output {
 
 /// What a workspace has left, and whether `requests` more would be admitted.
 pub(crate) fn standing(standing: &Standing, requests: u64, now: UnixTime) -> Output {
-    let needs = |allowance: &Value| {
+    let most = |allowance: &Value| {
         let most = allowance.get("requests").or_else(|| allowance.get("burst"));
-        most.and_then(Value::as_u64).is_some_and(|most| most < requests)
+        most.and_then(Value::as_u64)
     };
-    let (would, summary) = match standing.limits.iter().min_by_key(|limit| limit.remaining) {
-        None => (json!(null), "No limit is shown for this workspace.".to_owned()),
-        Some(least) if least.remaining >= requests => (
+    // A limit of which the gateway cannot tell decides nothing here.
+    let known = standing.limits.iter().filter_map(|limit| Some((limit.remaining?, limit)));
+    let (would, summary) = match known.min_by_key(|(remaining, _)| *remaining) {
+        None => (json!(null), "The gateway shows no limit for this workspace now.".to_owned()),
+        Some((left, least)) if left >= requests => (
             json!({"admitted": true, "binding_limit": least.limit}),
-            format!(
-                "{requests} more would be admitted now; `{}` has {} left.",
-                least.limit, least.remaining
-            ),
+            format!("{requests} more would be admitted now; `{}` has {left} left.", least.limit),
         ),
-        Some(least) if needs(&least.allowance) => (
+        Some((_, least)) if most(&least.allowance).is_some_and(|most| most < requests) => (
             json!({"admitted": false, "refused_by": least.limit, "never_at_once": true}),
             format!("{requests} at once exceed the whole of `{}`: spread them.", least.limit),
         ),
-        Some(least) => {
-            let seconds = least.reset.saturating_sub(now.0 / 1_000_000);
+        Some((left, least)) => {
+            let reset = least.reset.unwrap_or_default();
+            let seconds = reset.saturating_sub(now.0 / 1_000_000);
             (
                 json!({"admitted": false, "refused_by": least.limit, "full_in_seconds": seconds}),
                 format!(
-                    "{requests} more would be refused now: `{}` has {} left; all of it is back in \
-                     {seconds} s at the latest.",
-                    least.limit, least.remaining
+                    "{requests} more would be refused now: `{}` has {left} left; all of it is back \
+                     in {seconds} s at the latest.",
+                    least.limit
                 ),
             )
         }
@@ -246,6 +246,9 @@ mod tests {
         assert_eq!(refused["full_in_seconds"], 60);
         assert_eq!(of(61).value["would_meet"]["never_at_once"], true);
         assert_eq!(standing(&limits(&[]), 1, now).value["would_meet"], Value::Null);
+        let mut unknown = limits(&[("workspace", 4, 60), ("organisation", 0, 600)]);
+        unknown.limits[1].remaining = None;
+        assert_eq!(standing(&unknown, 4, now).value["would_meet"]["admitted"], true);
     }
 
     #[test]

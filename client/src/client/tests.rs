@@ -246,3 +246,34 @@ async fn a_server_that_is_busy_for_ever_ends_a_call_after_six_tries() {
     assert!(matches!(error, CallError::Busy { .. }), "{error}");
     assert_eq!(script.seconds(), [0, 1, 3, 7, 15, 31]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_still_wait_does_not_give_up_with_the_one_before_it() {
+    let limited = |retry_after| Scripted::Answer(429, Some(retry_after), LIMITED);
+    let (client, script) = client(&[limited("70"), limited("20")]);
+    let (one, two) = (list(), list());
+    let second = async {
+        tokio::time::sleep(60 * SECOND).await;
+        client.send(&two).await
+    };
+    let (first, second) = tokio::join!(client.send(&one), second);
+    assert!(matches!(first, Err(CallError::Busy { .. })), "{first:?}");
+    assert!(second.is_ok(), "{second:?}");
+    assert_eq!(script.seconds(), [0, 70, 90]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_that_wait_for_a_busy_server_give_up_together() {
+    let (client, script) = client(&vec![Scripted::Answer(503, None, ""); 99]);
+    let mut reads = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let client = client.clone();
+        reads.spawn(async move { (client.send(&list()).await, now()) });
+    }
+    while let Some(read) = reads.join_next().await {
+        let (outcome, at) = read.unwrap();
+        assert!(matches!(outcome, Err(CallError::Busy { .. })), "{outcome:?}");
+        assert!(at.duration_since(script.began) <= BUDGET + SECOND);
+    }
+    assert!(script.seconds().len() <= 18, "{:?}", script.seconds());
+}

@@ -4,17 +4,18 @@ use askama::Template;
 use http::Method;
 use serde_json::{Value, json};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::{Mark, grouped, ms, share, span};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{
     ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
 };
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
-use crate::dashboard::show::{
-    CLASSES, Mark, delivery_mark, grouped, ms, outcome, share, webhook_mark,
-};
+use crate::dashboard::show::{CLASSES, delivery_mark, outcome, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
 use crate::dashboard::webhooks;
 
@@ -31,7 +32,7 @@ struct WebhookPage {
     outcomes: String,
     times: String,
     deliveries: Vec<DeliveryData>,
-    /// What the banner says; nothing while all is well.
+    /// What the banner says; empty while deliveries succeed.
     banner: Vec<String>,
     types: Vec<EventTypeData>,
     now: UnixTime,
@@ -172,7 +173,7 @@ pub(super) async fn confirm_rotate(visit: &Visit<'_>, id: &str) -> Result<Reply,
         "{} gets a new secret, which is shown once. The present one signs as well for {}: change \
          it in your receiver before that ends.",
         detail.webhook.url,
-        crate::dashboard::show::span(overlap)
+        span(overlap)
     );
     Ok(html(
         200,

@@ -2,6 +2,8 @@
 //! run is needed.
 
 use serde_json::json;
+use weir_tests::client::Client;
+use weir_tests::request::Request;
 use weir_tests::wait;
 
 use super::{Sdk, Stage, call, yes};
@@ -118,4 +120,47 @@ fn over_http_a_person_is_asked_by_clients_of_the_present_version() {
     assert_eq!(new.data(0)["total"]["count"], 1);
     assert_eq!(new.questions.len(), 1);
     wait::until("the redelivery", || (stage.receiver.count() > 1).then_some(()));
+}
+
+#[test]
+fn one_answer_serves_one_call_of_the_same_tool_and_arguments() {
+    let stage = Stage::new();
+    let [webhook, other] = [(); 2].map(|()| stage.webhook());
+    let served = stage.serve();
+    let send = |id: &str, state: Option<&serde_json::Value>| {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "a-test", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": { "elicitation": { "form": {} } },
+        });
+        let mut params =
+            json!({ "name": "rotate_secret", "arguments": { "id": id }, "_meta": meta });
+        if let Some(state) = state {
+            params["requestState"] = state.clone();
+            params["inputResponses"] = json!({ "approve": yes() });
+        }
+        let message =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let request = Request::post("/mcp", message.to_string())
+            .host(&served.address)
+            .field("Authorization", &format!("Bearer {}", super::BEARER))
+            .field("Accept", "application/json, text/event-stream")
+            .field("Content-Type", "application/json")
+            .field("MCP-Protocol-Version", "2026-07-28")
+            .field("Mcp-Method", "tools/call")
+            .field("Mcp-Name", "rotate_secret");
+        let answer = Client::connect(&served.address).call(&request).expect(200).json();
+        answer["result"].clone()
+    };
+    let asked = send(&webhook, None);
+    assert_eq!(asked["resultType"], "input_required", "{asked:#}");
+    let state = &asked["requestState"];
+    let elsewhere = send(&other, Some(state));
+    assert_eq!(elsewhere["resultType"], "input_required", "{elsewhere:#}");
+    let forged = send(&webhook, Some(&json!(format!("{}x", state.as_str().unwrap()))));
+    assert_eq!(forged["resultType"], "input_required", "{forged:#}");
+    let done = send(&webhook, Some(state));
+    assert!(done["structuredContent"]["secret_file"].is_string(), "{done:#}");
+    let again = send(&webhook, Some(state));
+    assert_eq!(again["resultType"], "input_required", "{again:#}");
 }

@@ -3,56 +3,58 @@
 use std::sync::LazyLock;
 
 use http::Method;
-use sha2::{Digest, Sha256};
-use weir_common::http_server::problems::method_not_allowed;
-use weir_common::http_server::reply::Reply;
+use ring::digest::{SHA256, digest};
 
-use crate::http_errors;
+use crate::http_server::problems::method_not_allowed;
+use crate::http_server::reply::Reply;
 
 /// A file.
-pub(super) struct Asset {
+pub struct Asset {
     /// Its path, with the hash.
-    pub(super) path: String,
+    pub path: String,
     media_type: &'static str,
     content: &'static str,
 }
 
 impl Asset {
     fn new(name: &str, extension: &str, media_type: &'static str, content: &'static str) -> Self {
-        let hash = hex::encode(Sha256::digest(content));
-        let hash = hash.get(..16).unwrap_or_default();
+        let hash = digest(&SHA256, content.as_bytes());
+        let hash: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { path: format!("/assets/{name}-{hash}.{extension}"), media_type, content }
     }
 }
 
-pub(super) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+/// The style.
+pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
     let content = include_str!("../../assets/dashboard.css");
     Asset::new("dashboard", "css", "text/css; charset=utf-8", content)
 });
 
-pub(super) static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+/// The script.
+pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let content = include_str!("../../assets/dashboard.js");
     Asset::new("dashboard", "js", "text/javascript; charset=utf-8", content)
 });
 
-pub(super) static ICON: LazyLock<Asset> = LazyLock::new(|| {
+/// The icon.
+pub static ICON: LazyLock<Asset> = LazyLock::new(|| {
     let content = include_str!("../../assets/icon.svg");
     Asset::new("icon", "svg", "image/svg+xml", content)
 });
 
-/// The file with this name.
-pub(super) fn reply(method: &Method, name: &str) -> Reply {
-    if method != Method::GET {
-        return method_not_allowed("GET, HEAD");
-    }
+/// The file with this name, if there is one.
+#[must_use]
+pub fn reply(method: &Method, name: &str) -> Option<Reply> {
     let all = [&*STYLE, &*SCRIPT, &*ICON];
     let found = all.into_iter().find(|asset| asset.path.strip_prefix("/assets/") == Some(name));
-    match found {
-        Some(asset) => Reply::new(200, asset.media_type, asset.content)
-            .with("cache-control", "public, max-age=31536000, immutable")
-            .with("content-security-policy", "default-src 'none'"),
-        None => http_errors::not_found(),
+    let asset = found?;
+    if method != Method::GET {
+        return Some(method_not_allowed("GET, HEAD"));
     }
+    let reply = Reply::new(200, asset.media_type, asset.content)
+        .with("cache-control", "public, max-age=31536000, immutable")
+        .with("content-security-policy", "default-src 'none'");
+    Some(reply)
 }
 
 #[cfg(test)]
@@ -63,12 +65,12 @@ mod tests {
     fn a_file_is_found_by_its_hashed_name_only() {
         for asset in [&*STYLE, &*SCRIPT, &*ICON] {
             let name = asset.path.strip_prefix("/assets/").unwrap();
-            let found = reply(&Method::GET, name);
+            let found = reply(&Method::GET, name).unwrap();
             assert_eq!((found.status, found.body.as_ref()), (200, asset.content.as_bytes()));
-            assert_eq!(reply(&Method::POST, name).status, 405);
+            assert_eq!(reply(&Method::POST, name).map(|reply| reply.status), Some(405));
         }
         for name in ["", "dashboard.css", "dashboard-0000000000000000.css", "../dashboard.css"] {
-            assert_eq!(reply(&Method::GET, name).status, 404, "{name}");
+            assert!(reply(&Method::GET, name).is_none(), "{name}");
         }
     }
 
