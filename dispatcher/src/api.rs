@@ -106,7 +106,7 @@ impl Api {
         Self { state, exports: Exports::default(), checks: Checks::default() }
     }
 
-    /// Answers a call of somebody who is known already.
+    /// Answers a call whose caller was identified by a session.
     pub(crate) async fn answer_to(
         &self,
         caller: &Caller,
@@ -224,7 +224,7 @@ struct Permitted<'p> {
     caller: Option<Caller>,
 }
 
-/// The operation of a call, whoever makes it.
+/// The operation of a call, without regard to its caller.
 fn operation<'p>(
     method: &Method,
     path: &'p str,

@@ -17,7 +17,10 @@ mod data;
 mod delivery;
 mod entry;
 mod failed;
+mod failure;
+mod filter;
 mod jobs;
+mod limits;
 mod page;
 mod plot;
 mod show;
@@ -36,7 +39,7 @@ use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
-use crate::dashboard::page::Failure;
+use crate::dashboard::failure::Failure;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
@@ -102,14 +105,14 @@ impl Dashboard {
             (&Method::GET, []) => entry::start(&entrance).await,
             (&Method::GET, ["enter"]) => entry::link(&entrance).await,
             (&Method::POST, ["enter"]) => entry::enter(&entrance).await,
-            (&Method::GET, ["sign-in"]) => entry::form(&entrance, None),
+            (&Method::GET, ["sign-in"]) => Ok(entry::form(&entrance, None)),
             (&Method::POST, ["sign-in"]) => entry::sign_in(&entrance).await,
             (_, ["workspaces", workspace, steps @ ..]) => {
                 self.workspace(&entrance, workspace, steps).await
             }
             _ => Err(Failure::not_found()),
         };
-        let reply = answered.unwrap_or_else(|failure| page::failed(&entrance, failure));
+        let reply = answered.unwrap_or_else(|failure| entry::failed(&entrance, &failure));
         secured(reply, &settings.frame_origins)
     }
 
@@ -142,6 +145,7 @@ impl Dashboard {
             ["export"] => failed::export(&visit).await,
             ["redeliveries"] => jobs::list(&visit).await,
             ["redeliveries", id] => jobs::show(&visit, id).await,
+            ["limits"] => limits::show(&visit).await,
             _ => Err(Failure::not_found()),
         }
     }

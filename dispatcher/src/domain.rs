@@ -5,6 +5,7 @@
 pub mod activity;
 pub mod attempt;
 mod compact;
+pub mod contrast;
 pub mod delivery;
 pub mod estimate;
 pub mod event;

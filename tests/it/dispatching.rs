@@ -4,6 +4,7 @@ mod access_tokens;
 mod all_workspaces;
 mod authorization;
 mod behind_gateway;
+mod dashboard;
 mod durability;
 mod event_types;
 mod faults;

@@ -4,11 +4,13 @@
 //! does not.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
-use weir_common::pages::show::ms;
+use weir_common::pages::show::{grouped, ms};
 
 use crate::dashboard::show::When;
+use crate::domain::event::EventType;
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -81,6 +83,12 @@ pub(super) struct EstimateData {
 pub(super) struct CountData {
     pub(super) count: u64,
     pub(super) at_least: bool,
+}
+
+impl fmt::Display for CountData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
+    }
 }
 
 #[derive(Deserialize)]
@@ -161,6 +169,13 @@ pub(super) struct DeliveryData {
     pub(super) deadline_at: Option<When>,
     pub(super) ended_at: Option<When>,
     pub(super) waiting_for: Option<WaitData>,
+}
+
+impl DeliveryData {
+    /// Whether it is a test, which is never sent again.
+    pub(super) fn is_test(&self) -> bool {
+        self.kind == EventType::PING.name()
+    }
 }
 
 #[derive(Deserialize)]

@@ -9,7 +9,8 @@ use weir_common::pages::show::Mark;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, WebhookDetailData};
-use crate::dashboard::page::{Failure, Frame, Section};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot::{self, Axis, AxisMark};
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;

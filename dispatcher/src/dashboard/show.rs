@@ -3,11 +3,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use weir_common::pages::show::{Mark, grouped, mark, span, utc};
+use weir_common::pages::show::{Mark, mark, span, utc};
 use weir_common::time::UnixTime;
 
 use crate::api::times::time_of;
-use crate::dashboard::data::CountData;
 
 /// Classes of outcomes in the order of charts: the name of each, and its class in the style.
 pub(super) const CLASSES: [(&str, &str); 6] = [
@@ -25,6 +24,11 @@ pub(super) const CLASSES: [(&str, &str); 6] = [
 pub(super) struct When(pub(super) String);
 
 impl When {
+    /// A time in seconds since 1970.
+    pub(super) fn of_seconds(seconds: u64) -> Self {
+        Self(UnixTime(seconds.saturating_mul(1_000_000)).rfc3339())
+    }
+
     /// For the attribute of `<time>`.
     pub(super) fn exact(&self) -> &str {
         &self.0
@@ -55,12 +59,6 @@ impl When {
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&utc(&self.0))
-    }
-}
-
-impl fmt::Display for CountData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
     }
 }
 

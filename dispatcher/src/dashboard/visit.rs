@@ -17,7 +17,7 @@ use crate::api::Api;
 use crate::auth::{Caller, Scope};
 use crate::config::settings::DashboardSettings;
 use crate::dashboard::data::{EventTypeData, Whole};
-use crate::dashboard::page::Failure;
+use crate::dashboard::failure::Failure;
 use crate::domain::session::{Grant, SessionSecret};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
@@ -28,7 +28,7 @@ const COOKIE_NAME: &str = "weir_session";
 /// The field of each form with [`SessionSecret::form_token`].
 const FORM_TOKEN: &str = "form_token";
 
-/// A request for a page, whoever makes it.
+/// A request for a page, with or without a session.
 pub(super) struct Entrance<'a> {
     pub(super) state: &'a Arc<State>,
     pub(super) active: &'a ActiveConfig,
@@ -79,7 +79,7 @@ impl Entrance<'_> {
     pub(super) async fn visitor(&self, workspace: &str) -> Result<Visitor, Failure> {
         match self.session().await? {
             Some(visitor) if visitor.grant.workspace == workspace => Ok(visitor),
-            // Whether the workspace exists is nobody's business.
+            // A stranger does not learn whether the workspace exists.
             Some(_) => Err(Failure::not_found()),
             None => Err(Failure::no_session()),
         }
@@ -168,11 +168,17 @@ impl Visit<'_> {
         body: Option<&Value>,
     ) -> Reply {
         let path = format!("/v1/workspaces/{}/{path}", self.workspace());
-        self.ask(method, path, query, body).await
+        self.call_api(method, path, query, body).await
     }
 
     /// Calls the API; `path` is the whole one.
-    async fn ask(&self, method: Method, path: String, query: &str, body: Option<&Value>) -> Reply {
+    async fn call_api(
+        &self,
+        method: Method,
+        path: String,
+        query: &str,
+        body: Option<&Value>,
+    ) -> Reply {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = Call {
@@ -196,7 +202,7 @@ impl Visit<'_> {
 
     /// The types of events.
     pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, Failure> {
-        let reply = self.ask(Method::GET, "/v1/event-types".to_owned(), "", None).await;
+        let reply = self.call_api(Method::GET, "/v1/event-types".to_owned(), "", None).await;
         answer::<Whole<EventTypeData>>(&reply).map(|types| types.data)
     }
 

@@ -12,7 +12,8 @@ use weir_common::time::UnixTime;
 use crate::dashboard::data::{
     ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
 };
-use crate::dashboard::page::{Failure, Frame, Section};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::show::{CLASSES, delivery_mark, outcome, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
@@ -31,7 +32,7 @@ struct WebhookPage {
     outcomes: String,
     times: String,
     deliveries: Vec<DeliveryData>,
-    /// What the banner says; nothing while all is well.
+    /// What the banner says; empty while deliveries succeed.
     banner: Vec<String>,
     types: Vec<EventTypeData>,
     now: UnixTime,

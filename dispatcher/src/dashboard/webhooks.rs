@@ -12,7 +12,8 @@ use weir_common::time::UnixTime;
 use crate::dashboard::data::{
     ActivityData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
-use crate::dashboard::page::{Failure, Frame, Section};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::show::{When, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
