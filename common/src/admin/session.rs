@@ -1,6 +1,6 @@
 //! An operator's session in a browser: a cookie that the admin listener's token signs. (core)
 //!
-//! Nothing of it is kept: whoever has the cookie was given it by a process that knew the token.
+//! Nothing of it is kept: only a process that knows the token can have made the cookie.
 //!
 //! # Invariants
 //!

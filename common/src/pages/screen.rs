@@ -1,7 +1,7 @@
 //! The operators' pages as plain values: numbers, charts, tables, forms; both programs fill them,
 //! and one template writes them.
 //!
-//! Invariant: every text is escaped, whoever chose it; only charts, which are made of numbers and
+//! Invariant: every text is escaped, wherever it comes from; only charts, which are made of numbers and
 //! of our own words, are written as they are.
 //!
 //! Not here: which pages there are and who may see them (`admin`).
@@ -57,6 +57,8 @@ pub struct Figure {
 pub struct Chart {
     title: &'static str,
     legend: Vec<Series>,
+    /// The names of the columns of numbers.
+    columns: Vec<&'static str>,
     svg: String,
     rows: Vec<(UnixTime, Vec<String>)>,
 }
@@ -226,6 +228,9 @@ pub struct Hour<'h> {
     slots: Vec<(UnixTime, Option<&'h HistorySlot>)>,
 }
 
+/// The class of a series that is only a threshold: it has a place in the legend, and no values.
+pub const THRESHOLD: &str = "pthreshold";
+
 /// Below every tenth minute stands its time.
 const TIMES_EVERY: usize = 10;
 
@@ -254,7 +259,8 @@ impl<'h> Hour<'h> {
             Some((start, bar.as_ref()?.iter().map(|value| shown(*value)).collect()))
         };
         let rows = self.starts().zip(&bars).filter_map(row).collect();
-        Chart { title, legend: series.to_vec(), svg, rows }
+        let columns = series.iter().map(|own| own.name).collect();
+        Chart { title, legend: series.to_vec(), columns, svg, rows }
     }
 
     /// Lines of these series.
@@ -269,7 +275,8 @@ impl<'h> Hour<'h> {
             let values = self.slots.iter().map(|(_, slot)| value((*slot)?, own.name));
             PlotLine { class: own.class, values: values.collect() }
         };
-        let lines: Vec<PlotLine> = series.iter().map(of).collect();
+        let drawn = series.iter().filter(|own| own.class != THRESHOLD);
+        let lines: Vec<PlotLine> = drawn.clone().map(of).collect();
         let plot = Plot { label: title, times: &self.times(), shown, threshold };
         let svg = plot.lines(&lines);
         let row = |(at, start): (usize, UnixTime)| {
@@ -280,7 +287,8 @@ impl<'h> Hour<'h> {
             is_known.then(|| (start, values.iter().map(text).collect()))
         };
         let rows = self.starts().enumerate().filter_map(row).collect();
-        Chart { title, legend: series.to_vec(), svg, rows }
+        let columns = drawn.map(|own| own.name).collect();
+        Chart { title, legend: series.to_vec(), columns, svg, rows }
     }
 
     fn starts(&self) -> impl Iterator<Item = UnixTime> {

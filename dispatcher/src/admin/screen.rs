@@ -16,7 +16,7 @@ use weir_common::pages::form::{Form, query};
 use weir_common::pages::history::HistorySlot;
 use weir_common::pages::screen::{
     Chart, Figure, Grid, GridCell, Hour, Input, InputForm, Notice, Screen, Section, SectionBody,
-    Series, uptime,
+    Series, THRESHOLD, uptime,
 };
 use weir_common::pages::show::{Mark, bytes, grouped, mark, ms, rate, span, utc, whole};
 use weir_common::time::{Moment, UnixTime};
@@ -413,12 +413,12 @@ fn charts(seen: &Seen, now: Moment) -> Vec<Chart> {
         ),
         hour.lines(
             "Oldest past due",
-            &[line("past due", "p50"), line("wrong beyond 60 s", "pthreshold")],
+            &[line("past due", "p50"), line("wrong beyond 60 s", THRESHOLD)],
             (seconds, Some(PAST_DUE_SECONDS)),
             HistorySlot::level,
         ),
         hour.stacked(
-            "Webhooks with deliveries, by what these wait for",
+            "Webhooks by what their deliveries wait for",
             &classes(WaitsFor::ALL.map(WaitsFor::name)),
             whole,
             HistorySlot::level,

@@ -126,7 +126,7 @@ impl Program for GatewayAdmin {
 
     async fn page(&self, steps: &[&str], query: &Form) -> Option<Screen> {
         match steps {
-            [] => Some(self.screen(query)),
+            [] => Some(self.screen()),
             ["key"] => Some(self.key_page(query).await),
             _ => None,
         }

@@ -5,7 +5,7 @@
 //! Not here: one key and what is changed there (`admin::key_page`), what is sampled
 //! (`operations::watch`), who may see it (`weir_common::admin`).
 
-use weir_common::pages::form::{Form, query};
+use weir_common::pages::form::query;
 use weir_common::pages::history::{History, HistorySlot};
 use weir_common::pages::plot::sparkline;
 use weir_common::pages::screen::{
@@ -30,23 +30,16 @@ const LISTED_MAX: usize = 50;
 
 impl GatewayAdmin {
     /// The screen.
-    pub(super) fn screen(&self, query: &Form) -> Screen {
+    pub(super) fn screen(&self) -> Screen {
         let now = self.shared.clock.now();
         let active = self.shared.active.load_full();
         let mut screen = Screen::new("Overview");
         screen.refreshes = true;
         match readiness::readiness(&self.shared) {
-            Ok(text) if text == "ready" => {}
-            Ok(text) => {
-                screen.notices.push(Notice { mark: mark("▲", "Degraded", "warn"), text });
-            }
+            Ok(text) => screen.notices.extend(degraded(&text)),
             Err(text) => {
                 screen.notices.push(Notice { mark: mark("■", "Not ready", "bad"), text });
             }
-        }
-        if query.get("done") == "forgotten" {
-            let text = "The next request fetches the directory's entry again.".to_owned();
-            screen.notices.push(Notice { mark: mark("●", "Done", "ok"), text });
         }
         let [busiest, refused] = self.shared.top.most(PLACES);
         {
@@ -84,10 +77,10 @@ impl GatewayAdmin {
         let boosts = boosts.iter().filter(|(_, boost)| now.tick < boost.until).count();
         vec![
             figure("Requests per second", per_second(&ANSWERS)),
-            figure("Refused by limits per second", per_second(&["refused"])),
+            figure("Refused per second", per_second(&["refused"])),
             figure("In flight", level(self.shared.metrics.in_flight.get())),
             figure("Connections", level(self.shared.metrics.connections.get())),
-            figure("95 % of responses within", response.map_or_else(dash, ms)),
+            figure("95 % answered in", response.map_or_else(dash, ms)),
             Figure {
                 mark: (healthy < all).then(|| mark("▲", "Some are down", "warn")),
                 ..figure("Servers healthy", format!("{healthy} of {all}"))
@@ -155,6 +148,12 @@ impl GatewayAdmin {
 
 pub(super) fn section(title: &str, text: &str, body: SectionBody) -> Section {
     Section { title: title.to_owned(), text: text.to_owned(), body }
+}
+
+/// What does not work outside, a notice each.
+fn degraded(readiness: &str) -> impl Iterator<Item = Notice> {
+    let failing = readiness.lines().filter_map(|line| line.strip_prefix("failing: "));
+    failing.map(|text| Notice { mark: mark("▲", "Degraded", "warn"), text: text.to_owned() })
 }
 
 /// The path of the page of a key.
