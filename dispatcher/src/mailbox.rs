@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::domain::delivery::{Arrival, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::checks::CheckedUrl;
+use crate::scheduler::survey::Survey;
 
 /// Bytes of queued deliveries: more than a second of work at full speed.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
@@ -35,6 +36,8 @@ pub enum Command {
     ReadStatus(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
     /// The API sends a request of its own: counts it, or answers how long it has to wait.
     Charge(CheckedUrl, oneshot::Sender<Result<(), Duration>>),
+    /// Operators need to know what waits.
+    Survey(oneshot::Sender<Survey>),
 }
 
 /// A handle to the queue.
@@ -116,6 +119,13 @@ impl Mailbox {
     /// Reports that the active settings changed.
     pub fn reloaded(&self) {
         let _ = self.sender.send(Command::Reloaded);
+    }
+
+    /// What waits; `None` if the worker has ended.
+    pub async fn survey(&self) -> Option<Survey> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.sender.send(Command::Survey(answer));
+        answered.await.ok()
     }
 
     /// The status of each delivery, in order; the default if the worker has ended.

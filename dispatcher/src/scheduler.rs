@@ -52,6 +52,7 @@ pub mod rate_limit;
 mod ready_list;
 mod responsiveness;
 mod status;
+pub mod survey;
 pub mod target;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use prometheus::Histogram;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::config::settings::{OperatorEndpoint, Retention};
@@ -356,6 +357,9 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// The size of the store, in rows and bytes.
     async fn figures(&self) -> Result<Figures, StoreError>;
+
+    /// From now on, adds the time of each commit to `times`.
+    fn time_commits(&self, times: Histogram);
 
     /// Finishes accepted calls, records a clean shutdown, and closes the files. Later calls fail.
     async fn close(&self) -> Result<(), StoreError>;

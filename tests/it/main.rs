@@ -26,6 +26,7 @@ mod identity_provider;
 mod interleavings;
 mod limits;
 mod operating;
+mod operators;
 mod over_tls;
 mod promises;
 mod proxying;

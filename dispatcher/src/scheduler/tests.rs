@@ -7,6 +7,7 @@ mod pace;
 mod probing;
 mod scarce;
 mod sharing;
+mod survey;
 mod world;
 
 use std::collections::BTreeMap;
