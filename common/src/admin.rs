@@ -129,7 +129,7 @@ impl<P: Program> Handler for Admin<P> {
             return Gate::new(program, *process).answer(program, &call).await;
         }
         if let Some(name) = call.path.strip_prefix(ASSETS) {
-            return assets::reply(&call.method, name).unwrap_or_else(not_found);
+            return assets::reply(&call.method, name, []).unwrap_or_else(not_found);
         }
         match call.path.as_str() {
             "/" if reads => see_other(pages::HOME),
