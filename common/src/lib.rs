@@ -36,6 +36,9 @@ pub mod directory;
 // HTTP/1.1 listeners with limits on connections, bytes and time.
 pub mod http_server;
 
+// Pages for browsers: files, headers, charts, forms.
+pub mod pages;
+
 // The admin listener: health, metrics, the configuration, reloads.
 pub mod admin;
 

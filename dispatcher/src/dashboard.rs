@@ -13,15 +13,17 @@
 //!
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
-mod assets;
 mod data;
 mod delivery;
 mod entry;
 mod failed;
-mod form;
+mod failure;
+mod filter;
 mod jobs;
+mod limits;
 mod page;
 mod plot;
+mod prose;
 mod show;
 mod visit;
 mod webhook;
@@ -33,13 +35,16 @@ use async_trait::async_trait;
 use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Call, Handler, Head};
+use weir_common::pages::assets;
+use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
-use crate::dashboard::page::Failure;
+use crate::dashboard::failure::Failure;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
+use crate::live_config::theme::Theme;
 use crate::state::State;
 
 /// The largest form: a webhook's headers and metadata need less.
@@ -54,13 +59,16 @@ pub struct Dashboard {
 #[async_trait]
 impl Handler for Dashboard {
     async fn handle(&self, call: Call) -> Reply {
-        if let Some(name) = call.path.strip_prefix("/assets/") {
-            return assets::reply(&call.method, name);
-        }
-        if !is_page(&call.path) {
+        let asset = call.path.strip_prefix("/assets/");
+        if asset.is_none() && !is_page(&call.path) {
             return self.api.handle(call).await;
         }
         let active = self.state.active.load_full();
+        if let Some(name) = asset {
+            let own = active.theme.iter().flat_map(Theme::assets);
+            let found = assets::reply(&call.method, name, own);
+            return found.unwrap_or_else(http_errors::not_found);
+        }
         match &active.settings.dashboard {
             Some(settings) => self.page(&active, settings, &call).await,
             None => http_errors::not_found(),
@@ -102,15 +110,15 @@ impl Dashboard {
             (&Method::GET, []) => entry::start(&entrance).await,
             (&Method::GET, ["enter"]) => entry::link(&entrance).await,
             (&Method::POST, ["enter"]) => entry::enter(&entrance).await,
-            (&Method::GET, ["sign-in"]) => entry::form(&entrance, None),
+            (&Method::GET, ["sign-in"]) => Ok(entry::form(&entrance, None)),
             (&Method::POST, ["sign-in"]) => entry::sign_in(&entrance).await,
             (_, ["workspaces", workspace, steps @ ..]) => {
                 self.workspace(&entrance, workspace, steps).await
             }
             _ => Err(Failure::not_found()),
         };
-        let reply = answered.unwrap_or_else(|failure| page::failed(&entrance, failure));
-        page::secured(reply, settings)
+        let reply = answered.unwrap_or_else(|failure| entry::failed(&entrance, &failure));
+        secured(reply, &settings.frame_origins)
     }
 
     /// The pages of a workspace, for those who have a session there.
@@ -142,6 +150,7 @@ impl Dashboard {
             ["export"] => failed::export(&visit).await,
             ["redeliveries"] => jobs::list(&visit).await,
             ["redeliveries", id] => jobs::show(&visit, id).await,
+            ["limits"] => limits::show(&visit).await,
             _ => Err(Failure::not_found()),
         }
     }

@@ -4,7 +4,9 @@
 
 pub mod activity;
 pub mod attempt;
+pub mod challenge;
 mod compact;
+pub mod contrast;
 pub mod delivery;
 pub mod estimate;
 pub mod event;

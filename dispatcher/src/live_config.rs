@@ -10,6 +10,9 @@
 //!
 //! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
+pub mod limits_client;
+pub mod theme;
+
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +41,8 @@ use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
 use crate::delivery::http_client::ClientError;
 use crate::delivery::signature::{SECRET_FORM, is_secret};
+use crate::live_config::limits_client::LimitsClient;
+use crate::live_config::theme::Theme;
 use crate::metrics::Metrics;
 
 /// The example configuration (`--demo`): the files that ship.
@@ -76,6 +81,10 @@ pub struct ActiveConfig {
     pub egress: Arc<Rules>,
     /// The client of attempts.
     pub client: Arc<DeliveryClient>,
+    /// Reads the limits of workspaces, if pages show them.
+    pub limits: Option<LimitsClient>,
+    /// The looks of the pages, if there are any.
+    pub theme: Option<Theme>,
     /// Its source: a reload with the same source changes nothing.
     pub origin: ConfigOrigin,
 }
@@ -88,6 +97,7 @@ pub struct ConfigOrigin {
     pub admin_token: Option<Secret<String>>,
     egress_files: Vec<Stamp>,
     password: Stamp,
+    dashboard_files: [Stamp; 2],
     operator: Option<OperatorEndpoint>,
     identity: IdentityFiles,
     /// The active value of each option.
@@ -175,19 +185,9 @@ impl Config {
         if let Some(operator) = &mut settings.operator {
             operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
-        let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
-        for source in &settings.egress.source {
-            if let Err(why) = UdpSocket::bind((*source, 0)) {
-                document.fault(0, format!("egress.source: cannot call from {source}: {why}"));
-            }
-        }
-        if let Err(why) = &client {
-            let (at, what) = match why {
-                ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
-                ClientError::Tls(_) | ClientError::Build(_) => (0, "cannot set up TLS"),
-            };
-            document.fault(at, format!("{what}: {why}"));
-        }
+        let client = delivery_client(&settings, &egress, clock, &document);
+        let limits = limits_client(&settings, &document);
+        let theme = settings.dashboard.as_ref().map(|pages| Theme::read(pages, &document));
         let identity = IdentityFiles::read(&settings.identity.settings, &document);
         let diagnostics = [&document, &of_events, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
@@ -197,6 +197,7 @@ impl Config {
         };
         let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
         let password = stamp(settings.password_file());
+        let dashboard_files = settings.dashboard_files().map(stamp);
         let operator = settings.operator_endpoint().cloned();
         let texts = [text, events_text, tokens_text, directory_text];
         let origin = ConfigOrigin {
@@ -204,27 +205,72 @@ impl Config {
             admin_token,
             egress_files,
             password,
+            dashboard_files,
             operator,
             identity,
             effective,
         };
         match client {
-            Ok(client) if diagnostics.is_empty() => {
+            Some(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
                 let callers = Callers::new(tokens, directory);
-                Ok(ActiveConfig { settings, catalogue, callers, egress, client, origin })
+                Ok(ActiveConfig {
+                    settings,
+                    catalogue,
+                    callers,
+                    egress,
+                    client,
+                    limits,
+                    theme,
+                    origin,
+                })
             }
             _ => Err(diagnostics),
         }
     }
 }
 
-/// Reads the passwords of the mail server and of the proxy.
+/// The client of attempts; or the errors of `[egress]` that only a try shows.
+fn delivery_client(
+    settings: &Settings,
+    egress: &Arc<Rules>,
+    clock: &Clock,
+    document: &Document,
+) -> Option<DeliveryClient> {
+    for source in &settings.egress.source {
+        if let Err(why) = UdpSocket::bind((*source, 0)) {
+            document.fault(0, format!("egress.source: cannot call from {source}: {why}"));
+        }
+    }
+    let client = DeliveryClient::new(&settings.egress, Arc::clone(egress), clock.clone());
+    let report = |why: ClientError| {
+        let (at, what) = match &why {
+            ClientError::File { key, .. } => (settings.egress.place_of(key), *key),
+            ClientError::Tls(_) | ClientError::Build(_) => (0, "cannot set up TLS"),
+        };
+        document.fault(at, format!("{what}: {why}"));
+    };
+    client.map_err(report).ok()
+}
+
+/// Reads limits at the gateway, if pages show them.
+fn limits_client(settings: &Settings, document: &Document) -> Option<LimitsClient> {
+    let client = LimitsClient::new(settings.limits()?.clone());
+    client.map_err(|why| document.fault(0, format!("cannot set up TLS: {why}"))).ok()
+}
+
+/// Reads the passwords of the mail server and of the proxy, and the token for the gateway.
 fn read_passwords(settings: &mut Settings, document: &Document) {
     if let Some(mail) = &mut settings.mail
         && let Some(file) = &mail.password_file
     {
         mail.password = files::secret(&file.value, "mail.password_file", document);
+    }
+    let limits = settings.dashboard.as_mut().and_then(|dashboard| dashboard.limits.as_mut());
+    if let Some(limits) = limits
+        && let Some(file) = &limits.token_file
+    {
+        limits.token = files::bearer_token(&file.value, "dashboard.limits_token_file", document);
     }
     if let Some(file) = &settings.egress.proxy_credentials_file {
         let key = "egress.proxy_credentials_file";
@@ -302,6 +348,7 @@ impl ActiveConfig {
             .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
+            .chain(self.settings.dashboard_files().into_iter().flatten())
             .chain(self.settings.operator.as_ref().map(|operator| &operator.secret_file))
             .map(|file| &file.value)
             .chain(self.settings.identity.settings.files())

@@ -36,6 +36,7 @@
 //! Sending and storing (`worker`), when a failed delivery is due (`domain::retry`).
 
 pub mod attempts;
+pub mod checks;
 pub mod reads;
 pub mod webhooks;
 pub mod writes;

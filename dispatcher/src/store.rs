@@ -30,7 +30,7 @@ use crate::domain::attempt::{AttemptRecord, EarlierStart, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
@@ -72,6 +72,9 @@ pub trait Management: Send + Sync + 'static {
 
     /// One webhook of a workspace.
     async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError>;
+
+    /// The endpoint with this canonical URL, if a webhook has or had it.
+    async fn endpoint_of(&self, url: &str) -> Result<Option<EndpointId>, StoreError>;
 
     /// A workspace's webhooks, oldest first.
     async fn webhooks(

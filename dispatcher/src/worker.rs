@@ -290,6 +290,12 @@ impl Worker {
                 let _ = answer.send(of.into_iter().map(status).collect());
                 return;
             }
+            Command::Charge(check, answer) => {
+                self.reload(now);
+                let charged = self.scheduler.charge_check(&check, now.tick);
+                let _ = answer.send(charged.map_err(|at| at.since(now.tick)));
+                return;
+            }
         };
         self.scheduler.handle(input, now);
     }

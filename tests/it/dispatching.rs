@@ -4,6 +4,7 @@ mod access_tokens;
 mod all_workspaces;
 mod authorization;
 mod behind_gateway;
+mod dashboard;
 mod durability;
 mod event_types;
 mod faults;
@@ -28,6 +29,7 @@ mod secrets;
 mod signatures;
 mod tls;
 mod tools;
+mod url_checks;
 mod webhooks;
 
 use serde_json::Value;

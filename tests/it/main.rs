@@ -8,6 +8,7 @@
 )]
 #![allow(clippy::duplicate_mod, reason = "over_tls runs these modules again, over TLS")]
 
+mod agents;
 mod answers;
 mod areas;
 mod batch;

@@ -28,7 +28,8 @@ fn the_shipped_files_pass_check() {
 #[test]
 fn the_shipped_files_serve_every_documented_call() {
     let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
-    let gateway = shipped_gateway(&[&control, &data, &dispatcher].map(Upstream::address));
+    let servers = [&control, &data, &dispatcher].map(Upstream::address);
+    let gateway = shipped_gateway(&servers, |text| text);
     let mut client = gateway.client();
     let workspace = client.get("/v1/workspaces/ws_acme").expect(200).allowance();
     assert_eq!((workspace.resource.as_str(), workspace.limit), ("workspace", 60));
@@ -50,10 +51,14 @@ fn the_shipped_files_serve_every_documented_call() {
     assert_eq!(data.requests().len(), 3);
 }
 
-/// A gateway with the shipped files, in front of these three addresses; only addresses differ.
+/// A gateway with the shipped files, in front of these three addresses; only addresses differ, and
+/// what a test changes.
 #[track_caller]
-fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
-    let mut text = shipped(CONFIG);
+pub(crate) fn shipped_gateway(
+    [control, data, dispatcher]: &[String; 3],
+    change: impl FnOnce(String) -> String,
+) -> Gateway {
+    let mut text = change(shipped(CONFIG));
     for (port, address) in [
         ("127.0.0.1:8080", "127.0.0.1:0"),
         ("127.0.0.1:8081", "127.0.0.1:0"),

@@ -3,11 +3,12 @@
 //     node dashboard.mjs journey|plain|pages|hostile STAGE
 //
 // STAGE is JSON: `links` (each opens once), `receiver` (its URL; /become/STATUS sets what it
-// answers), `events` (where backends post them), `backend` (their token), `chromium`, `pictures`
-// (a folder, or null).
+// answers), `events` (where backends post them), `backend` (their token), `settings` (texts of the
+// dispatcher's configuration, its file, and where it is reloaded), `chromium`, `pictures` (a
+// folder, or null); for `hostile` also `webhook` and `hostile`, the text that it has everywhere.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 
@@ -49,6 +50,13 @@ async function enter(page, link) {
 
 async function become(status) {
   assert.equal((await fetch(`${stage.receiver}/become/${status}`)).status, 200);
+}
+
+/** Gives the dispatcher one of its prepared settings. */
+async function set(name) {
+  writeFileSync(stage.settings.file, stage.settings[name]);
+  const answer = await fetch(stage.settings.reload, { method: "POST" });
+  assert.equal(answer.status, 200, await answer.text());
 }
 
 async function post(count, data = {}) {
@@ -107,7 +115,8 @@ async function journey(page, runsScript) {
   await until(page, () => page.getByText("● Delivered"));
   await page.getByText("● Delivering").waitFor();
 
-  // Given up: the receiver refuses for good.
+  // Now deliveries are given up soon.
+  await set("giving_up");
   await become(410);
   await post(12);
   await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
@@ -130,7 +139,10 @@ async function journey(page, runsScript) {
   if (runsScript) await delivered("10").waitFor();
   else await until(page, () => delivered("10"));
   await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
-  await page.getByRole("heading", { name: "Nothing has failed" }).waitFor();
+  // The test that failed is no event: it is listed, and not sent again.
+  await page.locator("tbody tr", { hasText: "webhook.ping" }).waitFor();
+  assert.equal(await page.getByRole("checkbox").count(), 0);
+  assert.equal(await page.getByRole("button", { name: /Redeliver/ }).count(), 0);
 
   const zone = await page.locator("#zone").textContent();
   assert.match(zone, runsScript ? /Europe\/Berlin/ : /^UTC$/);
@@ -156,19 +168,25 @@ async function pages() {
   const found = { empty, empty_failed: empty.replace("webhooks", "failed") };
   const base = empty.replace(/\/webhooks$/, "");
   await look(page, found);
+  await page.goto(empty);
   await add(page, "/hook");
   found.webhook = page.url();
   await become(410);
   await post(6);
-  await become(200);
-  await post(20);
-  await become(503);
-  await post(3);
   const failed = page.getByRole("button", { name: "Redeliver all 6 that match" });
   await page.goto(`${base}/failed`);
   await until(page, () => failed);
+  await become(200);
+  await post(20);
+  // What fails from now on waits, and then the webhook pauses.
+  await set("pausing");
+  await become(503);
+  await post(3);
+  await page.goto(found.webhook);
+  await until(page, () => page.getByText("Deliveries are paused"));
+  await page.goto(`${base}/failed`);
   await page.locator("tbody a").first().click();
-  const shown = {
+  await look(page, {
     list: empty,
     webhook: found.webhook,
     form: `${base}/webhooks/new`,
@@ -180,16 +198,14 @@ async function pages() {
     refused: `${base}/deliveries?event=%20nonsense%20`,
     deliveries: `${base}/deliveries`,
     delivery: page.url(),
-    jobs: `${base}/redeliveries`,
     missing: `${base}/webhooks/wh_none`,
-  };
+  });
   await page.goto(`${base}/failed`);
   await failed.click();
   await inspect(page, "redeliver", "light");
   await page.getByRole("button", { name: "Redeliver", exact: true }).click();
   await page.getByRole("heading", { name: "Redelivery" }).waitFor();
-  shown.job = page.url();
-  await look(page, shown);
+  await look(page, { job: page.url(), jobs: `${base}/redeliveries` });
   await page.goto(`${found.webhook}/rotate`);
   await page.getByRole("button", { name: "Rotate" }).click();
   await inspect(page, "secret", "light");
@@ -232,16 +248,49 @@ async function inspect(page, label, name) {
 async function hostile() {
   const page = await visitor();
   await enter(page, stage.links[0]);
-  for (const url of stage.urls) {
-    await page.goto(new URL(url, page.url()).href);
+  const base = page.url().replace(/\/webhooks$/, "");
+  await post(1, { name: stage.hostile });
+  await page.goto(`${base}/deliveries`);
+  await until(page, () => page.getByText("● Delivered"));
+  const delivery = await page.locator("tbody a").first().getAttribute("href");
+  const wrong = encodeURIComponent(stage.hostile);
+  const webhook = `${base}/webhooks/${stage.webhook}`;
+  for (const url of [
+    webhook,
+    `${webhook}/edit`,
+    new URL(delivery, page.url()).href,
+    `${base}/deliveries?event=${wrong}`,
+    `${base}/failed?tenant=${wrong}&webhook=${wrong}&type=${wrong}&since=${wrong}&status=${wrong}`,
+    `${base}/webhooks/${wrong}`,
+    `${base.replace(/workspaces.*/, "enter")}?link=${wrong}`,
+  ]) {
+    await page.goto(url);
     const hacked = await page.evaluate(() => [
       globalThis.hacked,
-      document.querySelectorAll("[data-hacked], iframe, object, script:not([src]), style, [style], [onerror], [onload]").length,
+      document.querySelectorAll(
+        "[data-hacked], iframe, object, script:not([src]), style, [style], [onerror], [onload]",
+      ).length,
     ]);
     assert.deepEqual(hacked, [undefined, 0], url);
-    assert.match(await page.innerText("body"), /<img data-hacked/, url);
   }
+  // All of it is there, as text: the payload, the answer's body and header, what owners typed.
+  await page.goto(new URL(delivery, page.url()).href);
+  const shown = await page.innerText("main");
+  assert.ok(shown.split("<img data-hacked").length > 3, shown);
+  await page.goto(webhook);
+  assert.ok((await page.innerText("main")).split("<img data-hacked").length > 2);
 }
+
+/** Where it got stuck, for the reader of the failure. */
+process.on("uncaughtException", async (error) => {
+  for (const context of browser.contexts()) {
+    for (const page of context.pages()) {
+      console.error(`${page.url()}\n${await page.innerText("body")}`);
+    }
+  }
+  console.error(error);
+  process.exit(1);
+});
 
 if (what === "journey") await journey(await visitor(), true);
 if (what === "plain") await journey(await visitor({ javaScriptEnabled: false }), false);

@@ -174,6 +174,11 @@ impl Dispatcher {
         &self.addresses.ingest
     }
 
+    /// The address for operators.
+    pub fn admin_address(&self) -> &str {
+        &self.addresses.admin
+    }
+
     /// The owner of `ws_acme`.
     pub fn acme(&self) -> Api<'_> {
         self.api(ACME, "ws_acme")

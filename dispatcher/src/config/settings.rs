@@ -16,6 +16,7 @@ use weir_common::identity::settings::IdentitySettings;
 use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
 
+use crate::domain::contrast::Color;
 use crate::domain::health::Policy;
 use crate::domain::retry::Schedule;
 
@@ -54,6 +55,19 @@ impl Settings {
     pub fn mail_link(&self) -> Option<&str> {
         let own = self.mail.as_ref().and_then(|mail| mail.link.as_deref());
         own.or_else(|| self.dashboard.as_ref().map(|dashboard| dashboard.url.as_str()))
+    }
+
+    /// The files that `[dashboard]` names: the logo, and the token for the gateway.
+    #[must_use]
+    pub fn dashboard_files(&self) -> [Option<&Spanned<String>>; 2] {
+        let logo = self.dashboard.as_ref().and_then(|dashboard| dashboard.logo.as_ref());
+        [logo, self.limits().and_then(|limits| limits.token_file.as_ref())]
+    }
+
+    /// Where the limits of workspaces are read.
+    #[must_use]
+    pub fn limits(&self) -> Option<&LimitsSettings> {
+        self.dashboard.as_ref().and_then(|dashboard| dashboard.limits.as_ref())
     }
 
     #[must_use]
@@ -121,6 +135,30 @@ pub struct DashboardSettings {
     pub link_expires: Duration,
     /// Origins whose pages may show it in a frame.
     pub frame_origins: Vec<String>,
+    /// Of links and buttons, on light pages and on dark ones.
+    pub accent: Color,
+    pub accent_dark: Color,
+    /// A picture above each page.
+    pub logo: Option<Spanned<String>>,
+    pub limits: Option<LimitsSettings>,
+}
+
+/// Where the limits of a workspace are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsSettings {
+    /// With `{workspace}` in its path.
+    pub url: String,
+    pub token_file: Option<Spanned<String>>,
+    /// The first line of `token_file`.
+    pub token: Option<Secret<String>>,
+}
+
+impl LimitsSettings {
+    /// The URL of a workspace, whose name is an identifier and so needs no escapes.
+    #[must_use]
+    pub fn url_of(&self, workspace: &str) -> String {
+        self.url.replace("{workspace}", workspace)
+    }
 }
 
 impl DashboardSettings {

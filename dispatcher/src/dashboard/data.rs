@@ -4,10 +4,14 @@
 //! does not.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
+use weir_common::pages::show::{grouped, ms};
 
-use crate::dashboard::show::{When, ms};
+use crate::dashboard::prose::Prose;
+use crate::dashboard::show::When;
+use crate::domain::event::EventType;
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -72,7 +76,7 @@ pub(super) struct IfDownData {
 
 #[derive(Deserialize)]
 pub(super) struct EstimateData {
-    pub(super) text: String,
+    pub(super) text: Prose,
 }
 
 /// A number, exact up to a bound.
@@ -80,6 +84,12 @@ pub(super) struct EstimateData {
 pub(super) struct CountData {
     pub(super) count: u64,
     pub(super) at_least: bool,
+}
+
+impl fmt::Display for CountData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
+    }
 }
 
 #[derive(Deserialize)]
@@ -162,11 +172,18 @@ pub(super) struct DeliveryData {
     pub(super) waiting_for: Option<WaitData>,
 }
 
+impl DeliveryData {
+    /// Whether it is a test, which is never sent again.
+    pub(super) fn is_test(&self) -> bool {
+        self.kind == EventType::PING.name()
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct WaitData {
     pub(super) reason: String,
     pub(super) since: Option<When>,
-    pub(super) text: String,
+    pub(super) text: Prose,
 }
 
 #[derive(Deserialize)]

@@ -4,12 +4,16 @@ use askama::Template;
 use http::Method;
 use serde_json::json;
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::Mark;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, WebhookDetailData};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot::{self, Axis, AxisMark};
-use crate::dashboard::show::{Mark, delivery_mark, outcome};
+use crate::dashboard::prose::Piece;
+use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 
 /// The most of a payload that a page shows; all of it can be loaded.

@@ -1,13 +1,15 @@
-//! Getting in: by a link, by a token; and out.
+//! Getting in: by a link, by a token; and out. The page of a failure, from which one may sign in.
 
 use askama::Template;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::reply::{html, see_other};
 use weir_common::time::UnixTime;
 
 use crate::auth::{AuthRefusal, Scope};
-use crate::dashboard::page::{Failure, Frame, html, see_other};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::Frame;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::domain::session::{
     Grant, Link, LinkFlaw, NewSession, RANDOM_BYTES, Role, SessionOpened, SessionSecret,
@@ -35,18 +37,18 @@ struct SignInPage<'a> {
 }
 
 /// The form to sign in with a token.
-pub(super) fn form(entrance: &Entrance<'_>, failure: Option<&Failure>) -> Result<Reply, Failure> {
+pub(super) fn form(entrance: &Entrance<'_>, failure: Option<&Failure>) -> Reply {
     let steps: Vec<&str> = entrance.call.path.split('/').collect();
     let named = match steps.as_slice() {
         ["", "dashboard", "workspaces", workspace, ..] => workspace,
         _ => "",
     };
-    let frame = Frame::outside("Sign in");
+    let frame = Frame::outside(entrance, "Sign in");
     let page = SignInPage { frame, failure, workspace: named };
-    Ok(html(failure.map_or(200, Failure::status), &page))
+    html(failure.map_or(200, Failure::status), &page)
 }
 
-/// Opens a session for whoever has a token.
+/// Opens a session for the bearer of a token.
 pub(super) async fn sign_in(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
     let form = entrance.form()?;
     let (workspace, token) = (form.get("workspace"), form.get("token"));
@@ -63,9 +65,12 @@ pub(super) async fn sign_in(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
         Ok(grant) => open(entrance, grant, None).await,
         Err(AuthRefusal::Hidden) => {
             let failure = Failure::bad_link("This token does not reach a workspace of that name.");
-            self::form(entrance, Some(&failure))
+            Ok(self::form(entrance, Some(&failure)))
         }
-        Err(refusal) => self::form(entrance, Some(&Failure::of_api(&refusal.reply()))),
+        Err(refusal) => {
+            let failure = Failure::of_api(&refusal.reply());
+            Ok(self::form(entrance, Some(&failure)))
+        }
     }
 }
 
@@ -87,7 +92,7 @@ pub(super) async fn link(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
     if used.map_err(|error| Failure::store(state, &error))? {
         return Err(used_before());
     }
-    let frame = Frame::outside("Open the dashboard");
+    let frame = Frame::outside(entrance, "Open the dashboard");
     Ok(html(200, &EnterPage { frame, link: text, grant: &link.grant }))
 }
 
@@ -108,7 +113,9 @@ fn valid(entrance: &Entrance<'_>, text: &str) -> Result<Link, Failure> {
     })?;
     let issuer = entrance.active.callers.of_session(&link.grant, now);
     if issuer.is_none() {
-        return Err(Failure::bad_link("Whoever made it may not do so any more."));
+        return Err(Failure::bad_link(
+            "The token that made it was revoked, or reaches this workspace no more.",
+        ));
     }
     Ok(link)
 }
@@ -145,4 +152,20 @@ async fn open(
 pub(super) async fn sign_out(visit: &Visit<'_>) -> Result<Reply, Failure> {
     visit.end_session().await?;
     Ok(see_other("/dashboard/sign-in").with("set-cookie", visit.entrance.no_cookie()))
+}
+
+#[derive(Template)]
+#[template(path = "failure.html")]
+struct FailurePage<'a> {
+    frame: Frame,
+    failure: &'a Failure,
+}
+
+/// The page of a failure; those who have no session can sign in.
+pub(super) fn failed(entrance: &Entrance<'_>, failure: &Failure) -> Reply {
+    if failure.signs_in {
+        return form(entrance, Some(failure));
+    }
+    let frame = Frame::outside(entrance, &failure.title);
+    html(failure.status(), &FailurePage { frame, failure })
 }

@@ -3,11 +3,15 @@
 use askama::Template;
 use http::Method;
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::html;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Failure, Frame, Section, html};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::filter::{self, FILTERS, filters};
+use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 use crate::domain::outcome::OutcomeClass;
@@ -25,10 +29,6 @@ const STATES: [(&str, &str); 4] = [
     ("delivered", "Delivered"),
     ("failed_permanent", "Failed"),
 ];
-
-/// The filters of a list, by their names in the API.
-pub(super) const FILTERS: [&str; 8] =
-    ["state", "webhook", "type", "event", "tenant", "outcome", "status", "since"];
 
 #[derive(Template)]
 #[template(path = "deliveries.html")]
@@ -68,6 +68,11 @@ impl DeliveriesPage {
         since.get(..10).unwrap_or(since)
     }
 
+    /// Whether there is something to redeliver here, and the visitor may.
+    fn selects(&self) -> bool {
+        self.preview.as_ref().is_some_and(|preview| preview.total.count > 0)
+    }
+
     /// What the form that selects carries of the filter.
     fn hidden_filters(&self) -> Vec<(&'static str, String)> {
         let filters = filters(&self.asked, self.failed).into_iter();
@@ -87,18 +92,6 @@ pub(super) async fn all(visit: &Visit<'_>) -> Result<Reply, Failure> {
     list(visit, false).await
 }
 
-/// The filters that a form or a query has, for the API.
-pub(super) fn filters(asked: &Form, failed: bool) -> Vec<(&'static str, String)> {
-    let value = |name: &'static str| match name {
-        "state" if failed => "failed_permanent".to_owned(),
-        // Fields of dates have no time.
-        "since" if asked.get("since").len() == 10 => format!("{}T00:00:00Z", asked.get("since")),
-        _ => asked.get(name).to_owned(),
-    };
-    let all = FILTERS.into_iter().map(|name| (name, value(name)));
-    all.filter(|(_, value)| !value.is_empty()).collect()
-}
-
 async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
     let asked = visit.entrance.query();
     let filters = filters(&asked, failed);
@@ -115,7 +108,7 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
     };
     let webhooks: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
     let preview = match failed && visit.may_change() && failure.is_none() && !list.data.is_empty() {
-        true => Some(super::jobs::preview(visit, &filters).await?),
+        true => Some(filter::preview(visit, &filters).await?),
         false => None,
     };
     let (section, title) = match failed {

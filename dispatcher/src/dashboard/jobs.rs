@@ -3,38 +3,19 @@
 use askama::Template;
 use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, query};
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::grouped;
 
 use crate::dashboard::data::{JobData, List, PreviewData};
-use crate::dashboard::failed::filters;
-use crate::dashboard::form::{Form, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
-use crate::dashboard::show::grouped;
+use crate::dashboard::failure::Failure;
+use crate::dashboard::filter::{dry_run, filters, scope};
+use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::prose::Piece;
 use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.
 const ROWS: &str = "50";
-
-/// What to redeliver, for the API.
-fn scope(filters: &[(&'static str, String)]) -> Map<String, Value> {
-    let value = |(name, value): &(&'static str, String)| {
-        let number = (*name == "status").then(|| value.parse::<u64>().ok()).flatten();
-        ((*name).to_owned(), number.map_or_else(|| value.as_str().into(), Value::from))
-    };
-    filters.iter().map(value).collect()
-}
-
-/// How many match, and how long it would take.
-pub(super) async fn preview(
-    visit: &Visit<'_>,
-    filters: &[(&'static str, String)],
-) -> Result<PreviewData, Failure> {
-    dry_run(visit, scope(filters)).await
-}
-
-async fn dry_run(visit: &Visit<'_>, mut body: Map<String, Value>) -> Result<PreviewData, Failure> {
-    body.insert("dry_run".to_owned(), true.into());
-    visit.post("deliveries:redeliver", &body.into()).await
-}
 
 /// What a form selects: the deliveries that were ticked, or all that match its filters.
 fn selected(form: &Form) -> Map<String, Value> {

@@ -1,17 +1,8 @@
-//! What all pages have: the frame around them, their headers, and the page of a failure.
+//! What all pages have around them.
 
-use askama::Template;
-use log::Level;
-use serde::Deserialize;
-use weir_common::http_server::reply::Reply;
-use weir_common::log::events;
+use weir_common::pages::assets::{ICON, SCRIPT, STYLE};
 
-use crate::config::settings::DashboardSettings;
-use crate::dashboard::assets::{ICON, SCRIPT, STYLE};
 use crate::dashboard::visit::{Entrance, Visit};
-use crate::http_errors;
-use crate::state::State;
-use crate::store::StoreError;
 
 /// The parts of the dashboard, as the navigation has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +11,16 @@ pub(super) enum Section {
     Failed,
     Deliveries,
     Redeliveries,
+    Limits,
 }
 
 /// Each part with its page and its name.
-const SECTIONS: [(Section, &str, &str); 4] = [
+const SECTIONS: [(Section, &str, &str); 5] = [
     (Section::Webhooks, "webhooks", "Webhooks"),
     (Section::Failed, "failed", "Failed"),
     (Section::Deliveries, "deliveries", "Deliveries"),
     (Section::Redeliveries, "redeliveries", "Redeliveries"),
+    (Section::Limits, "limits", "Limits"),
 ];
 
 /// A link of the navigation.
@@ -41,6 +34,9 @@ pub(super) struct NavLink {
 pub(super) struct Frame {
     pub(super) title: String,
     pub(super) session: Option<FrameSession>,
+    /// The paths of the operator's style and logo.
+    pub(super) theme: Option<String>,
+    pub(super) logo: Option<String>,
     /// Whether the script loads the content again while it is looked at.
     pub(super) refreshes: bool,
 }
@@ -51,12 +47,22 @@ pub(super) struct FrameSession {
     pub(super) section: Section,
     pub(super) form_token: String,
     pub(super) may_change: bool,
+    /// Whether the gateway can be asked for the workspace's limits.
+    pub(super) has_limits: bool,
 }
 
 impl Frame {
     /// The frame of a page without a session.
-    pub(super) fn outside(title: &str) -> Self {
-        Self { title: title.to_owned(), session: None, refreshes: false }
+    pub(super) fn outside(entrance: &Entrance<'_>, title: &str) -> Self {
+        let theme = entrance.active.theme.as_ref();
+        let logo = theme.and_then(|theme| theme.logo.as_ref());
+        Self {
+            title: title.to_owned(),
+            session: None,
+            theme: theme.map(|theme| theme.style.path.clone()),
+            logo: logo.map(|logo| logo.path.clone()),
+            refreshes: false,
+        }
     }
 
     /// The frame of a page of the workspace.
@@ -66,8 +72,9 @@ impl Frame {
             section,
             form_token: visit.form_token(),
             may_change: visit.may_change(),
+            has_limits: visit.entrance.active.limits.is_some(),
         };
-        Self { title: title.into(), session: Some(session), refreshes: false }
+        Self { session: Some(session), ..Self::outside(visit.entrance, &title.into()) }
     }
 
     /// The same frame, whose content is loaded again.
@@ -83,7 +90,9 @@ impl Frame {
             name,
             is_here: here == Some(section),
         };
-        SECTIONS.into_iter().map(link).collect()
+        let has_limits = self.session.as_ref().is_some_and(|session| session.has_limits);
+        let shown = |section| section != Section::Limits || has_limits;
+        SECTIONS.into_iter().filter(|(section, ..)| shown(*section)).map(link).collect()
     }
 
     pub(super) fn style(&self) -> &'static str {
@@ -113,170 +122,4 @@ impl Frame {
     pub(super) fn may_change(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.may_change)
     }
-}
-
-/// A page.
-pub(super) fn html(status: u16, template: &impl Template) -> Reply {
-    match template.render() {
-        Ok(text) => Reply::new(status, "text/html; charset=utf-8", text),
-        Err(error) => {
-            let fields = [("error", error.to_string().into())];
-            events::event(Level::Error, "page not rendered", &fields);
-            Reply::new(500, "text/plain; charset=utf-8", "This page cannot be shown.\n")
-        }
-    }
-}
-
-/// Sends the browser to another page.
-pub(super) fn see_other(path: impl Into<String>) -> Reply {
-    Reply::new(303, "text/plain; charset=utf-8", "").with("location", path)
-}
-
-/// The reply with what browsers must know: nothing but our own files, no frames of others.
-pub(super) fn secured(reply: Reply, settings: &DashboardSettings) -> Reply {
-    let ancestors = match settings.frame_origins.as_slice() {
-        [] => "'none'".to_owned(),
-        origins => origins.join(" "),
-    };
-    let policy = format!(
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
-         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}"
-    );
-    let mut reply = reply
-        .with("content-security-policy", policy)
-        .with("referrer-policy", "no-referrer")
-        .with("cross-origin-opener-policy", "same-origin");
-    if settings.frame_origins.is_empty() {
-        reply = reply.with("x-frame-options", "DENY");
-    }
-    reply
-}
-
-/// Why a page is not shown, or a change not made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    status: u16,
-    pub(super) title: String,
-    pub(super) detail: String,
-    /// Errors of single fields, as the API listed them.
-    pub(super) errors: Vec<FieldError>,
-    /// Whether to sign in is what helps.
-    signs_in: bool,
-}
-
-/// An error of a field.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct FieldError {
-    /// The field: a JSON pointer, or the name of a parameter.
-    #[serde(alias = "parameter", default)]
-    pub(super) pointer: String,
-    pub(super) detail: String,
-}
-
-impl Failure {
-    fn new(status: u16, title: &str, detail: impl Into<String>) -> Self {
-        let (title, detail) = (title.to_owned(), detail.into());
-        Self { status, title, detail, errors: Vec::new(), signs_in: false }
-    }
-
-    pub(super) fn not_found() -> Self {
-        let detail = "This page does not exist, or what it showed was deleted.";
-        Self::new(404, "Not found", detail)
-    }
-
-    pub(super) fn method() -> Self {
-        Self::new(405, "Not possible here", "This page is read, and forms are sent to it.")
-    }
-
-    pub(super) fn no_session() -> Self {
-        let detail = "Your session has ended, or none has begun. Open the dashboard from your \
-            platform again, or sign in with a token.";
-        Self { signs_in: true, ..Self::new(401, "Sign in", detail) }
-    }
-
-    pub(super) fn bad_link(detail: &str) -> Self {
-        Self { signs_in: true, ..Self::new(403, "This link opens nothing", detail) }
-    }
-
-    pub(super) fn too_many_sessions() -> Self {
-        let detail = "This workspace has too many open sessions. Sign out of one, or wait until \
-            one ends.";
-        Self::new(429, "Too many sessions", detail)
-    }
-
-    pub(super) fn nothing_ticked() -> Self {
-        let detail = "No delivery was chosen: go back, and tick some.";
-        Self::new(422, "Nothing to redeliver", detail)
-    }
-
-    pub(super) fn origin() -> Self {
-        let detail = "The form was sent from another site, so nothing was changed.";
-        Self::new(403, "From another site", detail)
-    }
-
-    pub(super) fn stale_form() -> Self {
-        let detail = "The form belongs to another session, so nothing was changed. Load the page \
-            again, and send it once more.";
-        Self::new(403, "From another session", detail)
-    }
-
-    pub(super) fn broken(error: &str) -> Self {
-        let fields = [("error", error.into())];
-        events::event(Level::Error, "page not made", &fields);
-        Self::new(500, "Something broke", "This page cannot be shown. Its operator's log says why.")
-    }
-
-    pub(super) fn store(state: &State, error: &StoreError) -> Self {
-        state.metrics.store_failed(error);
-        Self::of_api(&http_errors::store(error))
-    }
-
-    /// What the API refused.
-    pub(super) fn of_api(reply: &Reply) -> Self {
-        #[derive(Deserialize)]
-        struct Refusal {
-            title: String,
-            #[serde(default)]
-            detail: String,
-            #[serde(default)]
-            errors: Vec<FieldError>,
-        }
-        match serde_json::from_slice::<Refusal>(&reply.body) {
-            Ok(Refusal { title, detail, errors }) => {
-                Self { errors, ..Self::new(reply.status, &title, detail) }
-            }
-            Err(error) => Self::broken(&error.to_string()),
-        }
-    }
-
-    pub(super) fn status(&self) -> u16 {
-        self.status
-    }
-
-    /// The errors of a field, and of what is inside it.
-    pub(super) fn of_field(&self, field: &str) -> Vec<&str> {
-        let pointer = format!("/{field}");
-        let inside = format!("/{field}/");
-        let is_meant =
-            |one: &&FieldError| one.pointer == pointer || one.pointer.starts_with(&inside);
-        self.errors.iter().filter(is_meant).map(|one| one.detail.as_str()).collect()
-    }
-}
-
-#[derive(Template)]
-#[template(path = "failure.html")]
-struct FailurePage<'a> {
-    frame: Frame,
-    failure: &'a Failure,
-}
-
-/// The page of a failure; those who have no session can sign in.
-pub(super) fn failed(entrance: &Entrance<'_>, failure: Failure) -> Reply {
-    if failure.signs_in {
-        return super::entry::form(entrance, Some(&failure)).unwrap_or_else(|_| {
-            Reply::new(failure.status, "text/plain; charset=utf-8", failure.detail.clone())
-        });
-    }
-    let frame = Frame::outside(&failure.title);
-    html(failure.status, &FailurePage { frame, failure: &failure })
 }

@@ -1,13 +1,12 @@
-//! How pages write times, numbers and states: the same everywhere. (core)
+//! How pages write times, states and outcomes: the same everywhere. (core)
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::Deserialize;
+use weir_common::pages::show::{Mark, mark, span};
 use weir_common::time::UnixTime;
 
 use crate::api::times::time_of;
-use crate::dashboard::data::CountData;
 
 /// Classes of outcomes in the order of charts: the name of each, and its class in the style.
 pub(super) const CLASSES: [(&str, &str); 6] = [
@@ -25,6 +24,16 @@ pub(super) const CLASSES: [(&str, &str); 6] = [
 pub(super) struct When(pub(super) String);
 
 impl When {
+    /// A time in seconds since 1970.
+    pub(super) fn of_seconds(seconds: u64) -> Self {
+        Self(UnixTime(seconds.saturating_mul(1_000_000)).rfc3339())
+    }
+
+    /// A time as the API writes it, if the text is one.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        time_of(text).map(|_| Self(text.to_owned()))
+    }
+
     /// For the attribute of `<time>`.
     pub(super) fn exact(&self) -> &str {
         &self.0
@@ -57,68 +66,6 @@ impl fmt::Display for When {
         let (date, time) = self.0.split_once('T').unwrap_or((&self.0, ""));
         write!(f, "{date} {} UTC", time.get(..8).unwrap_or(time))
     }
-}
-
-/// A span of time in one unit, as people say it.
-pub(super) fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let (number, unit) = match seconds {
-        0..60 => (seconds, "second"),
-        60..3_600 => (seconds / 60, "minute"),
-        3_600..172_800 => (seconds / 3_600, "hour"),
-        _ => (seconds / 86_400, "day"),
-    };
-    if number == 1 { format!("1 {unit}") } else { format!("{number} {unit}s") }
-}
-
-/// A number in groups of three, with thin spaces that break no line.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-impl fmt::Display for CountData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", grouped(self.count), if self.at_least { "+" } else { "" })
-    }
-}
-
-/// `part` of `whole` in per cent, with one digit; `None` of nothing.
-pub(super) fn share(part: u64, whole: u64) -> Option<String> {
-    (whole > 0).then(|| {
-        let tenths = u128::from(part) * 1_000 / u128::from(whole);
-        format!("{}.{}\u{202f}%", tenths / 10, tenths % 10)
-    })
-}
-
-/// Milliseconds, as a person reads them.
-pub(super) fn ms(ms: f64) -> String {
-    if ms >= 10_000.0 {
-        format!("{:.1}\u{202f}s", ms / 1_000.0)
-    } else if ms >= 100.0 {
-        format!("{ms:.0}\u{202f}ms")
-    } else {
-        format!("{ms:.1}\u{202f}ms")
-    }
-}
-
-/// A state: its mark, its word, and its class in the style. Never colour alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) shape: &'static str,
-    pub(super) word: &'static str,
-    pub(super) class: &'static str,
-}
-
-const fn mark(shape: &'static str, word: &'static str, class: &'static str) -> Mark {
-    Mark { shape, word, class }
 }
 
 /// The mark of a webhook's state.
@@ -167,25 +114,9 @@ pub(super) fn outcome(name: &str) -> (String, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    #[test]
-    fn numbers_are_grouped_and_shares_have_one_digit() {
-        let thin = |text: &str| text.replace(' ', "\u{202f}");
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_204), thin("1 204"));
-        assert_eq!(grouped(1_234_567), thin("1 234 567"));
-        assert_eq!(share(0, 0), None);
-        assert_eq!(share(1, 3), Some(thin("33.3 %")));
-        // Never rounded up to a whole that it is not.
-        assert_eq!(share(99_999, 100_000), Some(thin("99.9 %")));
-        assert_eq!(share(5, 5), Some(thin("100.0 %")));
-        assert_eq!(
-            (ms(4.04), ms(812.4), ms(30_000.0)),
-            (thin("4.0 ms"), thin("812 ms"), thin("30.0 s"))
-        );
-    }
+    use super::*;
 
     #[test]
     fn times_are_absolute_and_relative() {

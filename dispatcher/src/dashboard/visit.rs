@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, COOKIE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_common::http_server::Call;
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::Form;
+use weir_common::pages::origin;
 use weir_common::time::UnixTime;
 
 use crate::api::Api;
 use crate::auth::{Caller, Scope};
 use crate::config::settings::DashboardSettings;
 use crate::dashboard::data::{EventTypeData, Whole};
-use crate::dashboard::form::Form;
-use crate::dashboard::page::Failure;
+use crate::dashboard::failure::Failure;
 use crate::domain::session::{Grant, SessionSecret};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
@@ -27,7 +28,7 @@ const COOKIE_NAME: &str = "weir_session";
 /// The field of each form with [`SessionSecret::form_token`].
 const FORM_TOKEN: &str = "form_token";
 
-/// A request for a page, whoever makes it.
+/// A request for a page, with or without a session.
 pub(super) struct Entrance<'a> {
     pub(super) state: &'a Arc<State>,
     pub(super) active: &'a ActiveConfig,
@@ -45,20 +46,21 @@ impl Entrance<'_> {
         Form::read(self.call.query.as_deref().unwrap_or_default().as_bytes())
     }
 
-    /// The fields of the form that was sent, if a page of ours sent it. Browsers name the site in
-    /// every such request; older ones name the origin alone.
+    /// The fields of the form that was sent, if a page of ours sent it.
     pub(super) fn form(&self) -> Result<Form, Failure> {
-        let header = |name: &str| self.call.headers.get(name).map(HeaderValue::as_bytes);
-        let is_ours = match header("sec-fetch-site") {
-            Some(site) => site == b"same-origin",
-            None => header("origin") == Some(self.settings.origin.as_bytes()),
-        };
-        if is_ours { Ok(Form::read(&self.call.body)) } else { Err(Failure::origin()) }
+        let ours = self.settings.origin.as_bytes();
+        if origin::is_ours(&self.call.headers, |origin| origin == ours) {
+            Ok(Form::read(&self.call.body))
+        } else {
+            Err(Failure::origin())
+        }
     }
 
     /// The visitor, if there is a session.
     pub(super) async fn session(&self) -> Result<Option<Visitor>, Failure> {
-        for secret in cookies(&self.call.headers).filter_map(SessionSecret::read) {
+        for secret in
+            origin::cookies(&self.call.headers, COOKIE_NAME).filter_map(SessionSecret::read)
+        {
             let now = self.now();
             let grant = self.state.store.session(secret.id(), now).await;
             let grant = grant.map_err(|error| Failure::store(self.state, &error))?;
@@ -77,7 +79,7 @@ impl Entrance<'_> {
     pub(super) async fn visitor(&self, workspace: &str) -> Result<Visitor, Failure> {
         match self.session().await? {
             Some(visitor) if visitor.grant.workspace == workspace => Ok(visitor),
-            // Whether the workspace exists is nobody's business.
+            // A stranger does not learn whether the workspace exists.
             Some(_) => Err(Failure::not_found()),
             None => Err(Failure::no_session()),
         }
@@ -104,16 +106,6 @@ impl Entrance<'_> {
         }
         cookie
     }
-}
-
-/// The values of our cookie; another site on the same host may have set one of that name.
-fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let fields = headers.get_all(COOKIE).iter().filter_map(|field| field.to_str().ok());
-    let pairs = fields.flat_map(|field| field.split(';'));
-    pairs.filter_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        (name.trim() == COOKIE_NAME).then(|| value.trim())
-    })
 }
 
 /// Who has a session.
@@ -176,11 +168,17 @@ impl Visit<'_> {
         body: Option<&Value>,
     ) -> Reply {
         let path = format!("/v1/workspaces/{}/{path}", self.workspace());
-        self.ask(method, path, query, body).await
+        self.call_api(method, path, query, body).await
     }
 
     /// Calls the API; `path` is the whole one.
-    async fn ask(&self, method: Method, path: String, query: &str, body: Option<&Value>) -> Reply {
+    async fn call_api(
+        &self,
+        method: Method,
+        path: String,
+        query: &str,
+        body: Option<&Value>,
+    ) -> Reply {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = Call {
@@ -204,7 +202,7 @@ impl Visit<'_> {
 
     /// The types of events.
     pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, Failure> {
-        let reply = self.ask(Method::GET, "/v1/event-types".to_owned(), "", None).await;
+        let reply = self.call_api(Method::GET, "/v1/event-types".to_owned(), "", None).await;
         answer::<Whole<EventTypeData>>(&reply).map(|types| types.data)
     }
 
@@ -224,17 +222,4 @@ pub(super) fn answer<T: DeserializeOwned>(reply: &Reply) -> Result<T, Failure> {
         return Err(Failure::of_api(reply));
     }
     serde_json::from_slice(&reply.body).map_err(|error| Failure::broken(&error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_cookie_is_found_among_others() {
-        let mut headers = HeaderMap::new();
-        headers.append(COOKIE, HeaderValue::from_static("a=1; weir_session=x; weir_session=y"));
-        headers.append(COOKIE, HeaderValue::from_static("not_weir_session=n;weir_session=z"));
-        assert_eq!(cookies(&headers).collect::<Vec<_>>(), ["x", "y", "z"]);
-    }
 }

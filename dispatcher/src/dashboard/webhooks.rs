@@ -4,15 +4,18 @@ use askama::Template;
 use http::Method;
 use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::{Form, members, query};
+use weir_common::pages::reply::{html, see_other};
+use weir_common::pages::show::{Mark, share};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{
     ActivityData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
-use crate::dashboard::form::{Form, members, query};
-use crate::dashboard::page::{Failure, Frame, Section, html, see_other};
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
-use crate::dashboard::show::{Mark, When, share, webhook_mark};
+use crate::dashboard::show::{When, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
 
 /// Webhooks on a page.

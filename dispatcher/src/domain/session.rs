@@ -29,7 +29,7 @@ const DAY: u64 = 86_400_000_000;
 /// The longest link that is read: an identifier has at most 255 bytes.
 const LINK_BYTES_MAX: usize = 2_048;
 
-/// What somebody may do.
+/// What a visitor may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -49,7 +49,7 @@ pub enum Issuer {
     Platform(String),
 }
 
-/// What is granted to whoever has a link or a session.
+/// What a link or a session grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The workspace.

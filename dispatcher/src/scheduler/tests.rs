@@ -2,6 +2,7 @@
 
 mod alerts;
 mod answers;
+mod checks;
 mod pace;
 mod probing;
 mod scarce;

@@ -61,7 +61,7 @@ fn the_shipped_gateway_passes_on_every_call_of_a_redelivery() {
     let delivered = dispatcher.acme().wait_for_count("delivered", 1);
     let [control, data] = [(); 2].map(|()| Upstream::start());
     let addresses = [control.address(), data.address(), dispatcher.api_address().to_owned()];
-    let gateway = shipped_gateway(&addresses);
+    let gateway = shipped_gateway(&addresses, |text| text);
     let acme = dispatcher.acme().through(gateway.http());
     let body = |dry_run: bool| json!({ "deliveries": [delivered[0]["id"]], "dry_run": dry_run });
     let counted = acme.post("/deliveries:redeliver", &body(true)).expect(200).json();
@@ -82,7 +82,7 @@ fn the_shipped_gateway_passes_on_every_call_about_secrets() {
     let webhook = dispatcher.create_webhook(&receiver.url("/hook"), &["user.created"]);
     let [control, data] = [(); 2].map(|()| Upstream::start());
     let addresses = [control.address(), data.address(), dispatcher.api_address().to_owned()];
-    let gateway = shipped_gateway(&addresses);
+    let gateway = shipped_gateway(&addresses, |text| text);
     let acme = dispatcher.acme().through(gateway.http());
     let path = format!("/webhooks/{}/secrets", webhook.id);
     let added = acme.act(&path).expect(201).json();

@@ -21,7 +21,7 @@ pub(in crate::api) struct NewLink {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DashboardLink")]
 pub(in crate::api) struct LinkView {
-    /// It opens one session, for whoever has it.
+    /// It opens one session, for its bearer.
     pub(in crate::api) url: String,
     /// What it permits.
     pub(in crate::api) role: Role,

@@ -1,4 +1,6 @@
 //! Parses the options of the dashboard.
+//!
+//! Invariant: text in the operator's accent is as readable as the other text of the pages.
 
 use std::time::Duration;
 
@@ -6,10 +8,15 @@ use url::{Host, Url};
 use weir_common::config::document::table::Table;
 
 use crate::config::read::long;
-use crate::config::settings::DashboardSettings;
+use crate::config::settings::{DashboardSettings, LimitsSettings};
+use crate::domain::contrast::{Color, TEXT_MIN};
 
 /// The path that the pages have: routes of the gateway lead there.
 const PATH: &str = "/dashboard";
+
+/// What accents are written on: a page and a card, light and dark, as the stylesheet has them.
+const LIGHT: [Color; 2] = [Color::new([0xff, 0xff, 0xff]), Color::new([0xf6, 0xf7, 0xf9])];
+const DARK: [Color; 2] = [Color::new([0x10, 0x14, 0x18]), Color::new([0x17, 0x1c, 0x22])];
 
 pub(super) fn dashboard(table: &mut Table<'_>) -> Option<DashboardSettings> {
     let doc = "Where browsers reach it: https://host/dashboard. Unset: no dashboard.";
@@ -30,6 +37,13 @@ pub(super) fn dashboard(table: &mut Table<'_>) -> Option<DashboardSettings> {
             table.fault_at(one.at, format!("{message}, not `{}`", one.value));
         }
     }
+    let doc = "The colour of links and buttons: #rrggbb.";
+    let accent = accent(table, "accent", "#1f5fbf", LIGHT, doc);
+    let doc = "The same where readers prefer dark pages.";
+    let accent_dark = self::accent(table, "accent_dark", "#7fb2ff", DARK, doc);
+    let doc = "An SVG or PNG file of at most 32 KiB, shown above each page.";
+    let logo = table.text("logo", doc);
+    let limits = limits(table);
     let url = url?;
     let parsed = Url::parse(&url.value).ok().filter(|parsed| {
         let plain = parsed.query().is_none() && parsed.fragment().is_none();
@@ -48,8 +62,66 @@ pub(super) fn dashboard(table: &mut Table<'_>) -> Option<DashboardSettings> {
         session_expires: session_expires.max(Duration::from_secs(1)),
         link_expires,
         frame_origins: frames.into_iter().map(|one| one.value).collect(),
+        accent,
+        accent_dark,
+        logo,
+        limits,
     })
 }
+
+/// A colour that can be read on all of `under`.
+fn accent(
+    table: &mut Table<'_>,
+    key: &'static str,
+    default: &'static str,
+    under: [Color; 2],
+    doc: &'static str,
+) -> Color {
+    let usual = Color::read(default).expect("the defaults are colours");
+    let given = table.text(key, doc);
+    table.set_default(key, default.into());
+    let Some(given) = given else { return usual };
+    let Some(color) = Color::read(&given.value) else {
+        let message = format!("dashboard.{key} must be #rrggbb, not `{}`", given.value);
+        table.fault_at(given.at, message);
+        return usual;
+    };
+    let hard = under.into_iter().find(|under| color.contrast(*under) < TEXT_MIN);
+    if let Some(under) = hard {
+        let contrast = color.contrast(under);
+        let message = format!(
+            "dashboard.{key}: text in {color} cannot be read well on {under}: its contrast is \
+             {contrast:.1}, and must be {TEXT_MIN} or more"
+        );
+        table.fault_at(given.at, message);
+    }
+    color
+}
+
+/// Where the limits of a workspace are read.
+fn limits(table: &mut Table<'_>) -> Option<LimitsSettings> {
+    let doc = "A route of the gateway with answer = \"limits\", with {workspace} in its path: \
+        pages show what it says.";
+    let url = table.text("limits_url", doc);
+    let doc = "The token for `limits_url`: the file's first line.";
+    let token_file = table.text("limits_token_file", doc);
+    let Some(url) = url else {
+        if let Some(file) = token_file {
+            table.fault_at(file.at, "dashboard.limits_token_file needs dashboard.limits_url");
+        }
+        return None;
+    };
+    let is_url = Url::parse(&url.value)
+        .is_ok_and(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host());
+    if !is_url || url.value.matches(WORKSPACE).count() != 1 {
+        let message = "dashboard.limits_url must be a URL with {workspace} in its path";
+        table.fault_at(url.at, format!("{message}, not `{}`", url.value));
+    }
+    Some(LimitsSettings { url: url.value, token_file, token: None })
+}
+
+/// Stands for the workspace in `limits_url`.
+pub(in crate::config) const WORKSPACE: &str = "{workspace}";
 
 /// Whether a cookie stays secret on the way: by TLS, or on this machine.
 fn is_safe(url: &Url) -> bool {
@@ -102,6 +174,35 @@ mod tests {
             let found = check(&format!("url = \"{wrong}\""));
             assert!(found.contains("dashboard.url must be"), "{wrong}: {found}");
         }
+    }
+
+    #[test]
+    fn an_accent_is_a_color_that_can_be_read() {
+        let check = |lines: &str| check(&format!("{lines}\nurl = \"https://a.test/dashboard\""));
+        assert!(check("accent = \"#7a1fa2\"\naccent_dark = \"#e0b0ff\"").starts_with("https:"));
+        for (wrong, message) in [
+            ("accent = \"red\"", "dashboard.accent must be #rrggbb, not `red`"),
+            ("accent = \"#ffcc00\"", "cannot be read well on #ffffff: its contrast is 1.5"),
+            ("accent_dark = \"#1f5fbf\"", "dashboard.accent_dark: text in #1f5fbf cannot be read"),
+        ] {
+            let found = check(wrong);
+            assert!(found.contains(message), "{found}");
+        }
+    }
+
+    #[test]
+    fn limits_are_read_at_a_url_with_a_place_for_the_workspace() {
+        let check = |lines: &str| check(&format!("{lines}\nurl = \"https://a.test/dashboard\""));
+        assert!(
+            check("limits_url = \"http://gw:1/v1/workspaces/{workspace}/limits\"")
+                .starts_with("https:")
+        );
+        for wrong in ["http://gw/limits", "gw/{workspace}", "ftp://gw/{workspace}"] {
+            let found = check(&format!("limits_url = \"{wrong}\""));
+            assert!(found.contains("dashboard.limits_url must be a URL"), "{found}");
+        }
+        let alone = check("limits_token_file = \"token\"");
+        assert!(alone.contains("needs dashboard.limits_url"), "{alone}");
     }
 
     #[test]

@@ -80,7 +80,9 @@ CREATE TABLE webhooks (
     -- The seed of its Ed25519 key, sealed.
     signing_key BLOB,
     -- When `secret` was made. Null: it is not known.
-    secret_created_at INTEGER
+    secret_created_at INTEGER,
+    -- A client certificate and its key, sealed.
+    client_certificate BLOB
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

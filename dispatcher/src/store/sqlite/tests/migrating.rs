@@ -37,6 +37,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "b35a9ed0feee2da6",
     "c369a1eae225c177",
     "eeb468b64be81926",
+    "21173dd55173a80e",
 ];
 
 const TABLES: [&str; 15] = [

@@ -1,33 +1,37 @@
 //! What a form sends. (core)
 
 /// The fields of a form, or of a query.
-pub(super) struct Form(Vec<(String, String)>);
+pub struct Form(Vec<(String, String)>);
 
 impl Form {
     /// The fields of `application/x-www-form-urlencoded`.
-    pub(super) fn read(text: &[u8]) -> Self {
+    #[must_use]
+    pub fn read(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).into_owned().collect())
     }
 
     /// The first field of this name, without white space around it; empty if there is none.
-    pub(super) fn get(&self, name: &str) -> &str {
+    #[must_use]
+    pub fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(key, _)| key == name);
         found.map_or("", |(_, value)| value.trim())
     }
 
     /// The first field of this name, unless it is empty.
-    pub(super) fn filled(&self, name: &str) -> Option<&str> {
+    #[must_use]
+    pub fn filled(&self, name: &str) -> Option<&str> {
         Some(self.get(name)).filter(|value| !value.is_empty())
     }
 
     /// Every field of this name, in order.
-    pub(super) fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
+    pub fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// A query of these parameters, without those that are empty.
-pub(super) fn query<'q>(parameters: impl IntoIterator<Item = (&'q str, &'q str)>) -> String {
+#[must_use]
+pub fn query<'q>(parameters: impl IntoIterator<Item = (&'q str, &'q str)>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(parameters.into_iter().filter(|(_, value)| !value.is_empty()));
     query.finish()
@@ -35,7 +39,7 @@ pub(super) fn query<'q>(parameters: impl IntoIterator<Item = (&'q str, &'q str)>
 
 /// Lines of `name: value`, as an object's members; white space around both is dropped. A line
 /// without a colon is a name without a value.
-pub(super) fn members(text: &str) -> impl Iterator<Item = (&str, &str)> {
+pub fn members(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.split_once(':').unwrap_or((line, ""))).map(|(name, value)| {
         let (name, value) = (name.trim(), value.trim());

@@ -1,0 +1,247 @@
+//! Charts over time as SVG: stacked bars, lines, and small bars for lists. (core)
+//!
+//! Colours and hatches are classes of the style. Everything here is made of numbers and of our own
+//! words, so pages write it as it is.
+//!
+//! # Invariants
+//!
+//! 1. The axis begins at zero.
+//! 2. Where a slot has no value there is a gap: no line leads through it.
+
+use std::fmt::Write;
+
+/// The width of a chart, in units of its own: it scales with the page.
+pub const WIDTH: f64 = 640.0;
+
+const HEIGHT: f64 = 168.0;
+
+/// Around the plot: numbers on the left, times below.
+const LEFT: f64 = 48.0;
+const BELOW: f64 = 22.0;
+const ABOVE: f64 = 8.0;
+
+/// A chart: slots of equal width along the time, values upwards.
+pub struct Plot<'a> {
+    /// What it shows, for those who do not see it.
+    pub label: &'a str,
+    /// What stands below each slot, if anything.
+    pub times: &'a [&'a str],
+    /// How a value is written at the axis.
+    pub shown: fn(f64) -> String,
+}
+
+/// Values of a line, one for each slot, and its class in the style.
+pub struct Line {
+    /// The class.
+    pub class: &'static str,
+    /// The values.
+    pub values: Vec<Option<f64>>,
+}
+
+impl Plot<'_> {
+    /// Bars, one for each slot, of parts that stand on each other; `classes` are those of the parts.
+    #[must_use]
+    pub fn stacked(&self, classes: &[&str], bars: &[Vec<f64>]) -> String {
+        let most = bars.iter().map(|bar| bar.iter().sum()).fold(0.0, f64::max);
+        let top = round_above(most);
+        let mut svg = self.begin();
+        svg.push_str(HATCHES);
+        self.scale(&mut svg, top);
+        self.write_times(&mut svg);
+        let slot = self.slot();
+        for (at, bar) in bars.iter().enumerate() {
+            let x = LEFT + slot * at as f64 + 1.0;
+            let mut y = HEIGHT - BELOW;
+            for (value, class) in bar.iter().zip(classes) {
+                let height = visible(value / top * (HEIGHT - BELOW - ABOVE));
+                if height == 0.0 {
+                    continue;
+                }
+                y -= height;
+                let width = slot - 2.0;
+                draw(
+                    &mut svg,
+                    format_args!(
+                        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>\
+                     <rect fill=\"url(#hatch-{class})\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+                    ),
+                );
+            }
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+
+    /// Lines, with a gap wherever a slot has no value.
+    #[must_use]
+    pub fn lines(&self, lines: &[Line]) -> String {
+        let all = lines.iter().flat_map(|line| &line.values).filter_map(|value| *value);
+        let top = round_above(all.fold(0.0, f64::max));
+        let mut svg = self.begin();
+        self.scale(&mut svg, top);
+        self.write_times(&mut svg);
+        let slot = self.slot();
+        for Line { class, values } in lines {
+            let mut path = String::new();
+            let mut joins = false;
+            for (at, value) in values.iter().enumerate() {
+                let Some(value) = value else {
+                    joins = false;
+                    continue;
+                };
+                let x = LEFT + slot * (at as f64 + 0.5);
+                let y = HEIGHT - BELOW - value / top * (HEIGHT - BELOW - ABOVE);
+                draw(&mut path, format_args!("{}{x:.1} {y:.1}", if joins { "L" } else { "M" }));
+                draw(
+                    &mut svg,
+                    format_args!(
+                        "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
+                    ),
+                );
+                joins = true;
+            }
+            draw(&mut svg, format_args!("<path class=\"line {class}\" d=\"{path}\"/>"));
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+
+    /// The width of a slot.
+    fn slot(&self) -> f64 {
+        (WIDTH - LEFT) / self.times.len().max(1) as f64
+    }
+
+    fn begin(&self) -> String {
+        format!(
+            "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+            self.label
+        )
+    }
+
+    /// Lines and numbers from zero to the top.
+    fn scale(&self, svg: &mut String, top: f64) {
+        for part in [0.0, 0.5, 1.0] {
+            let y = HEIGHT - BELOW - part * (HEIGHT - BELOW - ABOVE);
+            let text = (self.shown)(top * part);
+            draw(
+                svg,
+                format_args!(
+                    "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{WIDTH}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
+                    LEFT - 6.0,
+                    y + 4.0
+                ),
+            );
+        }
+    }
+
+    fn write_times(&self, svg: &mut String) {
+        let written = self.times.iter().enumerate().filter(|(_, time)| !time.is_empty());
+        for (at, time) in written {
+            let x = LEFT + self.slot() * at as f64;
+            draw(svg, format_args!("<text x=\"{x:.1}\" y=\"{:.1}\">{time}</text>", HEIGHT - 6.0));
+        }
+    }
+}
+
+/// Small bars for a list: of each, what succeeded, and what failed on top of it.
+#[must_use]
+pub fn sparkline(label: &str, bars: &[(u64, u64)]) -> String {
+    let most = bars.iter().map(|(ok, bad)| ok + bad).max().unwrap_or(0);
+    let width = bars.len() * 5;
+    let mut svg = format!(
+        "<svg class=\"spark\" viewBox=\"0 0 {width} 24\" role=\"img\" aria-label=\"{label}\">"
+    );
+    for (at, (ok, bad)) in bars.iter().enumerate() {
+        let x = at * 5;
+        if ok + bad == 0 {
+            draw(
+                &mut svg,
+                format_args!("<rect class=\"none\" x=\"{x}\" y=\"23\" width=\"4\" height=\"1\"/>"),
+            );
+            continue;
+        }
+        let height = |count: &u64| visible(*count as f64 * 22.0 / most as f64);
+        let (ok, bad) = (height(ok), height(bad));
+        draw(
+            &mut svg,
+            format_args!(
+                "<rect class=\"ok\" x=\"{x}\" y=\"{:.1}\" width=\"4\" height=\"{ok:.1}\"/>\
+             <rect class=\"bad\" x=\"{x}\" y=\"{:.1}\" width=\"4\" height=\"{bad:.1}\"/>",
+                24.0 - ok,
+                24.0 - ok - bad,
+            ),
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// What is there is seen, however little it is.
+fn visible(height: f64) -> f64 {
+    if height > 0.0 { height.max(1.0) } else { 0.0 }
+}
+
+/// Adds a piece to a picture.
+pub fn draw(svg: &mut String, piece: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = svg.write_fmt(piece);
+}
+
+/// What tells classes apart without colours; the first has no hatch.
+const HATCHES: &str = "<defs>\
+    <pattern id=\"hatch-ok\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\"></pattern>\
+    <pattern id=\"hatch-warn\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 6 6 0\"/></pattern>\
+    <pattern id=\"hatch-bad\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6\"/></pattern>\
+    <pattern id=\"hatch-late\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 2.5H5\"/></pattern>\
+    <pattern id=\"hatch-gone\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M2.5 0V5\"/></pattern>\
+    <pattern id=\"hatch-blocked\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6M0 6 6 0\"/></pattern>\
+    </defs>";
+
+/// The next of 1, 2, 5, 10, 20, … that is no less; at least 2, so that its half is whole.
+fn round_above(value: f64) -> f64 {
+    let mut power = 1.0;
+    loop {
+        for step in [2.0, 4.0, 6.0, 10.0] {
+            if step * power >= value {
+                return step * power;
+            }
+        }
+        power *= 10.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_top_of_a_scale_is_no_less_than_what_is_shown() {
+        for value in [0.0, 1.0, 2.0, 3.0, 7.0, 10.0, 11.0, 99.0, 100.0, 12_345.0] {
+            let top = round_above(value);
+            assert!(top >= value && top <= (value * 2.0).max(2.0), "{value}: {top}");
+        }
+    }
+
+    fn plot<'a>(times: &'a [&'a str]) -> Plot<'a> {
+        Plot { label: "x", times, shown: |value| format!("{value:.0}") }
+    }
+
+    #[test]
+    fn a_line_has_a_gap_where_there_is_no_value() {
+        let values = vec![Some(1.0), Some(2.0), None, Some(1.0)];
+        let svg = plot(&["a", "", "", "b"]).lines(&[Line { class: "p50", values }]);
+        let path = svg.split(" d=\"").last().unwrap();
+        assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn bars_stand_on_zero_and_what_is_little_is_seen() {
+        let svg = plot(&["", ""]).stacked(&["ok", "bad"], &[vec![1000.0, 0.1], vec![0.0, 0.0]]);
+        assert!(svg.contains("<rect class=\"ok\" x=\"49.0\" y=\"77.0\""), "{svg}");
+        assert!(svg.contains("<rect class=\"bad\" x=\"49.0\" y=\"76.0\""), "{svg}");
+        assert_eq!(svg.matches("<rect class").count(), 2, "nothing is drawn of nothing: {svg}");
+        assert!(svg.contains(">0</text>"), "{svg}");
+    }
+}

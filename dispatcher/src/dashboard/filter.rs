@@ -1,0 +1,49 @@
+//! Which deliveries a list shows, and a redelivery is about.
+
+use serde_json::{Map, Value};
+use weir_common::pages::form::Form;
+
+use crate::dashboard::data::PreviewData;
+use crate::dashboard::failure::Failure;
+use crate::dashboard::visit::Visit;
+
+/// The filters of a list, by their names in the API.
+pub(super) const FILTERS: [&str; 8] =
+    ["state", "webhook", "type", "event", "tenant", "outcome", "status", "since"];
+
+/// The filters that a form or a query has, for the API.
+pub(super) fn filters(asked: &Form, failed: bool) -> Vec<(&'static str, String)> {
+    let value = |name: &'static str| match name {
+        "state" if failed => "failed_permanent".to_owned(),
+        // Fields of dates have no time.
+        "since" if asked.get("since").len() == 10 => format!("{}T00:00:00Z", asked.get("since")),
+        _ => asked.get(name).to_owned(),
+    };
+    let all = FILTERS.into_iter().map(|name| (name, value(name)));
+    all.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// What to redeliver, for the API.
+pub(super) fn scope(filters: &[(&'static str, String)]) -> Map<String, Value> {
+    let value = |(name, value): &(&'static str, String)| {
+        let number = (*name == "status").then(|| value.parse::<u64>().ok()).flatten();
+        ((*name).to_owned(), number.map_or_else(|| value.as_str().into(), Value::from))
+    };
+    filters.iter().map(value).collect()
+}
+
+/// How many match, and how long it would take.
+pub(super) async fn preview(
+    visit: &Visit<'_>,
+    filters: &[(&'static str, String)],
+) -> Result<PreviewData, Failure> {
+    dry_run(visit, scope(filters)).await
+}
+
+pub(super) async fn dry_run(
+    visit: &Visit<'_>,
+    mut body: Map<String, Value>,
+) -> Result<PreviewData, Failure> {
+    body.insert("dry_run".to_owned(), true.into());
+    visit.post("deliveries:redeliver", &body.into()).await
+}

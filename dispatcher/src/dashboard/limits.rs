@@ -1,0 +1,142 @@
+//! The page of a workspace's limits, as the gateway has them.
+
+use askama::Template;
+use log::Level;
+use serde_json::{Map, Value};
+use weir_common::http_server::reply::Reply;
+use weir_common::log::events;
+use weir_common::pages::reply::html;
+use weir_common::pages::show::{grouped, share};
+use weir_common::time::UnixTime;
+
+use crate::dashboard::failure::Failure;
+use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::show::When;
+use crate::dashboard::visit::Visit;
+use crate::live_config::limits_client::LimitUsage;
+
+#[derive(Template)]
+#[template(path = "limits.html")]
+struct LimitsPage {
+    frame: Frame,
+    /// `None` if the gateway did not say.
+    rows: Option<Vec<Row>>,
+    now: UnixTime,
+}
+
+/// A limit, in words.
+struct Row {
+    limit: String,
+    key: String,
+    plan: Option<String>,
+    allowance: String,
+    used: Option<Used>,
+    whole_at: Option<When>,
+}
+
+/// What is used of a limit.
+struct Used {
+    used: u64,
+    remaining: u64,
+    share: String,
+}
+
+impl Used {
+    /// All that there is.
+    fn all(&self) -> u64 {
+        self.used.saturating_add(self.remaining)
+    }
+}
+
+pub(super) async fn show(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    let Some(client) = &visit.entrance.active.limits else { return Err(Failure::not_found()) };
+    let rows = match client.read(visit.workspace()).await {
+        Ok(read) => Some(read.limits.into_iter().map(row).collect()),
+        Err(error) => {
+            let fields = [("error", error.to_string().into())];
+            events::event(Level::Warn, "limits of a workspace not read", &fields);
+            None
+        }
+    };
+    let frame = Frame::of(visit, Section::Limits, "Limits").refreshing();
+    Ok(html(200, &LimitsPage { frame, rows, now: visit.entrance.now() }))
+}
+
+fn row(usage: LimitUsage) -> Row {
+    let used = usage.used.zip(usage.remaining).map(|(used, remaining)| Used {
+        share: share(used, used.saturating_add(remaining)).unwrap_or_default(),
+        used,
+        remaining,
+    });
+    Row {
+        allowance: allowance(&usage.allowance),
+        limit: usage.limit,
+        key: usage.key,
+        plan: usage.plan,
+        whole_at: usage.reset.map(When::of_seconds),
+        used,
+    }
+}
+
+/// The values of a limit, as a person says them.
+fn allowance(values: &Map<String, Value>) -> String {
+    let text = |name: &str| match values.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) => number.as_u64().map_or(number.to_string(), grouped),
+        _ => String::new(),
+    };
+    match values.get("algorithm").and_then(Value::as_str) {
+        Some("rolling_window") => format!("{} in any {}", text("requests"), text("window")),
+        Some("token_bucket") => {
+            let rate = match values.get("rate") {
+                Some(Value::String(rate)) => rate.clone(),
+                _ => format!("{} a second", text("rate")),
+            };
+            format!("{rate}, {} at once", text("burst"))
+        }
+        Some("concurrency") => format!("{} at the same time", text("requests")),
+        Some("calendar_day") => format!("{} a day ({})", text("requests"), text("time_zone")),
+        Some("calendar_month") => {
+            format!("{} a month ({})", text("requests"), text("time_zone"))
+        }
+        // A gateway that is newer than this page.
+        _ => text("requests"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_every_algorithm_have_words() {
+        for (values, words) in [
+            (
+                json!({"algorithm": "rolling_window", "requests": 60, "window": "1m"}),
+                "60 in any 1m",
+            ),
+            (
+                json!({"algorithm": "token_bucket", "rate": 50, "burst": 200}),
+                "50 a second, 200 at once",
+            ),
+            (
+                json!({"algorithm": "token_bucket", "rate": "5000/h", "burst": 10}),
+                "5000/h, 10 at once",
+            ),
+            (json!({"algorithm": "concurrency", "requests": 7}), "7 at the same time"),
+            (
+                json!({"algorithm": "calendar_day", "requests": 9, "time_zone": "Europe/Oslo"}),
+                "9 a day (Europe/Oslo)",
+            ),
+            (
+                json!({"algorithm": "calendar_month", "requests": 9, "time_zone": "UTC"}),
+                "9 a month (UTC)",
+            ),
+            (json!({"algorithm": "another", "requests": 3}), "3"),
+        ] {
+            assert_eq!(allowance(values.as_object().unwrap()), words);
+        }
+    }
+}
