@@ -16,15 +16,15 @@ use super::history::{Broken, Outcome};
 use super::network::Network;
 use super::plan::Situation::{FailedOver, Flushed, InTime, Restarted, Unreachable};
 use super::plan::{Plan, SITUATIONS, Situation};
-use super::scripts::Mutant;
+use super::scripts::Mutant::{self, Script};
 
 /// November 2026, in microseconds since 1970.
 const START: u64 = 1_795_000_000_000_000;
 
 /// How many runs `./test` makes; `WEIR_RUNS` makes others.
-const RUNS: u64 = 200;
+const RUNS: u64 = 120;
 
-/// Runs within which each mutant of the script must be found.
+/// Runs within which each fault that is planted must be found.
 const MUTANT_RUNS: usize = 60;
 
 /// What one run was.
@@ -89,40 +89,39 @@ fn following(clocks: Clocks, epoch: Arc<OnceLock<Instant>>) -> impl Fn() + Send 
     }
 }
 
-/// Faults planted in the script that decides: what each is, the situations that show it, and a text
-/// of the script with what stands there instead.
+/// Faults that are planted: what each is, the situations that show it, and where it is.
 const MUTANTS: [(&str, &[Situation], Mutant); 8] = [
-    ("no witness", &[Flushed, Restarted], ("forgot, outcome = 1, 2", "forgot = 0")),
+    ("no witness", &[Flushed, Restarted], Script("forgot, outcome = 1, 2", "forgot = 0")),
     (
         "leased tokens refill",
         &[InTime, Unreachable],
-        ("      if whole < leased then\n", "      if whole < 0 then\n"),
+        Script("      if whole < leased then\n", "      if whole < 0 then\n"),
     ),
     (
         "leased tokens are not debited",
         &[InTime, Unreachable],
-        ("whole, leased = whole + granted,", "whole, leased = whole,"),
+        Script("whole, leased = whole + granted,", "whole, leased = whole,"),
     ),
     (
         "refusals last too long",
         &[InTime],
-        ("% 2^32 * unit + span\n", "% 2^32 * unit + span * 1.5\n"),
+        Script("% 2^32 * unit + span\n", "% 2^32 * unit + span * 1.5\n"),
     ),
-    ("late calls charge", &[Unreachable], ("not_after > 0 and time > not_after", "false")),
+    ("calls without a reply are repeated", &[Unreachable], Mutant::Repeats),
     (
         "a part of a refused request is charged",
         &[InTime],
-        ("  if outcome > 0 or decision", "  if decision"),
+        Script("  if outcome > 0 or decision", "  if decision"),
     ),
     (
         "what is told again counts twice",
         &[Flushed, Restarted, FailedOver],
-        ("count, other = max(count, added[stamp])", "count, other = count + added[stamp]"),
+        Script("count, other = max(count, added[stamp])", "count, other = count + added[stamp]"),
     ),
     (
         "slots of others are free",
         &[InTime],
-        ("retry_at = requests - others,", "retry_at = requests,"),
+        Script("retry_at = requests - others,", "retry_at = requests,"),
     ),
 ];
 
@@ -163,10 +162,12 @@ fn hundreds_of_seeded_runs_break_no_promise() {
 }
 
 #[test]
-fn each_fault_that_is_planted_in_the_script_is_found() {
+fn each_fault_that_is_planted_is_found() {
     let mut missed: Vec<&str> = Vec::new();
     for (name, situations, mutant) in MUTANTS {
-        assert_eq!(SCRIPT.matches(mutant.0).count(), 1, "{name}");
+        if let Script(text, _) = mutant {
+            assert_eq!(SCRIPT.matches(text).count(), 1, "{name}");
+        }
         let seeds = (1..).filter(|seed| situations.contains(&situation_of(*seed)));
         let found = seeds.take(MUTANT_RUNS).enumerate().find_map(|(nth, seed)| {
             let why = run(seed, Some(mutant)).broken?;
