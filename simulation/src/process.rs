@@ -123,6 +123,8 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
+            limits: None,
+            theme: None,
             origin: weir_dispatcher::live_config::ConfigOrigin::default(),
         }
     }

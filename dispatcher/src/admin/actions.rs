@@ -10,6 +10,7 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 use weir_common::admin::{Acted, Program};
 use weir_common::http_server::Call;
+use weir_common::json::member;
 use weir_common::pages::form::{Form, query};
 use weir_common::pages::screen::{Input, InputForm, Notice, Screen, Section, SectionBody};
 use weir_common::pages::show::{grouped, mark};
@@ -39,10 +40,10 @@ impl DispatcherAdmin {
             Err(refused) => return Acted::Show(refused.0, refused.1),
         };
         if confirmed {
-            let count = value["reactivated"].as_u64().unwrap_or(0);
+            let count = member(&value, "reactivated").as_u64().unwrap_or(0);
             return Acted::Go(format!("/dashboard?{DONE}=reactivated&count={count}"));
         }
-        let count = value["matching"].as_u64().unwrap_or(0);
+        let count = member(&value, "matching").as_u64().unwrap_or(0);
         let of = [("of the workspace ", workspace), ("at the host ", host)];
         let of = of.into_iter().filter(|(_, value)| !value.is_empty());
         let of: String = of.map(|(what, value)| format!(" {what}{value}")).collect();
@@ -106,12 +107,16 @@ impl DispatcherAdmin {
         if (200..300).contains(&reply.status) {
             return Ok(value);
         }
-        let errors = value["errors"].as_array().into_iter().flatten();
+        let errors = member(&value, "errors").as_array().into_iter().flatten();
         let errors = errors.filter_map(|error| {
-            Some(format!(" {}: {}.", error["parameter"].as_str()?, error["detail"].as_str()?))
+            Some(format!(
+                " {}: {}.",
+                member(error, "parameter").as_str()?,
+                member(error, "detail").as_str()?
+            ))
         });
-        let title = value["title"].as_str().unwrap_or("Not done").to_owned();
-        let detail = value["detail"].as_str().unwrap_or_default().to_owned();
+        let title = member(&value, "title").as_str().unwrap_or("Not done").to_owned();
+        let detail = member(&value, "detail").as_str().unwrap_or_default().to_owned();
         let text = errors.fold(detail, |text, error| text + &error);
         Err((reply.status, Screen::notice(title, mark("✕", "Not done", "bad"), text)))
     }

@@ -8,6 +8,7 @@
 use http::Method;
 use serde_json::Value;
 use weir_common::admin::Program;
+use weir_common::json::member;
 use weir_common::pages::form::Form;
 use weir_common::pages::history::HistorySlot;
 use weir_common::pages::screen::{
@@ -180,9 +181,10 @@ impl DispatcherAdmin {
 
     async fn jobs_section(&self) -> Section {
         let jobs = self.call(Method::GET, "/redeliveries", "").await;
-        let jobs = jobs.map(|value| value["redeliveries"].clone()).unwrap_or_default();
-        let text = |job: &Value, name: &str| job[name].as_str().unwrap_or_default().to_owned();
-        let number = |job: &Value, name: &str| grouped(job[name].as_u64().unwrap_or(0));
+        let jobs = jobs.map(|value| member(&value, "redeliveries").clone()).unwrap_or_default();
+        let text =
+            |job: &Value, name: &str| member(job, name).as_str().unwrap_or_default().to_owned();
+        let number = |job: &Value, name: &str| grouped(member(job, name).as_u64().unwrap_or(0));
         let row = |job: &Value| {
             vec![
                 GridCell::Code(text(job, "workspace")),
