@@ -15,7 +15,6 @@
     clippy::indexing_slicing,
     reason = "a run that breaks a promise says which and stops"
 )]
-
 #![expect(
     clippy::disallowed_methods,
     reason = "the network is simulated on the runtime's own clock, and seeds come from outside"
