@@ -1,7 +1,7 @@
 //! Gateways that share a store, in seeded runs of virtual time, checked by a model.
 //!
-//! The code that ships runs: limiters, the shared store with its connections, leases, heartbeats and
-//! shares, the client of Redis, and the scripts on Lua 5.1. The network, the servers and all clocks
+//! The code that ships runs: limiters, the shared store with its connections, leases, heartbeats
+//! and shares, the client of Redis, and the scripts on Lua 5.1. The network, the servers and all clocks
 //! are simulated, and everything runs on one thread, so that a seed reproduces a whole run.
 //!
 //! ```text
@@ -20,6 +20,7 @@
     reason = "the network is simulated on the runtime's own clock, and seeds come from outside"
 )]
 
+mod commands;
 mod data;
 mod faults;
 mod fleet;

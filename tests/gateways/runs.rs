@@ -154,7 +154,8 @@ fn hundreds_of_seeded_runs_break_no_promise() {
     }
     for (situation, [runs, admitted, refused, unavailable]) in &totals {
         println!(
-            "{situation:?}: {runs} runs, {admitted} admitted, {refused} refused, {unavailable} unavailable"
+            "{situation:?}: {runs} runs, {admitted} admitted, {refused} refused, \
+             {unavailable} unavailable"
         );
         assert!(*admitted > 0, "{situation:?} admits nothing");
     }
