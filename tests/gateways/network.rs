@@ -117,8 +117,6 @@ pub(crate) struct Network {
     /// The delay of new links.
     delay: (u64, u64),
     rng: RefCell<SeededRng>,
-    /// Whether gateways repeat calls whose replies are lost: a fault that is planted.
-    repeats: bool,
     epoch: Instant,
     start: u64,
     /// A number that depends on all that was executed and replied.
@@ -141,7 +139,6 @@ impl Network {
             links: RefCell::default(),
             delay,
             rng: RefCell::new(rng),
-            repeats: matches!(mutant, Some(Mutant::Repeats)),
             epoch: Instant::now(),
             start,
             digest: Cell::new(0),
@@ -268,9 +265,6 @@ impl Network {
                 let server = &self.servers[usize::from(port - FIRST_PORT)];
                 while !server.runs.get() {
                     server.runs_again.notified().await;
-                }
-                if self.repeats && link.swallows.get() {
-                    server.execute(self.now(), &words);
                 }
                 server.execute(self.now(), &words)
             };

@@ -90,7 +90,7 @@ fn following(clocks: Clocks, epoch: Arc<OnceLock<Instant>>) -> impl Fn() + Send 
 }
 
 /// Faults that are planted: what each is, the situations that show it, and where it is.
-const MUTANTS: [(&str, &[Situation], Mutant); 8] = [
+const MUTANTS: [(&str, &[Situation], Mutant); 7] = [
     ("no witness", &[Flushed, Restarted], Script("forgot, outcome = 1, 2", "forgot = 0")),
     (
         "leased tokens refill",
@@ -107,7 +107,6 @@ const MUTANTS: [(&str, &[Situation], Mutant); 8] = [
         &[InTime],
         Script("% 2^32 * unit + span\n", "% 2^32 * unit + span * 1.5\n"),
     ),
-    ("calls without a reply are repeated", &[Unreachable], Mutant::Repeats),
     (
         "a part of a refused request is charged",
         &[InTime],
@@ -135,7 +134,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn hundreds_of_seeded_runs_break_no_promise() {
+fn seeded_runs_break_no_promise() {
     let base = number("WEIR_BASE").unwrap_or(1);
     let seeds = match number("WEIR_SEED") {
         Some(seed) => seed..seed + 1,
@@ -166,9 +165,8 @@ fn hundreds_of_seeded_runs_break_no_promise() {
 fn each_fault_that_is_planted_is_found() {
     let mut missed: Vec<&str> = Vec::new();
     for (name, situations, mutant) in MUTANTS {
-        if let Script(text, _) = mutant {
-            assert_eq!(SCRIPT.matches(text).count(), 1, "{name}");
-        }
+        let Script(text, _) = mutant;
+        assert_eq!(SCRIPT.matches(text).count(), 1, "{name}");
         let seeds = (1..).filter(|seed| situations.contains(&situation_of(*seed)));
         let found = seeds.take(MUTANT_RUNS).enumerate().find_map(|(nth, seed)| {
             let why = run(seed, Some(mutant)).broken?;

@@ -15,8 +15,6 @@ use super::data::{Data, Reply};
 pub(crate) enum Mutant {
     /// In a script: a text of it, and what stands there instead.
     Script(&'static str, &'static str),
-    /// In a gateway: it repeats a call whose reply is lost.
-    Repeats,
 }
 
 /// The scripts that a server knows.

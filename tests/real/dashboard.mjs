@@ -90,7 +90,7 @@ async function add(page, path) {
   await page.getByLabel("Address").fill(`${stage.receiver}${path}`);
   await page.getByLabel("user.created", { exact: true }).check();
   await page.getByRole("button", { name: "Check the address" }).click();
-  await page.getByText("to a signed ping").waitFor();
+  await page.getByRole("status").waitFor();
   // What was typed is still there.
   assert.ok(await page.getByLabel("user.created", { exact: true }).isChecked());
   await page.getByRole("button", { name: "Add the webhook" }).click();

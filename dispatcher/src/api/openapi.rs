@@ -384,8 +384,8 @@ mod tests {
             "headers",
             "answers",
             "requests_per_minute",
-            "public_key",
             "client_certificate",
+            "public_key",
         ];
         let shown = ["id", "url", "events", "created_at", "state"];
         assert_eq!(fields("Webhook"), [&shown[..], &options].concat());

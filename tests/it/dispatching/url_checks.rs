@@ -70,7 +70,7 @@ fn a_webhook_whose_receiver_does_not_answer_the_challenge_is_not_created() {
     stage.receiver.upstream().answer_whole(long);
     refused(&stage, "answered 200, but not with");
     stage.receiver.answer(|_| Answer::status(500));
-    refused(&stage, "the receiver answered 500");
+    refused(&stage, "answered 500, which is not 2xx");
     assert_eq!(stage.receiver.count(), 4);
     assert!(stage.dispatcher.acme().list("/webhooks", "").is_empty());
 }
