@@ -85,16 +85,7 @@ fn entry_of(table: &mut Table<'_>) -> Entry {
         table.require(key);
     }
     let name = identifier(table, "name", "Its name in the log, and of its folder of secrets.");
-    let text = table.text("sha256", "The SHA-256 of its bearer, in 64 hex digits.");
-    let hash = text.and_then(|text| {
-        let mut value = [0; 32];
-        if hex::decode_to_slice(&text.value, &mut value).is_ok() {
-            return Some(Spanned { value, at: text.at });
-        }
-        let found = text.value.len();
-        table.fault_at(text.at, format!("sha256 must be 64 hex digits, not {found} characters"));
-        None
-    });
+    let hash = table.sha256("sha256", "The SHA-256 of its bearer, in 64 hex digits.");
     let token_file = table.text("token_file", "A file whose first line is its API token.");
     let workspace = identifier(table, "workspace", "The one workspace that it acts for.");
     let read_only = table.flag("read_only", false, "Whether it is offered only tools that read.");

@@ -87,16 +87,7 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     table.require("workspaces");
     table.require("scopes");
     let name = table.text("name", "A name of your choice, unique in this file.");
-    let text = table.text("sha256", "The SHA-256 of the token, in 64 hex digits.");
-    let hash = text.and_then(|text| {
-        let mut value = [0; 32];
-        if hex::decode_to_slice(&text.value, &mut value).is_ok() {
-            return Some(Spanned { value, at: text.at });
-        }
-        let found = text.value.len();
-        table.fault_at(text.at, format!("sha256 must be 64 hex digits, not {found} characters"));
-        None
-    });
+    let hash = table.sha256("sha256", "The SHA-256 of the token, in 64 hex digits.");
     let workspaces = table.texts(
         "workspaces",
         "The workspaces that the token covers: identifiers, or \"*\" for all.",

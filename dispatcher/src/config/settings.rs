@@ -143,6 +143,9 @@ pub struct DashboardSettings {
     pub limits: Option<LimitsSettings>,
 }
 
+/// Stands for the workspace in [`LimitsSettings::url`].
+pub const LIMITS_WORKSPACE: &str = "{workspace}";
+
 /// Where the limits of a workspace are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsSettings {
@@ -157,7 +160,7 @@ impl LimitsSettings {
     /// The URL of a workspace, whose name is an identifier and so needs no escapes.
     #[must_use]
     pub fn url_of(&self, workspace: &str) -> String {
-        self.url.replace("{workspace}", workspace)
+        self.url.replace(LIMITS_WORKSPACE, workspace)
     }
 }
 

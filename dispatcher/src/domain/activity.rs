@@ -134,8 +134,9 @@ fn upper_bound(bucket: usize) -> f64 {
 impl Histogram {
     fn count(&mut self, took: Duration) {
         let ms = took.as_secs_f64() * 1_000.0;
-        let bucket = (0..BUCKETS - 1).find(|bucket| ms <= upper_bound(*bucket));
-        if let Some(count) = self.0.get_mut(bucket.unwrap_or(BUCKETS - 1)) {
+        // The inverse of `upper_bound`; below the first one it is negative, and becomes 0.
+        let bucket = (4.0 * ms.log2()).ceil() as usize;
+        if let Some(count) = self.0.get_mut(bucket.min(BUCKETS - 1)) {
             *count += 1;
         }
     }

@@ -28,7 +28,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
-use crate::store::sqlite::activity::RecentActivity;
+use crate::store::sqlite::activity::{Due, RecentActivity};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
@@ -200,22 +200,18 @@ impl DeliveryQueue for SqliteStore {
         mails: Vec<NewMail>,
         events: Vec<OperatorEvent>,
     ) -> Result<Recorded, StoreError> {
-        let (counted, at) = activity::counted(&ended);
+        let (counting, at) = activity::ended(&ended);
         let due = self.activity.due(at);
-        let is_due = !due.is_empty();
+        let counted = due.as_ref().map(Due::counted).unwrap_or_default();
         let record = move |session: &mut _| {
             attempts::record(session, &ended, &updates, &mails)?;
-            activity::write(&session.conn, &due)?;
+            activity::write(&session.conn, &counted)?;
             operator::accept(session, &events)
         };
-        let recorded = self.writer.run(record).await;
-        if is_due {
-            self.activity.written(recorded.is_ok());
-        }
-        if recorded.is_ok() {
-            self.activity.add(&counted);
-        }
-        recorded
+        let recorded = self.writer.run(record).await?;
+        due.map(Due::written);
+        self.activity.count(&counting);
+        Ok(recorded)
     }
 
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError> {
@@ -287,16 +283,14 @@ impl Upkeep for SqliteStore {
     ) -> Result<bool, StoreError> {
         let retention = *retention;
         let due = self.activity.due(now);
-        let is_due = !due.is_empty();
+        let counted = due.as_ref().map(Due::counted).unwrap_or_default();
         let work = move |session: &mut WriteSession| {
-            activity::write(&session.conn, &due)?;
+            activity::write(&session.conn, &counted)?;
             retention::sweep(session, &retention, now, limit)
         };
-        let swept = self.writer.run_sized(Size::Large, work).await;
-        if is_due {
-            self.activity.written(swept.is_ok());
-        }
-        swept
+        let more = self.writer.run_sized(Size::Large, work).await?;
+        due.map(Due::written);
+        Ok(more)
     }
 
     async fn is_writable(&self) -> bool {

@@ -96,6 +96,18 @@ impl<'d> Table<'d> {
         }
     }
 
+    /// A SHA-256 in 64 hex digits, where given.
+    pub fn sha256(&mut self, key: &str, doc: &str) -> Option<Spanned<[u8; 32]>> {
+        let text = self.text(key, doc)?;
+        let mut value = [0; 32];
+        if hex::decode_to_slice(&text.value, &mut value).is_ok() {
+            return Some(Spanned { value, at: text.at });
+        }
+        let found = text.value.len();
+        self.fault_at(text.at, format!("{key} must be 64 hex digits, not {found} characters"));
+        None
+    }
+
     /// `true` or `false`.
     pub fn flag(&mut self, key: &str, default: bool, doc: &str) -> bool {
         self.describe(key, doc, json!({"type": "boolean"}));

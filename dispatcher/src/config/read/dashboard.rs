@@ -8,7 +8,7 @@ use url::{Host, Url};
 use weir_common::config::document::table::Table;
 
 use crate::config::read::long;
-use crate::config::settings::{DashboardSettings, LimitsSettings};
+use crate::config::settings::{DashboardSettings, LIMITS_WORKSPACE, LimitsSettings};
 use crate::domain::contrast::{Color, TEXT_MIN};
 
 /// The path that the pages have: routes of the gateway lead there.
@@ -113,15 +113,12 @@ fn limits(table: &mut Table<'_>) -> Option<LimitsSettings> {
     };
     let is_url = Url::parse(&url.value)
         .is_ok_and(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host());
-    if !is_url || url.value.matches(WORKSPACE).count() != 1 {
+    if !is_url || url.value.matches(LIMITS_WORKSPACE).count() != 1 {
         let message = "dashboard.limits_url must be a URL with {workspace} in its path";
         table.fault_at(url.at, format!("{message}, not `{}`", url.value));
     }
     Some(LimitsSettings { url: url.value, token_file, token: None })
 }
-
-/// Stands for the workspace in `limits_url`.
-pub(in crate::config) const WORKSPACE: &str = "{workspace}";
 
 /// Whether a cookie stays secret on the way: by TLS, or on this machine.
 fn is_safe(url: &Url) -> bool {
