@@ -209,7 +209,9 @@ impl DeliveryQueue for SqliteStore {
             operator::accept(session, &events)
         };
         let recorded = self.writer.run(record).await?;
-        due.map(Due::written);
+        if let Some(due) = due {
+            due.written();
+        }
         self.activity.count(&counting);
         Ok(recorded)
     }
@@ -289,7 +291,9 @@ impl Upkeep for SqliteStore {
             retention::sweep(session, &retention, now, limit)
         };
         let more = self.writer.run_sized(Size::Large, work).await?;
-        due.map(Due::written);
+        if let Some(due) = due {
+            due.written();
+        }
         Ok(more)
     }
 
