@@ -12,6 +12,7 @@
 
 pub mod limits_client;
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +84,15 @@ pub struct ActiveConfig {
     pub limits: Option<LimitsClient>,
     /// Its source: a reload with the same source changes nothing.
     pub origin: ConfigOrigin,
+}
+
+impl ActiveConfig {
+    /// The mail addresses of a workspace's owners. An owner listed twice gets one mail.
+    pub(crate) fn owners(&self, workspace: &str) -> BTreeSet<&str> {
+        let workspace = self.callers.directory.workspaces.get(workspace);
+        let owners = workspace.into_iter().flat_map(|workspace| &workspace.owners);
+        owners.map(|owner| owner.value.as_str()).collect()
+    }
 }
 
 /// The source of a configuration.

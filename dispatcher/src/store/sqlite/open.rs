@@ -7,8 +7,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use log::Level;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
+use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::domain::id::WebhookId;
@@ -26,7 +28,7 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::session::WriteSession;
 
 /// The name of a `meta` value: a text that is sealed with the same key as this database's secrets.
-const KEY_CHECK: &str = "key_check";
+pub(super) const KEY_CHECK: &str = "key_check";
 
 /// That text, and the webhook that it is sealed for, which never exists.
 pub(super) const CHECKED: ((WebhookId, Content), &str) = ((WebhookId(0), Content::Secret), "weir");
@@ -149,7 +151,8 @@ pub enum OpenError {
     /// The secrets were sealed with another key.
     #[error(
         "the secrets in the database {} were sealed with another key than the one in {}: \
-         put back the key file that belongs to it",
+         put back the key file that belongs to it, or, if there is no copy, see \
+         `weir-dispatcher recover-key --help`",
         path.display(), key_file.display()
     )]
     WrongKey {
@@ -202,17 +205,17 @@ pub(super) fn open(
     hook: &ConnectionHook,
 ) -> Result<Opened, OpenError> {
     let path = &make(path)?;
-    let mut lock = lock(path)?;
+    let (mut conn, mut lock) = connect(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let unread = |source| unusable(path, source);
-    refuse_foreign_log(path, &mut lock)?;
-    private(path).map_err(unread)?;
-    let mut conn = Connection::open(path).map_err(sqlite)?;
-    // A refusal closes the connection. By default, SQLite would then checkpoint the WAL, even that
-    // of another database, into this one and overwrite it.
-    checkpoint_on_close(&conn, false).map_err(sqlite)?;
-    check_application_id(path, &conn)?;
-    let sealer = check_key(path, &conn, key_path)?;
+    let sealer = match check_key(path, &conn, key_path)? {
+        KeyFound::Current(sealer) => sealer,
+        KeyFound::Next(sealer) => {
+            key_file::put_next_in_place(key_path)?;
+            events::event(Level::Info, "key rotation finished", &[]);
+            sealer
+        }
+    };
     checkpoint_on_close(&conn, true).map_err(sqlite)?;
     owner::forget(&mut lock).map_err(unread)?;
     prepare(&mut conn).and_then(|()| hook(&mut conn)).map_err(sqlite)?;
@@ -235,8 +238,22 @@ pub(super) fn open(
     Ok(Opened { session, lock, facts })
 }
 
+/// Locks and opens the database at a canonical path. Until [`checkpoint_on_close`] allows it,
+/// closing the connection leaves the WAL as it is: by default, SQLite would checkpoint it, even that
+/// of another database, into this one and overwrite it.
+pub(super) fn connect(path: &Path) -> Result<(Connection, File), OpenError> {
+    let mut lock = lock(path)?;
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    refuse_foreign_log(path, &mut lock)?;
+    private(path).map_err(|source| unusable(path, source))?;
+    let conn = Connection::open(path).map_err(sqlite)?;
+    checkpoint_on_close(&conn, false).map_err(sqlite)?;
+    check_application_id(path, &conn)?;
+    Ok((conn, lock))
+}
+
 /// Sets whether SQLite checkpoints the WAL when the last connection closes.
-fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
+pub(super) fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoint).map(drop)
 }
 
@@ -254,7 +271,7 @@ pub(super) fn check_application_id(path: &Path, conn: &Connection) -> Result<(),
     }
 }
 
-fn unusable(path: &Path, source: io::Error) -> OpenError {
+pub(super) fn unusable(path: &Path, source: io::Error) -> OpenError {
     OpenError::Folder { path: path.to_owned(), source }
 }
 
@@ -332,20 +349,57 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
+/// Where the key of a database is.
+pub(super) enum KeyFound {
+    /// In the key file.
+    Current(Sealer),
+    /// Beside it: a rotation was cut off after its commit.
+    Next(Sealer),
+}
+
 /// Reads the key file, or creates it for a new database; checks that it is this database's key.
 pub(super) fn check_key(
     path: &Path,
     conn: &Connection,
     key_path: &Path,
-) -> Result<Sealer, OpenError> {
+) -> Result<KeyFound, OpenError> {
     let check = key_check(conn);
     let check = check.map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
     let sealer = Sealer::new(&key_file::read_or_make(key_path, check.is_none())?);
-    if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
-        let (path, key_file) = (path.to_owned(), key_path.to_owned());
-        return Err(OpenError::WrongKey { path, key_file });
+    match check {
+        Some(check) => key_of(path, &check, sealer, key_path),
+        None => Ok(KeyFound::Current(sealer)),
     }
-    Ok(sealer)
+}
+
+/// Finds the key of a database with this check value: it is that of `sealer`, or beside it.
+pub(super) fn key_of(
+    path: &Path,
+    check: &[u8],
+    sealer: Sealer,
+    key_path: &Path,
+) -> Result<KeyFound, OpenError> {
+    if opens(&sealer, check) {
+        return Ok(KeyFound::Current(sealer));
+    }
+    if let Some(next) = opened_by(&key_file::next_of(key_path), check)? {
+        return Ok(KeyFound::Next(next));
+    }
+    Err(OpenError::WrongKey { path: path.to_owned(), key_file: key_path.to_owned() })
+}
+
+/// The key in a file, if the file exists and the check value opens with it.
+pub(super) fn opened_by(file: &Path, check: &[u8]) -> Result<Option<Sealer>, KeyError> {
+    match key_file::read_or_make(file, false) {
+        Ok(key) => Ok(Some(Sealer::new(&key)).filter(|sealer| opens(sealer, check))),
+        Err(KeyError::Gone { .. }) => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// Whether a check value was sealed with this key.
+pub(super) fn opens(sealer: &Sealer, check: &[u8]) -> bool {
+    sealer.open(CHECKED.0, check).is_ok()
 }
 
 /// The sealed check value; `None` in a database that has no tables yet.

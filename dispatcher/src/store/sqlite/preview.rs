@@ -13,7 +13,7 @@ use weir_common::config::files;
 
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::key_file::{self, KeyError};
-use crate::store::sqlite::open::{self, CHECKED, OpenError};
+use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::wal::owner::has_log;
 
 /// Why `open` would fail with the database at `path` and the key at `key_path`.
@@ -54,10 +54,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     let Some(sealer) = sealer else {
         return Err(KeyError::Gone { path: key_path.to_owned() }.into());
     };
-    if sealer.open(CHECKED.0, &check).is_err() {
-        return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
-    }
-    Ok(())
+    open::key_of(&path, &check, sealer, key_path).map(drop)
 }
 
 /// The key, or `None` if a start would create one.

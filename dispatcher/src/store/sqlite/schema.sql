@@ -80,7 +80,9 @@ CREATE TABLE webhooks (
     -- The seed of its Ed25519 key, sealed.
     signing_key BLOB,
     -- When `secret` was made. Null: it is not known.
-    secret_created_at INTEGER
+    secret_created_at INTEGER,
+    -- Since when it waits for a new secret: the key that sealed the earlier ones is lost.
+    secret_lost_at INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

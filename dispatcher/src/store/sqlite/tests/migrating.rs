@@ -37,6 +37,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "b35a9ed0feee2da6",
     "c369a1eae225c177",
     "eeb468b64be81926",
+    "d8b5f78746c94cd6",
 ];
 
 const TABLES: [&str; 15] = [
