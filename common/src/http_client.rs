@@ -7,7 +7,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
+use http::HeaderMap;
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, Url, redirect};
 
 use crate::config::files;
 
@@ -20,9 +21,12 @@ const IDLE_MAX: usize = 16;
 /// Why there is no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No complete response arrived in time.
+    /// There was no connection: the server has seen nothing of the request.
     #[error("{0}")]
     Unreachable(String),
+    /// No complete response arrived in time: the server may have carried out the request.
+    #[error("{0}")]
+    BrokenOff(String),
     /// The response is larger than [`RESPONSE_BYTES_MAX`].
     #[error("an answer of more than {RESPONSE_BYTES_MAX} bytes")]
     TooLarge,
@@ -33,6 +37,8 @@ pub enum RequestError {
 pub struct Response {
     /// The status.
     pub status: u16,
+    /// The header fields.
+    pub headers: HeaderMap,
     /// The body.
     pub body: Vec<u8>,
 }
@@ -43,13 +49,22 @@ pub struct Response {
 ///
 /// If the file cannot be read, or holds no certificates.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
+    built(builder(ca, timeout)?)
+}
+
+/// The builder of such a client.
+///
+/// # Errors
+///
+/// As [`client`].
+pub fn builder(ca: Option<&str>, timeout: Duration) -> Result<ClientBuilder, String> {
     let builder = Client::builder()
         // The operator configured this URL: no `HTTP_PROXY` and no redirect leads elsewhere.
         .no_proxy()
         .redirect(redirect::Policy::none())
         .pool_max_idle_per_host(IDLE_MAX)
         .timeout(timeout);
-    let builder = match ca {
+    Ok(match ca {
         None => builder,
         Some(path) => {
             let text =
@@ -61,7 +76,15 @@ pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
             }
             builder.tls_certs_only(roots)
         }
-    };
+    })
+}
+
+/// The client that a builder makes.
+///
+/// # Errors
+///
+/// If the system has no roots that it could trust.
+pub fn built(builder: ClientBuilder) -> Result<Client, String> {
     builder.build().map_err(|why| chain(&why))
 }
 
@@ -71,17 +94,22 @@ pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
 ///
 /// If no response of bounded size arrives before the client's deadline.
 pub async fn send(request: RequestBuilder) -> Result<Response, RequestError> {
-    let unreachable = |why: reqwest::Error| RequestError::Unreachable(chain(&why.without_url()));
-    let mut response = request.send().await.map_err(unreachable)?;
+    let failed = |why: reqwest::Error| {
+        let is_unsent = why.is_connect() || why.is_builder();
+        let text = chain(&why.without_url());
+        if is_unsent { RequestError::Unreachable(text) } else { RequestError::BrokenOff(text) }
+    };
+    let mut response = request.send().await.map_err(failed)?;
     let status = response.status().as_u16();
+    let headers = std::mem::take(response.headers_mut());
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
         if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
             return Err(RequestError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Response { status, body })
+    Ok(Response { status, headers, body })
 }
 
 /// A URL for a log: without user, password, query and fragment.

@@ -18,6 +18,9 @@ pub mod secret;
 // A program's own log, and lines of JSON for other programs.
 pub mod log;
 
+// The most frequent of any number of keys.
+pub mod heavy_hitters;
+
 // The body of a refusal.
 pub mod problem;
 

@@ -6,13 +6,16 @@
 //!
 //! Not here: which metrics there are.
 
+use std::collections::BTreeMap;
+
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// In seconds: from a response that a cache has to one that its client no longer waits for.
-const DURATION_BUCKETS: [f64; 14] =
+pub const DURATION_BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
 /// Makes `Metrics` from a prefix and a list of metrics.
@@ -77,8 +80,34 @@ pub fn text(registry: &Registry) -> Vec<u8> {
     text
 }
 
+/// The counts of a counter by one of its labels, those of other labels added.
+#[must_use]
+pub fn by_label(counter: &IntCounterVec, label: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for metric in counter.collect().iter().flat_map(|family| family.get_metric()) {
+        let own = metric.get_label().iter().find(|pair| pair.name() == label);
+        let count = metric.get_counter().get_value();
+        *counts.entry(own.map_or("", |own| own.value()).to_owned()).or_default() += count as u64;
+    }
+    counts
+}
+
+/// How many durations were at most as long as each of [`DURATION_BUCKETS`], and how many there
+/// were; of all labels together.
+#[must_use]
+pub fn buckets(durations: &impl Collector) -> Vec<u64> {
+    let mut counts = vec![0; DURATION_BUCKETS.len() + 1];
+    for metric in durations.collect().iter().flat_map(|family| family.get_metric()) {
+        let own = metric.get_histogram();
+        let each = own.get_bucket().iter().map(|bucket| bucket.cumulative_count());
+        let each = each.take(DURATION_BUCKETS.len()).chain([own.get_sample_count()]);
+        counts.iter_mut().zip(each).for_each(|(all, count)| *all += count);
+    }
+    counts
+}
+
 /// Constructs each type of metric.
-pub trait Metric: prometheus::core::Collector + Clone {
+pub trait Metric: Collector + Clone {
     /// A metric at zero.
     fn made(name: &str, help: &str, labels: &[&str]) -> Self;
 }
@@ -137,6 +166,8 @@ mod tests {
 
     use prometheus::{Histogram, IntCounterVec};
 
+    use super::{buckets, by_label};
+
     crate::metrics! {
         prefix: "weir_";
 
@@ -161,6 +192,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }
+        metrics.took.observe(100.0);
+        assert_eq!(by_label(&metrics.done, "kind"), [("good".to_owned(), 1)].into());
+        let counts = buckets(&metrics.took);
+        assert_eq!((counts[1], counts[2], counts[13], counts[14]), (0, 1, 1, 2));
         assert_eq!(
             Metrics::table(),
             [

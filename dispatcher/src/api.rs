@@ -36,6 +36,8 @@ mod dto;
 
 pub(crate) mod times;
 
+mod url_checks;
+
 mod wait_reason;
 
 mod webhooks;
@@ -61,6 +63,7 @@ use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
 use crate::auth::Caller;
 use crate::catalogue::sensitive_data;
+use crate::domain::event::EventType;
 use crate::domain::id::WebhookId;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::live_config::ActiveConfig;
@@ -189,9 +192,10 @@ impl Api {
         };
         match operation.kind {
             OperationKind::CreateWebhook => webhooks::create(&request).await,
+            OperationKind::CheckUrl => url_checks::check(&request).await,
             OperationKind::ListWebhooks => webhooks::list(&request).await,
             OperationKind::ReadWebhook => webhooks::read(&request).await,
-            OperationKind::ChangeWebhook => webhooks::change(&request).await,
+            OperationKind::ChangeWebhook => webhooks::change(&request.keeping_types().await?).await,
             OperationKind::DeleteWebhook => webhooks::delete(&request).await,
             OperationKind::ReactivateWebhook => webhooks::reactivate(&request).await,
             OperationKind::RotateSecret => secrets::rotate(&request).await,
@@ -261,6 +265,15 @@ impl ApiRequest<'_> {
 
     fn store(&self) -> &dyn Management {
         self.state.store.as_ref()
+    }
+
+    /// The request with the retired types that the webhook of the path has.
+    async fn keeping_types(mut self) -> Result<Self, Reply> {
+        let id = self.webhook_id()?;
+        let webhook = self.found(self.store().webhook(self.workspace, id).await)?;
+        let is_retired = |one: &EventType| self.active.catalogue.find(one.name()).is_none();
+        self.types.kept = webhook.events.types().filter(is_retired).collect();
+        Ok(self)
     }
 
     /// The webhook of the path.

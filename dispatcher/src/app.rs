@@ -30,6 +30,7 @@ use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::admin::DispatcherAdmin;
+use crate::admin::watch::Watch;
 use crate::config::settings::OperatorEndpoint;
 use crate::dashboard::Dashboard;
 use crate::ingest::Ingest;
@@ -102,6 +103,7 @@ async fn serve_until_stopped(
     let store = SqliteStore::open(store, &active.settings.secrets.key_file, clock.clone())?;
     let (state, inbox) = shared(config, clock, active, Arc::new(store));
     state.mark_applied();
+    state.store.time_commits(state.metrics.store_commit_duration.clone());
     let endpoint = state.active.load().settings.operator_endpoint().cloned();
     state.store.set_operator(endpoint.clone(), state.clock.now().unix).await?;
     let attempt_log = attempt_log(&state)?;
@@ -116,10 +118,13 @@ async fn serve_until_stopped(
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;
     // The admin listener stays open while attempts in flight end.
     let mut operator = Listeners::default();
-    let handler = Arc::new(Admin(DispatcherAdmin(state.clone())));
+    let watch = Arc::new(Watch::new(state.clock.now()));
+    let admins = DispatcherAdmin { state: state.clone(), watch: watch.clone() };
+    let handler = Arc::new(Admin::new(admins)?);
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
     let mut tasks = background_tasks(&state, endpoint);
+    tasks.spawn(watch.run(state.clone()));
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
@@ -178,6 +183,7 @@ fn shared(
         mailbox,
         metrics,
         connections,
+        failing: Arc::default(),
         jobs: Arc::default(),
         applied: Notify::new(),
         reloads,

@@ -218,7 +218,7 @@ impl RawType {
 
 fn kind_of(name: &Spanned<String>, document: &Document) -> Option<EventType> {
     let fault = |why: String| document.fault(name.at, format!("`{}` {why}", name.value));
-    if name.value == EventType::PING.name() {
+    if [EventType::PING, EventType::CHALLENGE].iter().any(|one| one.name() == name.value) {
         fault("is the type of tests: choose another name".to_owned());
         return None;
     }

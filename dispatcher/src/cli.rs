@@ -6,6 +6,7 @@ mod check;
 mod database;
 mod forecast;
 pub mod listen;
+mod verify;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,11 +32,11 @@ use crate::catalogue::Catalogue;
 use crate::cli::database::{copy, put_back, recover_key, rotate_key};
 use crate::cli::forecast::ForecastArgs;
 use crate::cli::listen::{Answering, Listen, TestEvent, TestWebhook};
+use crate::cli::verify::{Verify, WithKey};
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
-use crate::delivery::signature;
 use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Reason;
@@ -87,8 +88,8 @@ enum Action {
     },
     /// Seal all secrets with another key and replace the key file; the dispatcher must not run
     RotateKey(KeyArgs),
-    /// After the loss of the key file: give the database a new key, keep all that waits, and ask the
-    /// owners of webhooks for new secrets; the dispatcher must not run
+    /// After the loss of the key file: give the database a new key, keep all that waits, and ask
+    /// the owners of webhooks for new secrets; the dispatcher must not run
     RecoverKey(KeyArgs),
     /// Create a token: prints it, and its entry for tokens.toml
     Token(Token),
@@ -129,7 +130,7 @@ struct WithSecret {
 #[derive(Debug, Args)]
 struct Receive {
     #[command(flatten)]
-    secret: WithSecret,
+    key: WithKey,
     /// The address to listen on
     #[arg(long, default_value = "127.0.0.1:9010")]
     address: SocketAddr,
@@ -146,21 +147,6 @@ struct Receive {
     /// The time to wait before each answer, such as 3s
     #[arg(long, default_value = "0s", value_parser = delay)]
     delay: Duration,
-}
-
-#[derive(Debug, Args)]
-struct Verify {
-    #[command(flatten)]
-    secret: WithSecret,
-    /// The header's value, as t=…,v1=…
-    #[arg(long)]
-    header: String,
-    /// The file of the body, byte for byte
-    #[arg(long)]
-    body_file: PathBuf,
-    /// Tolerated difference of the signature's time from now, in seconds; 0: any
-    #[arg(long, default_value_t = 300)]
-    tolerance: u64,
 }
 
 #[derive(Debug, Args)]
@@ -279,7 +265,7 @@ impl Receive {
     fn execute(self) -> Result<String, String> {
         let listen = Listen {
             address: self.address,
-            secret: self.secret.secret()?,
+            key: self.key.key()?,
             header: self.header,
             answer: self.forward.map_or(Answering::Status(self.status), Answering::Forward),
             delay: self.delay,
@@ -294,21 +280,6 @@ impl Receive {
 
 fn delay(text: &str) -> Result<Duration, String> {
     span_of(text).ok_or_else(|| "write a time with its unit, such as 3s or 500ms".to_owned())
-}
-
-impl Verify {
-    fn execute(self) -> Result<String, String> {
-        let body = std::fs::read(&self.body_file)
-            .map_err(|why| format!("cannot read {}: {why}", self.body_file.display()))?;
-        let now = Clock::system().now().unix.0 / 1_000_000;
-        let tolerance = Some(self.tolerance).filter(|seconds| *seconds > 0).unwrap_or(u64::MAX);
-        let secret = self.secret.secret()?;
-        // The header may be pasted with its name, as logs show it.
-        let value = self.header.split_once(": ").map_or(self.header.as_str(), |(_, value)| value);
-        signature::verify(secret.expose(), value, &body, now, tolerance)
-            .map(|()| "the signature is good".to_owned())
-            .map_err(|why| format!("the signature is not good: {why}"))
-    }
 }
 
 impl SendTest {

@@ -23,6 +23,7 @@ mod jobs;
 mod limits;
 mod page;
 mod plot;
+mod prose;
 mod show;
 mod visit;
 mod webhook;
@@ -43,6 +44,7 @@ use crate::dashboard::failure::Failure;
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
+use crate::live_config::theme::Theme;
 use crate::state::State;
 
 /// The largest form: a webhook's headers and metadata need less.
@@ -57,13 +59,16 @@ pub struct Dashboard {
 #[async_trait]
 impl Handler for Dashboard {
     async fn handle(&self, call: Call) -> Reply {
-        if let Some(name) = call.path.strip_prefix("/assets/") {
-            return assets::reply(&call.method, name).unwrap_or_else(http_errors::not_found);
-        }
-        if !is_page(&call.path) {
+        let asset = call.path.strip_prefix("/assets/");
+        if asset.is_none() && !is_page(&call.path) {
             return self.api.handle(call).await;
         }
         let active = self.state.active.load_full();
+        if let Some(name) = asset {
+            let own = active.theme.iter().flat_map(Theme::assets);
+            let found = assets::reply(&call.method, name, own);
+            return found.unwrap_or_else(http_errors::not_found);
+        }
         match &active.settings.dashboard {
             Some(settings) => self.page(&active, settings, &call).await,
             None => http_errors::not_found(),

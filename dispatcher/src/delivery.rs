@@ -2,6 +2,7 @@
 
 pub mod classify;
 pub mod client;
+pub(crate) mod client_certificate;
 pub mod connection;
 pub mod egress;
 pub(crate) mod http_client;

@@ -4,6 +4,7 @@
 
 pub mod activity;
 pub mod attempt;
+pub mod challenge;
 mod compact;
 pub mod contrast;
 pub mod delivery;

@@ -18,6 +18,9 @@ pub mod store;
 // Every metric, in one list.
 pub mod metrics;
 
+// The webhooks with the most failed attempts.
+pub mod failing;
+
 // Problem responses of every listener.
 pub mod http_errors;
 

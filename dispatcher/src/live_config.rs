@@ -11,6 +11,7 @@
 //! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
 pub mod limits_client;
+pub mod theme;
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -42,6 +43,7 @@ use crate::delivery::egress::resolver::Names;
 use crate::delivery::http_client::ClientError;
 use crate::delivery::signature::{SECRET_FORM, is_secret};
 use crate::live_config::limits_client::LimitsClient;
+use crate::live_config::theme::Theme;
 use crate::metrics::Metrics;
 
 /// The example configuration (`--demo`): the files that ship.
@@ -82,6 +84,8 @@ pub struct ActiveConfig {
     pub client: Arc<DeliveryClient>,
     /// Reads the limits of workspaces, if pages show them.
     pub limits: Option<LimitsClient>,
+    /// The looks of the pages, if there are any.
+    pub theme: Option<Theme>,
     /// Its source: a reload with the same source changes nothing.
     pub origin: ConfigOrigin,
 }
@@ -103,7 +107,7 @@ pub struct ConfigOrigin {
     pub admin_token: Option<Secret<String>>,
     egress_files: Vec<Stamp>,
     password: Stamp,
-    limits_token: Stamp,
+    dashboard_files: [Stamp; 2],
     operator: Option<OperatorEndpoint>,
     identity: IdentityFiles,
     /// The active value of each option.
@@ -192,9 +196,8 @@ impl Config {
             operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
         let client = delivery_client(&settings, &egress, clock, &document);
-        let limits = settings.limits().cloned().map(LimitsClient::new).transpose();
-        let limits = limits.map_err(|why| document.fault(0, format!("cannot set up TLS: {why}")));
-        let limits = limits.ok().flatten();
+        let limits = limits_client(&settings, &document);
+        let theme = settings.dashboard.as_ref().map(|pages| Theme::read(pages, &document));
         let identity = IdentityFiles::read(&settings.identity.settings, &document);
         let diagnostics = [&document, &of_events, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
@@ -204,7 +207,7 @@ impl Config {
         };
         let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
         let password = stamp(settings.password_file());
-        let limits_token = stamp(settings.limits_token_file());
+        let dashboard_files = settings.dashboard_files().map(stamp);
         let operator = settings.operator_endpoint().cloned();
         let texts = [text, events_text, tokens_text, directory_text];
         let origin = ConfigOrigin {
@@ -212,7 +215,7 @@ impl Config {
             admin_token,
             egress_files,
             password,
-            limits_token,
+            dashboard_files,
             operator,
             identity,
             effective,
@@ -221,7 +224,16 @@ impl Config {
             Some(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
                 let callers = Callers::new(tokens, directory);
-                Ok(ActiveConfig { settings, catalogue, callers, egress, client, limits, origin })
+                Ok(ActiveConfig {
+                    settings,
+                    catalogue,
+                    callers,
+                    egress,
+                    client,
+                    limits,
+                    theme,
+                    origin,
+                })
             }
             _ => Err(diagnostics),
         }
@@ -249,6 +261,12 @@ fn delivery_client(
         document.fault(at, format!("{what}: {why}"));
     };
     client.map_err(report).ok()
+}
+
+/// Reads limits at the gateway, if pages show them.
+fn limits_client(settings: &Settings, document: &Document) -> Option<LimitsClient> {
+    let client = LimitsClient::new(settings.limits()?.clone());
+    client.map_err(|why| document.fault(0, format!("cannot set up TLS: {why}"))).ok()
 }
 
 /// Reads the passwords of the mail server and of the proxy, and the token for the gateway.
@@ -340,7 +358,7 @@ impl ActiveConfig {
             .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
             .chain(self.settings.password_file())
-            .chain(self.settings.limits_token_file())
+            .chain(self.settings.dashboard_files().into_iter().flatten())
             .chain(self.settings.operator.as_ref().map(|operator| &operator.secret_file))
             .map(|file| &file.value)
             .chain(self.settings.identity.settings.files())

@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::delivery::{Arrival, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
+use crate::scheduler::checks::CheckedUrl;
+use crate::scheduler::survey::Survey;
 
 /// Bytes of queued deliveries: more than a second of work at full speed.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
@@ -31,6 +34,10 @@ pub enum Command {
     Reloaded,
     /// The API needs the status of deliveries.
     ReadStatus(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
+    /// The API sends a request of its own: counts it, or answers how long it has to wait.
+    Charge(CheckedUrl, oneshot::Sender<Result<(), Duration>>),
+    /// Operators need to know what waits.
+    Survey(oneshot::Sender<Survey>),
 }
 
 /// A handle to the queue.
@@ -114,6 +121,13 @@ impl Mailbox {
         let _ = self.sender.send(Command::Reloaded);
     }
 
+    /// What waits; `None` if the worker has ended.
+    pub async fn survey(&self) -> Option<Survey> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.sender.send(Command::Survey(answer));
+        answered.await.ok()
+    }
+
     /// The status of each delivery, in order; the default if the worker has ended.
     pub async fn statuses(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<DeliveryStatus> {
         let count = of.len();
@@ -121,12 +135,18 @@ impl Mailbox {
         let _ = self.sender.send(Command::ReadStatus(of, answer));
         answered.await.unwrap_or_else(|_| vec![DeliveryStatus::default(); count])
     }
+
+    /// Counts a request in the rate limits of its receiver, or returns the time until they admit
+    /// it; `None` if the worker has ended.
+    pub async fn charge(&self, check: CheckedUrl) -> Option<Result<(), Duration>> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.sender.send(Command::Charge(check, answer));
+        answered.await.ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use weir_common::time::UnixTime;
 
     use super::*;

@@ -53,8 +53,12 @@ metrics! {
     operator_events: IntCounterVec = "operator_events_total", "outcome";
     /// Transactions committed since the start.
     store_commits: IntGauge = "store_commits";
+    /// Time of a commit, until it is on disk.
+    store_commit_duration: Histogram = "store_commit_duration_seconds";
     /// Size of the store's files in bytes.
     store_bytes: IntGauge = "store_bytes";
+    /// Size of the store's write-ahead log in bytes.
+    store_wal_bytes: IntGauge = "store_wal_bytes";
     /// Store calls that failed.
     store_failures: IntCounter = "store_failures_total";
     /// Outcomes not yet on disk; a crash would repeat these attempts.

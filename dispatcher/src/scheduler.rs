@@ -36,6 +36,7 @@
 //! Sending and storing (`worker`), when a failed delivery is due (`domain::retry`).
 
 pub mod attempts;
+pub mod checks;
 pub mod reads;
 pub mod webhooks;
 pub mod writes;
@@ -51,6 +52,7 @@ pub mod rate_limit;
 mod ready_list;
 mod responsiveness;
 mod status;
+pub mod survey;
 pub mod target;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
 use crate::email::outbox::Outbox;
+use crate::failing::FailingWebhooks;
 use crate::live_config::{ActiveConfig, Config};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
@@ -32,6 +33,8 @@ pub struct State {
     pub mailbox: Mailbox,
     /// All metrics.
     pub metrics: Arc<Metrics>,
+    /// The webhooks with the most failed attempts.
+    pub failing: Arc<FailingWebhooks>,
     /// Free connections of the API and ingest listeners.
     pub connections: Connections,
     /// Wakes the task that runs redelivery jobs.
@@ -78,6 +81,7 @@ impl State {
             ids: self.store.ids().clone(),
             active: self.active.clone(),
             metrics: self.metrics.clone(),
+            failing: self.failing.clone(),
             attempt_log,
             mailbox: self.mailbox.clone(),
             memory: Memory::default(),

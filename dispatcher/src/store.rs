@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use prometheus::Histogram;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::config::settings::{OperatorEndpoint, Retention};
@@ -30,7 +31,7 @@ use crate::domain::attempt::{AttemptRecord, EarlierStart, RecordedAttempt};
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
@@ -72,6 +73,9 @@ pub trait Management: Send + Sync + 'static {
 
     /// One webhook of a workspace.
     async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError>;
+
+    /// The endpoint with this canonical URL, if a webhook has or had it.
+    async fn endpoint_of(&self, url: &str) -> Result<Option<EndpointId>, StoreError>;
 
     /// A workspace's webhooks, oldest first.
     async fn webhooks(
@@ -353,6 +357,9 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// The size of the store, in rows and bytes.
     async fn figures(&self) -> Result<Figures, StoreError>;
+
+    /// From now on, adds the time of each commit to `times`.
+    fn time_commits(&self, times: Histogram);
 
     /// Finishes accepted calls, records a clean shutdown, and closes the files. Later calls fail.
     async fn close(&self) -> Result<(), StoreError>;

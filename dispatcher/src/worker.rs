@@ -32,6 +32,7 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 use crate::config::settings::Settings;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::options::OWN_WINDOW;
+use crate::failing::FailingWebhooks;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
@@ -58,6 +59,8 @@ pub struct Resources {
     pub attempt_log: Option<Arc<LineLog>>,
     /// The sending side of the inbox; the worker releases the memory of processed deliveries.
     pub mailbox: Mailbox,
+    /// The webhooks with the most failed attempts.
+    pub failing: Arc<FailingWebhooks>,
     /// Memory limits.
     pub memory: Memory,
 }
@@ -288,6 +291,17 @@ impl Worker {
                 let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);
                 // The caller may have stopped waiting.
                 let _ = answer.send(of.into_iter().map(status).collect());
+                return;
+            }
+            Command::Charge(check, answer) => {
+                self.reload(now);
+                let charged = self.scheduler.charge_check(&check, now.tick);
+                let _ = answer.send(charged.map_err(|at| at.since(now.tick)));
+                return;
+            }
+            Command::Survey(answer) => {
+                // The caller may have stopped waiting.
+                let _ = answer.send(self.scheduler.survey(now.tick));
                 return;
             }
         };

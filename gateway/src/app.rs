@@ -46,6 +46,7 @@ use crate::operations::upgrade::UpgradeError;
 use crate::operations::upgrade::init::First;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
+use crate::operations::watch::Watch;
 use crate::request::upload;
 use weir_common::http_server::listeners::{BindError, Listeners};
 
@@ -183,8 +184,10 @@ fn start(
             &[("states", json!(states))],
         );
     }
+    let watch = Arc::new(Watch::new(shared.clock.now()));
     let mut serving = Serving {
         shared,
+        watch,
         sockets,
         workers,
         clients: client_listeners,

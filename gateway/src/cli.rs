@@ -2,8 +2,6 @@
 //!
 //! Not here: what `check` tries (`check`), ending the process (`main`), running (`app`).
 
-pub mod explain;
-
 mod admin_client;
 mod check;
 
@@ -25,12 +23,12 @@ use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::AdminClient;
-use crate::cli::explain::explain;
 use crate::config::active::{ActiveConfig, CheckedConfig, Config, USUAL};
 use crate::identity::auth::authorization::Claims;
 use crate::identity::auth::{self, TokenRefusal};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
+use crate::operations::explain::{Example, explain};
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
 
@@ -72,7 +70,7 @@ enum Action {
     },
 }
 
-/// What `cli::explain` is asked.
+/// What `operations::explain` is asked.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The method, as GET
@@ -90,6 +88,14 @@ pub struct Explain {
     pub json: bool,
     #[command(flatten)]
     config: ConfigArgs,
+}
+
+impl Explain {
+    fn example(&self) -> Example {
+        let Self { method, url, headers, from, .. } = self;
+        let (method, url) = (method.clone(), url.clone());
+        Example { method, url, headers: headers.clone(), from: *from }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -153,7 +159,8 @@ impl Command {
                     let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
                     let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
                     let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
-                    match explain(&active, (&options, clock.now()), token, known) {
+                    let example = options.example();
+                    match explain(&active, (&example, clock.now()), token, known) {
                         Ok(explained) if options.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),

@@ -2,7 +2,9 @@
 
 pub mod admin;
 pub mod background;
+pub mod explain;
 pub mod persistence;
 pub mod systemd;
 pub mod upgrade;
 pub mod warnings;
+pub mod watch;

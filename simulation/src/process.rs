@@ -123,6 +123,8 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
+            limits: None,
+            theme: None,
             origin: weir_dispatcher::live_config::ConfigOrigin::default(),
         }
     }
@@ -144,6 +146,7 @@ impl Machine {
             mailbox,
             metrics: self.metrics.clone(),
             connections: Connections::new(1),
+            failing: Arc::default(),
             jobs: Arc::default(),
             applied: Notify::new(),
             reloads: Metrics::new().of_reloads(),

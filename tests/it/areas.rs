@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::tidy::{code, root};
 
 /// The crates whose areas form layers.
-const CRATES: [&str; 4] = ["common", "gateway", "dispatcher", "simulation"];
+const CRATES: [&str; 6] = ["common", "gateway", "dispatcher", "client", "agent", "simulation"];
 
 #[test]
 fn areas_import_only_from_those_below_them() {

@@ -12,7 +12,7 @@ use crate::areas::{modules, names_in, shipped};
 use crate::tidy::{code, kept, root};
 
 /// The crates that ship.
-const CRATES: [&str; 3] = ["common", "gateway", "dispatcher"];
+const CRATES: [&str; 5] = ["common", "gateway", "dispatcher", "client", "agent"];
 
 /// Areas whose files must all be core.
 const CORE_AREAS: [&str; 2] = ["weir_dispatcher::domain", "weir_dispatcher::scheduler"];

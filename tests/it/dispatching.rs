@@ -30,6 +30,7 @@ mod secrets;
 mod signatures;
 mod tls;
 mod tools;
+mod url_checks;
 mod webhooks;
 
 use serde_json::Value;

@@ -8,6 +8,7 @@
 )]
 #![allow(clippy::duplicate_mod, reason = "over_tls runs these modules again, over TLS")]
 
+mod agents;
 mod answers;
 mod areas;
 mod batch;
@@ -25,6 +26,7 @@ mod identity_provider;
 mod interleavings;
 mod limits;
 mod operating;
+mod operators;
 mod over_tls;
 mod promises;
 mod proxying;

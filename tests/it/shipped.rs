@@ -54,7 +54,7 @@ fn the_shipped_files_serve_every_documented_call() {
 /// A gateway with the shipped files, in front of these three addresses; only addresses differ, and
 /// what a test changes.
 #[track_caller]
-pub(super) fn shipped_gateway(
+pub(crate) fn shipped_gateway(
     [control, data, dispatcher]: &[String; 3],
     change: impl FnOnce(String) -> String,
 ) -> Gateway {

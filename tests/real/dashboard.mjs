@@ -186,7 +186,7 @@ async function pages() {
   await until(page, () => page.getByText("Deliveries are paused"));
   await page.goto(`${base}/failed`);
   await page.locator("tbody a").first().click();
-  const shown = {
+  await look(page, {
     list: empty,
     webhook: found.webhook,
     form: `${base}/webhooks/new`,
@@ -198,16 +198,14 @@ async function pages() {
     refused: `${base}/deliveries?event=%20nonsense%20`,
     deliveries: `${base}/deliveries`,
     delivery: page.url(),
-    jobs: `${base}/redeliveries`,
     missing: `${base}/webhooks/wh_none`,
-  };
+  });
   await page.goto(`${base}/failed`);
   await failed.click();
   await inspect(page, "redeliver", "light");
   await page.getByRole("button", { name: "Redeliver", exact: true }).click();
   await page.getByRole("heading", { name: "Redelivery" }).waitFor();
-  shown.job = page.url();
-  await look(page, shown);
+  await look(page, { job: page.url(), jobs: `${base}/redeliveries` });
   await page.goto(`${found.webhook}/rotate`);
   await page.getByRole("button", { name: "Rotate" }).click();
   await inspect(page, "secret", "light");

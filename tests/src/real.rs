@@ -57,6 +57,14 @@ pub fn node(file: &str) -> Command {
     command
 }
 
+/// A program that a package of npm has, by its path below `node_modules`.
+#[track_caller]
+pub fn node_tool(path: &str) -> Command {
+    let mut command = Command::new("node");
+    command.arg(set_up(&format!("target/real/node/node_modules/{path}")));
+    command
+}
+
 /// Runs a command to its end.
 #[track_caller]
 pub fn run(command: &mut Command) -> Finished {

@@ -7,7 +7,8 @@
 //! Invariants:
 //!
 //! 1. Without a token, only a request to a loopback name or address is answered, reads included.
-//! 2. A write that a page sends is refused, with a token or without.
+//! 2. A write that a page sends is refused, with a token or without; the forms of our own pages
+//!    are checked in `pages`.
 //!
 //! Not here: the token (`secret::same`), which addresses need one (the settings).
 
@@ -18,8 +19,8 @@ use http::header::{HOST, ORIGIN};
 
 use crate::problem::Problem;
 
-/// The refusal of a request that a page may have sent. `reads`: the request changes nothing;
-/// `needs_token`: the listener requires a token.
+/// The refusal of a request that a page of another site may have sent. `reads`: the request
+/// changes nothing, or is checked in `pages`; `needs_token`: the listener requires a token.
 #[must_use]
 pub(super) fn refusal(headers: &HeaderMap, reads: bool, needs_token: bool) -> Option<Problem> {
     let refused = |kind, title, detail: &str| {

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use http::Method;
 use ring::digest::{SHA256, digest};
 
@@ -9,18 +10,38 @@ use crate::http_server::problems::method_not_allowed;
 use crate::http_server::reply::Reply;
 
 /// A file.
+#[derive(Clone, Debug)]
 pub struct Asset {
     /// Its path, with the hash.
     pub path: String,
     media_type: &'static str,
-    content: &'static str,
+    content: Bytes,
 }
 
 impl Asset {
-    fn new(name: &str, extension: &str, media_type: &'static str, content: &'static str) -> Self {
-        let hash = digest(&SHA256, content.as_bytes());
+    /// A file of this content.
+    #[must_use]
+    pub fn new(
+        name: &str,
+        extension: &str,
+        media_type: &'static str,
+        content: impl Into<Bytes>,
+    ) -> Self {
+        let content = content.into();
+        let hash = digest(&SHA256, &content);
         let hash: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { path: format!("/assets/{name}-{hash}.{extension}"), media_type, content }
+    }
+
+    /// The file, for a request of its path.
+    #[must_use]
+    pub fn reply(&self, method: &Method) -> Reply {
+        if method != Method::GET {
+            return method_not_allowed("GET, HEAD");
+        }
+        Reply::new(200, self.media_type, self.content.clone())
+            .with("cache-control", "public, max-age=31536000, immutable")
+            .with("content-security-policy", "default-src 'none'")
     }
 }
 
@@ -42,19 +63,16 @@ pub static ICON: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("icon", "svg", "image/svg+xml", content)
 });
 
-/// The file with this name, if there is one.
+/// The file with this name among those of every page and `more`, if there is one.
 #[must_use]
-pub fn reply(method: &Method, name: &str) -> Option<Reply> {
-    let all = [&*STYLE, &*SCRIPT, &*ICON];
-    let found = all.into_iter().find(|asset| asset.path.strip_prefix("/assets/") == Some(name));
-    let asset = found?;
-    if method != Method::GET {
-        return Some(method_not_allowed("GET, HEAD"));
-    }
-    let reply = Reply::new(200, asset.media_type, asset.content)
-        .with("cache-control", "public, max-age=31536000, immutable")
-        .with("content-security-policy", "default-src 'none'");
-    Some(reply)
+pub fn reply<'a>(
+    method: &Method,
+    name: &str,
+    more: impl IntoIterator<Item = &'a Asset>,
+) -> Option<Reply> {
+    let mut all = [&*STYLE, &*SCRIPT, &*ICON].into_iter().chain(more);
+    let found = all.find(|asset| asset.path.strip_prefix("/assets/") == Some(name));
+    found.map(|asset| asset.reply(method))
 }
 
 #[cfg(test)]
@@ -65,13 +83,22 @@ mod tests {
     fn a_file_is_found_by_its_hashed_name_only() {
         for asset in [&*STYLE, &*SCRIPT, &*ICON] {
             let name = asset.path.strip_prefix("/assets/").unwrap();
-            let found = reply(&Method::GET, name).unwrap();
-            assert_eq!((found.status, found.body.as_ref()), (200, asset.content.as_bytes()));
-            assert_eq!(reply(&Method::POST, name).map(|reply| reply.status), Some(405));
+            let found = reply(&Method::GET, name, []).unwrap();
+            assert_eq!((found.status, &found.body), (200, &asset.content));
+            assert_eq!(reply(&Method::POST, name, []).map(|reply| reply.status), Some(405));
         }
         for name in ["", "dashboard.css", "dashboard-0000000000000000.css", "../dashboard.css"] {
-            assert!(reply(&Method::GET, name).is_none(), "{name}");
+            assert!(reply(&Method::GET, name, []).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn another_content_has_another_path() {
+        let of = |content: &'static str| Asset::new("theme", "css", "text/css", content);
+        let one = of("a");
+        let name = one.path.strip_prefix("/assets/").unwrap();
+        assert_eq!(reply(&Method::GET, name, [&one]).map(|reply| reply.status), Some(200));
+        assert!(reply(&Method::GET, name, [&of("b")]).is_none());
     }
 
     #[test]

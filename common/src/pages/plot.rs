@@ -20,18 +20,23 @@ const LEFT: f64 = 48.0;
 const BELOW: f64 = 22.0;
 const ABOVE: f64 = 8.0;
 
+/// Lines of more slots have no dots.
+const DOTTED_MAX: usize = 30;
+
 /// A chart: slots of equal width along the time, values upwards.
 pub struct Plot<'a> {
     /// What it shows, for those who do not see it.
     pub label: &'a str,
     /// What stands below each slot, if anything.
-    pub times: &'a [&'a str],
+    pub times: &'a [String],
     /// How a value is written at the axis.
     pub shown: fn(f64) -> String,
+    /// A value with a line of its own, beyond which something is wrong.
+    pub threshold: Option<f64>,
 }
 
 /// Values of a line, one for each slot, and its class in the style.
-pub struct Line {
+pub struct PlotLine {
     /// The class.
     pub class: &'static str,
     /// The values.
@@ -39,34 +44,44 @@ pub struct Line {
 }
 
 impl Plot<'_> {
-    /// Bars, one for each slot, of parts that stand on each other; `classes` are those of the parts.
+    /// Bars, one for each slot, of parts that stand on each other; `classes` are those of the
+    /// parts. A slot of which nothing is known is marked, so that it does not look like zero.
     #[must_use]
-    pub fn stacked(&self, classes: &[&str], bars: &[Vec<f64>]) -> String {
-        let most = bars.iter().map(|bar| bar.iter().sum()).fold(0.0, f64::max);
-        let top = round_above(most);
+    pub fn stacked(&self, classes: &[&str], bars: &[Option<Vec<f64>>]) -> String {
+        let sums = bars.iter().flatten().map(|bar| bar.iter().sum());
+        let top = round_above(sums.fold(0.0, f64::max));
         let mut svg = self.begin();
-        svg.push_str(HATCHES);
         self.scale(&mut svg, top);
         self.write_times(&mut svg);
         let slot = self.slot();
+        let mut paths = vec![String::new(); classes.len()];
+        let mut unknown = String::new();
         for (at, bar) in bars.iter().enumerate() {
-            let x = LEFT + slot * at as f64 + 1.0;
+            let (x, width) = (LEFT + slot * at as f64 + 1.0, slot - 2.0);
+            let Some(bar) = bar else {
+                draw(&mut unknown, format_args!("M{x:.1} {:.1}h{width:.1}", HEIGHT - BELOW - 1.0));
+                continue;
+            };
             let mut y = HEIGHT - BELOW;
-            for (value, class) in bar.iter().zip(classes) {
+            for (value, path) in bar.iter().zip(&mut paths) {
                 let height = visible(value / top * (HEIGHT - BELOW - ABOVE));
-                if height == 0.0 {
-                    continue;
+                if height > 0.0 {
+                    y -= height;
+                    draw(path, format_args!("M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z"));
                 }
-                y -= height;
-                let width = slot - 2.0;
-                draw(
-                    &mut svg,
-                    format_args!(
-                        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>\
-                     <rect fill=\"url(#hatch-{class})\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
-                    ),
-                );
             }
+        }
+        for (class, path) in classes.iter().zip(paths).filter(|(_, path)| !path.is_empty()) {
+            draw(
+                &mut svg,
+                format_args!(
+                    "<path class=\"{class}\" d=\"{path}\"/>\
+                     <path fill=\"url(#hatch-{class})\" d=\"{path}\"/>"
+                ),
+            );
+        }
+        if !unknown.is_empty() {
+            draw(&mut svg, format_args!("<path class=\"unknown\" d=\"{unknown}\"/>"));
         }
         svg.push_str("</svg>");
         svg
@@ -74,14 +89,21 @@ impl Plot<'_> {
 
     /// Lines, with a gap wherever a slot has no value.
     #[must_use]
-    pub fn lines(&self, lines: &[Line]) -> String {
-        let all = lines.iter().flat_map(|line| &line.values).filter_map(|value| *value);
-        let top = round_above(all.fold(0.0, f64::max));
+    pub fn lines(&self, lines: &[PlotLine]) -> String {
+        let all = lines.iter().flat_map(|line| &line.values).chain([&self.threshold]);
+        let top = round_above(all.filter_map(|value| *value).fold(0.0, f64::max));
+        let height = |value: f64| HEIGHT - BELOW - value / top * (HEIGHT - BELOW - ABOVE);
         let mut svg = self.begin();
         self.scale(&mut svg, top);
         self.write_times(&mut svg);
+        if let Some(y) = self.threshold.map(height) {
+            draw(
+                &mut svg,
+                format_args!("<path class=\"threshold\" d=\"M{LEFT} {y:.1}H{WIDTH}\"/>"),
+            );
+        }
         let slot = self.slot();
-        for Line { class, values } in lines {
+        for PlotLine { class, values } in lines {
             let mut path = String::new();
             let mut joins = false;
             for (at, value) in values.iter().enumerate() {
@@ -90,14 +112,18 @@ impl Plot<'_> {
                     continue;
                 };
                 let x = LEFT + slot * (at as f64 + 0.5);
-                let y = HEIGHT - BELOW - value / top * (HEIGHT - BELOW - ABOVE);
+                let y = height(*value);
+                let is_alone = !joins && values.get(at + 1).is_none_or(Option::is_none);
                 draw(&mut path, format_args!("{}{x:.1} {y:.1}", if joins { "L" } else { "M" }));
-                draw(
-                    &mut svg,
-                    format_args!(
-                        "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
-                    ),
-                );
+                // A single value is no line, and many dots hide one.
+                if is_alone || values.len() <= DOTTED_MAX {
+                    draw(
+                        &mut svg,
+                        format_args!(
+                            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
+                        ),
+                    );
+                }
                 joins = true;
             }
             draw(&mut svg, format_args!("<path class=\"line {class}\" d=\"{path}\"/>"));
@@ -188,15 +214,15 @@ pub fn draw(svg: &mut String, piece: std::fmt::Arguments<'_>) {
     let _ = svg.write_fmt(piece);
 }
 
-/// What tells classes apart without colours; the first has no hatch.
-const HATCHES: &str = "<defs>\
+/// What tells classes apart without colours; the first has no hatch. A page with bars has it once.
+pub const HATCHES: &str = "<svg class=\"hidden\" aria-hidden=\"true\"><defs>\
     <pattern id=\"hatch-ok\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\"></pattern>\
     <pattern id=\"hatch-warn\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 6 6 0\"/></pattern>\
     <pattern id=\"hatch-bad\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6\"/></pattern>\
     <pattern id=\"hatch-late\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 2.5H5\"/></pattern>\
     <pattern id=\"hatch-gone\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M2.5 0V5\"/></pattern>\
     <pattern id=\"hatch-blocked\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6M0 6 6 0\"/></pattern>\
-    </defs>";
+    </defs></svg>";
 
 /// The next of 1, 2, 5, 10, 20, … that is no less; at least 2, so that its half is whole.
 fn round_above(value: f64) -> f64 {
@@ -223,14 +249,15 @@ mod tests {
         }
     }
 
-    fn plot<'a>(times: &'a [&'a str]) -> Plot<'a> {
-        Plot { label: "x", times, shown: |value| format!("{value:.0}") }
+    fn plot(times: &[String]) -> Plot<'_> {
+        Plot { label: "x", times, shown: |value| format!("{value:.0}"), threshold: None }
     }
 
     #[test]
     fn a_line_has_a_gap_where_there_is_no_value() {
         let values = vec![Some(1.0), Some(2.0), None, Some(1.0)];
-        let svg = plot(&["a", "", "", "b"]).lines(&[Line { class: "p50", values }]);
+        let svg = plot(&["a", "", "", "b"].map(str::to_owned))
+            .lines(&[PlotLine { class: "p50", values }]);
         let path = svg.split(" d=\"").last().unwrap();
         assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 3);
@@ -238,10 +265,19 @@ mod tests {
 
     #[test]
     fn bars_stand_on_zero_and_what_is_little_is_seen() {
-        let svg = plot(&["", ""]).stacked(&["ok", "bad"], &[vec![1000.0, 0.1], vec![0.0, 0.0]]);
-        assert!(svg.contains("<rect class=\"ok\" x=\"49.0\" y=\"77.0\""), "{svg}");
-        assert!(svg.contains("<rect class=\"bad\" x=\"49.0\" y=\"76.0\""), "{svg}");
-        assert_eq!(svg.matches("<rect class").count(), 2, "nothing is drawn of nothing: {svg}");
+        let bars = [Some(vec![1000.0, 0.1]), Some(vec![0.0, 0.0]), None];
+        let svg = plot(&vec![String::new(); 3]).stacked(&["ok", "bad"], &bars);
+        assert!(svg.contains("<path class=\"ok\" d=\"M49.0 77.0h195.3v69.0h-195.3z\"/>"), "{svg}");
+        assert!(svg.contains("<path class=\"bad\" d=\"M49.0 76.0h195.3v1.0h-195.3z\"/>"), "{svg}");
+        assert!(svg.contains("<path class=\"unknown\" d=\"M443.7 145.0h195.3\"/>"), "{svg}");
         assert!(svg.contains(">0</text>"), "{svg}");
+    }
+
+    #[test]
+    fn a_threshold_is_on_the_scale_whatever_the_values_are() {
+        let values = vec![Some(1.0); 2];
+        let lines = [PlotLine { class: "p50", values }];
+        let svg = Plot { threshold: Some(60.0), ..plot(&vec![String::new(); 2]) }.lines(&lines);
+        assert!(svg.contains("<path class=\"threshold\" d=\"M48 8.0H640\"/>"), "{svg}");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::time::UnixTime;
+
 /// A span of time in one unit, as people say it.
 #[must_use]
 pub fn span(span: Duration) -> String {
@@ -13,6 +15,20 @@ pub fn span(span: Duration) -> String {
         _ => (seconds / 86_400, "day"),
     };
     if number == 1 { format!("1 {unit}") } else { format!("{number} {unit}s") }
+}
+
+/// `2026-11-24 05:12:03 UTC` of RFC 3339; the script writes it in the reader's zone.
+#[must_use]
+pub fn utc(rfc3339: impl AsRef<str>) -> String {
+    let text = rfc3339.as_ref();
+    let (date, time) = text.split_once('T').unwrap_or((text, ""));
+    format!("{date} {} UTC", time.get(..8).unwrap_or(time))
+}
+
+/// The time of day in UTC, for axes.
+#[must_use]
+pub fn of_day(time: UnixTime) -> String {
+    time.rfc3339().get(11..16).unwrap_or_default().to_owned()
 }
 
 /// A number in groups of three, with thin spaces that break no line.
@@ -36,6 +52,36 @@ pub fn share(part: u64, whole: u64) -> Option<String> {
         let tenths = u128::from(part) * 1_000 / u128::from(whole);
         format!("{}.{}\u{202f}%", tenths / 10, tenths % 10)
     })
+}
+
+/// So much per second, as a person reads it.
+#[must_use]
+pub fn rate(per_second: f64) -> String {
+    if per_second >= 100.0 || per_second == 0.0 {
+        grouped(per_second.round() as u64)
+    } else if per_second >= 0.095 {
+        format!("{per_second:.1}")
+    } else {
+        format!("{per_second:.3}")
+    }
+}
+
+/// A whole number, as a person reads it.
+#[must_use]
+pub fn whole(number: f64) -> String {
+    grouped(number.round() as u64)
+}
+
+/// Bytes, as a person reads them.
+#[must_use]
+pub fn bytes(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut number, mut unit) = (bytes, 0);
+    while number >= 1_024.0 && unit + 1 < units.len() {
+        (number, unit) = (number / 1_024.0, unit + 1);
+    }
+    let digits = usize::from(unit > 0 && number < 100.0);
+    format!("{number:.digits$}\u{202f}{}", units.get(unit).copied().unwrap_or_default())
 }
 
 /// Milliseconds, as a person reads them.
@@ -87,6 +133,18 @@ mod tests {
             (ms(4.04), ms(812.4), ms(30_000.0)),
             (thin("4.0 ms"), thin("812 ms"), thin("30.0 s"))
         );
+    }
+
+    #[test]
+    fn rates_sizes_and_times_are_short() {
+        let thin = |text: &str| text.replace(' ', "\u{202f}");
+        assert_eq!([0.0, 0.004, 0.5, 12.34].map(rate), ["0", "0.004", "0.5", "12.3"]);
+        assert_eq!(rate(1_234.5), thin("1 235"));
+        assert_eq!([0.0, 1_023.0, 1_536.0].map(bytes), ["0 B", "1023 B", "1.5 KiB"].map(thin));
+        assert_eq!(bytes((200_u64 << 20) as f64), thin("200 MiB"));
+        let time = UnixTime(1_795_590_723_000_000);
+        assert_eq!(utc(time.rfc3339()), "2026-11-25 07:12:03 UTC");
+        assert_eq!(of_day(time), "07:12");
     }
 
     #[test]

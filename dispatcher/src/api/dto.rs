@@ -2,6 +2,7 @@
 //! bodies are validated against them.
 
 pub(super) mod attempt;
+pub(super) mod check;
 pub(super) mod dashboard;
 pub(super) mod event_type;
 pub(super) mod forecast;

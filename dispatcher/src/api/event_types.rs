@@ -1,9 +1,12 @@
 //! The event types: the list of them, and their names in schemas and filters.
 //!
-//! Invariant: a webhook may subscribe to types of the catalogue alone; deliveries may also have
-//! types that were removed from it, and that of a test.
+//! Invariant: a webhook may newly subscribe to types of the catalogue alone; deliveries may also
+//! have types that were removed from it, and that of a test.
 
+use bytes::Bytes;
+use http::header::IF_NONE_MATCH;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::event_type::{EventTypeList, EventTypeView};
@@ -17,6 +20,8 @@ pub(super) struct TypeNames<'c> {
     pub(super) catalogue: &'c Catalogue,
     /// The types that were used and are in the catalogue no more.
     pub(super) retired: Vec<EventType>,
+    /// Retired types that the webhook of the request has, and may keep.
+    pub(super) kept: Vec<EventType>,
 }
 
 impl<'c> TypeNames<'c> {
@@ -25,7 +30,7 @@ impl<'c> TypeNames<'c> {
         let mut retired = used;
         let is_ours = |one| one == EventType::PING || EventType::OPERATORS.contains(&one);
         retired.retain(|one| !is_ours(*one) && catalogue.find(one.name()).is_none());
-        Self { catalogue, retired }
+        Self { catalogue, retired, kept: Vec::new() }
     }
 
     /// The types that a delivery may have.
@@ -34,12 +39,17 @@ impl<'c> TypeNames<'c> {
         current.chain([EventType::PING]).chain(self.retired.iter().copied())
     }
 
+    fn subscribable(&self) -> impl Iterator<Item = &'static str> {
+        let current = self.catalogue.types().iter().map(|entry| entry.kind);
+        current.chain(self.kept.iter().copied()).map(EventType::name)
+    }
+
     /// Replaces what stands for names in a schema.
     pub(super) fn fill(&self, schema: &mut Value) {
         match schema {
             Value::Object(members) => {
                 let names: Option<Vec<&str>> = match members.get("format").and_then(Value::as_str) {
-                    Some(SUBSCRIBABLE) => Some(self.catalogue.names()),
+                    Some(SUBSCRIBABLE) => Some(self.subscribable().collect()),
                     Some(DELIVERED) => Some(self.delivered().map(EventType::name).collect()),
                     _ => None,
                 };
@@ -58,7 +68,19 @@ impl<'c> TypeNames<'c> {
 pub(super) fn list(request: &ApiRequest<'_>) -> Reply {
     let current = request.types.catalogue.types().iter().map(EventTypeView::of);
     let retired = request.types.retired.iter().map(|one| EventTypeView::retired(*one));
-    json(200, &EventTypeList { data: current.chain(retired).collect() })
+    let listed = json(200, &EventTypeList { data: current.chain(retired).collect() });
+    // Eight bytes tell one catalogue from the next.
+    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&listed.body)[..8]));
+    let known = request.call.headers.get_all(IF_NONE_MATCH);
+    let known =
+        known.iter().filter_map(|value| value.to_str().ok()).flat_map(|list| list.split(','));
+    let is_known =
+        known.map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag);
+    let reply = match is_known {
+        true => Reply { status: 304, headers: Vec::new(), body: Bytes::new(), rest: None },
+        false => listed,
+    };
+    reply.with("etag", tag)
 }
 
 #[cfg(test)]
@@ -81,5 +103,9 @@ pub(super) mod tests {
         assert_eq!((names(0), names(1), names(2)), (Some(11), Some(13), None));
         assert_eq!(schema["items"][1]["enum"][12], "order.paid");
         assert_eq!(schema["items"][2]["format"], "date-time");
+        let kept = TypeNames { kept: vec![EventType::new("order.paid")], ..types };
+        let mut schema = json!({"type": "string", "format": SUBSCRIBABLE});
+        kept.fill(&mut schema);
+        assert_eq!(schema["enum"][11], "order.paid", "a webhook that has it may keep it");
     }
 }

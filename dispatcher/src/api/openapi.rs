@@ -378,9 +378,16 @@ mod tests {
             let properties = schemas[name]["properties"].as_object().expect("properties");
             properties.keys().cloned().collect()
         };
-        let options =
-            ["description", "metadata", "headers", "answers", "requests_per_minute", "public_key"];
-        let shown = ["id", "url", "events", "created_at", "state"];
+        let options = [
+            "description",
+            "metadata",
+            "headers",
+            "answers",
+            "requests_per_minute",
+            "client_certificate",
+            "public_key",
+        ];
+        let shown = ["id", "url", "events", "created_at", "state", "disabled_reason"];
         assert_eq!(fields("Webhook"), [&shown[..], &options].concat());
         let created = ["id", "url", "secret", "events", "created_at", "state"];
         assert_eq!(fields("CreatedWebhook"), [&created[..], &options].concat());

@@ -19,6 +19,7 @@ pub(super) mod table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationKind {
     CreateWebhook,
+    CheckUrl,
     ListWebhooks,
     ReadWebhook,
     ChangeWebhook,

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
@@ -16,19 +15,25 @@ use weir_common::secret::Secret;
 use crate::api::dto::forecast::{ForecastView, HealthView, IfDown, WebhookDetail};
 use crate::api::dto::redelivery::MatchCount;
 use crate::api::dto::webhook::{
-    self, Answers, CreatedWebhook, NewWebhookBody, OptionsView, WebhookPage, WebhookPatch,
-    WebhookView,
+    self, Answers, CertificateBody, CreatedWebhook, NewWebhookBody, OptionsView, WebhookPage,
+    WebhookPatch, WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
+use crate::api::url_checks::{self, Callee};
 use crate::api::wait_reason::AHEAD_MAX;
-use crate::api::{ApiRequest, bad_query, deliveries, estimates, json, no_content, random, secrets};
+use crate::api::{
+    ApiRequest, bad_query, checks, deliveries, estimates, json, no_content, random, secrets,
+};
+use crate::delivery::client_certificate;
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::forecast::forecast;
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::headers::{self, HeaderError};
-use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::options::{
+    CertificateChange, OptionsChange, OptionsError, WebhookOptions,
+};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::http_errors::{self, ValidationError, ValidationErrors, step};
 use crate::ingest::event::{self, Sample};
@@ -57,16 +62,23 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
         requests_per_minute: body.requests_per_minute,
+        client_certificate: certificate_of(request, body.client_certificate.as_ref())?,
     };
     let options = WebhookOptions::default().changed(change).map_err(exceeded)?;
     let secret = body.secret.map_or_else(secrets::new, Ok)?;
+    let signing_key = body.ed25519.unwrap_or(false).then(new_signing_key).transpose()?;
+    if body.verify == Some(true) {
+        let (signing_key, options) = (signing_key.as_ref(), &options);
+        let callee = Callee { url: &url, secret: &secret, signing_key, options };
+        url_checks::verify(request, &callee).await?;
+    }
     let new = crate::store::types::NewWebhook {
         workspace: request.workspace.into(),
         url,
         events: webhook::set_of(&body.events),
         options,
         secret: Secret::new(secret.clone()),
-        signing_key: body.ed25519.unwrap_or(false).then(new_signing_key).transpose()?,
+        signing_key,
         webhooks_max: request.active.settings.webhooks.per_workspace_max,
     };
     let created = request.store().create_webhook(new, request.now).await;
@@ -140,6 +152,7 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         headers: headers_of(request, body.headers)?,
         all_answers: body.answers.map(|answers| answers == Answers::All),
         requests_per_minute: body.requests_per_minute,
+        client_certificate: certificate_of(request, body.client_certificate.as_ref())?,
     };
     let signing_key = match body.ed25519 {
         Some(true) => KeyChange::Have(new_signing_key()?),
@@ -199,9 +212,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         let title = "The webhook was reactivated and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
-    let most = request.active.settings.webhooks.checks_per_minute;
-    let charged = request.checks.charge(request.workspace, most, request.state.clock.now().tick);
-    charged.map_err(|wait| too_many_tests(most, wait))?;
+    checks::charged(request)?;
     let catalogue = &request.active.catalogue;
     let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
     let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));
@@ -243,7 +254,7 @@ fn shown(
 }
 
 /// Adds an error if the URL of a body may not be called.
-fn check_url(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
+pub(super) fn check_url(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
     if let Some(text) = body.get("url").and_then(Value::as_str)
         && let Err(why) = request.active.egress.canonical(text)
     {
@@ -297,6 +308,26 @@ fn headers_of(
     })
 }
 
+/// The client certificate of a body; an empty object removes it.
+fn certificate_of(
+    request: &ApiRequest<'_>,
+    body: Option<&CertificateBody>,
+) -> Result<CertificateChange, Reply> {
+    let wrong = |member: &str, why: String| {
+        let error = ValidationError::at(format!("/client_certificate/{member}"), why);
+        http_errors::unprocessable(&error.into())
+    };
+    match body.map(|body| (&body.certificate, &body.key)) {
+        None => Ok(CertificateChange::Keep),
+        Some((None, None)) => Ok(CertificateChange::Remove),
+        Some((Some(chain), Some(key))) => client_certificate::read(chain, key, request.now)
+            .map(CertificateChange::Set)
+            .map_err(|why| wrong(why.member(), why.to_string())),
+        Some((None, Some(_))) => Err(wrong("certificate", "is missing".to_owned())),
+        Some((Some(_), None)) => Err(wrong("key", "is missing".to_owned())),
+    }
+}
+
 fn exceeded(limit: OptionsError) -> Reply {
     let pointer = format!("/{}", limit.member());
     http_errors::unprocessable(&ValidationError::at(pointer, limit.to_string()).into())
@@ -304,7 +335,7 @@ fn exceeded(limit: OptionsError) -> Reply {
 
 /// The canonical form of a URL that may be called. Its host name is resolved and checked at each
 /// attempt: see [`crate::delivery::egress`].
-fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
+pub(super) fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
     let url = request.active.egress.canonical(text);
     let url =
         url.map_err(|why| http_errors::unprocessable(&ValidationError::at("/url", why).into()))?;
@@ -322,14 +353,6 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
          another prefix): no event can name it."
     );
     problems::refusal(422, "invalid-workspace", "Not a workspace id", detail)
-}
-
-fn too_many_tests(most: u32, wait: Duration) -> Reply {
-    let seconds = wait.as_micros().div_ceil(1_000_000);
-    let detail =
-        format!("A workspace sends at most {most} tests a minute; try again in {seconds} s.");
-    problems::refusal(429, "too-many-tests", "Too many tests", detail)
-        .with("retry-after", seconds.to_string())
 }
 
 fn too_many(request: &ApiRequest<'_>) -> Reply {

@@ -87,9 +87,12 @@ fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<NewMail
         last: None,
         link: active.settings.mail_link(),
     };
-    let headers = lost.headers.then_some("custom headers");
-    let more: Vec<&str> =
-        headers.into_iter().chain(lost.signing_key.then_some("the Ed25519 key")).collect();
+    let more = [
+        lost.headers.then_some("custom headers"),
+        lost.signing_key.then_some("the Ed25519 key"),
+        lost.certificate.then_some("the client certificate"),
+    ];
+    let more: Vec<&str> = more.into_iter().flatten().collect();
     let owners = active.owners(&lost.workspace);
     owners.into_iter().map(|owner| secret_lost(&about, &more, owner)).collect()
 }

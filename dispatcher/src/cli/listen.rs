@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Only deliveries with a valid signature are forwarded; all others are answered 400.
+//! 1. Only deliveries with a valid signature are forwarded; all others are answered 400, but a
+//!    challenge: it comes before its owner can know the secret.
 //! 2. No byte of a delivery reaches the terminal as a control character.
 //!
 //! Not here: the flags (`cli`), signatures (`signature`).
@@ -34,9 +35,13 @@ use crate::config::settings::{AttemptSettings, Signature};
 use crate::delivery::client::{AttemptResponse, DeliveryClient};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
-use crate::delivery::signature::{self, Signed};
+use crate::delivery::signature::{
+    self, Signed, StandardHeaders, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
+};
+use crate::domain::challenge;
 use crate::domain::event::EventType;
 use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::signing_key::PublicKey;
 
 /// The tolerance between the signature's time and the receiver's clock.
 const TOLERANCE_SECONDS: u64 = 300;
@@ -63,8 +68,8 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub struct Listen {
     /// The address to listen on; port 0 is any free port.
     pub address: SocketAddr,
-    /// The signing key.
-    pub secret: Secret<String>,
+    /// What verifies deliveries.
+    pub key: ReceiverKey,
     /// The name of the signature header.
     pub header: String,
     /// The answer to verified deliveries.
@@ -73,6 +78,14 @@ pub struct Listen {
     pub delay: Duration,
     /// The clock.
     pub clock: Clock,
+}
+
+/// What a receiver verifies deliveries with.
+pub enum ReceiverKey {
+    /// The secret: the signature header.
+    Secret(Secret<String>),
+    /// The public key: `v1a` of Standard Webhooks.
+    Public(PublicKey),
 }
 
 /// The answer to verified deliveries.
@@ -117,8 +130,8 @@ impl Listen {
                 Answerer::Forward(client.build().map_err(io::Error::other)?, url)
             }
         };
-        let Self { secret, delay, clock, .. } = self;
-        Ok(Receiver { secret, header, answer, delay, clock, seen: Mutex::default(), print })
+        let Self { key, delay, clock, .. } = self;
+        Ok(Receiver { key, header, answer, delay, clock, seen: Mutex::default(), print })
     }
 }
 
@@ -128,7 +141,7 @@ fn print(text: &str) {
 }
 
 struct Receiver {
-    secret: Secret<String>,
+    key: ReceiverKey,
     header: HeaderName,
     answer: Answerer,
     delay: Duration,
@@ -162,10 +175,11 @@ impl Handler for Receiver {
         let headers = listed(&call.headers);
         (self.print)(&format!("{} {kind} {id} {verdict}\n{headers}\n{pretty}", now.rfc3339()));
         tokio::time::sleep(self.delay).await;
-        match (verified, &self.answer) {
-            (Err(_), _) => answer(400),
-            (Ok(()), Answerer::Status(status)) => answer(*status),
-            (Ok(()), Answerer::Forward(client, url)) => {
+        match (challenge_of(body.as_ref()), verified, &self.answer) {
+            (Some(value), _, Answerer::Status(200..=299) | Answerer::Forward(..)) => echo(value),
+            (_, Err(_), _) => answer(400),
+            (_, Ok(()), Answerer::Status(status)) => answer(*status),
+            (_, Ok(()), Answerer::Forward(client, url)) => {
                 answer(self.pass_on(client, url, call).await)
             }
         }
@@ -178,11 +192,27 @@ impl Handler for Receiver {
 
 impl Receiver {
     fn verify(&self, call: &Call, now_seconds: u64) -> Result<(), String> {
-        let header = call.headers.get(&self.header).and_then(|value| value.to_str().ok());
-        let header = header.ok_or_else(|| format!("there is no header {}", self.header))?;
-        let secret = self.secret.expose();
-        signature::verify(secret, header, &call.body, now_seconds, TOLERANCE_SECONDS)
-            .map_err(|why| why.to_string())
+        let value = |name: &HeaderName| {
+            let value = call.headers.get(name).and_then(|value| value.to_str().ok());
+            value.ok_or_else(|| format!("there is no header {name}"))
+        };
+        let body = &call.body;
+        let verified = match &self.key {
+            ReceiverKey::Secret(secret) => {
+                let header = value(&self.header)?;
+                signature::verify(secret.expose(), header, body, now_seconds, TOLERANCE_SECONDS)
+            }
+            ReceiverKey::Public(key) => {
+                let received = StandardHeaders {
+                    id: value(&WEBHOOK_ID)?,
+                    timestamp: value(&WEBHOOK_TIMESTAMP)?,
+                    signatures: value(&WEBHOOK_SIGNATURE)?,
+                    body,
+                };
+                signature::verify_ed25519(key, received, now_seconds, TOLERANCE_SECONDS)
+            }
+        };
+        verified.map_err(|why| why.to_string())
     }
 
     /// Remembers an event; returns whether it is a duplicate.
@@ -257,6 +287,18 @@ fn shown(text: Option<&str>) -> String {
     text.chars().take(SHOWN_CHARS_MAX).map(plain).collect()
 }
 
+/// The value of a challenge.
+fn challenge_of(body: Option<&Value>) -> Option<&str> {
+    let body = body.filter(|body| body["type"] == EventType::CHALLENGE.name())?;
+    body["data"][challenge::MEMBER].as_str()
+}
+
+/// The answer to a challenge.
+fn echo(value: &str) -> Reply {
+    let answer = json!({ challenge::MEMBER: value });
+    Reply::new(200, "application/json", answer.to_string().into_bytes())
+}
+
 fn answer(status: u16) -> Reply {
     Reply { status, headers: Vec::new(), body: Bytes::new(), rest: None }
 }
@@ -315,6 +357,7 @@ pub async fn send_test(
             headers,
             body,
             fresh_connection: false,
+            client_certificate: None,
             keep: AttemptSettings::default(),
         })
         .await
@@ -329,6 +372,7 @@ mod tests {
     use weir_common::time::UnixTime;
 
     use super::*;
+    use crate::domain::webhook::signing_key::SigningKey;
 
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
@@ -344,10 +388,14 @@ mod tests {
     }
 
     fn answering(answer: Answering, delay: Duration) -> Setup {
+        verifying(ReceiverKey::Secret(Secret::new(SECRET.to_owned())), answer, delay)
+    }
+
+    fn verifying(key: ReceiverKey, answer: Answering, delay: Duration) -> Setup {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let listen = Listen {
             address: ([127, 0, 0, 1], 0).into(),
-            secret: Secret::new(SECRET.to_owned()),
+            key,
             header: "Service-Signature".to_owned(),
             answer,
             delay,
@@ -405,6 +453,37 @@ mod tests {
             let headers = headers.unwrap_or_else(|| panic!("{printed}"));
             assert!(headers.contains("\nwebhook-id: evt_1\n"), "{printed}");
         }
+    }
+
+    #[tokio::test]
+    async fn with_a_public_key_the_signatures_of_that_key_are_verified() {
+        let (key, other) = (SigningKey::of_seed([7; 32]), SigningKey::of_seed([8; 32]));
+        for (signing, status) in [(Some(&key), 204), (Some(&other), 400), (None, 400)] {
+            let public = PublicKey::of_text(&key.public()).expect("it is one");
+            let public = ReceiverKey::Public(public);
+            let setup = verifying(public, Answering::Status(204), Duration::ZERO);
+            let body = Bytes::from_static(b"{}");
+            let unix_seconds = setup.clock.now().unix.0 / 1_000_000;
+            let signed = Signed { event_id: "evt_1", body: &body, unix_seconds, is_test: false };
+            let none = CustomHeaders::default();
+            let secrets = std::iter::once(SECRET);
+            let headers = signature::headers(&signature(), &signed, &none, secrets, signing);
+            assert_eq!(setup.post(headers, body).await.0, status);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_challenge_is_answered_with_any_signature() {
+        let body = r#"{"type":"webhook.challenge","data":{"challenge":"c7"}}"#;
+        for (status, secret, answered) in
+            [(204, SECRET, 200), (204, "whsec_new", 200), (500, SECRET, 500), (500, "x", 400)]
+        {
+            let setup = answering(Answering::Status(status), Duration::ZERO);
+            assert_eq!(setup.receive(secret, body).await.0, answered);
+        }
+        let value = serde_json::from_str(body).expect("JSON");
+        let reply = echo(challenge_of(Some(&value)).expect("it is one"));
+        assert!(challenge::is_echoed("c7", &reply.body));
     }
 
     #[tokio::test(start_paused = true)]

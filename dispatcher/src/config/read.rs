@@ -210,7 +210,7 @@ fn webhooks(table: &mut Table<'_>) -> WebhookSettings {
         20,
         "Webhooks of one workspace; each event is delivered to every one that subscribes.",
     );
-    let doc = "Tests (`:ping`) that a workspace may send in any minute.";
+    let doc = "Tests (`:ping`, `:check`, `verify`) that a workspace may send in any minute.";
     let checks = table.number_or("checks_per_minute", 1..=CHECKS_PER_MINUTE_MAX.into(), 10, doc);
     let checks_per_minute = u32::try_from(checks).unwrap_or(CHECKS_PER_MINUTE_MAX);
     WebhookSettings { per_workspace_max, checks_per_minute }

@@ -57,10 +57,11 @@ impl Settings {
         own.or_else(|| self.dashboard.as_ref().map(|dashboard| dashboard.url.as_str()))
     }
 
-    /// The file with the token for the limits of workspaces.
+    /// The files that `[dashboard]` names: the logo, and the token for the gateway.
     #[must_use]
-    pub fn limits_token_file(&self) -> Option<&Spanned<String>> {
-        self.limits().and_then(|limits| limits.token_file.as_ref())
+    pub fn dashboard_files(&self) -> [Option<&Spanned<String>>; 2] {
+        let logo = self.dashboard.as_ref().and_then(|dashboard| dashboard.logo.as_ref());
+        [logo, self.limits().and_then(|limits| limits.token_file.as_ref())]
     }
 
     /// Where the limits of workspaces are read.

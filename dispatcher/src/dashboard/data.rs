@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use weir_common::pages::show::{grouped, ms};
 
+use crate::dashboard::prose::Prose;
 use crate::dashboard::show::When;
 use crate::domain::event::EventType;
 
@@ -75,7 +76,7 @@ pub(super) struct IfDownData {
 
 #[derive(Deserialize)]
 pub(super) struct EstimateData {
-    pub(super) text: String,
+    pub(super) text: Prose,
 }
 
 /// A number, exact up to a bound.
@@ -182,7 +183,7 @@ impl DeliveryData {
 pub(super) struct WaitData {
     pub(super) reason: String,
     pub(super) since: Option<When>,
-    pub(super) text: String,
+    pub(super) text: Prose,
 }
 
 #[derive(Deserialize)]

@@ -12,6 +12,7 @@ use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, Webh
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot::{self, Axis, AxisMark};
+use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 

@@ -43,7 +43,7 @@ pub(super) fn form(entrance: &Entrance<'_>, failure: Option<&Failure>) -> Reply 
         ["", "dashboard", "workspaces", workspace, ..] => workspace,
         _ => "",
     };
-    let frame = Frame::outside("Sign in");
+    let frame = Frame::outside(entrance, "Sign in");
     let page = SignInPage { frame, failure, workspace: named };
     html(failure.map_or(200, Failure::status), &page)
 }
@@ -92,7 +92,7 @@ pub(super) async fn link(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
     if used.map_err(|error| Failure::store(state, &error))? {
         return Err(used_before());
     }
-    let frame = Frame::outside("Open the dashboard");
+    let frame = Frame::outside(entrance, "Open the dashboard");
     Ok(html(200, &EnterPage { frame, link: text, grant: &link.grant }))
 }
 
@@ -166,6 +166,6 @@ pub(super) fn failed(entrance: &Entrance<'_>, failure: &Failure) -> Reply {
     if failure.signs_in {
         return form(entrance, Some(failure));
     }
-    let frame = Frame::outside(&failure.title);
+    let frame = Frame::outside(entrance, &failure.title);
     html(failure.status(), &FailurePage { frame, failure })
 }

@@ -11,6 +11,7 @@ use crate::dashboard::data::{DeliveryData, EventTypeData, List, PreviewData, Web
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 use crate::domain::outcome::OutcomeClass;

@@ -11,6 +11,7 @@ use crate::dashboard::data::{JobData, List, PreviewData};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{dry_run, filters, scope};
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::prose::Piece;
 use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.

@@ -2,7 +2,7 @@
 
 use weir_common::pages::assets::{ICON, SCRIPT, STYLE};
 
-use crate::dashboard::visit::Visit;
+use crate::dashboard::visit::{Entrance, Visit};
 
 /// The parts of the dashboard, as the navigation has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,9 @@ pub(super) struct NavLink {
 pub(super) struct Frame {
     pub(super) title: String,
     pub(super) session: Option<FrameSession>,
+    /// The paths of the operator's style and logo.
+    pub(super) theme: Option<String>,
+    pub(super) logo: Option<String>,
     /// Whether the script loads the content again while it is looked at.
     pub(super) refreshes: bool,
 }
@@ -50,8 +53,16 @@ pub(super) struct FrameSession {
 
 impl Frame {
     /// The frame of a page without a session.
-    pub(super) fn outside(title: &str) -> Self {
-        Self { title: title.to_owned(), session: None, refreshes: false }
+    pub(super) fn outside(entrance: &Entrance<'_>, title: &str) -> Self {
+        let theme = entrance.active.theme.as_ref();
+        let logo = theme.and_then(|theme| theme.logo.as_ref());
+        Self {
+            title: title.to_owned(),
+            session: None,
+            theme: theme.map(|theme| theme.style.path.clone()),
+            logo: logo.map(|logo| logo.path.clone()),
+            refreshes: false,
+        }
     }
 
     /// The frame of a page of the workspace.
@@ -63,7 +74,7 @@ impl Frame {
             may_change: visit.may_change(),
             has_limits: visit.entrance.active.limits.is_some(),
         };
-        Self { title: title.into(), session: Some(session), refreshes: false }
+        Self { session: Some(session), ..Self::outside(visit.entrance, &title.into()) }
     }
 
     /// The same frame, whose content is loaded again.

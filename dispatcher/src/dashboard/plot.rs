@@ -2,7 +2,7 @@
 //!
 //! Not here: how charts are drawn (`weir_common::pages::plot`).
 
-use weir_common::pages::plot::{self, Line, Plot, WIDTH, draw};
+use weir_common::pages::plot::{self, HATCHES, Plot, PlotLine, WIDTH, draw};
 use weir_common::pages::show::{grouped, ms};
 use weir_common::time::UnixTime;
 
@@ -25,27 +25,28 @@ pub(super) fn sparkline(hours: &[HourData]) -> String {
 
 /// The outcomes of each hour, stacked by class.
 pub(super) fn outcomes(hours: &[HourData]) -> String {
-    let of_hour = |hour: &HourData| hour.counts.by_class().map(|count| count as f64).to_vec();
+    let of_hour = |hour: &HourData| Some(hour.counts.by_class().map(|count| count as f64).to_vec());
     let bars: Vec<_> = hours.iter().map(of_hour).collect();
     let label = "Attempts by the hour and by what became of them";
     let shown = |value: f64| grouped(value.round() as u64);
-    Plot { label, times: &times(hours), shown }.stacked(&CLASSES.map(|(_, class)| class), &bars)
+    let plot = Plot { label, times: &times(hours), shown, threshold: None };
+    [HATCHES, &plot.stacked(&CLASSES.map(|(_, class)| class), &bars)].concat()
 }
 
 /// The answer times of each hour; nothing where there was no answer.
 pub(super) fn answer_times(hours: &[HourData]) -> String {
     let lines = [
-        Line { class: "p95", values: hours.iter().map(|hour| hour.counts.p95_ms).collect() },
-        Line { class: "p50", values: hours.iter().map(|hour| hour.counts.p50_ms).collect() },
+        PlotLine { class: "p95", values: hours.iter().map(|hour| hour.counts.p95_ms).collect() },
+        PlotLine { class: "p50", values: hours.iter().map(|hour| hour.counts.p50_ms).collect() },
     ];
     let label = "Answer times by the hour: half of the answers, and 95 % of them";
-    Plot { label, times: &times(hours), shown: ms }.lines(&lines)
+    Plot { label, times: &times(hours), shown: ms, threshold: None }.lines(&lines)
 }
 
 /// The times of every fourth hour.
-fn times(hours: &[HourData]) -> Vec<&str> {
+fn times(hours: &[HourData]) -> Vec<String> {
     let all = hours.iter().enumerate();
-    all.map(|(at, hour)| if at % 4 == 0 { hour.start.of_day() } else { "" }).collect()
+    all.map(|(at, hour)| if at % 4 == 0 { hour.start.of_day() } else { "" }.to_owned()).collect()
 }
 
 /// One attempt on the axis of a delivery.

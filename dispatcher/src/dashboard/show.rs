@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use weir_common::pages::show::{Mark, mark, span};
+use weir_common::pages::show::{Mark, mark, span, utc};
 use weir_common::time::UnixTime;
 
 use crate::api::times::time_of;
@@ -27,6 +27,11 @@ impl When {
     /// A time in seconds since 1970.
     pub(super) fn of_seconds(seconds: u64) -> Self {
         Self(UnixTime(seconds.saturating_mul(1_000_000)).rfc3339())
+    }
+
+    /// A time as the API writes it, if the text is one.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        time_of(text).map(|_| Self(text.to_owned()))
     }
 
     /// For the attribute of `<time>`.
@@ -58,8 +63,7 @@ impl When {
 /// `2026-11-24 05:12:03 UTC`; the script writes it in the reader's zone.
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (date, time) = self.0.split_once('T').unwrap_or((&self.0, ""));
-        write!(f, "{date} {} UTC", time.get(..8).unwrap_or(time))
+        f.write_str(&utc(&self.0))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::dashboard::data::{
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
+use crate::dashboard::prose::{Piece, Prose};
 use crate::dashboard::show::{CLASSES, delivery_mark, outcome, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
 use crate::dashboard::webhooks;
@@ -33,7 +34,7 @@ struct WebhookPage {
     times: String,
     deliveries: Vec<DeliveryData>,
     /// What the banner says; empty while deliveries succeed.
-    banner: Vec<String>,
+    banner: Vec<Prose>,
     types: Vec<EventTypeData>,
     now: UnixTime,
 }
@@ -88,7 +89,7 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
 }
 
 /// Why, since when, what happens next, and what to do; in this order.
-fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) -> Vec<String> {
+fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) -> Vec<Prose> {
     let health = &detail.health;
     let mut lines = Vec::new();
     let last = health.last_outcome.as_deref().map(outcome);
@@ -104,7 +105,7 @@ fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) ->
         }
         "paused" => {
             let since = health.paused_since.as_ref();
-            let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
+            let since = since.map(|at| format!(" since {}", at.exact())).unwrap_or_default();
             lines.push(format!(
                 "Deliveries are paused{since}: no attempt was answered with 2xx for too long. \
                  Nothing is lost; what waits is sent once you reactivate it."
@@ -113,7 +114,7 @@ fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) ->
         }
         "disabled" => {
             let since = health.disabled_since.as_ref();
-            let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
+            let since = since.map(|at| format!(" since {}", at.exact())).unwrap_or_default();
             lines.push(format!(
                 "It is disabled{since}: deliveries are queued and none is sent. Nothing is lost."
             ));
@@ -121,13 +122,12 @@ fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) ->
         _ if health.down_since.is_some() => {
             lines.extend(last.map(|(text, _)| format!("The last attempt failed: {text}.")));
         }
-        _ => return lines,
+        _ => return Vec::new(),
     }
     lines.extend(
-        health
-            .last_success_at
-            .as_ref()
-            .map(|at| format!("It last answered with 2xx at {at}, {}.", at.relative(now))),
+        health.last_success_at.as_ref().map(|at| {
+            format!("It last answered with 2xx at {}, {}.", at.exact(), at.relative(now))
+        }),
     );
     let down = &detail.forecast.if_down;
     let steps = [
@@ -135,21 +135,22 @@ fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) ->
         ("the first delivery is given up", &down.given_up_at),
         ("deliveries pause, and what waits then is kept", &down.paused_at),
     ];
-    let steps =
-        steps.into_iter().filter_map(|(what, at)| Some(format!("{what} at {}", at.as_ref()?)));
+    let steps = steps
+        .into_iter()
+        .filter_map(|(what, at)| Some(format!("{what} at {}", at.as_ref()?.exact())));
     let steps: Vec<String> = steps.collect();
     if !steps.is_empty() {
         lines.push(format!("If it stays down: {}.", steps.join("; ")));
     }
     if detail.waiting.count > 0 {
-        let up = detail.forecast.if_up.as_ref().map(|estimate| estimate.text.as_str());
+        let up = detail.forecast.if_up.as_ref().map(|estimate| estimate.text.0.as_str());
         lines.push(format!(
             "If it answers from now on, the {} that wait are sent. {}",
             detail.waiting,
             up.unwrap_or_default()
         ));
     }
-    lines
+    lines.into_iter().map(Prose::from).collect()
 }
 
 /// A question before something that cannot be undone.

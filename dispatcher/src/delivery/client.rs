@@ -27,6 +27,7 @@ use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress::{Rules, address};
 use crate::delivery::http_client::ClientError;
 use crate::delivery::transport::{Answer, BodyStart, HttpTransport, Progress, Transport};
+use crate::domain::challenge::{ECHO_BYTES_MAX, is_echoed};
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::BODY_BYTES_MORE;
@@ -65,6 +66,33 @@ pub struct Kept {
     pub answer: Option<(HeaderMap, BodyStart)>,
 }
 
+/// What is read of a response's body.
+#[derive(Clone, Copy, Debug)]
+enum Reading<'a> {
+    /// What these settings keep.
+    Kept(AttemptSettings),
+    /// The echo of this challenge; the settings decide what is shown of the rest.
+    Challenge(AttemptSettings, &'a str),
+}
+
+/// Whether an answer repeats a challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// It does.
+    Correct,
+    /// It does not, or is too long.
+    Absent,
+}
+
+impl Echo {
+    fn of(challenge: &str, start: &BodyStart) -> Self {
+        match !start.cut && is_echoed(challenge, &start.bytes) {
+            true => Self::Correct,
+            false => Self::Absent,
+        }
+    }
+}
+
 impl AttemptResponse {
     /// A response of which nothing but the outcome is known.
     #[must_use]
@@ -92,18 +120,35 @@ impl DeliveryClient {
 
     /// Makes one attempt; ends within the deadline, plus [`STALL_GRACE`] after a suspension.
     pub async fn deliver(&self, request: AttemptRequest) -> AttemptResponse {
+        let reading = Reading::Kept(request.keep);
+        self.attempt(request, reading).await.0
+    }
+
+    /// Sends a challenge. Whether its answer repeats the value is all that is told of the answer's
+    /// body, which may be of a private network.
+    pub async fn challenge(&self, request: AttemptRequest, value: &str) -> (AttemptResponse, Echo) {
+        let reading = Reading::Challenge(request.keep, value);
+        self.attempt(request, reading).await
+    }
+
+    async fn attempt(
+        &self,
+        request: AttemptRequest,
+        reading: Reading<'_>,
+    ) -> (AttemptResponse, Echo) {
         // An address in a URL is never resolved, and the rules may have changed since the URL was
         // registered, so the whole URL is checked again.
         if self.rules.canonical(request.url.as_str()).is_err() {
-            return AttemptResponse::of(Outcome::Failed(Failure::BlockedAddress));
+            let blocked = Outcome::Failed(Failure::BlockedAddress);
+            return (AttemptResponse::of(blocked), Echo::Absent);
         }
         let (keep, tls) = (request.keep, request.url.scheme() == "https");
         let mut over = std::pin::pin!(sleep(self.deadline));
         let mut progress = Progress::default();
         let sent = self.transport.send(request, &mut progress);
         match self.wait(sent, over.as_mut()).await {
-            Ok(answer) => self.answered(answer, progress.trace, keep, over).await,
-            Err(outcome) => failed(outcome, &progress, keep, tls),
+            Ok(answer) => self.answered(answer, progress.trace, reading, over).await,
+            Err(outcome) => (failed(outcome, &progress, keep, tls), Echo::Absent),
         }
     }
 
@@ -126,17 +171,26 @@ impl DeliveryClient {
         }
     }
 
-    /// Reads the body of a response, as far as it is kept.
+    /// Reads the body of a response, as far as it is kept or compared.
     async fn answered(
         &self,
         mut answer: Answer,
         mut trace: Trace,
-        keep: AttemptSettings,
+        reading: Reading<'_>,
         over: Pin<&mut Sleep>,
-    ) -> AttemptResponse {
+    ) -> (AttemptResponse, Echo) {
         let outcome = Outcome::of_status(answer.status);
         let now = self.clock.now().unix;
         let retry_after = classify::retry_after(answer.status, &answer.headers, now);
+        let keep = match reading {
+            Reading::Kept(keep) => keep,
+            Reading::Challenge(keep, value) => {
+                show(&mut trace, keep);
+                let start = answer.finish(over, ECHO_BYTES_MAX).await;
+                let echo = Echo::of(value, &start);
+                return (AttemptResponse { outcome, retry_after, trace, kept: None }, echo);
+            }
+        };
         let (is_kept, is_shown) = (is_kept(&outcome, keep), show(&mut trace, keep));
         let most = match keep.answer_bytes_max {
             bytes @ 1.. if is_kept && is_shown => bytes + BODY_BYTES_MORE,
@@ -145,7 +199,7 @@ impl DeliveryClient {
         let headers = std::mem::take(&mut answer.headers);
         let start = answer.finish(over, most).await;
         let kept = is_kept.then(|| Kept { answer: is_shown.then_some((headers, start)) });
-        AttemptResponse { outcome, retry_after, trace, kept }
+        (AttemptResponse { outcome, retry_after, trace, kept }, Echo::Absent)
     }
 }
 
@@ -307,6 +361,7 @@ mod tests {
             headers,
             body,
             fresh_connection: false,
+            client_certificate: None,
             keep: AttemptSettings::default(),
         }
     }

@@ -33,11 +33,13 @@ use url::{Host, Position, Url};
 use weir_common::time::{Clock, Tick};
 
 use crate::config::settings::AttemptSettings;
+use crate::delivery::client_certificate;
 use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
 use crate::delivery::proxy::{Proxy, ProxyError, source_for};
 use crate::delivery::read_limit::{Meter, Metered};
 use crate::domain::trace::Trace;
+use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificate};
 
 /// The limit of one response: interim responses, headers, framing, body and trailers. Real headers
 /// are a few hundred bytes; proxies accept 8 to 32 KiB.
@@ -49,19 +51,22 @@ const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 /// The head start of the preferred address family (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Scheme, host and port of a connection.
+/// Scheme, host and port of a connection, and the client that it shows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     tls: bool,
     host: Host<String>,
     port: u16,
+    /// The certificate of one webhook: connections with another are not used for it.
+    client: Option<CertificateId>,
 }
 
 impl Origin {
     /// The origin of a URL.
-    pub(crate) fn of(url: &Url) -> Option<Self> {
-        let host = url.host()?.to_owned();
-        Some(Self { tls: url.scheme() == "https", host, port: url.port_or_known_default()? })
+    pub(crate) fn of(url: &Url, certificate: Option<&ClientCertificate>) -> Option<Self> {
+        let (host, tls) = (url.host()?.to_owned(), url.scheme() == "https");
+        let client = certificate.filter(|_| tls).map(ClientCertificate::identity);
+        Some(Self { tls, host, port: url.port_or_known_default()?, client })
     }
 
     fn server_name(&self) -> io::Result<ServerName<'static>> {
@@ -135,6 +140,7 @@ impl Dialer {
     pub(crate) async fn open(
         &self,
         origin: &Origin,
+        certificate: Option<&ClientCertificate>,
         trace: &mut Trace,
     ) -> Result<Connection, ConnectError> {
         let mut since = self.clock.now().tick;
@@ -156,9 +162,16 @@ impl Dialer {
         }
         let stream = Metered::new(stream, below.clone(), TLS_BYTES_MAX);
         let name = origin.server_name().map_err(ConnectError::Handshake)?;
-        let stream = self.tls.connect(name, stream).await.map_err(ConnectError::Handshake)?;
+        let connector = self.connector(certificate).map_err(ConnectError::Handshake)?;
+        let stream = connector.connect(name, stream).await.map_err(ConnectError::Handshake)?;
         trace.tls = took();
         Connection::over(stream, below, opened, address).await
+    }
+
+    fn connector(&self, certificate: Option<&ClientCertificate>) -> io::Result<TlsConnector> {
+        let Some(certificate) = certificate else { return Ok(self.tls.clone()) };
+        let tls = client_certificate::tls_with(self.tls.config(), certificate);
+        Ok(TlsConnector::from(Arc::new(tls.map_err(io::Error::other)?)))
     }
 
     /// Connects to the first address that accepts, in order; the other address family starts
@@ -304,6 +317,8 @@ pub struct AttemptRequest {
     pub body: Bytes,
     /// Whether it needs a new connection, because a reused one closed.
     pub fresh_connection: bool,
+    /// What receivers that verify their clients are shown, instead of the platform's certificate.
+    pub client_certificate: Option<ClientCertificate>,
     /// What is kept of it.
     pub keep: AttemptSettings,
 }

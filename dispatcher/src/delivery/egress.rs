@@ -216,6 +216,7 @@ pub(crate) mod tests {
                 headers,
                 body,
                 fresh_connection: false,
+                client_certificate: None,
                 keep: AttemptSettings::default(),
             };
             on_behalf_of(workspace.into(), async move { client.deliver(request).await.outcome })

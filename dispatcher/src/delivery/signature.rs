@@ -21,7 +21,7 @@ use sha2::Sha256;
 use crate::config::settings::Signature;
 use crate::domain::masking::Mask;
 use crate::domain::webhook::headers::CustomHeaders;
-use crate::domain::webhook::signing_key::SigningKey;
+use crate::domain::webhook::signing_key::{PublicKey, SigningKey};
 
 /// The prefix of every secret.
 pub const SECRET_PREFIX: &str = "whsec_";
@@ -36,9 +36,9 @@ pub const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes
 /// that every answer has.
 const MASKED_MIN: usize = 4;
 
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(crate) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+pub(crate) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// Whether a secret can sign in both schemes, and is neither short nor odd.
 #[must_use]
@@ -153,6 +153,15 @@ pub enum VerifyError {
     /// Another secret, body or time was signed.
     #[error("no v1 matches: another secret was used, or the body was changed")]
     NoMatch,
+    /// No number of seconds in Standard Webhooks' header.
+    #[error("webhook-timestamp is no number of seconds since 1970")]
+    NoSeconds,
+    /// No Ed25519 signature.
+    #[error("webhook-signature has no v1a,<signature>: has the webhook ed25519?")]
+    NoEd25519,
+    /// Another key, identifier, body or time was signed.
+    #[error("no v1a matches: another key signed, or the id, the timestamp or the body was changed")]
+    OtherEd25519,
     /// Valid, but too old: it may be a replay.
     #[error("it was signed {by} s ago, which exceeds the tolerance")]
     TooOld {
@@ -194,10 +203,49 @@ pub fn verify(
     if !values("v1").any(matches) {
         return Err(VerifyError::NoMatch);
     }
-    if now_seconds.abs_diff(signed_at) <= tolerance_seconds {
+    in_time(signed_at, now_seconds, tolerance_seconds)
+}
+
+/// What a receiver has of a delivery for the scheme of Standard Webhooks.
+#[derive(Clone, Copy, Debug)]
+pub struct StandardHeaders<'a> {
+    /// The header `webhook-id`.
+    pub id: &'a str,
+    /// The header `webhook-timestamp`.
+    pub timestamp: &'a str,
+    /// The header `webhook-signature`.
+    pub signatures: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+/// Verifies the Ed25519 signatures of Standard Webhooks (`v1a`), and checks the time last.
+pub fn verify_ed25519(
+    key: &PublicKey,
+    received: StandardHeaders<'_>,
+    now_seconds: u64,
+    tolerance_seconds: u64,
+) -> Result<(), VerifyError> {
+    let StandardHeaders { id, timestamp, signatures, body } = received;
+    let signed_at = timestamp.parse().map_err(|_| VerifyError::NoSeconds)?;
+    let mut given = signatures.split(' ').filter_map(|one| one.strip_prefix("v1a,")).peekable();
+    if given.peek().is_none() {
+        return Err(VerifyError::NoEd25519);
+    }
+    let message = [id.as_bytes(), timestamp.as_bytes(), body].join(&b'.');
+    let matches =
+        |text: &str| STANDARD.decode(text).is_ok_and(|one| key.has_signed(&message, &one));
+    if !given.any(matches) {
+        return Err(VerifyError::OtherEd25519);
+    }
+    in_time(signed_at, now_seconds, tolerance_seconds)
+}
+
+fn in_time(signed_at: u64, now_seconds: u64, tolerance_seconds: u64) -> Result<(), VerifyError> {
+    let by = now_seconds.abs_diff(signed_at);
+    if by <= tolerance_seconds {
         return Ok(());
     }
-    let by = now_seconds.abs_diff(signed_at);
     Err(if signed_at < now_seconds {
         VerifyError::TooOld { by }
     } else {
@@ -378,5 +426,36 @@ mod tests {
         for form in [FIRST.into(), plain, hex::encode(&key).into_bytes(), key] {
             assert_eq!(masked(&[b"<", &form[..], b">"].concat()), "<***>");
         }
+    }
+
+    #[test]
+    fn an_ed25519_signature_is_verified_with_the_public_key() {
+        let key = SigningKey::of_seed([7; 32]);
+        let public = PublicKey::of_text(&key.public()).expect("it is one");
+        let other = PublicKey::of_text(&SigningKey::of_seed([8; 32]).public()).expect("one");
+        let body = Bytes::from_static(b"{}");
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: 1_000, is_test: false };
+        let scheme = Signature {
+            header: HeaderName::from_static("service-signature"),
+            standard_webhooks: true,
+        };
+        let secrets = std::iter::once("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=");
+        let headers = headers(&scheme, &signed, &CustomHeaders::default(), secrets, Some(&key));
+        let signatures = headers[WEBHOOK_SIGNATURE].to_str().expect("ASCII");
+        let good = StandardHeaders { id: "evt_1", timestamp: "1000", signatures, body: &body };
+        let check = |key: &PublicKey, received| verify_ed25519(key, received, 1_300, 300);
+        assert_eq!(check(&public, good), Ok(()));
+        assert_eq!(check(&other, good), Err(VerifyError::OtherEd25519));
+        for (changed, error) in [
+            (StandardHeaders { id: "evt_2", ..good }, VerifyError::OtherEd25519),
+            (StandardHeaders { timestamp: "1001", ..good }, VerifyError::OtherEd25519),
+            (StandardHeaders { body: b"{ }", ..good }, VerifyError::OtherEd25519),
+            (StandardHeaders { timestamp: "now", ..good }, VerifyError::NoSeconds),
+            (StandardHeaders { signatures: "v1,eA==", ..good }, VerifyError::NoEd25519),
+        ] {
+            assert_eq!(check(&public, changed), Err(error), "{changed:?}");
+        }
+        let late = verify_ed25519(&public, good, 1_301, 300);
+        assert_eq!(late, Err(VerifyError::TooOld { by: 301 }));
     }
 }

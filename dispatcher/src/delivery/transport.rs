@@ -249,7 +249,9 @@ impl Transport for HttpTransport {
         progress: &mut Progress,
     ) -> Result<Answer, Outcome> {
         let broken = Outcome::Failed(Failure::Connection);
-        let origin = Origin::of(&request.url).ok_or_else(|| broken.clone())?;
+        let certificate = request.client_certificate.clone();
+        let origin = Origin::of(&request.url, certificate.as_ref());
+        let origin = origin.ok_or_else(|| broken.clone())?;
         let fresh = request.fresh_connection;
         let mut request = connection::request(request).map_err(|_| broken)?;
         while !fresh && let Some(mut connection) = self.pool.checkout(&origin) {
@@ -274,7 +276,8 @@ impl Transport for HttpTransport {
         *progress = Progress::default();
         // Boxed, so that lookups, connects and handshakes do not enlarge the future of the whole
         // attempt.
-        let opened = Box::pin(self.dialer.open(&origin, &mut progress.trace)).await;
+        let opened = self.dialer.open(&origin, certificate.as_ref(), &mut progress.trace);
+        let opened = Box::pin(opened).await;
         let mut connection = opened.map_err(|error| self.explained(&error, progress))?;
         progress.response = Some(connection.meter());
         match self.post(&mut connection, request, &mut progress.trace).await {

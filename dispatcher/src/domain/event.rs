@@ -25,6 +25,9 @@ impl EventType {
     /// A test that the webhook's owner requested; no webhook subscribes to it.
     pub const PING: Self = Self("webhook.ping");
 
+    /// Asks the receiver of a webhook to create to prove that it expects deliveries; never stored.
+    pub const CHALLENGE: Self = Self("webhook.challenge");
+
     /// A webhook is failing.
     pub const FAILING: Self = Self("endpoint.failing");
     /// A webhook was paused.

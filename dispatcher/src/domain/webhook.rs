@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
+pub mod client_certificate;
 pub mod filter;
 pub mod headers;
 pub mod options;

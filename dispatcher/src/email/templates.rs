@@ -83,7 +83,8 @@ fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
     let Incident { workspace, webhook, .. } = incident;
     let first = if lost_more {
         format!(
-            "\nFirst set what else was lost again: PATCH /v1/workspaces/{workspace}/webhooks/{webhook}\n"
+            "\nFirst set what else was lost again:\n\
+             PATCH /v1/workspaces/{workspace}/webhooks/{webhook}\n"
         )
     } else {
         String::new()
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mail_of_a_lost_secret_says_what_was_lost_and_how_to_get_a_new_one() {
+    fn the_mail_of_a_lost_secret_has_what_was_lost_and_how_to_get_a_new_one() {
         let mail = secret_lost(&ABOUT, &["custom headers"], "a@example.com");
         for part in [
             "Lost: its secret, custom headers\n",

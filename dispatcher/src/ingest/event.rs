@@ -17,6 +17,7 @@ use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
 
 use crate::catalogue::{Catalogue, Identifiers, TypeEntry, sensitive_data};
+use crate::domain::challenge;
 use crate::domain::event::EventType;
 use crate::domain::public_id::event_id;
 use crate::http_errors::{ValidationErrors, step};
@@ -271,6 +272,12 @@ impl Sample {
     /// A ping: no tenant, empty data.
     pub(crate) fn ping() -> Self {
         Self { kind: EventType::PING, tenant: None, data: "{}".to_owned() }
+    }
+
+    /// A challenge with this value, which needs no escapes.
+    pub(crate) fn challenge(value: &str) -> Self {
+        let data = format!("{{\"{}\":\"{value}\"}}", challenge::MEMBER);
+        Self { kind: EventType::CHALLENGE, tenant: None, data }
     }
 
     /// The example of a type.

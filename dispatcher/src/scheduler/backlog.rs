@@ -95,12 +95,12 @@ pub(super) struct Backlog {
     /// Whether its webhook was deleted: it stays until its attempts in flight end.
     pub(super) gone: bool,
     /// The first waiting deliveries, by due time.
-    cached: ReadyList,
+    pub(super) cached: ReadyList,
     cached_bytes: usize,
     /// Whether `cached` has every waiting delivery.
-    complete: bool,
+    pub(super) complete: bool,
     /// When the first waiting delivery is due, while none is in memory.
-    expected: Tick,
+    pub(super) expected: Tick,
     fetching: Option<Box<PendingFetch>>,
     /// The newest delivery that the store returned; older ones were returned as well, or are in the
     /// store.

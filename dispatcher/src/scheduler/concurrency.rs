@@ -59,6 +59,11 @@ impl Parked {
         self.0 != before
     }
 
+    /// Whether it waits in any queue.
+    pub(super) fn is_somewhere(self) -> bool {
+        self.0 != 0
+    }
+
     /// Removes a queue.
     pub(super) fn remove(&mut self, why: Refused) {
         self.0 &= !(1 << why as u8);

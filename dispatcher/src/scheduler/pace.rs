@@ -25,6 +25,10 @@ use crate::scheduler::rate_limit::{Limits, Unrecorded};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HostKey(u64);
 
+/// A URL, hashed in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct UrlKey(u64);
+
 /// The limits of a webhook's starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -39,6 +43,8 @@ pub(super) struct Pace {
 pub(super) struct Paces {
     webhooks: HashMap<WebhookId, Log>,
     hosts: HashMap<HostKey, Log>,
+    /// What was sent to URLs that are no endpoints yet.
+    urls: HashMap<UrlKey, Log>,
     keys: RandomState,
 }
 
@@ -59,8 +65,12 @@ impl Paces {
             Some(log) => free_at(log, quota, now),
             None => free_at(&unrecorded.log(quota), quota, now),
         });
-        let host = self.hosts.get(&pace.host);
-        own.max(host.map_or(now, |log| free_at(log, limits.per_host, now)))
+        own.max(self.host_free_at(pace.host, limits, now))
+    }
+
+    /// When a workspace's limit at a host admits a start; `now` if it does now.
+    pub(super) fn host_free_at(&self, host: HostKey, limits: &Limits, now: Tick) -> Tick {
+        self.hosts.get(&host).map_or(now, |log| free_at(log, limits.per_host, now))
     }
 
     /// Counts a start in both.
@@ -75,7 +85,26 @@ impl Paces {
             let log = self.webhooks.entry(pace.webhook).or_insert_with(|| unrecorded.log(quota));
             let _ = log.charge(quota, 1, now);
         }
-        let _ = self.hosts.entry(pace.host).or_default().charge(limits.per_host, 1, now);
+        self.charge_host(pace.host, limits, now);
+    }
+
+    /// Counts a start at a host.
+    pub(super) fn charge_host(&mut self, host: HostKey, limits: &Limits, now: Tick) {
+        let _ = self.hosts.entry(host).or_default().charge(limits.per_host, 1, now);
+    }
+
+    /// What was sent to a URL that is no endpoint's.
+    pub(super) fn starts_at(&mut self, url: &Url, new: impl FnOnce() -> Log) -> &mut Log {
+        let key = UrlKey(self.keys.hash_one(url.as_str()));
+        self.urls.entry(key).or_insert_with(new)
+    }
+
+    /// Removes what was sent to a URL.
+    pub(super) fn take_starts_at(&mut self, url: &Url) -> Option<Log> {
+        if self.urls.is_empty() {
+            return None;
+        }
+        self.urls.remove(&UrlKey(self.keys.hash_one(url.as_str())))
     }
 
     /// Counts a start before this process did.
@@ -86,8 +115,7 @@ impl Paces {
         }
         let url = start.url.as_deref().and_then(|url| Url::parse(url).ok());
         if let (Some(workspace), Some(url)) = (&start.workspace, url) {
-            let key = self.key(workspace, &url);
-            let _ = self.hosts.entry(key).or_default().charge(limits.per_host, 1, started);
+            self.charge_host(self.key(workspace, &url), limits, started);
         }
     }
 
@@ -105,6 +133,7 @@ impl Paces {
     /// Applies a changed window.
     pub(super) fn fit(&mut self, limits: &Limits, now: Tick) {
         self.hosts.values_mut().for_each(|log| log.fit(limits.per_host, now));
+        self.urls.values_mut().for_each(|log| log.fit(limits.quota, now));
     }
 
     /// Evicts what no longer counts.
@@ -112,6 +141,7 @@ impl Paces {
         let own = per_minute(1);
         self.webhooks.retain(|_, log| log.full_at(own) > now);
         self.hosts.retain(|_, log| log.full_at(limits.per_host) > now);
+        self.urls.retain(|_, log| log.full_at(limits.quota) > now);
     }
 }
 

@@ -152,7 +152,7 @@ impl Scheduler {
     }
 
     /// The next step of a webhook's queue, by its own limits as well.
-    fn readiness(&self, backlog: &Backlog, webhook: WebhookId, now: Tick) -> Readiness {
+    pub(super) fn readiness(&self, backlog: &Backlog, webhook: WebhookId, now: Tick) -> Readiness {
         match backlog.readiness(self.webhooks.flow(webhook), now) {
             Readiness::Ready => match self.paced_until(webhook, now) {
                 until if until > now => Readiness::NotBefore(until),

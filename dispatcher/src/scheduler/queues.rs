@@ -120,6 +120,7 @@ impl Scheduler {
         let Ok(url) = Url::parse(&webhook.url) else {
             return self.notifications.push_back(Notification::InvalidUrl(id));
         };
+        self.inherit_checks(webhook.endpoint, &url);
         let host = self.paces.key(&webhook.workspace, &url);
         match self.webhooks.restore((webhook, host), &self.policies.health, now.unix) {
             Restored::ToReorder => self.reads.push(StoreRead::Reorder(id)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use url::Url;
 
+use crate::domain::webhook::client_certificate::ClientCertificate;
 use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::secrets::Secrets;
 
@@ -22,4 +23,6 @@ pub struct Target {
     pub headers: CustomHeaders,
     /// Whether the answers of successful attempts are kept, whatever the setting.
     pub all_answers: bool,
+    /// Shown to receivers that verify their clients, instead of the platform's.
+    pub client_certificate: Option<ClientCertificate>,
 }

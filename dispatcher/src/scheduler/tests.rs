@@ -2,10 +2,12 @@
 
 mod alerts;
 mod answers;
+mod checks;
 mod pace;
 mod probing;
 mod scarce;
 mod sharing;
+mod survey;
 mod world;
 
 use std::collections::BTreeMap;

@@ -209,6 +209,7 @@ impl Webhooks {
             secrets: secrets.clone(),
             headers: options.headers.clone(),
             all_answers: options.all_answers,
+            client_certificate: options.client_certificate.clone(),
         });
         known.target = Arc::downgrade(&target);
         Some(target)

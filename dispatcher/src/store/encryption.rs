@@ -1,5 +1,5 @@
-//! Encrypts the secrets, signing keys and custom headers of webhooks for the disk, and decrypts
-//! them.
+//! Encrypts the secrets, signing keys, custom headers and client certificates of webhooks for the
+//! disk, and decrypts them.
 //!
 //! # Invariants
 //!
@@ -35,6 +35,8 @@ pub enum Content {
     Headers,
     /// The seed of an Ed25519 key.
     SigningKey,
+    /// A client certificate and its key.
+    ClientCertificate,
 }
 
 /// The bytes were not sealed with this key for this webhook, or are damaged.
@@ -111,6 +113,7 @@ fn associated(webhook: WebhookId, content: Content) -> Vec<u8> {
         Content::Secret => b"",
         Content::Headers => b"headers",
         Content::SigningKey => b"signing key",
+        Content::ClientCertificate => b"client certificate",
     };
     [&webhook.0.to_be_bytes()[..], content].concat()
 }

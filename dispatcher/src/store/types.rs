@@ -390,6 +390,8 @@ pub struct Figures {
     pub webhooks: u64,
     /// Bytes on disk, the WAL included.
     pub bytes: u64,
+    /// Bytes of the WAL.
+    pub wal_bytes: u64,
     /// Commits since the start.
     pub commits: u64,
 }

@@ -62,6 +62,7 @@ async fn sent(
         headers: signature::headers(scheme, &signed, custom, secrets(), key),
         body: delivery.body.clone(),
         fresh_connection: delivery.fresh_connection,
+        client_certificate: target.client_certificate.clone(),
         keep,
     };
     let sending = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request()));

@@ -12,6 +12,7 @@ use weir_common::time::micros;
 
 use crate::domain::delivery::NextState;
 use crate::domain::operator_event;
+use crate::domain::outcome::Outcome;
 use crate::email::templates::{Incident, paused, warning};
 use crate::scheduler::Notification;
 use crate::scheduler::attempts::AttemptReport;
@@ -34,6 +35,9 @@ pub(super) fn report(resources: &Resources, notification: Notification) {
 fn report_attempt(resources: &Resources, report: &AttemptReport) {
     let metrics = &resources.metrics;
     metrics.attempt(&report.attempt.outcome, report.attempt.took);
+    if matches!(report.attempt.outcome, Outcome::Failed(_)) {
+        resources.failing.failed(report.webhook, &report.workspace);
+    }
     let Some(after) = report.after else { return };
     if *report.workspace == *operator_event::WORKSPACE {
         let outcome = match after {

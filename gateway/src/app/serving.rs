@@ -38,6 +38,7 @@ use crate::operations::admin::GatewayAdmin;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::upgrade::successor::{self, Successor};
+use crate::operations::watch::Watch;
 use crate::operations::{background, warnings};
 use weir_common::identity::refresh_jwks;
 
@@ -94,6 +95,8 @@ pub(super) struct Serving {
     pub(super) clients: ClientListeners,
     /// The admin listener.
     pub(super) operators: Listeners,
+    /// What operators see of the last hour.
+    pub(super) watch: Arc<Watch>,
     /// Background tasks.
     pub(super) tasks: JoinSet<()>,
     /// False while a predecessor is still running.
@@ -104,7 +107,8 @@ impl Serving {
     /// Starts the admin listener on the control runtime, so that it responds while the workers are
     /// busy.
     pub(super) fn serve_operators(&mut self, listener: TcpListener) -> io::Result<()> {
-        let admin = Arc::new(Admin(GatewayAdmin(self.shared.clone())));
+        let (shared, watch) = (self.shared.clone(), self.watch.clone());
+        let admin = Arc::new(Admin::new(GatewayAdmin { shared, watch })?);
         let bounds = self.bounds();
         self.operators.add("admin", listener, admin, bounds)
     }
@@ -157,6 +161,7 @@ impl Serving {
         self.tasks.spawn(background::states(shared.clone()));
         self.tasks.spawn(background::shared_store(shared.clone()));
         self.tasks.spawn(warnings::pass_on(shared.clone()));
+        self.tasks.spawn(self.watch.clone().run(shared.clone()));
     }
 
     /// After an upgrade: decides the limit checks of the predecessor until it ends.

@@ -6,6 +6,7 @@
 //! Not here: the connection afterwards (`operations::background`).
 
 use std::io;
+use std::sync::Arc;
 
 use log::Level;
 use serde_json::json;
@@ -18,6 +19,7 @@ use crate::app::RunError;
 use crate::config::active::CheckedConfig;
 use crate::limit::key::Seed;
 use crate::limit::shared::errors::ConnectError;
+use crate::limit::shared::login::Tcp;
 use crate::limit::shared::{Beat, SharedConfig, SharedStore};
 use crate::limit::snapshot::Snapshot;
 use crate::settings::store::RedisSettings;
@@ -66,7 +68,7 @@ pub(crate) fn unconnected(
         fingerprint,
         id: format!("{:016x}", u64::from_be_bytes(id)),
     };
-    Ok((seed, SharedStore::new(config, clock.clone())))
+    Ok((seed, SharedStore::new(config, clock.clone(), Arc::new(Tcp))))
 }
 
 /// Whether the keys of an earlier process's states are those of this one.

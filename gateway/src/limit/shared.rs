@@ -49,7 +49,7 @@ mod lease;
 #[path = "shared/leasing.rs"]
 mod leasing;
 #[path = "shared/login.rs"]
-mod login;
+pub mod login;
 #[path = "shared/node.rs"]
 mod node;
 #[path = "shared/nodes.rs"]
@@ -88,6 +88,7 @@ use self::address::{StoreAddress, Topology};
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::connection::{Script, StoreConnection};
 use self::leasing::Leases;
+use self::login::Dial;
 use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::remote::Over;
@@ -175,9 +176,9 @@ impl fmt::Debug for SharedStore {
 impl SharedStore {
     /// A store that is not connected yet: [`SharedStore::beat`] connects.
     #[must_use]
-    pub fn new(config: SharedConfig, clock: Clock) -> Self {
-        let (time, nodes) =
-            (StoreTime::new(clock.now()), Nodes::new(config.address.clone(), clock.clone()));
+    pub fn new(config: SharedConfig, clock: Clock, dial: Arc<dyn Dial>) -> Self {
+        let nodes = Nodes::new(config.address.clone(), clock.clone(), dial);
+        let time = StoreTime::new(clock.now());
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
         let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {

@@ -1,5 +1,5 @@
 //! The gateway's part of the admin listener: readiness, metrics, the limits of one tenant, the
-//! configuration.
+//! configuration, the operators' pages.
 //!
 //! Invariant: a `GET` changes nothing; every change is logged.
 //!
@@ -8,8 +8,10 @@
 //! Who has access (`weir_common::admin`), what the numbers mean (`limit`, `metrics`,
 //! `heavy_hitters`), the command line (`cli`).
 
+mod key_page;
 mod limits;
 mod readiness;
+mod screen;
 mod tenants;
 
 use std::sync::Arc;
@@ -19,35 +21,50 @@ use async_trait::async_trait;
 use http::Method;
 use prometheus::IntCounter;
 use serde_json::{Value, json};
-use weir_common::admin::{Program, shown};
+use weir_common::admin::{Acted, Program, shown};
 use weir_common::config::reload::Reload;
 use weir_common::http_server::Call;
 use weir_common::http_server::problems::{method_not_allowed, refusal};
 use weir_common::http_server::reply::Reply;
+use weir_common::pages::form::Form;
+use weir_common::pages::screen::Screen;
 use weir_common::secret::Secret;
+use weir_common::time::UnixTime;
 
 use crate::config::shared::Shared;
 use crate::limit::limiter::Unreachable;
 use crate::operations::background;
+use crate::operations::watch::Watch;
 
 /// How many of the busiest keys are shown where the query has no `n`.
 const TOP_PLACES: usize = 20;
 
 /// What the admin listener serves of the gateway.
-pub struct GatewayAdmin(pub Arc<Shared>);
+pub struct GatewayAdmin {
+    /// What all requests share.
+    pub shared: Arc<Shared>,
+    /// What the screen shows of the last hour.
+    pub watch: Arc<Watch>,
+}
 
 #[async_trait]
 impl Program for GatewayAdmin {
+    const NAME: &'static str = "weir-gateway";
+
+    fn now(&self) -> UnixTime {
+        self.shared.clock.now().unix
+    }
+
     fn token(&self) -> Option<Secret<String>> {
-        self.0.active.load().origin.admin_token.clone()
+        self.shared.active.load().origin.admin_token.clone()
     }
 
     async fn readiness(&self) -> Result<String, String> {
-        readiness::readiness(&self.0)
+        readiness::readiness(&self.shared)
     }
 
     async fn metrics(&self) -> Vec<u8> {
-        let Self(shared) = self;
+        let shared = &self.shared;
         let fill = shared.limiter.store.fill();
         let metrics = &shared.metrics;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -70,11 +87,11 @@ impl Program for GatewayAdmin {
     }
 
     fn config(&self) -> Value {
-        let active = self.0.active.load();
+        let active = self.shared.active.load();
         let tenants = &active.rules.tenants;
         // The settings contain no secrets: a token is in a file, and the setting has its path.
         json!({
-            "source": self.0.config.file.name(),
+            "source": self.shared.config.file.name(),
             "settings": active.origin.effective,
             "directory": {
                 "organisations": tenants.organisations.len(),
@@ -85,7 +102,7 @@ impl Program for GatewayAdmin {
     }
 
     async fn reload(&self) -> Reload {
-        background::reload(&self.0).await
+        background::reload(&self.shared).await
     }
 
     async fn route(&self, call: &Call) -> Option<Reply> {
@@ -106,6 +123,18 @@ impl Program for GatewayAdmin {
             _ => return None,
         })
     }
+
+    async fn page(&self, steps: &[&str], query: &Form) -> Option<Screen> {
+        match steps {
+            [] => Some(self.screen()),
+            ["key"] => Some(self.key_page(query).await),
+            _ => None,
+        }
+    }
+
+    async fn act(&self, steps: &[&str], form: &Form) -> Option<Acted> {
+        self.acted(steps, form).await
+    }
 }
 
 impl GatewayAdmin {
@@ -125,7 +154,7 @@ impl GatewayAdmin {
     fn top(&self, query: &str) -> Reply {
         let requested = query.split('&').find_map(|part| part.strip_prefix("n="));
         let places = requested.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
-        let [busiest, refused] = self.0.top.most(places).map(|seen| {
+        let [busiest, refused] = self.shared.top.most(places).map(|seen| {
             let shown = seen.iter().map(
                 |seen| json!({"limit": &*seen.limit, "key": &*seen.name, "count": seen.count}),
             );

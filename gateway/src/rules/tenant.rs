@@ -115,6 +115,31 @@ impl Tenants {
         all.into_iter().flat_map(HashMap::values).flat_map(|tenant| &tenant.quotas)
     }
 
+    /// The values of limits that tenants override, with the kind and the name of each, by name;
+    /// `most` of them, and how many more there are.
+    #[must_use]
+    pub fn overrides(&self, most: usize) -> (Vec<(&'static str, &str, Index, Quota)>, usize) {
+        let kinds = [
+            ("workspace", &self.workspaces),
+            ("organisation", &self.organisations),
+            ("instance", &self.instances),
+        ];
+        let mut all: Vec<_> = kinds
+            .into_iter()
+            .flat_map(|(kind, tenants)| tenants.values().map(move |tenant| (kind, tenant)))
+            .flat_map(|(kind, tenant)| {
+                tenant
+                    .quotas
+                    .iter()
+                    .map(move |(index, quota)| (kind, &*tenant.name, *index, *quota))
+            })
+            .collect();
+        all.sort_by_key(|(kind, name, index, _)| (*name, *kind, *index));
+        let more = all.len().saturating_sub(most);
+        all.truncate(most);
+        (all, more)
+    }
+
     /// Combines the references of a request with the entries of the file.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {

@@ -172,7 +172,7 @@ fn assets_are_kept_by_browsers_and_cost_nothing() {
     assert_eq!(page.allowance().resource, "dashboard");
     let page = page.text();
     let paths: Vec<&str> = page.split('"').filter(|part| part.starts_with("/assets/")).collect();
-    assert_eq!(paths.len(), 3, "{page}");
+    assert_eq!(paths.len(), 4, "{page}");
     for path in paths {
         let asset = site.call(&Request::get(path)).expect(200);
         asset.assert_no_allowance();
@@ -197,6 +197,74 @@ fn five_tabs_that_refresh_are_within_the_limit_of_a_session_and_a_flood_stays_it
     // The API of the workspace is not charged by pages.
     let acme = site.stage.dispatcher.acme().through(site.gateway.http());
     assert_eq!(acme.get("/webhooks").expect(200).allowance().remaining, 59);
+}
+
+#[test]
+fn a_workspace_sees_its_limits_as_the_gateway_counts_them() {
+    let route = r#"
+        [[routes]]
+        plane = "control"
+        path = "/v1/workspaces/{workspace}/limits"
+        limits = ["workspace", "organisation"]
+        answer = "limits"
+        public = true
+    "#;
+    let site = Site::with(
+        |config| config,
+        |gateway| {
+            let hosts = "hosts = [\"api.localhost\"]";
+            assert!(gateway.contains(hosts));
+            let gateway = gateway.replace(hosts, "hosts = [\"api.localhost\", \"127.0.0.1\"]");
+            format!("{gateway}{route}")
+        },
+    );
+    let visitor = site.visitor(dispatcher::ACME);
+    let page = visitor.get("webhooks").expect(200).text();
+    assert!(!page.contains("workspaces/ws_acme/limits"), "there is no page of limits");
+    visitor.get("limits").expect(404);
+    let url = format!("http://{}/v1/workspaces/{{workspace}}/limits", site.gateway.http());
+    site.configure(|config| config.with("[dashboard]", &format!("limits_url = \"{url}\"")));
+    let acme = site.stage.dispatcher.acme().through(site.gateway.http());
+    for _ in 0..6 {
+        acme.get("/webhooks").expect(200);
+    }
+    assert!(visitor.get("webhooks").expect(200).text().contains("workspaces/ws_acme/limits"));
+    let page = visitor.get("limits").expect(200).text();
+    for shown in ["workspace", "org_acme", "60 in any 1m", "600 in any 1m", "value=\"7\""] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    // Without the gateway, the page says so.
+    let nothing = "limits_url = \"http://127.0.0.1:9/{workspace}\"";
+    site.configure(|config| config.with("[dashboard]", nothing));
+    let page = visitor.get("limits").expect(200).text();
+    assert!(page.contains("does not say at the moment"), "{page}");
+}
+
+#[test]
+fn an_operator_sets_the_accent_and_a_logo() {
+    let site = Site::new();
+    let logo = "<svg xmlns=\"http://www.w3.org/2000/svg\"/>";
+    site.stage.dispatcher.folder().write("logo.svg", logo);
+    let files = || {
+        let page = site.call(&Request::get("/dashboard/sign-in")).expect(200).text();
+        let paths = page.split('"').filter(|part| part.starts_with("/assets/"));
+        paths.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = files();
+    let looks = "accent = \"#7a1fa2\"\naccent_dark = \"#e0b0ff\"\nlogo = \"logo.svg\"";
+    site.configure(|config| config.with("[dashboard]", looks));
+    let after = files();
+    let theme = after.iter().find(|path| path.contains("theme")).unwrap();
+    assert!(!before.contains(theme), "another content, another name: {theme}");
+    let style = site.call(&Request::get(theme)).expect(200).text();
+    assert!(style.contains("#7a1fa2") && style.contains("#e0b0ff"), "{style}");
+    let path = after.iter().find(|path| path.contains("logo")).unwrap();
+    assert_eq!(site.call(&Request::get(path)).expect(200).text(), logo);
+    // Other colours cannot be read: the reload is refused.
+    let pale = site.config.clone().with("[dashboard]", "accent = \"#ffcc00\"");
+    site.stage.dispatcher.folder().write(CONFIG, &pale.to_string());
+    let refused = site.stage.dispatcher.reload().expect(422).text();
+    assert!(refused.contains("cannot be read well on #ffffff"), "{refused}");
 }
 
 #[test]

@@ -121,13 +121,39 @@ fn a_removed_type_stays_readable_and_is_accepted_no_more() {
     let problem = stage.dispatcher.ingest(&order(&json!({"order_id": "or_2"}))).expect_problem(422);
     assert!(problem.to_string().contains("known: order.shipped"), "{problem}");
     let again = json!({"events": ["order.paid"]});
-    acme.call("PATCH", &format!("/webhooks/{}", webhook.id), Some(&again)).expect_problem(422);
+    let other = stage.webhook("/other", &["order.shipped"]);
+    acme.call("PATCH", &format!("/webhooks/{}", other.id), Some(&again)).expect_problem(422);
+    let path = format!("/webhooks/{}", webhook.id);
+    let kept = acme.call("PATCH", &path, Some(&again)).expect(200).json();
+    assert_eq!(kept["events"], again["events"], "it had the type before");
+    let both = json!({"events": ["order.shipped"]});
+    acme.call("PATCH", &path, Some(&both)).expect(200);
+    acme.call("PATCH", &path, Some(&again)).expect_problem(422);
     let types = listed(&stage);
     let find = |name: &str| types.iter().find(|one| one["name"] == name);
     let retired = |name: &str| find(name).map(|one| one["retired"].clone());
     assert_eq!(retired("order.paid"), Some(json!(true)));
     assert_eq!(retired("order.shipped"), Some(json!(false)));
     assert_eq!(find("webhook.ping"), None);
+}
+
+#[test]
+fn a_list_that_a_client_knows_is_not_sent_again() {
+    let stage = Stage::new();
+    let ask = |known: &str| {
+        let request = Request::get("/v1/event-types").field("If-None-Match", known);
+        let request = request.field("Authorization", &format!("Bearer {ACME}"));
+        Client::connect(stage.dispatcher.api_address()).call(&request)
+    };
+    let first = ask("\"other\"").expect(200);
+    let tag = first.field("etag").expect("it has a tag").to_owned();
+    for known in [tag.clone(), format!("\"x\", W/{tag}"), "*".to_owned()] {
+        let answer = ask(&known).expect(304);
+        assert_eq!((answer.text(), answer.field("etag")), (String::new(), Some(&*tag)));
+    }
+    catalogue(&stage, SHOP);
+    stage.dispatcher.reload().expect(200);
+    assert_ne!(ask(&tag).expect(200).field("etag"), Some(&*tag));
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn the_openapi_document_describes_every_call() {
     for (path, method) in [
         ("/webhooks", "post"),
         ("/webhooks", "get"),
+        ("/webhooks:check", "post"),
         ("/webhooks/{id}", "get"),
         ("/webhooks/{id}", "patch"),
         ("/webhooks/{id}", "delete"),

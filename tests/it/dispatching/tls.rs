@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use serde_json::json;
 use weir_tests::authority::Authority;
 use weir_tests::nginx::Nginx;
 use weir_tests::real;
@@ -72,6 +73,74 @@ fn a_receiver_that_verifies_its_clients_is_shown_the_certificate_of_the_platform
         assert_eq!(attempts(&tried)[0].1, format!("status_{answered}"), "{tried}");
     }
     assert_eq!(receiver.count(), 1);
+}
+
+#[test]
+fn a_webhook_shows_the_certificate_of_its_owner_and_never_that_of_another() {
+    let (folder, receiver) = (certificates(), Receiver::start());
+    for name in ["client", "one", "two"] {
+        folder.sign(name, "DNS:weir.example.com", 2);
+    }
+    let path = |name: &str| folder.path(name);
+    let (certificate, key, ca) = (path("server.crt"), path("server.key"), path("ca.crt"));
+    let upstream = receiver.upstream().address();
+    let nginx = Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} ssl; ssl_certificate {certificate};\n\
+             ssl_certificate_key {key}; ssl_client_certificate {ca}; ssl_verify_client on;\n\
+             location / {{ proxy_pass http://{upstream};\n\
+             proxy_set_header X-Client $ssl_client_s_dn; }} }}\n"
+        )
+    });
+    let platform = format!(
+        "extra_ca = \"{ca}\"\nclient_certificate = \"{}\"\nclient_key = \"{}\"",
+        path("client.crt"),
+        path("client.key")
+    );
+    let stage = Stage::with(|config| config.with("[egress]", &platform));
+    let acme = stage.dispatcher.acme();
+    let pem = |name: &str| {
+        let read = |end: &str| folder.read(&format!("{name}.{end}"));
+        json!({ "certificate": read("crt"), "key": read("key") })
+    };
+    let body = |name: &str| {
+        let url = format!("https://{}/{name}", nginx.address());
+        let mut body = json!({ "url": url, "events": ["user.created"] });
+        if name != "client" {
+            body["client_certificate"] = pem(name);
+        }
+        body
+    };
+    let create = |name| acme.post("/webhooks", &body(name)).expect(201).json();
+    let [_, one, _] = ["client", "one", "two"].map(create);
+    assert_eq!(one["client_certificate"]["subject"], "CN=one", "{one}");
+    assert!(one["client_certificate"]["expires_at"].is_string());
+    assert!(!one.to_string().contains("PRIVATE KEY"), "{one}");
+    for round in 1..=2 {
+        stage.dispatcher.post_event("user.created");
+        for delivered in receiver.wait(3 * round) {
+            assert_eq!(format!("/{}", &delivered.field("X-Client")[3..]), delivered.path());
+        }
+    }
+    let at = format!("/webhooks/{}", text(&one, "id"));
+    for (change, pointer) in [
+        (json!({ "certificate": pem("one")["certificate"], "key": pem("two")["key"] }), "key"),
+        (json!({ "certificate": "x", "key": pem("two")["key"] }), "certificate"),
+        (json!({ "certificate": pem("one")["certificate"] }), "key"),
+        (json!({ "key": pem("one")["key"] }), "certificate"),
+    ] {
+        let change = json!({ "client_certificate": change });
+        let problem = acme.call("PATCH", &at, Some(&change)).expect_problem(422);
+        assert_eq!(problem["errors"][0]["pointer"], format!("/client_certificate/{pointer}"));
+    }
+    let none = json!({ "client_certificate": {} });
+    let changed = acme.call("PATCH", &at, Some(&none)).expect(200).json();
+    assert!(changed["client_certificate"].is_null(), "{changed}");
+    stage.dispatcher.post_event("user.created");
+    let clients = receiver.wait(9).split_off(6).into_iter();
+    let mut clients: Vec<_> = clients.map(|one| one.field("X-Client")).collect();
+    clients.sort_unstable();
+    assert_eq!(clients, ["CN=client", "CN=client", "CN=two"]);
 }
 
 #[test]

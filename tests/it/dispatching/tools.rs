@@ -1,10 +1,13 @@
 //! The customers' tools `listen`, `verify` and `send-test`, each checked against the others.
 
+use serde_json::json;
 use weir_tests::dispatcher::{PROGRAM, run};
 use weir_tests::folder::Folder;
 use weir_tests::process::{Finished, Process};
 use weir_tests::receiver::{Receiver, sign};
 use weir_tests::wait;
+
+use super::{Stage, text};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
 const BODY: &str = "{\"id\":\"evt_1\",\"type\":\"user.created\"}";
@@ -27,6 +30,29 @@ fn verify_accepts_true_signatures_and_refuses_forged_and_stale_ones() {
         assert_eq!(finished.code, Some(1), "{header}: {}", finished.output());
         assert!(!finished.output().contains(SECRET), "{}", finished.output());
     }
+}
+
+#[test]
+fn verify_with_a_public_key_accepts_its_signatures_alone() {
+    let (stage, folder) = (Stage::new(), Folder::new());
+    let body =
+        json!({"url": stage.receiver.url("/hook"), "events": ["user.created"], "ed25519": true});
+    let webhook = stage.dispatcher.acme().post("/webhooks", &body).expect(201).json();
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(1).remove(0);
+    folder.write("body", std::str::from_utf8(&delivered.body).expect("JSON"));
+    let [id, timestamp, signatures] =
+        ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| delivered.field(name));
+    let verify = |key: &str, id: &str| {
+        let what = ["verify", "--public-key", key, "--header", &signatures, "--id", id];
+        let rest = ["--timestamp", &timestamp, "--body-file", "body"];
+        run(&folder, &[&what[..], &rest].concat())
+    };
+    let key = text(&webhook, "public_key");
+    verify(key, &id).expect(0);
+    let forged = verify(key, "evt_other");
+    assert_eq!(forged.code, Some(1), "{}", forged.output());
+    assert!(forged.output().contains("no v1a matches"), "{}", forged.output());
 }
 
 #[test]

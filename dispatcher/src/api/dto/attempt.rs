@@ -45,7 +45,7 @@ pub(in crate::api) struct AttemptView {
 /// The duration of an attempt's phases, in milliseconds; null for those that did not end.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Timings")]
-struct TimingsView {
+pub(in crate::api) struct TimingsView {
     /// Whether it used a connection of an earlier attempt, and had no phases before the request.
     reused_connection: bool,
     /// The lookup of the host name.
@@ -129,7 +129,7 @@ impl AttemptView {
 }
 
 impl TimingsView {
-    fn of(trace: &Trace) -> Self {
+    pub(in crate::api) fn of(trace: &Trace) -> Self {
         let ms = |took: Option<Duration>| took.map(|took| took.as_micros() as f64 / 1_000.0);
         Self {
             reused_connection: trace.reused,

@@ -46,6 +46,8 @@ pub(in crate::api) struct NewWebhookBody {
     /// The most attempts that start within a minute; the platform's own limits apply as well.
     #[schemars(range(min = 1, max = 60_000))]
     pub(in crate::api) requests_per_minute: Option<u32>,
+    /// A certificate for receivers that verify their clients, instead of the platform's.
+    pub(in crate::api) client_certificate: Option<CertificateBody>,
     /// Whether deliveries are signed with Ed25519 as well, as `v1a` of Standard Webhooks: see
     /// `public_key`.
     pub(in crate::api) ed25519: Option<bool>,
@@ -53,6 +55,8 @@ pub(in crate::api) struct NewWebhookBody {
     /// 24 to 64 bytes. Default: a new one.
     #[schemars(length(max = 96))]
     pub(in crate::api) secret: Option<String>,
+    /// Whether the receiver must answer a challenge before the webhook is created.
+    pub(in crate::api) verify: Option<bool>,
 }
 
 /// Changes to a webhook: at least one member.
@@ -81,11 +85,36 @@ pub(in crate::api) struct WebhookPatch {
     /// The most attempts that start within a minute; 0 leaves the platform's own limits.
     #[schemars(range(max = 60_000))]
     pub(in crate::api) requests_per_minute: Option<u32>,
+    /// The new client certificate, replacing the present one; an empty object removes it.
+    pub(in crate::api) client_certificate: Option<CertificateBody>,
     /// Whether deliveries are signed with Ed25519 as well. False removes the key; true later makes
     /// another one.
     pub(in crate::api) ed25519: Option<bool>,
     /// Whether it is disabled: deliveries are queued and none is sent.
     pub(in crate::api) disabled: Option<bool>,
+}
+
+/// A client certificate and its key, which are never shown again.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "NewClientCertificate")]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct CertificateBody {
+    /// The client's certificate in PEM, and those that lead to the receiver's authority.
+    #[schemars(length(max = 16384))]
+    pub(in crate::api) certificate: Option<String>,
+    /// Its private key in PEM, without a passphrase.
+    #[schemars(length(max = 8192))]
+    pub(in crate::api) key: Option<String>,
+}
+
+/// What is shown of a client certificate.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ClientCertificate")]
+pub(in crate::api) struct CertificateView {
+    /// Whose certificate it is.
+    subject: String,
+    /// Until when it is valid.
+    expires_at: Time,
 }
 
 /// Which attempts' headers and answers are kept.
@@ -166,6 +195,8 @@ pub(in crate::api) struct OptionsView {
     pub(in crate::api) answers: Answers,
     /// The most attempts that start within a minute; null if only the platform's limits apply.
     pub(in crate::api) requests_per_minute: Option<NonZeroU32>,
+    /// The certificate that receivers are shown; null if the platform's is, or none.
+    pub(in crate::api) client_certificate: Option<CertificateView>,
     /// Verifies the Ed25519 signatures, `whpk_` and the base64 of 32 bytes; null without them.
     pub(in crate::api) public_key: Option<String>,
 }
@@ -181,6 +212,10 @@ impl OptionsView {
             headers: options.headers.iter().map(masked).collect(),
             answers: if options.all_answers { Answers::All } else { Answers::Failures },
             requests_per_minute: options.requests_per_minute,
+            client_certificate: options.client_certificate.as_ref().map(|one| CertificateView {
+                subject: one.subject().to_owned(),
+                expires_at: Time(one.expires_at()),
+            }),
             public_key: webhook.secrets.signing_key.as_ref().map(SigningKey::public),
         }
     }

@@ -4,6 +4,7 @@ use http::Method;
 use schemars::SchemaGenerator;
 use schemars::json_schema;
 
+use crate::api::dto::check::{CheckBody, CheckView};
 use crate::api::dto::dashboard::{ActivityView, LinkView, NewLink};
 use crate::api::dto::event_type::EventTypeList;
 use crate::api::dto::forecast::WebhookDetail;
@@ -83,7 +84,7 @@ const NO_BODY: Option<Request> =
     Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
-pub(in crate::api) static OPERATIONS: [Operation; 24] = [
+pub(in crate::api) static OPERATIONS: [Operation; 25] = [
     Operation {
         kind: OperationKind::CreateWebhook,
         id: "createWebhook",
@@ -96,6 +97,20 @@ pub(in crate::api) static OPERATIONS: [Operation; 24] = [
         status: 201,
         answer: "The webhook, with its secret.",
         response: Some(SchemaGenerator::subschema_for::<CreatedWebhook>),
+        ..WRITE
+    },
+    Operation {
+        kind: OperationKind::CheckUrl,
+        id: "checkUrl",
+        path: "/v1/workspaces/{workspace}/webhooks:check",
+        summary: "Sends a signed ping to a URL that no webhook needs to have, and waits for the \
+            answer. Nothing is stored.",
+        request: Some(Request {
+            schema: SchemaGenerator::subschema_for::<CheckBody>,
+            optional: false,
+        }),
+        answer: "What happened: the receiver's status, or why it has none.",
+        response: Some(SchemaGenerator::subschema_for::<CheckView>),
         ..WRITE
     },
     Operation {

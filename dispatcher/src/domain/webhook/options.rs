@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::header::{HeaderName, HeaderValue};
 use weir_common::limit::rolling::RollingQuota;
 
+use crate::domain::webhook::client_certificate::ClientCertificate;
 use crate::domain::webhook::headers::{CustomHeaders, HEADERS_BYTES_MAX, HEADERS_MAX};
 
 /// Characters of a description: a sentence or two.
@@ -44,6 +45,8 @@ pub struct WebhookOptions {
     pub all_answers: bool,
     /// Attempts that may start within a minute, beside the platform's limits.
     pub requests_per_minute: Option<NonZeroU32>,
+    /// Shown to receivers that verify their clients, instead of the platform's.
+    pub client_certificate: Option<ClientCertificate>,
 }
 
 /// What an owner notes about a webhook.
@@ -65,6 +68,19 @@ pub struct OptionsChange {
     pub all_answers: Option<bool>,
     /// 0 removes the limit.
     pub requests_per_minute: Option<u32>,
+    pub client_certificate: CertificateChange,
+}
+
+/// A change of the client certificate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum CertificateChange {
+    /// It stays, or there is none.
+    #[default]
+    Keep,
+    /// This one is shown from now on.
+    Set(ClientCertificate),
+    /// There is none from now on.
+    Remove,
 }
 
 /// A limit that a change would exceed.
@@ -116,7 +132,12 @@ impl WebhookOptions {
         let all_answers = change.all_answers.unwrap_or(self.all_answers);
         let requests_per_minute =
             change.requests_per_minute.map_or(self.requests_per_minute, NonZeroU32::new);
-        Ok(Self { labels, headers, all_answers, requests_per_minute })
+        let client_certificate = match change.client_certificate {
+            CertificateChange::Keep => self.client_certificate.clone(),
+            CertificateChange::Set(certificate) => Some(certificate),
+            CertificateChange::Remove => None,
+        };
+        Ok(Self { labels, headers, all_answers, requests_per_minute, client_certificate })
     }
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ring::signature::{Ed25519KeyPair, KeyPair};
+use ring::signature::{
+    ED25519, ED25519_PUBLIC_KEY_LEN, Ed25519KeyPair, KeyPair, UnparsedPublicKey,
+};
 use weir_common::secret::Secret;
 
 /// Bytes of a seed, as RFC 8032 has them.
@@ -57,6 +59,24 @@ impl SigningKey {
     }
 }
 
+/// The public half, as a receiver has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey([u8; ED25519_PUBLIC_KEY_LEN]);
+
+impl PublicKey {
+    /// The key of its text, [`SigningKey::public`]; `None` if it is not one.
+    #[must_use]
+    pub fn of_text(text: &str) -> Option<Self> {
+        STANDARD.decode(text.strip_prefix(PUBLIC_PREFIX)?).ok()?.try_into().ok().map(Self)
+    }
+
+    /// Whether the key's other half signed this message.
+    #[must_use]
+    pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, self.0).verify(message, signature).is_ok()
+    }
+}
+
 impl PartialEq for SigningKey {
     fn eq(&self, other: &Self) -> bool {
         self.pair.public_key().as_ref() == other.pair.public_key().as_ref()
@@ -85,6 +105,11 @@ mod tests {
         let key = SigningKey::of_seed(seed.try_into().expect("it has 32 bytes"));
         assert_eq!(key.public(), format!("whpk_{}", STANDARD.encode(public)));
         assert_eq!(key.sign(b"")[..], signature);
+        let public = PublicKey::of_text(&key.public()).expect("it is one");
+        assert!(public.has_signed(b"", &signature) && !public.has_signed(b"x", &signature));
+        assert!(!public.has_signed(b"", &signature[1..]));
+        assert_eq!(PublicKey::of_text("whpk_c2hvcnQ="), None);
+        assert_eq!(PublicKey::of_text(&key.public()[5..]), None);
     }
 
     #[test]

@@ -45,6 +45,30 @@ fn a_webhook_recovers_once_with_its_first_2xx_after_a_warning_and_a_pause() {
 }
 
 #[test]
+fn a_test_that_is_answered_2xx_ends_an_incident_and_none_that_share_of_failures_has() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    let since = at(0).unix;
+    for hours in [0, 24] {
+        change(&mut scheduler, 500, hours * HOUR);
+    }
+    let ping = |scheduler: &mut Scheduler, now| {
+        let outcome = Outcome::of_status(204);
+        let observation = transition::observation(EventType::PING, &outcome).unwrap();
+        scheduler.observe(ONE, observation, &outcome, at(now)).map(|one| (one.change, one.since))
+    };
+    assert_eq!(ping(&mut scheduler, 24 * HOUR + 1), None, "it is paused");
+    let health = scheduler.webhooks.webhook(ONE).unwrap().health.reactivated();
+    let reactivated = Webhook { health, ..hook(1, 1, Flow::Probing(Probe::Any)) };
+    scheduler.restored(reactivated, None, at(25 * HOUR).tick);
+    assert_eq!(ping(&mut scheduler, 26 * HOUR), Some((HealthChange::Recovered, since)));
+    assert_eq!(ping(&mut scheduler, 27 * HOUR), None);
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    (0..6).for_each(|nth| drop(change(&mut scheduler, 500, nth * HOUR / 6)));
+    assert_eq!(change(&mut scheduler, 500, HOUR), Some((HealthChange::Failing, since)));
+    assert_eq!(ping(&mut scheduler, HOUR + 1), None, "most deliveries fail");
+}
+
+#[test]
 fn a_webhook_that_still_fails_too_often_has_not_recovered() {
     let mut scheduler = open(hook(1, 1, Flow::Open));
     for nth in 0..6 {

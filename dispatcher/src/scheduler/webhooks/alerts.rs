@@ -108,8 +108,8 @@ impl Scheduler {
         let (health, notice) = known.webhook.health.after(policy, observation, now.unix);
         known.webhook.health = health;
         let alert = match observation {
-            Observation::Succeeded => known.recovery(now.unix),
-            Observation::PingSucceeded | Observation::Failed => None,
+            Observation::Succeeded | Observation::PingSucceeded => known.recovery(now.unix),
+            Observation::Failed => None,
         };
         let alert = alert.or_else(|| known.notice(notice, now.unix));
         self.alerted(alert.as_deref(), now);

@@ -1,5 +1,7 @@
 //! The calls of the dashboard, each assigned to the writer or to a reader.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
@@ -46,6 +48,7 @@ impl DashboardStore for SqliteStore {
         hours: u64,
     ) -> Result<Vec<(u64, Activity)>, StoreError> {
         let range = end.saturating_sub(hours)..end;
-        self.readers.read(move |conn| activity::of_hours(conn, webhook, range)).await
+        let recent = Arc::clone(&self.activity);
+        self.readers.read(move |conn| activity::of_hours(conn, &recent, webhook, range)).await
     }
 }

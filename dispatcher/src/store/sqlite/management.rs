@@ -8,9 +8,10 @@ use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Arrival, Cursor, Delivery};
 use crate::domain::event::EventType;
 use crate::domain::forecast::Upcoming;
-use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
+use crate::store::sqlite::webhooks::Nonces;
 use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, webhooks};
 use crate::store::types::{
     Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
@@ -25,7 +26,7 @@ impl Management for SqliteStore {
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = Nonces::random()?;
         self.writer.run(move |session| webhooks::create(session, new, nonces, now)).await
     }
 
@@ -33,6 +34,11 @@ impl Management for SqliteStore {
         let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
         let read = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
         self.readers.read(read).await
+    }
+
+    async fn endpoint_of(&self, url: &str) -> Result<Option<EndpointId>, StoreError> {
+        let url = url.to_owned();
+        self.readers.read(move |conn| Ok(webhooks::endpoint_of(conn, &url)?)).await
     }
 
     async fn webhooks(
@@ -54,7 +60,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Changed, StoreError> {
         let workspace = workspace.to_owned();
-        let nonces = [webhooks::nonce()?, webhooks::nonce()?];
+        let nonces = Nonces::random()?;
         self.writer
             .run(move |session| webhooks::change(session, (&workspace, id), change, nonces, now))
             .await

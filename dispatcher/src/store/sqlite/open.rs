@@ -1,5 +1,6 @@
 //! Opens the database, unless it is in use, foreign, too new, or sealed with another key.
 
+pub(super) mod key;
 pub(super) mod startup;
 
 use std::fs::{self, File, TryLockError};
@@ -13,11 +14,11 @@ use rusqlite::{Connection, ErrorCode};
 use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
-use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
-use crate::store::encryption::{Content, Sealer};
+use crate::store::encryption::Sealer;
 use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::key_file::{self, KeyError};
+use crate::store::sqlite::open::key::{KeyFound, check_key};
 use crate::store::sqlite::open::startup::{Began, begin};
 use crate::store::sqlite::pragmas::{ConnectionHook, LOG_BYTES_MAX, prepare};
 use crate::store::sqlite::schema::{self, Found};
@@ -26,12 +27,6 @@ use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside
 use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::session::WriteSession;
-
-/// The name of a `meta` value: a text that is sealed with the same key as this database's secrets.
-pub(super) const KEY_CHECK: &str = "key_check";
-
-/// That text, and the webhook that it is sealed for, which never exists.
-pub(super) const CHECKED: ((WebhookId, Content), &str) = ((WebhookId(0), Content::Secret), "weir");
 
 /// Why a store does not open. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -239,8 +234,8 @@ pub(super) fn open(
 }
 
 /// Locks and opens the database at a canonical path. Until [`checkpoint_on_close`] allows it,
-/// closing the connection leaves the WAL as it is: by default, SQLite would checkpoint it, even that
-/// of another database, into this one and overwrite it.
+/// closing the connection leaves the WAL as it is: by default, SQLite would checkpoint it, even
+/// that of another database, into this one and overwrite it.
 pub(super) fn connect(path: &Path) -> Result<(Connection, File), OpenError> {
     let mut lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
@@ -347,64 +342,4 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(unusable(&name, source)),
     }
-}
-
-/// Where the key of a database is.
-pub(super) enum KeyFound {
-    /// In the key file.
-    Current(Sealer),
-    /// Beside it: a rotation was cut off after its commit.
-    Next(Sealer),
-}
-
-/// Reads the key file, or creates it for a new database; checks that it is this database's key.
-pub(super) fn check_key(
-    path: &Path,
-    conn: &Connection,
-    key_path: &Path,
-) -> Result<KeyFound, OpenError> {
-    let check = key_check(conn);
-    let check = check.map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
-    let sealer = Sealer::new(&key_file::read_or_make(key_path, check.is_none())?);
-    match check {
-        Some(check) => key_of(path, &check, sealer, key_path),
-        None => Ok(KeyFound::Current(sealer)),
-    }
-}
-
-/// Finds the key of a database with this check value: it is that of `sealer`, or beside it.
-pub(super) fn key_of(
-    path: &Path,
-    check: &[u8],
-    sealer: Sealer,
-    key_path: &Path,
-) -> Result<KeyFound, OpenError> {
-    if opens(&sealer, check) {
-        return Ok(KeyFound::Current(sealer));
-    }
-    if let Some(next) = opened_by(&key_file::next_of(key_path), check)? {
-        return Ok(KeyFound::Next(next));
-    }
-    Err(OpenError::WrongKey { path: path.to_owned(), key_file: key_path.to_owned() })
-}
-
-/// The key in a file, if the file exists and the check value opens with it.
-pub(super) fn opened_by(file: &Path, check: &[u8]) -> Result<Option<Sealer>, KeyError> {
-    match key_file::read_or_make(file, false) {
-        Ok(key) => Ok(Some(Sealer::new(&key)).filter(|sealer| opens(sealer, check))),
-        Err(KeyError::Gone { .. }) => Ok(None),
-        Err(why) => Err(why),
-    }
-}
-
-/// Whether a check value was sealed with this key.
-pub(super) fn opens(sealer: &Sealer, check: &[u8]) -> bool {
-    sealer.open(CHECKED.0, check).is_ok()
-}
-
-/// The sealed check value; `None` in a database that has no tables yet.
-pub(super) fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
-    let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'meta'";
-    let made = conn.prepare(sql)?.exists([])?;
-    if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
 }

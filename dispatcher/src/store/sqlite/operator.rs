@@ -14,9 +14,10 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded, WORKSPACE};
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::WebhookOptions;
-use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
+use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::at;
+use crate::store::sqlite::webhooks::Nonces;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{deliveries, events, webhooks};
 use crate::store::types::{Accepted, Created, NewEvent, NewWebhook, WebhookChange};
@@ -35,7 +36,7 @@ const SECRET: &str = "UPDATE webhooks SET secret = ?2, secret_created_at = ?3, \
 pub(super) fn set(
     session: &mut WriteSession,
     endpoint: Option<&OperatorEndpoint>,
-    nonces: [[u8; NONCE_BYTES]; 3],
+    nonces: Nonces,
     now: UnixTime,
 ) -> Result<Option<WebhookId>, Fault> {
     match (find(&session.conn, &session.sealer)?, endpoint) {
@@ -62,7 +63,7 @@ fn types() -> EventSet {
 fn create(
     session: &mut WriteSession,
     endpoint: &OperatorEndpoint,
-    nonces: [[u8; NONCE_BYTES]; 3],
+    nonces: Nonces,
     now: UnixTime,
 ) -> Result<Option<WebhookId>, Fault> {
     let new = NewWebhook {
@@ -87,7 +88,7 @@ fn change(
     session: &mut WriteSession,
     webhook: &Webhook,
     endpoint: &OperatorEndpoint,
-    [for_secret, for_headers, for_key]: [[u8; NONCE_BYTES]; 3],
+    nonces: Nonces,
     now: UnixTime,
 ) -> Result<Option<WebhookId>, Fault> {
     let id = webhook.id;
@@ -97,12 +98,12 @@ fn change(
     }
     if !has_secret {
         let secret = endpoint.secret.expose();
-        let sealed = session.sealer.seal((id, Content::Secret), secret, for_secret);
+        let sealed = session.sealer.seal((id, Content::Secret), secret, nonces.secret);
         session.conn.prepare_cached(SECRET)?.execute((id.0, sealed, at(now)))?;
     }
     let url = (webhook.url != endpoint.url).then(|| endpoint.url.clone());
     let change = WebhookChange { url, events: Some(types()), ..WebhookChange::default() };
-    webhooks::change(session, (WORKSPACE, id), change, [for_headers, for_key], now)?;
+    webhooks::change(session, (WORKSPACE, id), change, nonces, now)?;
     Ok(Some(id))
 }
 

@@ -24,8 +24,9 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::file_owner::{OwnerError, keep_owner};
 use crate::store::sqlite::key_file::KeyError;
 use crate::store::sqlite::migrations::VERSION;
+use crate::store::sqlite::open::key::{self, CHECKED, KEY_CHECK};
 use crate::store::sqlite::open::startup::PUBLIC_ID_KEY;
-use crate::store::sqlite::open::{self, CHECKED, KEY_CHECK, OpenError};
+use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::pragmas::prepare;
 use crate::store::sqlite::rekey::sealed::SealedRow;
 use crate::store::sqlite::wal::owner;
@@ -135,7 +136,7 @@ impl LockedDatabase {
         let (mut conn, mut lock) = open::connect(&path)?;
         keep_owner(&path, &[&open::lock_of(&path)])?;
         let failed = |source| OpenError::Sqlite { path: path.clone(), source };
-        let Some(check) = open::key_check(&conn).map_err(failed)? else {
+        let Some(check) = key::key_check(&conn).map_err(failed)? else {
             return Err(OpenError::Empty { path }.into());
         };
         let version = conn.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::store::sqlite::backup::{self, BackupError};
 use crate::store::sqlite::file_owner::{OwnerError, keep_owner};
 use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder, with_ending};
-use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::open::{self, OpenError, key};
 use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
@@ -108,7 +108,7 @@ pub(super) fn restore_by_steps(
     before: &dyn Fn(usize) -> io::Result<()>,
 ) -> Result<Option<PathBuf>, RestoreError> {
     let (from, source) = backup::source(from)?;
-    open::check_key(&from, &source, key_path)?;
+    key::check_key(&from, &source, key_path)?;
     let folder = folder_of(path);
     let unusable = |source| OpenError::Folder { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(unusable)?;

@@ -19,6 +19,7 @@ use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::{Outcome, OutcomeClass};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
+use crate::domain::webhook::client_certificate::ClientCertificate;
 use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::options::{Labels, WebhookOptions};
 use crate::domain::webhook::secrets::{Secrets, SigningSecret};
@@ -112,7 +113,7 @@ macro_rules! select_webhooks {
              w.secret, w.secret_created_at, w.secrets_before, w.paused_at, w.paused_total, \
              w.probing, w.reordering, w.health, w.last_outcome, w.look_at, w.description, \
              w.metadata, w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
-             w.signing_key, w.secret_lost_at FROM webhooks w \
+             w.signing_key, w.client_certificate, w.secret_lost_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
@@ -185,11 +186,21 @@ fn options(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<WebhookOptio
         }
         None => CustomHeaders::default(),
     };
+    let sealed = row.get_ref("client_certificate")?.as_blob_or_null();
+    let client_certificate = match sealed.map_err(rusqlite::Error::from)? {
+        Some(sealed) => {
+            let stored = sealer.open((id, Content::ClientCertificate), sealed)?;
+            let certificate = ClientCertificate::of_stored(stored.expose());
+            Some(certificate.ok_or_else(|| damaged("the client certificate"))?)
+        }
+        None => None,
+    };
     Ok(WebhookOptions {
         labels: (labels != Labels::default()).then(|| Box::new(labels)),
         headers,
         all_answers: row.get("all_answers")?,
         requests_per_minute: row.get("requests_per_minute")?,
+        client_certificate,
     })
 }
 

@@ -81,6 +81,8 @@ CREATE TABLE webhooks (
     signing_key BLOB,
     -- When `secret` was made. Null: it is not known.
     secret_created_at INTEGER,
+    -- A client certificate and its key, sealed.
+    client_certificate BLOB,
     -- Since when it waits for a new secret: the key that sealed the earlier ones is lost.
     secret_lost_at INTEGER
 ) STRICT;

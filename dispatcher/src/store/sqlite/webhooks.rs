@@ -7,8 +7,9 @@ use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
 use crate::domain::health::Health;
-use crate::domain::id::WebhookId;
+use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::webhook::Webhook;
+use crate::domain::webhook::client_certificate::ClientCertificate;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::store::StoreError;
@@ -35,7 +36,7 @@ const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
 pub(super) fn create(
     session: &mut WriteSession,
     new: NewWebhook,
-    [for_secret, for_headers, for_key]: [[u8; NONCE_BYTES]; 3],
+    nonces: Nonces,
     now: UnixTime,
 ) -> Result<Created, Fault> {
     let mut query = session.conn.prepare_cached(HOW_MANY)?;
@@ -54,14 +55,14 @@ pub(super) fn create(
     let sql = "INSERT INTO webhooks \
         (id, workspace, endpoint, subscribed, created_at, secret_created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)";
-    let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), for_secret);
+    let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), nonces.secret);
     let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);
     session.conn.prepare_cached(sql)?.execute(row)?;
     if new.options != WebhookOptions::default() {
-        set_options(session, id, &new.options, for_headers)?;
+        set_options(session, id, &new.options, &nonces)?;
     }
     if new.signing_key.is_some() {
-        set_signing_key(session, id, new.signing_key.as_ref(), for_key)?;
+        set_signing_key(session, id, new.signing_key.as_ref(), nonces.signing_key)?;
     }
     let made = load(&session.conn, &session.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
@@ -77,22 +78,29 @@ fn set_options(
     session: &WriteSession,
     id: WebhookId,
     options: &WebhookOptions,
-    nonce: [u8; NONCE_BYTES],
+    nonces: &Nonces,
 ) -> Result<(), Fault> {
     let damaged = |error: serde_json::Error| Fault::Damaged(error.to_string());
     let labels = options.labels.as_deref();
     let metadata = labels.map(|labels| &labels.metadata).filter(|metadata| !metadata.is_empty());
     let metadata = metadata.map(serde_json::to_string).transpose().map_err(damaged)?;
-    let seal = |plain: String| session.sealer.seal((id, Content::Headers), &plain, nonce);
+    let seal = |content, plain: Option<String>, nonce| {
+        plain.map(|plain| session.sealer.seal((id, content), &plain, nonce))
+    };
+    let headers = seal(Content::Headers, options.headers.stored(), nonces.headers);
+    let certificate = options.client_certificate.as_ref().and_then(ClientCertificate::stored);
+    let certificate = seal(Content::ClientCertificate, certificate, nonces.certificate);
     let sql = "UPDATE webhooks SET description = :description, metadata = :metadata, \
         headers = :headers, all_answers = :all_answers, \
-        requests_per_minute = :requests_per_minute WHERE id = :id";
+        requests_per_minute = :requests_per_minute, client_certificate = :certificate \
+        WHERE id = :id";
     session.conn.prepare_cached(sql)?.execute(named_params! {
         ":description": labels.and_then(|labels| labels.description.as_deref()),
         ":metadata": metadata,
-        ":headers": options.headers.stored().map(seal),
+        ":headers": headers,
         ":all_answers": options.all_answers,
         ":requests_per_minute": options.requests_per_minute,
+        ":certificate": certificate,
         ":id": id.0,
     })?;
     Ok(())
@@ -114,11 +122,7 @@ fn set_signing_key(
 
 /// The number of a URL's endpoint, which is created if there is none.
 fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
-    let known = conn
-        .prepare_cached("SELECT id FROM endpoints WHERE url = ?1")?
-        .query_row([url], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
+    if let Some(EndpointId(id)) = endpoint_of(conn, url)? {
         let sql =
             "UPDATE endpoints SET unused_since = NULL WHERE id = ?1 AND unused_since IS NOT NULL";
         conn.prepare_cached(sql)?.execute([id])?;
@@ -126,6 +130,12 @@ fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     }
     conn.prepare_cached("INSERT INTO endpoints (url) VALUES (?1)")?.execute([url])?;
     Ok(conn.last_insert_rowid())
+}
+
+/// The endpoint of a URL, if there is one.
+pub(super) fn endpoint_of(conn: &Connection, url: &str) -> rusqlite::Result<Option<EndpointId>> {
+    let sql = "SELECT id FROM endpoints WHERE url = ?1";
+    conn.prepare_cached(sql)?.query_row([url], |row| row.get(0).map(EndpointId)).optional()
 }
 
 /// Records since when an endpoint is unused, if no webhook names it.
@@ -195,7 +205,7 @@ pub(super) fn change(
     session: &mut WriteSession,
     (workspace, id): (&str, WebhookId),
     change: WebhookChange,
-    [for_headers, for_key]: [[u8; NONCE_BYTES]; 2],
+    nonces: Nonces,
     now: UnixTime,
 ) -> Result<Changed, Fault> {
     let conn = &session.conn;
@@ -207,15 +217,15 @@ pub(super) fn change(
         Err(limit) => return Ok(Changed::Refused(limit)),
     };
     if options != before.options {
-        set_options(session, id, &options, for_headers)?;
+        set_options(session, id, &options, &nonces)?;
     }
     match change.signing_key {
         KeyChange::Keep => {}
         KeyChange::Have(key) if before.secrets.signing_key.is_none() => {
-            set_signing_key(session, id, Some(&key), for_key)?;
+            set_signing_key(session, id, Some(&key), nonces.signing_key)?;
         }
         KeyChange::Have(_) => {}
-        KeyChange::Remove => set_signing_key(session, id, None, for_key)?,
+        KeyChange::Remove => set_signing_key(session, id, None, nonces.signing_key)?,
     }
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
@@ -240,6 +250,26 @@ pub(super) fn change(
     Ok(after.map_or(Changed::Absent, |after| Changed::Webhook(Box::new(after))))
 }
 
+/// Random bytes to encrypt with, other ones for each part of a webhook.
+#[derive(Clone, Copy)]
+pub(super) struct Nonces {
+    pub(super) secret: [u8; NONCE_BYTES],
+    pub(super) headers: [u8; NONCE_BYTES],
+    pub(super) signing_key: [u8; NONCE_BYTES],
+    pub(super) certificate: [u8; NONCE_BYTES],
+}
+
+impl Nonces {
+    pub(super) fn random() -> Result<Self, StoreError> {
+        Ok(Self {
+            secret: nonce()?,
+            headers: nonce()?,
+            signing_key: nonce()?,
+            certificate: nonce()?,
+        })
+    }
+}
+
 /// Random bytes to encrypt with.
 pub(super) fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
     let mut nonce = [0; NONCE_BYTES];
@@ -257,7 +287,7 @@ pub(super) fn delete(
     let Some(workspace) = rows::workspace_of(&session.conn, workspace)? else { return Ok(false) };
     // The sweep needs the row; the secrets are removed at once.
     let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL, \
-        headers = NULL, signing_key = NULL \
+        headers = NULL, signing_key = NULL, client_certificate = NULL \
         WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
     let newest = session.counters.deliveries_made;
     let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;

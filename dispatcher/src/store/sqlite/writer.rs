@@ -346,9 +346,16 @@ impl Thread {
         if let Some(lost) = self.session.files.lost().filter(|_| changed) {
             return Err(Fault::Lost(lost.to_owned()));
         }
+        let began = self.session.clock.now().tick;
         self.execute("COMMIT")?;
         self.written = self.session.counters;
         if changed {
+            let took = self.session.clock.now().tick.since(began);
+            self.shown
+                .commit_times
+                .get()
+                .into_iter()
+                .for_each(|times| times.observe(took.as_secs_f64()));
             self.checkpointed = false;
             self.shown.committed(&self.written);
             if self.shown.failing.swap(false, Ordering::Relaxed) {

@@ -21,9 +21,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value, cmd};
 
 use super::acknowledged::Acknowledging;
-use super::address::{ServerAddress, StoreAddress, Topology};
+use super::address::{StoreAddress, Topology};
 use super::errors::{CallError, ConnectError, failed, unreachable_for};
-use super::login;
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
 
@@ -73,15 +72,14 @@ impl Script {
 }
 
 impl StoreConnection {
-    /// Connects, and checks that the server can be used. `own` is the connection's number, and the
+    /// Checks that the server of a new connection can be used. `own` is the connection's number, and the
     /// clock of its server.
     pub(super) async fn open(
         address: &StoreAddress,
-        server: &ServerAddress,
+        inner: MultiplexedConnection,
         (number, time): (u64, Arc<StoreTime>),
         timeout: Duration,
     ) -> Result<Self, ConnectError> {
-        let inner = login::connect(&address.login, server).await?;
         let acknowledging = Acknowledging::new(address.acknowledge, timeout).map(Arc::new);
         let own = Self { inner, number, time, primary: None, acknowledging };
         own.check_mode(&address.topology).await?;

@@ -1,9 +1,13 @@
 //! Connects and logs in to a server: of the store, or a Sentinel.
 //!
+//! [`Dial`] is the only way to a server, so that a simulation can be the network.
+//!
 //! Not here: what is checked afterwards (`shared::connection`, `shared::sentinel`).
 
+use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -19,8 +23,27 @@ use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
 /// How long any call may take: after this the connection is lost.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connects to a server.
-pub(super) async fn connect(
+/// A connection under way.
+pub type Dialled<'d> =
+    Pin<Box<dyn Future<Output = Result<MultiplexedConnection, ConnectError>> + Send + 'd>>;
+
+/// How servers are reached.
+pub trait Dial: Send + Sync {
+    /// Connects and logs in to a server.
+    fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d>;
+}
+
+/// TCP, with or without TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp;
+
+impl Dial for Tcp {
+    fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
+        Box::pin(connect(login, server))
+    }
+}
+
+async fn connect(
     login: &StoreLogin,
     server: &ServerAddress,
 ) -> Result<MultiplexedConnection, ConnectError> {

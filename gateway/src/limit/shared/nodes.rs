@@ -21,9 +21,10 @@ use super::address::{ServerAddress, StoreAddress, Topology};
 use super::cluster::{ClusterMap, SLOTS, slot_of};
 use super::connection::{Script, StoreConnection};
 use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError, refused_view};
+use super::join;
+use super::login::Dial;
 use super::node::StoreNode;
 use super::sentinel::{NamedPrimary, Sentinels};
-use super::{join, login};
 
 /// What is between the braces of the keys that all gateways have in common.
 pub(super) const REGISTRY_TAG: &str = "gateways";
@@ -44,6 +45,7 @@ const VIEWS: usize = 3;
 pub(super) struct Nodes {
     address: StoreAddress,
     clock: Clock,
+    dial: Arc<dyn Dial>,
     sentinels: Option<Sentinels>,
     known: RwLock<Arc<NodeSet>>,
     /// Which server is asked for its view next.
@@ -147,9 +149,9 @@ pub(super) fn tag(slot: u64) -> String {
 
 impl Nodes {
     /// The servers of an address, none of them connected. Those of a Cluster are not known yet.
-    pub(super) fn new(address: StoreAddress, clock: Clock) -> Self {
+    pub(super) fn new(address: StoreAddress, clock: Clock, dial: Arc<dyn Dial>) -> Self {
         let sentinels = match &address.topology {
-            Topology::Sentinel(primary) => Some(Sentinels::new(&address, primary)),
+            Topology::Sentinel(primary) => Some(Sentinels::new(&address, primary, dial.clone())),
             Topology::Single | Topology::Cluster => None,
         };
         let (mut nodes, mut cluster) = (Vec::new(), None);
@@ -159,7 +161,7 @@ impl Nodes {
             nodes.push(Arc::new(StoreNode::new(first.clone(), false, clock.now())));
         }
         let known = RwLock::new(Arc::new(NodeSet { nodes, cluster }));
-        Self { address, clock, sentinels, known, turn: AtomicUsize::new(0) }
+        Self { address, clock, dial, sentinels, known, turn: AtomicUsize::new(0) }
     }
 
     /// The servers that are known now.
@@ -184,7 +186,8 @@ impl Nodes {
         };
         let at = named.as_ref().map_or(&node.address, |named| &named.address);
         let clock = (number, node.time.clone());
-        let mut opened = StoreConnection::open(&self.address, at, clock, timeout).await?;
+        let inner = self.dial.dial(&self.address.login, at).await?;
+        let mut opened = StoreConnection::open(&self.address, inner, clock, timeout).await?;
         opened.primary = named;
         Ok(opened)
     }
@@ -259,7 +262,7 @@ impl Nodes {
     /// What a server says of the Cluster that no connection leads to.
     async fn first_view(&self, at: &ServerAddress) -> Result<ClusterMap, ConnectError> {
         let asked = async {
-            let mut connection = login::connect(&self.address.login, at).await?;
+            let mut connection = self.dial.dial(&self.address.login, at).await?;
             let mut question = redis::cmd("CLUSTER");
             question.arg("NODES");
             let reply = connection.send_packed_command(&question).await;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -15,7 +15,8 @@ use redis::{Value, cmd};
 
 use super::address::{ServerAddress, StoreAddress, StoreLogin};
 use super::errors::{ConnectError, unreachable_for};
-use super::{join, login};
+use super::join;
+use super::login::Dial;
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -25,6 +26,7 @@ const PAUSE: u32 = 20;
 
 /// The Sentinels of one primary.
 pub(super) struct Sentinels {
+    dial: Arc<dyn Dial>,
     primary: String,
     login: StoreLogin,
     servers: Vec<Sentinel>,
@@ -50,10 +52,11 @@ pub(super) struct NamedPrimary {
 
 impl Sentinels {
     /// Those at the servers of `address`, which know the primary of this name.
-    pub(super) fn new(address: &StoreAddress, primary: &str) -> Self {
+    pub(super) fn new(address: &StoreAddress, primary: &str, dial: Arc<dyn Dial>) -> Self {
         let password_file = address.sentinel_password_file.clone();
         let own = address.login.clone();
         Self {
+            dial,
             primary: primary.to_owned(),
             login: StoreLogin { database: 0, user: None, password_file, ..own },
             servers: address.servers.iter().map(Sentinel::new).collect(),
@@ -103,7 +106,7 @@ impl Sentinels {
         let open = own.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut connection = match open {
             Some(connection) => connection,
-            None => login::connect(&self.login, &own.address).await?,
+            None => self.dial.dial(&self.login, &own.address).await?,
         };
         let mut question = cmd("SENTINEL");
         question.arg("MASTER").arg(&self.primary);

@@ -15,6 +15,7 @@
 //!
 //! What the gateway was given itself (`limit::memory`), the calls (`shared::call`).
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -209,22 +210,10 @@ impl Standings {
             shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
         (known.usage, *known.check) = (answer.usage, *check);
         known.refusal = refusal;
-        if let Some((claim, connection)) = claim {
+        if let Some(made) = claim {
             known.claim = match known.claim {
-                // Replies may arrive in another order than they were given.
-                Some((own, made_over))
-                    if (made_over, own.sequence) > (connection, claim.sequence) =>
-                {
-                    Some((own, made_over))
-                }
-                // Two admissions in one place: the store has lost the earlier one between them.
-                Some((own, made_over))
-                    if (made_over, own.sequence) == (connection, claim.sequence)
-                        && own.stamp != claim.stamp =>
-                {
-                    None
-                }
-                _ => Some((claim, connection)),
+                Some(own) => newer(own, made),
+                None => Some(made),
             };
         }
     }
@@ -246,6 +235,16 @@ impl Standings {
         let shard = self.shards.get(key.shard(SHARDS)).expect("a shard is below their number");
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The newer of two claims, each with the connection that it was made over: replies may arrive in
+/// another order than they were given. None where the store counted anew between the two, as after
+/// a loss: the later one says nothing of the earlier one, so the next call brings all.
+fn newer(own: (Claim, u64), made: (Claim, u64)) -> Option<(Claim, u64)> {
+    let ((earlier, before), (later, over)) = (own, made);
+    let stamps = (over, later.stamp).cmp(&(before, earlier.stamp));
+    let numbers = (over, later.sequence).cmp(&(before, earlier.sequence));
+    (stamps == numbers).then_some(if stamps == Ordering::Less { own } else { made })
 }
 
 /// Whether two quotas decide alike. A calendar's also has the period of a decision.
@@ -337,15 +336,26 @@ mod tests {
     }
 
     #[test]
-    fn two_admissions_in_one_place_are_no_claim() {
-        let (standings, check) = (Standings::default(), check(60, 1));
+    fn the_newest_admission_is_claimed_and_none_of_a_store_that_counts_anew() {
+        let check = check(60, 1);
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        for stamp in [51, 52] {
-            let claim = Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 };
-            standings.learn(&check, &answer, learned(Some(claim), 60));
-        }
-        assert_eq!(standings.claim(check.key, 1), (None, 0));
+        let claimed = |admissions: &[(u64, u64)]| {
+            let standings = Standings::default();
+            for (sequence, stamp) in admissions {
+                let (sequence, stamp) = (*sequence, UnixTime(*stamp));
+                let claim = Claim { sequence, stamp, count: 1 };
+                standings.learn(&check, &answer, learned(Some(claim), 60));
+            }
+            let (claim, _) = standings.claim(check.key, 1);
+            claim.map(|claim| (claim.sequence, claim.stamp.0))
+        };
+        assert_eq!(claimed(&[(0, 51), (1, 52)]), Some((1, 52)));
+        assert_eq!(claimed(&[(1, 52), (0, 51)]), Some((1, 52)), "replies in another order");
+        assert_eq!(claimed(&[(0, 51), (0, 52)]), None, "two in one place");
+        assert_eq!(claimed(&[(9, 51), (3, 52)]), None, "it counts from 0 again");
+        assert_eq!(claimed(&[(3, 52), (9, 51)]), None, "in another order");
+        assert_eq!(claimed(&[(9, 51), (3, 52), (4, 53)]), Some((4, 53)));
     }
 
     #[test]

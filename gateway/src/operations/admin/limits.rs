@@ -10,6 +10,7 @@
 //!
 //! Which values there are (`rules::by_name`), which tenant a key is (`admin::tenants`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
@@ -31,7 +32,7 @@ use crate::operations::admin::GatewayAdmin;
 
 impl GatewayAdmin {
     pub(super) fn limits(&self) -> Reply {
-        let active = self.0.active.load();
+        let active = self.shared.active.load();
         let shown = active.rules.limits.iter().enumerate().map(|(index, limit)| {
             let mode = if limit.enforced { "enforce" } else { "observe" };
             let of_plan = |(plan, quota)| json!({"plan": plan, "allowance": allowance(quota)});
@@ -50,11 +51,11 @@ impl GatewayAdmin {
 
     pub(super) async fn usage(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let resolved = self.resolve_key(limit, key).await?;
-        let now = self.0.clock.now();
+        let now = self.shared.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
         for (nth, (plan, check)) in resolved.checks.iter().enumerate() {
-            let usage = self.0.limiter.usage(check, now.tick).await?;
+            let usage = self.shared.limiter.usage(check, now.tick).await?;
             let next = (usage.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
@@ -66,7 +67,7 @@ impl GatewayAdmin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boosts = &self.0.limiter.boosts;
+        let boosts = &self.shared.limiter.boosts;
         let boost = resolved.keys().into_iter().find_map(|key| boosts.of(key, now.tick));
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
@@ -75,6 +76,7 @@ impl GatewayAdmin {
             "known": resolved.known,
             "kind": resolved.kind,
             "allowance": of("allowance"),
+            "from": if boost.is_some() { "boost" } else { &*resolved.source },
             "used": of("used"),
             "remaining": of("remaining"),
             "reset": of("reset"),
@@ -91,7 +93,7 @@ impl GatewayAdmin {
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let resolved = self.resolve_key(limit, key).await?;
         for check in resolved.own_checks() {
-            self.0.limiter.reset(check).await?;
+            self.shared.limiter.reset(check).await?;
         }
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
@@ -104,11 +106,14 @@ impl GatewayAdmin {
             Ok(boost) => boost,
             Err(detail) => return Err(refusal(422, "boost", "Not a boost", detail)),
         };
-        let now = self.0.clock.now().tick;
+        let now = self.shared.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
         for own in resolved.keys() {
-            match self.0.limiter.boost(own, boost, now).await {
-                Ok(()) => {}
+            match self.shared.limiter.boost(own, boost, now).await {
+                Ok(()) => {
+                    let name = (Arc::from(limit), Arc::from(key));
+                    self.watch.name_boosted(own, name, &self.shared);
+                }
                 Err(Unset::Moved(_)) => return Err(Unreachable.into()),
                 Err(Unset::TooMany) => {
                     let detail = "There are too many boosts. A plan or the directory lasts longer.";
@@ -127,7 +132,7 @@ impl GatewayAdmin {
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         for own in self.resolve_key(limit, key).await?.keys() {
-            self.0.limiter.unboost(own).await?;
+            self.shared.limiter.unboost(own).await?;
         }
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await

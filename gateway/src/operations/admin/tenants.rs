@@ -14,6 +14,7 @@ use crate::identity::directory::response::TenantKind;
 use crate::limit::LimitCheck;
 use crate::limit::key::Key;
 use crate::operations::admin::GatewayAdmin;
+use crate::rules::quota::QuotaSource;
 
 /// A key of a limit, and the checks that apply to its requests now.
 pub(super) struct ResolvedKey {
@@ -21,6 +22,8 @@ pub(super) struct ResolvedKey {
     pub(super) kind: String,
     /// Whether the directory knows the key.
     pub(super) known: bool,
+    /// Where its value comes from, apart from boosts: the file, a plan, or its own (an override).
+    pub(super) source: String,
     /// By the plan of a request's workspace, where the allowance depends on it; boosts are applied.
     pub(super) checks: Vec<(Option<String>, LimitCheck)>,
 }
@@ -43,9 +46,9 @@ impl GatewayAdmin {
     /// The checks that apply to `key` under `limit` now; or the response when there are none.
     pub(super) async fn resolve_key(&self, limit: &str, key: &str) -> Result<ResolvedKey, Reply> {
         let unknown = || unknown_limit(limit, key);
-        let active = self.0.active.load_full();
+        let active = self.shared.active.load_full();
         let names = active.rules.named(limit, key).ok_or_else(unknown)?;
-        let now = self.0.clock.now();
+        let now = self.shared.clock.now();
         let known = active.known(&names, now.tick).await.map_err(|DirectoryUnavailable| {
             let detail = "The directory cannot be asked; see the log and directory_* metrics.";
             refusal(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
@@ -53,16 +56,24 @@ impl GatewayAdmin {
         let identity = active.rules.identify(&names, known.as_ref());
         let found = active.rules.key_checks(limit, key, &identity, now).ok_or_else(unknown)?;
         let boosted = |(plan, mut check): (Option<&str>, LimitCheck)| {
-            self.0.limiter.boosts.apply(std::slice::from_mut(&mut check), now.tick);
+            self.shared.limiter.boosts.apply(std::slice::from_mut(&mut check), now.tick);
             (plan.map(str::to_owned), check)
         };
         let checks = found.checks.into_iter().map(boosted).collect();
-        Ok(ResolvedKey { kind: found.kind.to_string(), known: found.known, checks })
+        let source = active.rules.limit(limit).map(|(index, own)| {
+            match active.rules.sourced(index, own, &identity).1 {
+                QuotaSource::Tenant => "override".to_owned(),
+                QuotaSource::Plan(plan) => format!("plan {plan}"),
+                QuotaSource::Limit => "file".to_owned(),
+            }
+        });
+        let (kind, source) = (found.kind.to_string(), source.unwrap_or_default());
+        Ok(ResolvedKey { kind, known: found.known, source, checks })
     }
 
     /// Removes one tenant's entry from the cache of the remote directory, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
-        let active = self.0.active.load_full();
+        let active = self.shared.active.load_full();
         let Some(remote_directory) = &active.remote_directory else {
             let detail = "The directory is a file: it is read again when it changes.";
             return refusal(409, "directory-file", "Nothing to forget", detail);

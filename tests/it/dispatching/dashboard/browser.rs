@@ -51,6 +51,7 @@ fn patient(gateway: String) -> String {
 /// Plays a part of the script.
 #[track_caller]
 fn play(site: &Site, part: &str, more: Value) {
+    let text = more["hostile"].as_str().unwrap_or("{\"error\": \"queue full\"}").to_owned();
     let status = Arc::new(AtomicU16::new(200));
     site.stage.receiver.answer(move |request| {
         let target = String::from_utf8_lossy(&request.target()).into_owned();
@@ -58,10 +59,10 @@ fn play(site: &Site, part: &str, more: Value) {
             status.store(wish.parse().unwrap(), Ordering::SeqCst);
             return Answer::status(200);
         }
-        Answer::status(status.load(Ordering::SeqCst)).field("X-Hook", HOSTILE).body(HOSTILE)
+        Answer::status(status.load(Ordering::SeqCst)).field("X-Hook", &text).body(text.clone())
     });
     let dispatcher = &site.stage.dispatcher;
-    let text = |times| timed(site.config.clone(), times).to_string();
+    let settings = |times| timed(site.config.clone(), times).to_string();
     let mut stage = json!({
         "links": [site.link(ACME), site.link(ACME)],
         "receiver": site.stage.receiver.url(""),
@@ -69,8 +70,8 @@ fn play(site: &Site, part: &str, more: Value) {
         "backend": BACKEND,
         "settings": {
             "file": dispatcher.folder().path(CONFIG),
-            "pausing": text(PAUSING),
-            "giving_up": text(GIVING_UP),
+            "pausing": settings(PAUSING),
+            "giving_up": settings(GIVING_UP),
             "reload": format!("http://{}/reload", dispatcher.admin_address()),
         },
         "chromium": "/usr/bin/chromium",

@@ -7,7 +7,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::domain::public_id::PublicIds;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
-use crate::store::sqlite::open::{CHECKED, KEY_CHECK};
+use crate::store::sqlite::open::key::{CHECKED, KEY_CHECK};
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::counters::Counters;

@@ -1,8 +1,8 @@
 //! A way back from a lost key: everything stays but what was sealed with it.
 //!
-//! A webhook whose secrets do not open is stopped until its owner makes a new one; what waits for it
-//! stays queued, and its owners get a mail, in the same commit. Before that commit the database is
-//! copied: should the key turn up, the copy opens with it.
+//! A webhook whose secrets do not open is stopped until its owner makes a new one; what waits for
+//! it stays queued, and its owners get a mail, in the same commit. Before that commit the database
+//! is copied: should the key turn up, the copy opens with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use crate::store::sqlite::file_owner::keep_owner;
 use crate::store::sqlite::key_file::{
     self, KeyError, folder_of, former_of, next_of, or_absent, sync_folder, with_ending,
 };
+use crate::store::sqlite::open::key;
 use crate::store::sqlite::rekey::{LockedDatabase, RekeyError, sealed, set_check};
-use crate::store::sqlite::{open, outbox, rows};
+use crate::store::sqlite::{outbox, rows};
 use crate::store::types::NewMail;
 
 /// A webhook whose secrets were lost.
@@ -33,6 +34,8 @@ pub struct LostSecret {
     pub headers: bool,
     /// Whether an Ed25519 key was.
     pub signing_key: bool,
+    /// Whether a client certificate was.
+    pub certificate: bool,
 }
 
 /// Makes the mails about a lost secret.
@@ -56,8 +59,8 @@ pub struct RecoveryReport {
 ///
 /// # Errors
 ///
-/// If the database is in use; if every secret opens, or the key is in a file beside `key_path`; if a
-/// copy from an earlier recovery is there.
+/// If the database is in use; if every secret opens, or the key is in a file beside `key_path`; if
+/// a copy from an earlier recovery is there.
 pub fn recover(
     path: &Path,
     key_path: &Path,
@@ -71,7 +74,7 @@ pub fn recover(
         Err(KeyError::Gone { .. }) => None,
         Err(why) => return Err(why.into()),
     };
-    let is_its_key = found.as_ref().is_some_and(|key| open::opens(key, &database.check));
+    let is_its_key = found.as_ref().is_some_and(|found| key::opens(found, &database.check));
     if !is_its_key {
         refuse_elsewhere(&database, key_path)?;
     }
@@ -83,9 +86,13 @@ pub fn recover(
             kept += 1;
         } else {
             let (headers, signing_key) = (row.headers.is_some(), row.signing_key.is_some());
+            let certificate = row.certificate.is_some();
             let (workspace, url) = (row.workspace, row.url);
             let webhook = ids.webhook(row.id);
-            lost.push((row.id, LostSecret { webhook, workspace, url, headers, signing_key }));
+            lost.push((
+                row.id,
+                LostSecret { webhook, workspace, url, headers, signing_key, certificate },
+            ));
         }
         Ok(())
     })?;
@@ -102,7 +109,7 @@ pub fn recover(
     if dry_run {
         return Ok(report);
     }
-    let key = Sealer::new(&key_file::read_or_make(key_path, true)?);
+    let sealer = Sealer::new(&key_file::read_or_make(key_path, true)?);
     if found.is_none() {
         keep_owner(&database.path, &[key_path])?;
     }
@@ -111,12 +118,13 @@ pub fn recover(
         let change = database.conn.unchecked_transaction()?;
         let sql = "UPDATE webhooks SET secret = x'', secrets_before = NULL, \
             secret_created_at = NULL, headers = NULL, signing_key = NULL, \
+            client_certificate = NULL, \
             secret_lost_at = ?2 WHERE id = ?1";
         for (id, _) in &lost {
             change.prepare_cached(sql)?.execute((id.0, rows::at(now)))?;
         }
         mails.iter().try_for_each(|mail| outbox::store(&change, mail))?;
-        set_check(&change, &key)?;
+        set_check(&change, &sealer)?;
         Ok(change.commit()?)
     };
     stop().map_err(|fault| database.failed(fault))?;
@@ -127,7 +135,7 @@ pub fn recover(
 /// Refuses if the key is where a rotation leaves it.
 fn refuse_elsewhere(database: &LockedDatabase, key_path: &Path) -> Result<(), RekeyError> {
     for path in [next_of(key_path), former_of(key_path)] {
-        if open::opened_by(&path, &database.check)?.is_some() {
+        if key::opened_by(&path, &database.check)?.is_some() {
             return Err(RekeyError::Elsewhere { path, key_file: key_path.to_owned() });
         }
     }

@@ -13,7 +13,7 @@ use weir_common::secret::Secret;
 use crate::store::encryption::{KEY_BYTES, Sealer};
 use crate::store::sqlite::file_owner::keep_owner;
 use crate::store::sqlite::key_file::{self, KeyError, folder_of, former_of, next_of, sync_folder};
-use crate::store::sqlite::open::{self, KeyFound};
+use crate::store::sqlite::open::key::{self, KeyFound};
 use crate::store::sqlite::rekey::{LockedDatabase, RekeyError, sealed, set_check};
 
 /// What a rotation did, or a dry run would do.
@@ -45,7 +45,7 @@ pub fn rotate(path: &Path, key_path: &Path, dry_run: bool) -> Result<RotationRep
 
 fn dry(path: &Path, key_path: &Path) -> Result<RotationReport, RekeyError> {
     let database = LockedDatabase::open(path, true)?;
-    let sealer = match open::check_key(&database.path, &database.conn, key_path)? {
+    let sealer = match key::check_key(&database.path, &database.conn, key_path)? {
         KeyFound::Next(_) => return Ok(RotationReport::Finished),
         KeyFound::Current(sealer) => sealer,
     };
@@ -68,7 +68,7 @@ pub(in crate::store::sqlite) fn rotate_by_steps(
     let at = |nth, path: &Path| {
         before(nth).map_err(|source| RekeyError::File { path: path.to_owned(), source })
     };
-    let old = match open::check_key(&database.path, &database.conn, key_path)? {
+    let old = match key::check_key(&database.path, &database.conn, key_path)? {
         KeyFound::Next(_) => {
             key_file::put_next_in_place(key_path)?;
             database.close()?;
@@ -80,8 +80,8 @@ pub(in crate::store::sqlite) fn rotate_by_steps(
     let next = next_of(key_path);
     at(0, &next)?;
     // One that is there is used: it may be the operator's, or of a rotation that was cut off.
-    let key = key_file::read_or_make(&next, true)?;
-    if open::opens(&Sealer::new(&key), &database.check) {
+    let made = key_file::read_or_make(&next, true)?;
+    if key::opens(&Sealer::new(&made), &database.check) {
         return Err(RekeyError::Same { path: next });
     }
     at(1, &next)?;
@@ -89,7 +89,7 @@ pub(in crate::store::sqlite) fn rotate_by_steps(
     at(2, &former)?;
     keep(key_path, &former).map_err(|source| RekeyError::File { path: former.clone(), source })?;
     at(3, &database.path)?;
-    let webhooks = seal_all(&database, &old, &key)?;
+    let webhooks = seal_all(&database, &old, &made)?;
     at(4, key_path)?;
     key_file::put_next_in_place(key_path)?;
     at(5, &database.path)?;

@@ -15,7 +15,8 @@ use crate::store::sqlite::webhooks;
 const PAGE: usize = 256;
 
 const ROWS: &str = "SELECT w.id, s.name AS workspace, l.url, w.secret, w.secret_created_at, \
-    w.secrets_before, w.headers, w.signing_key, w.secret_lost_at FROM webhooks w \
+    w.secrets_before, w.headers, w.signing_key, w.client_certificate, \
+    w.secret_lost_at FROM webhooks w \
     JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint \
     WHERE w.id > ?1 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?2";
 
@@ -28,6 +29,7 @@ pub(super) struct SealedRow {
     secrets: Vec<SealedSecret>,
     pub(super) headers: Option<Vec<u8>>,
     pub(super) signing_key: Option<Vec<u8>>,
+    pub(super) certificate: Option<Vec<u8>>,
 }
 
 impl SealedRow {
@@ -40,6 +42,7 @@ impl SealedRow {
             secrets: if is_lost { Vec::new() } else { rows::secrets(row)? },
             headers: row.get("headers")?,
             signing_key: row.get("signing_key")?,
+            certificate: row.get("client_certificate")?,
         })
     }
 
@@ -48,7 +51,9 @@ impl SealedRow {
         let secrets = self.secrets.iter().map(|one| (Content::Secret, &one.sealed));
         let headers = self.headers.iter().map(|sealed| (Content::Headers, sealed));
         let keys = self.signing_key.iter().map(|sealed| (Content::SigningKey, sealed));
-        let mut all = secrets.chain(headers).chain(keys);
+        let certificates =
+            self.certificate.iter().map(|sealed| (Content::ClientCertificate, sealed));
+        let mut all = secrets.chain(headers).chain(keys).chain(certificates);
         all.all(|(content, sealed)| sealer.open((self.id, content), sealed).is_ok())
     }
 
@@ -64,7 +69,9 @@ impl SealedRow {
         let mut secrets = self.secrets.iter_mut();
         secrets.try_for_each(|one| anew(Content::Secret, &mut one.sealed))?;
         self.headers.iter_mut().try_for_each(|sealed| anew(Content::Headers, sealed))?;
-        self.signing_key.iter_mut().try_for_each(|sealed| anew(Content::SigningKey, sealed))
+        self.signing_key.iter_mut().try_for_each(|sealed| anew(Content::SigningKey, sealed))?;
+        let mut certificate = self.certificate.iter_mut();
+        certificate.try_for_each(|sealed| anew(Content::ClientCertificate, sealed))
     }
 
     /// Writes what is sealed.
@@ -72,12 +79,14 @@ impl SealedRow {
         let mut secrets = self.secrets.into_iter();
         let current = secrets.next().map(|current| current.sealed).unwrap_or_default();
         let sql = "UPDATE webhooks SET secret = :secret, secrets_before = :before, \
-            headers = :headers, signing_key = :signing_key WHERE id = :id";
+            headers = :headers, signing_key = :signing_key, \
+            client_certificate = :certificate WHERE id = :id";
         conn.prepare_cached(sql)?.execute(named_params! {
             ":secret": current,
             ":before": rows::secrets_column(secrets)?,
             ":headers": self.headers,
             ":signing_key": self.signing_key,
+            ":certificate": self.certificate,
             ":id": self.id.0,
         })?;
         Ok(())

@@ -11,10 +11,9 @@ use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome, OutcomeClass};
 use crate::domain::trace::Trace;
 use crate::domain::webhook::filter::WebhookFilter;
-use crate::store::encryption::NONCE_BYTES;
 use crate::store::sqlite::finding::EXAMINED_MAX;
 use crate::store::sqlite::tests::*;
-use crate::store::sqlite::webhooks;
+use crate::store::sqlite::webhooks::{self, Nonces};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::Order;
 
@@ -310,7 +309,7 @@ async fn one_paused_webhook_among_many_is_found_by_calls_that_examine_a_part() {
                 webhooks_max: u64::MAX,
                 signing_key: None,
             };
-            webhooks::create(session, new, [[0; NONCE_BYTES]; 3], NOW)?;
+            webhooks::create(session, new, Nonces::random().unwrap(), NOW)?;
         }
         session.conn.execute("UPDATE webhooks SET paused_at = 1 WHERE id = ?1", [many])?;
         Ok(())

@@ -4,6 +4,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rusqlite::Connection;
 
+use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificate};
+use crate::domain::webhook::options::{CertificateChange, OptionsChange};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::store::sqlite::backup::{BackupError, backup};
 use crate::store::sqlite::tests::*;
@@ -226,14 +228,19 @@ async fn no_secret_is_on_disk_in_the_open() {
     let id = webhook(&store).await;
     let key = SigningKey::of_seed([7; SEED_BYTES]);
     let stored = key.stored();
-    let change = WebhookChange { signing_key: KeyChange::Have(key), ..Default::default() };
+    let pem = ("-- chain --".to_owned(), "-- hidden key --".to_owned());
+    let certificate = ClientCertificate::new(pem, "CN=a".to_owned(), NOW, CertificateId([9; 32]));
+    let client_certificate = CertificateChange::Set(certificate);
+    let options = OptionsChange { client_certificate, ..Default::default() };
+    let signing_key = KeyChange::Have(key);
+    let change = WebhookChange { signing_key, options, ..Default::default() };
     store.change_webhook(WS, id, change, NOW).await.unwrap();
     store.close().await.unwrap();
     let bytes = fs::read(folder.path("data/dispatcher.db")).unwrap();
     assert!(bytes.windows(12).any(|part| part == b"hooks.exampl"), "there is a webhook");
     assert!(!bytes.windows(12).any(|part| part == b"whsec_secret"));
     let seed = stored.expose().as_bytes();
-    for hidden in [&[7; SEED_BYTES], seed] {
+    for hidden in [&[7; SEED_BYTES], seed, b"hidden key"] {
         assert!(!bytes.windows(hidden.len()).any(|part| part == hidden));
     }
 }

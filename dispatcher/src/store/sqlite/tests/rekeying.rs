@@ -5,7 +5,8 @@ use std::io;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::domain::webhook::options::OptionsChange;
+use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificate};
+use crate::domain::webhook::options::{CertificateChange, OptionsChange};
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::{DisabledReason, Probe, Webhook, WebhookState};
 use crate::store::sqlite::backup::backup;
@@ -61,7 +62,11 @@ async fn another_secret(store: &SqliteStore, id: WebhookId, secret: &str) -> Web
 
 fn has_all() -> WebhookChange {
     let header = (HeaderName::from_static("x-key"), Some(HeaderValue::from_static("linnet")));
-    let options = OptionsChange { headers: vec![header], ..OptionsChange::default() };
+    let pem = ("-- chain --".to_owned(), "-- hidden key --".to_owned());
+    let certificate = ClientCertificate::new(pem, "CN=a".to_owned(), NOW, CertificateId([9; 32]));
+    let client_certificate = CertificateChange::Set(certificate);
+    let options =
+        OptionsChange { headers: vec![header], client_certificate, ..OptionsChange::default() };
     let signing_key = KeyChange::Have(SigningKey::of_seed([7; 32]));
     WebhookChange { options, signing_key, ..WebhookChange::default() }
 }
@@ -189,13 +194,13 @@ async fn a_rotation_that_fails_at_any_step_can_be_repeated() {
 }
 
 fn mail_of(lost: &LostSecret) -> Vec<NewMail> {
-    let text = format!("{} {} {}", lost.url, lost.headers, lost.signing_key);
+    let text = format!("{} {} {} {}", lost.url, lost.headers, lost.signing_key, lost.certificate);
     let key = format!("lost:{}", lost.webhook);
     vec![NewMail { to: "a@example.com".to_owned(), subject: lost.workspace.clone(), text, key }]
 }
 
 #[tokio::test]
-async fn a_lost_key_keeps_the_queue_and_asks_for_new_secrets() {
+async fn a_lost_key_keeps_the_queue_and_webhooks_wait_for_new_secrets() {
     let (folder, webhooks) = two_webhooks().await;
     let [path, key] = paths(&folder);
     let lost_key = fs::read(&key).unwrap();
@@ -220,7 +225,7 @@ async fn a_lost_key_keeps_the_queue_and_asks_for_new_secrets() {
     let mails = store.claim_mails(9, NOW).await.unwrap();
     let texts: Vec<&str> = mails.iter().map(|mail| mail.mail.text.as_str()).collect();
     let url = &webhooks[0].url;
-    assert_eq!(texts, [format!("{url} true true"), format!("{url} false false")]);
+    assert_eq!(texts, [format!("{url} true true true"), format!("{url} false false false")]);
     // What the owner sets meanwhile stays; what the owner disabled stays disabled.
     let [first, second] = webhooks.map(|webhook| webhook.id);
     set(&store, first, has_all()).await;

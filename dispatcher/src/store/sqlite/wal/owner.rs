@@ -31,10 +31,10 @@ pub(crate) fn log_of(path: &Path) -> PathBuf {
     with_ending(path, "-wal")
 }
 
-/// Bytes of a database on disk, its WAL included.
-pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+/// Bytes of a database on disk without its WAL, and those of its WAL.
+pub(crate) fn bytes_on_disk(path: &Path) -> [u64; 2] {
     let size = |file: &Path| file.metadata().map_or(0, |file| file.len());
-    size(path) + size(&log_of(path))
+    [size(path), size(&log_of(path))]
 }
 
 /// Whether a WAL with content exists.

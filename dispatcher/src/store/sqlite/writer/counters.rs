@@ -2,8 +2,10 @@
 //!
 //! Invariant: a total is written in the same transaction as the rows that it counts.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use prometheus::Histogram;
 use rusqlite::Connection;
 use weir_common::time::UnixTime;
 
@@ -46,6 +48,8 @@ pub(in crate::store::sqlite) struct Shown {
     pub(in crate::store::sqlite) waiting: AtomicU64,
     pub(in crate::store::sqlite) webhooks: AtomicU64,
     pub(in crate::store::sqlite) commits: AtomicU64,
+    /// How long commits take, once there is a histogram for it.
+    pub(in crate::store::sqlite) commit_times: OnceLock<Histogram>,
     /// Whether the last change could not be written.
     pub(in crate::store::sqlite) failing: AtomicBool,
 }

@@ -1,7 +1,10 @@
 //! Promises about webhooks.
 
+use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificate};
 use crate::domain::webhook::headers::value_of;
-use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
+use crate::domain::webhook::options::{
+    CertificateChange, OptionsChange, OptionsError, WebhookOptions,
+};
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
@@ -114,12 +117,15 @@ fn header(name: &str, value: &str) -> (http::HeaderName, Option<http::HeaderValu
 }
 
 pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Store) {
+    let pem = ("-- chain --".to_owned(), "-- hidden key --".to_owned());
+    let certificate = ClientCertificate::new(pem, "CN=a".to_owned(), t(9), CertificateId([7; 32]));
     let set = OptionsChange {
         description: Some("Orders".to_owned()),
         metadata: [("team".to_owned(), Some("a".to_owned()))].into(),
         headers: vec![header("authorization", "Bearer hidden"), header("x-route", "7")],
         all_answers: Some(true),
         requests_per_minute: Some(30),
+        client_certificate: CertificateChange::Set(certificate),
     };
     let options = WebhookOptions::default().changed(set).unwrap();
     let new = NewWebhook { options: options.clone(), ..new_webhook(WS, URL, &[]) };
@@ -144,6 +150,12 @@ pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Stor
     assert_eq!((after.options, &*after.url), (expected, URL), "nothing changed");
     let loaded = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!(loaded.options.headers.count(), 1);
+    let kept = loaded.options.client_certificate.expect("it is kept");
+    assert_eq!((kept.chain(), kept.key()), ("-- chain --", "-- hidden key --"));
+    let client_certificate = CertificateChange::Remove;
+    let options = OptionsChange { client_certificate, ..OptionsChange::default() };
+    let change = WebhookChange { options, ..Default::default() };
+    assert_eq!(changed(store, made.id, change, t(3)).await.options.client_certificate, None);
 }
 
 pub(super) async fn a_signing_key_stays_until_it_is_removed(store: &dyn Store) {

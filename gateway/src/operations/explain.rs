@@ -4,6 +4,7 @@
 //! gateway knows.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use weir_common::time::Moment;
 
 use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
-use crate::cli::Explain;
 use crate::config::active::ActiveConfig;
 use crate::identity::auth::TokenRefusal;
 use crate::identity::auth::authorization::{Claims, authorize, claimed, is_foreign};
@@ -31,6 +31,19 @@ use crate::rules::{Route, RouteMatch, Rules};
 use crate::settings::RouteCost;
 use crate::settings::limit_key::KeyPart;
 
+/// A request that is not sent.
+#[derive(Clone, Debug)]
+pub struct Example {
+    /// Its method.
+    pub method: String,
+    /// Its URL, as a client would call it.
+    pub url: String,
+    /// Its headers, each as `X-Forwarded-For: 192.0.2.1`.
+    pub headers: Vec<String>,
+    /// The address that it comes from.
+    pub from: IpAddr,
+}
+
 /// What the gateway would do with a request.
 pub struct Explained {
     facts: Vec<(&'static str, Value)>,
@@ -40,7 +53,7 @@ pub struct Explained {
 /// that it names, unless the directory is a file. An error is about `options`.
 pub fn explain(
     active: &ActiveConfig,
-    (options, now): (&Explain, Moment),
+    (options, now): (&Example, Moment),
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, TokenRefusal>,
     directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
@@ -124,7 +137,7 @@ fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
 }
 
 /// The headers that a token and the keys of limits are read from.
-fn header_map(options: &Explain) -> Result<HeaderMap, String> {
+fn header_map(options: &Example) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
     for header in &options.headers {
         let (name, value) = header.split_once(':').ok_or_else(|| {
@@ -266,7 +279,8 @@ fn origin(
     }
 }
 
-fn values(quota: Quota) -> String {
+/// A quota, as a person reads it.
+pub(super) fn values(quota: Quota) -> String {
     let zone = |own: CalendarQuota| format!("in {}", own.calendar.zone.name());
     match quota {
         Quota::Rolling(own) => {
@@ -312,7 +326,7 @@ fn split(url: &str) -> Result<(&str, &str), String> {
     Ok((host, if target.is_empty() { "/" } else { target }))
 }
 
-fn headers<'a>(options: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a str> {
+fn headers<'a>(options: &'a Example, name: &'a str) -> impl Iterator<Item = &'a str> {
     let pairs = options.headers.iter().filter_map(|header| header.split_once(':'));
     pairs
         .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))

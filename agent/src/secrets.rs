@@ -1,0 +1,77 @@
+//! Keeps new secrets out of transcripts: each goes to a file of its own, which is named.
+//!
+//! # Invariants
+//!
+//! 1. The file is there, and can be written, before the call that makes the secret: a secret is
+//!    shown once, and one that cannot be kept would be lost.
+//! 2. Only this user may read it, and no file is replaced.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use weir_common::secret::Secret;
+
+/// A folder for secrets.
+#[derive(Clone, Debug)]
+pub(crate) struct SecretFolder {
+    path: PathBuf,
+}
+
+/// A file that waits for its secret; removed if none comes.
+#[derive(Debug)]
+pub(crate) struct SecretFile {
+    folder: PathBuf,
+    draft: PathBuf,
+    file: File,
+}
+
+impl SecretFolder {
+    /// The folder at `path`, made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Ok(Self { path: std::path::absolute(path)? })
+    }
+
+    /// A folder for `name` within it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub(crate) fn within(&self, name: &str) -> io::Result<Self> {
+        Self::open(&self.path.join(name))
+    }
+
+    /// A file for a secret that is about to be made; `nonce` is a random number.
+    pub(crate) fn prepare(&self, nonce: u64) -> io::Result<SecretFile> {
+        let draft = self.path.join(format!(".{nonce:016x}.draft"));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        Ok(SecretFile { folder: self.path.clone(), draft, file })
+    }
+}
+
+impl SecretFile {
+    /// Writes the secret, and returns the file's path: named for the webhook and the draft.
+    pub(crate) fn keep(mut self, webhook: &str, secret: &Secret<String>) -> io::Result<PathBuf> {
+        writeln!(self.file, "{}", secret.expose())?;
+        self.file.sync_all()?;
+        let draft = self.draft.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let nonce = draft.trim_start_matches('.');
+        let path = self.folder.join(format!("{webhook}.{nonce}.secret"));
+        fs::rename(&self.draft, &path)?;
+        File::open(&self.folder)?.sync_all()?;
+        Ok(path)
+    }
+}
+
+impl Drop for SecretFile {
+    fn drop(&mut self) {
+        // After `keep` there is no draft; otherwise an empty file stays at worst.
+        let _ = fs::remove_file(&self.draft);
+    }
+}

@@ -1,0 +1,6 @@
+//! The tools.
+
+pub(crate) mod arguments;
+pub(crate) mod results;
+pub(crate) mod run;
+pub(crate) mod table;

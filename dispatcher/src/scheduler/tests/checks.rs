@@ -1,0 +1,89 @@
+//! Requests that are no deliveries count in the rate limits of their receiver.
+
+use std::time::Duration;
+
+use url::Url;
+use weir_common::limit::rolling::RollingQuota;
+use weir_common::time::Tick;
+
+use crate::scheduler::checks::CheckedUrl;
+use crate::scheduler::tests::world::ws;
+use crate::scheduler::tests::*;
+
+fn check(endpoint: Option<i64>, workspace: i64, url: &str) -> CheckedUrl {
+    let url = Url::parse(url).expect("a URL");
+    CheckedUrl { endpoint: endpoint.map(EndpointId), workspace: ws(workspace), url }
+}
+
+/// The URL of every webhook of the tests.
+const URL: &str = "https://hooks.example/in";
+
+fn second() -> Limits {
+    limits(3, 1_000, 100, 100)
+}
+
+#[test]
+fn a_check_counts_in_its_endpoints_limit_with_the_deliveries() {
+    let mut world = World::new(second(), &[(1, 1)]);
+    (0..2).for_each(|_| world.arrive(1, 0, true));
+    world.run(1);
+    let of = check(Some(1), 1, URL);
+    assert_eq!(world.endpoints.charge_check(&of, at(10).tick), Ok(()));
+    assert_eq!(world.endpoints.charge_check(&of, at(20).tick), Err(at(1_000).tick));
+    let charged = world.endpoints.charge_check(&of, at(1_000).tick);
+    assert_eq!(charged, Ok(()), "what was refused does not count");
+    world.now = 1_001;
+    world.end(None);
+    (0..3).for_each(|_| world.arrive(1, 0, true));
+    world.drain();
+    let starts: Vec<u64> = world.starts.iter().map(|(when, ..)| *when).collect();
+    assert_eq!(starts, [0, 0, 1_001, 1_010, 2_000]);
+}
+
+#[test]
+fn a_check_of_a_new_url_counts_in_the_endpoint_that_it_becomes() {
+    let mut world = World::new(second(), &[]);
+    for ms in [100, 200, 300] {
+        let of = check(None, ms as i64 * 10_000, URL);
+        assert_eq!(world.endpoints.charge_check(&of, at(ms).tick), Ok(()), "any workspace");
+    }
+    let fourth = world.endpoints.charge_check(&check(None, 1, URL), at(400).tick);
+    assert_eq!(fourth, Err(at(1_100).tick));
+    let other = check(None, 1, "https://hooks.example/other");
+    assert_eq!(world.endpoints.charge_check(&other, at(400).tick), Ok(()));
+    world.now = 500;
+    world.on.insert(WebhookId(1), EndpointId(1));
+    world.endpoints.restored(hook(1, 1, Flow::Open), None, at(500).tick);
+    world.arrive(1, 0, true);
+    world.drain();
+    assert_eq!(world.starts[0].0, 1_100);
+}
+
+#[test]
+fn a_check_counts_in_a_workspaces_limit_at_the_host() {
+    let mut limits = second();
+    limits.per_host = RollingQuota { requests: 1, ..limits.quota };
+    let mut scheduler = scheduler(limits);
+    assert_eq!(scheduler.charge_check(&check(None, 1, URL), at(0).tick), Ok(()));
+    let other = check(None, 1, "https://hooks.example/other");
+    assert_eq!(scheduler.charge_check(&other, at(1).tick), Err(at(1_000).tick));
+    let elsewhere = check(None, 10_000, "https://hooks.example/other");
+    assert_eq!(scheduler.charge_check(&elsewhere, at(1).tick), Ok(()));
+}
+
+#[test]
+fn checks_that_no_longer_count_are_forgotten() {
+    let mut scheduler = scheduler(second());
+    for nth in 0..1_000_u64 {
+        let of = check(None, 1, &format!("https://hooks.example/{nth}"));
+        let now = at(10 * nth);
+        assert_eq!(scheduler.charge_check(&of, now.tick), Ok(()));
+        scheduler.handle(Input::Tidy, now);
+    }
+    let later = Tick(at(10_000).tick.0 + Duration::from_secs(60).as_micros() as u64);
+    scheduler.handle(Input::Tidy, Moment { tick: later, unix: UnixTime(later.0) });
+    for nth in 0..1_000 {
+        let url = Url::parse(&format!("https://hooks.example/{nth}")).expect("a URL");
+        assert!(scheduler.paces.take_starts_at(&url).is_none());
+    }
+}

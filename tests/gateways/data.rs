@@ -1,0 +1,211 @@
+//! The data of a simulated Redis server, and the commands that gateways and their scripts use.
+//!
+//! Invariant: a command does what a real server's does, or is an error; a test compares both.
+//!
+//! Not here: scripts (`scripts`), connections (`network`).
+
+use std::collections::BTreeMap;
+
+/// What a server replies.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reply {
+    Status(&'static str),
+    Text(Vec<u8>),
+    Number(i64),
+    List(Vec<Reply>),
+    Nothing,
+    Error(String),
+}
+
+/// The keys of a server, and its clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Data {
+    keys: BTreeMap<Vec<u8>, Entry>,
+    /// Microseconds since 1970.
+    pub(crate) now: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    value: Value,
+    /// In microseconds since 1970.
+    expires: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    Text(Vec<u8>),
+    Fields(BTreeMap<Vec<u8>, Vec<u8>>),
+    /// Scores by member.
+    Scores(BTreeMap<Vec<u8>, i64>),
+}
+
+type Found = Result<Reply, String>;
+
+impl Data {
+    /// Deletes all keys.
+    pub(crate) fn flush(&mut self) {
+        self.keys.clear();
+    }
+
+    /// Executes a command.
+    pub(crate) fn run(&mut self, words: &[Vec<u8>]) -> Reply {
+        let now = self.now;
+        self.keys.retain(|_, entry| entry.expires.is_none_or(|at| at > now));
+        self.execute(words).unwrap_or_else(Reply::Error)
+    }
+
+    fn execute(&mut self, words: &[Vec<u8>]) -> Found {
+        let all: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let (name, arguments) = all.split_first().ok_or("ERR no command")?;
+        match (name.to_ascii_uppercase().as_slice(), arguments) {
+            (b"TIME", []) => {
+                let parts = [self.now / 1_000_000, self.now % 1_000_000];
+                Ok(Reply::List(parts.map(|part| text(&part.to_string())).to_vec()))
+            }
+            (b"GET", [key]) => {
+                Ok(self.string(key)?.map_or(Reply::Nothing, |own| Reply::Text(own.clone())))
+            }
+            (b"SET", [key, value, options @ ..]) => self.set(key, value, options),
+            (b"GETRANGE", [key, from, to]) => self.range(key, number(from)?, number(to)?),
+            (b"SETRANGE", [key, at, piece]) => self.set_range(key, number(at)?, piece),
+            (b"DEL", keys) => {
+                let deleted = keys.iter().filter(|key| self.keys.remove(**key).is_some()).count();
+                Ok(Reply::Number(deleted as i64))
+            }
+            (b"PEXPIRE", [key, millis]) => {
+                let expires = Some(self.after(number(millis)?));
+                let found = self.keys.get_mut(*key);
+                let found = found.map(|entry| entry.expires = expires);
+                Ok(Reply::Number(found.is_some().into()))
+            }
+            (b"INCR", [key]) => self.add(key, 1),
+            (b"INCRBY", [key, by]) => self.add(key, number(by)?),
+            (b"HSET", [key, field, value]) => {
+                let fields = self.fields(key)?;
+                let added = fields.insert(field.to_vec(), value.to_vec()).is_none();
+                Ok(Reply::Number(added.into()))
+            }
+            (b"HDEL", [key, field]) => {
+                let removed = self.fields(key)?.remove(*field).is_some();
+                Ok(Reply::Number(removed.into()))
+            }
+            (b"HGETALL", [key]) => {
+                let fields = self.fields(key)?.clone();
+                let all = fields.into_iter().flat_map(|(field, value)| [field, value]);
+                Ok(Reply::List(all.map(Reply::Text).collect()))
+            }
+            (b"ZADD", [key, score, member]) => {
+                let score = number(score)?;
+                let added = self.scores(key)?.insert(member.to_vec(), score).is_none();
+                Ok(Reply::Number(added.into()))
+            }
+            (b"ZRANGEBYSCORE", [key, from, to]) => {
+                let from = std::str::from_utf8(from).ok().and_then(|from| from.strip_prefix('('));
+                let (Some(from), b"+inf") = (from, *to) else {
+                    return Err("ERR only a range above an excluded score".to_owned());
+                };
+                let above = number(from.as_bytes())?;
+                let mut found: Vec<(i64, Vec<u8>)> = self
+                    .scores(key)?
+                    .iter()
+                    .filter(|(_, score)| **score > above)
+                    .map(|(member, score)| (*score, member.clone()))
+                    .collect();
+                found.sort();
+                Ok(Reply::List(found.into_iter().map(|(_, member)| Reply::Text(member)).collect()))
+            }
+            // No run has as many resets.
+            (b"ZREMRANGEBYRANK", [_, _, _]) => Ok(Reply::Number(0)),
+            _ => Err(format!("ERR unknown command {:?}", String::from_utf8_lossy(name))),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], options: &[&[u8]]) -> Found {
+        let expires = match options {
+            [] => None,
+            [b"NX"] if self.keys.contains_key(key) => return Ok(Reply::Nothing),
+            [b"NX"] => None,
+            [b"PX", millis] => Some(self.after(number(millis)?)),
+            _ => return Err("ERR syntax error".to_owned()),
+        };
+        self.keys.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), expires });
+        Ok(Reply::Status("OK"))
+    }
+
+    fn range(&self, key: &[u8], from: i64, to: i64) -> Found {
+        let whole = self.string(key)?.map_or(&[][..], Vec::as_slice);
+        let length = whole.len() as i64;
+        let at = |nth: i64| if nth < 0 { (length + nth).max(0) } else { nth };
+        let (from, to) = (at(from), at(to).min(length - 1));
+        let piece = if from > to { &[] } else { &whole[from as usize..=to as usize] };
+        Ok(Reply::Text(piece.to_vec()))
+    }
+
+    fn set_range(&mut self, key: &[u8], at: i64, piece: &[u8]) -> Found {
+        let whole = self.string_or_new(key)?;
+        let end = at as usize + piece.len();
+        whole.resize(whole.len().max(end), 0);
+        whole[at as usize..end].copy_from_slice(piece);
+        Ok(Reply::Number(whole.len() as i64))
+    }
+
+    fn add(&mut self, key: &[u8], by: i64) -> Found {
+        let own = self.string_or_new(key)?;
+        let sum = if own.is_empty() { by } else { number(own)? + by };
+        *own = sum.to_string().into_bytes();
+        Ok(Reply::Number(sum))
+    }
+
+    fn after(&self, millis: i64) -> u64 {
+        self.now.saturating_add_signed(millis * 1_000)
+    }
+
+    fn string(&self, key: &[u8]) -> Result<Option<&Vec<u8>>, String> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Text(own)) => Ok(Some(own)),
+            Some(_) => Err(wrong_type()),
+        }
+    }
+
+    fn string_or_new(&mut self, key: &[u8]) -> Result<&mut Vec<u8>, String> {
+        match self.entry(key, || Value::Text(Vec::new())) {
+            Value::Text(own) => Ok(own),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    fn fields(&mut self, key: &[u8]) -> Result<&mut BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        match self.entry(key, || Value::Fields(BTreeMap::new())) {
+            Value::Fields(own) => Ok(own),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    fn scores(&mut self, key: &[u8]) -> Result<&mut BTreeMap<Vec<u8>, i64>, String> {
+        match self.entry(key, || Value::Scores(BTreeMap::new())) {
+            Value::Scores(own) => Ok(own),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    fn entry(&mut self, key: &[u8], fresh: impl FnOnce() -> Value) -> &mut Value {
+        let fresh = || Entry { value: fresh(), expires: None };
+        &mut self.keys.entry(key.to_vec()).or_insert_with(fresh).value
+    }
+}
+
+/// A text as a reply.
+pub(crate) fn text(text: &str) -> Reply {
+    Reply::Text(text.as_bytes().to_vec())
+}
+
+fn number(text: &[u8]) -> Result<i64, String> {
+    let read = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    read.ok_or_else(|| "ERR value is not an integer or out of range".to_owned())
+}
+
+fn wrong_type() -> String {
+    "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
+}

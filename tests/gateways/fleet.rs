@@ -1,0 +1,244 @@
+//! The gateways of a run, and their clients.
+//!
+//! A gateway is what ships: its limiter, the store that it shares, and heartbeats. Left out is what
+//! has no part in a decision: HTTP, configuration, logs.
+//!
+//! Not here: the network (`network`), what fails when (`plan`).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use weir_common::limit::decision::Decision;
+use weir_common::time::{Clock, Tick, UnixTime};
+use weir_gateway::limit::key::{Key, LimitTag};
+use weir_gateway::limit::limiter::Limiter;
+use weir_gateway::limit::shared::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig, SharedStore};
+use weir_gateway::limit::{LimitCheck, Quota};
+use weir_tests::rng::SeededRng;
+
+use super::history::{History, Outcome, Sent};
+use super::network::{FIRST_PORT, Network, SENTINEL_PORT};
+use super::plan::Plan;
+
+/// How often a gateway drops states that no longer matter.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// All clocks of machines: they go on as the runtime's does.
+pub(crate) type Clocks = Arc<Mutex<Vec<Clock>>>;
+
+/// One process.
+struct Gateway {
+    limiter: Arc<Limiter>,
+    tasks: JoinSet<()>,
+}
+
+/// The gateways of a run.
+pub(crate) struct Fleet {
+    pub(crate) plan: Plan,
+    pub(crate) network: Rc<Network>,
+    pub(crate) history: RefCell<History>,
+    clocks: Clocks,
+    places: Vec<RefCell<Option<Gateway>>>,
+    processes: Vec<Cell<usize>>,
+    seed: u64,
+    streams: Cell<u64>,
+}
+
+impl Fleet {
+    pub(crate) fn new(plan: Plan, network: Rc<Network>, clocks: Clocks, seed: u64) -> Rc<Self> {
+        let places = (0..plan.gateways).map(|_| RefCell::new(None)).collect();
+        let processes = (0..plan.gateways).map(|_| Cell::new(0)).collect();
+        let (history, streams) = (RefCell::default(), Cell::new(100));
+        Rc::new(Self { plan, network, history, clocks, places, processes, seed, streams })
+    }
+
+    /// Random numbers that no other part of the run has.
+    pub(crate) fn rng(&self) -> SeededRng {
+        self.streams.set(self.streams.get() + 1);
+        SeededRng::stream(self.seed, self.streams.get())
+    }
+
+    /// Starts a gateway at this place, with clients, as the program does.
+    pub(crate) fn start(self: &Rc<Self>, place: usize) {
+        let mut rng = self.rng();
+        let now = self.network.now();
+        let clock = Clock::manual(UnixTime(now));
+        // Its machine's clock may be wrong.
+        clock.set(UnixTime(now + rng.below(4_000_000) - 2_000_000));
+        self.clocks.lock().unwrap().push(clock.clone());
+        let config = SharedConfig {
+            address: self.address(),
+            timeout: self.plan.timeout,
+            gateways_min: self.plan.gateways as u32,
+            fingerprint: "f".to_owned(),
+            id: format!("{:016x}", rng.next()),
+        };
+        let dial = Arc::new(self.network.way(place));
+        let shared = Arc::new(SharedStore::new(config, clock.clone(), dial));
+        let mut limiter = Limiter::new(clock.clone(), 1_000);
+        limiter.shared = Some(shared.clone());
+        let limiter = Arc::new(limiter);
+        let mut tasks = JoinSet::new();
+        let (own, is_started) = (limiter.clone(), Arc::new(Notify::new()));
+        let started = is_started.clone();
+        tasks.spawn_local(async move {
+            shared.beat(None).await;
+            // Clients connect once it listens.
+            started.notify_waiters();
+            loop {
+                shared.beat(Some((&own.store, &own.boosts))).await;
+                sleep(BEAT_EVERY).await;
+            }
+        });
+        let own = limiter.clone();
+        tasks.spawn_local(async move {
+            loop {
+                sleep(SWEEP_EVERY).await;
+                let (store, now) = own.own(clock.now().tick);
+                (0..store.shards()).for_each(|nth| store.sweep(nth, now));
+            }
+        });
+        for _ in 0..self.plan.clients {
+            let (fleet, limiter, started) = (self.clone(), limiter.clone(), is_started.clone());
+            tasks.spawn_local(async move {
+                started.notified().await;
+                fleet.client(place, limiter).await;
+            });
+        }
+        *self.places[place].borrow_mut() = Some(Gateway { limiter, tasks });
+    }
+
+    fn address(&self) -> StoreAddress {
+        let (topology, port) = match self.plan.has_sentinel() {
+            true => (Topology::Sentinel("main".to_owned()), SENTINEL_PORT),
+            false => (Topology::Single, FIRST_PORT),
+        };
+        let login =
+            StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+        StoreAddress {
+            topology,
+            servers: vec![ServerAddress { host: "10.0.0.1".to_owned(), port }],
+            login,
+            sentinel_password_file: None,
+            acknowledge: self.plan.acknowledge(),
+        }
+    }
+
+    /// Kills a gateway: its requests end without an answer, and it is no witness any more.
+    pub(crate) fn kill(&self, place: usize) {
+        let gateway = self.places[place].borrow_mut().take();
+        let Some(Gateway { mut tasks, .. }) = gateway else { return };
+        tasks.abort_all();
+        let (now, process) = (self.network.now(), self.processes[place].get());
+        self.processes[place].set(process + 1);
+        let mut history = self.history.borrow_mut();
+        history.killed.push((place, process, now));
+        self.end_requests(&mut history, place, now);
+    }
+
+    /// Ends a gateway as an operator does.
+    pub(crate) async fn stop(&self, place: usize) {
+        let gateway = self.places[place].borrow_mut().take();
+        let Some(Gateway { limiter, mut tasks }) = gateway else { return };
+        tasks.abort_all();
+        while tasks.join_next().await.is_some() {}
+        let (now, process) = (self.network.now(), self.processes[place].get());
+        self.processes[place].set(process + 1);
+        self.history.borrow_mut().killed.push((place, process, now));
+        self.end_requests(&mut self.history.borrow_mut(), place, now);
+        if let Some(shared) = &limiter.shared {
+            shared.end().await;
+        }
+    }
+
+    fn end_requests(&self, history: &mut History, place: usize, now: u64) {
+        let own = history.sent.iter_mut().filter(|one| one.gateway == place);
+        own.for_each(|one| one.ended = one.ended.min(now));
+    }
+
+    /// Makes requests one after the other: many at once, then some time none.
+    async fn client(&self, place: usize, limiter: Arc<Limiter>) {
+        let mut rng = self.rng();
+        loop {
+            let burst = 1 + rng.below(12);
+            for _ in 0..burst {
+                self.request(place, &limiter, &mut rng).await;
+                sleep(rng.millis(1, self.plan.pause)).await;
+            }
+            sleep(rng.millis(5, 900)).await;
+        }
+    }
+
+    async fn request(&self, place: usize, limiter: &Arc<Limiter>, rng: &mut SeededRng) {
+        let tenant = rng.below(2) as usize;
+        let limits = self.plan.limits_of(tenant);
+        let cost = if self.plan.counts_in_flight() { 1 } else { 1 + rng.below(2) as u32 };
+        let sent = self.network.now();
+        let nth = self.history.borrow().sent.len();
+        self.history.borrow_mut().sent.push(Sent {
+            gateway: place,
+            process: self.processes[place].get(),
+            limits: limits.clone(),
+            refused_by: Vec::new(),
+            cost,
+            outcome: Outcome::Nothing,
+            sent,
+            // A call is sent within its time, and charges within that from then on.
+            answered: sent + 2 * self.plan.timeout.as_micros() as u64 + 10_000,
+            ended: u64::MAX,
+        });
+        let mut checks: Vec<LimitCheck> =
+            limits.iter().map(|limit| self.check(*limit, cost)).collect();
+        // The monotonic clocks of all machines agree: none of them is shown to another.
+        let now = Tick(self.network.now());
+        let verdict = match limiter.check(&mut checks, now) {
+            Ok(mut verdict) => {
+                limiter.hold(&mut verdict, &checks);
+                Ok(verdict)
+            }
+            Err(_moved) => limiter.check_at_owner(&mut checks).await,
+        };
+        let answered = self.network.now();
+        let verdict = {
+            let mut history = self.history.borrow_mut();
+            let own = &mut history.sent[nth];
+            let Ok(verdict) = verdict else {
+                own.outcome = Outcome::Unavailable;
+                return;
+            };
+            own.answered = answered;
+            own.outcome = if verdict.is_admitted() { Outcome::Admitted } else { Outcome::Refused };
+            let refuses = verdict.answers().zip(&limits);
+            let refuses = refuses.filter(|(answer, _)| answer.decision != Decision::Admit);
+            own.refused_by = refuses.map(|(_, limit)| *limit).collect();
+            verdict
+        };
+        if verdict.is_admitted() && self.plan.counts_in_flight() {
+            sleep(rng.millis(1, 400)).await;
+            let now = self.network.now();
+            let mut history = self.history.borrow_mut();
+            history.sent[nth].ended = now;
+        }
+        drop(verdict);
+    }
+
+    fn check(&self, limit: usize, cost: u32) -> LimitCheck {
+        let quota: Quota = self.plan.limits[limit];
+        let bits = limit as u128 + 1;
+        // Each key is in a shard of its own, so that no order of a hash map matters.
+        let key = Key::from_bits(bits << 96 | bits);
+        LimitCheck {
+            cost,
+            known: true,
+            slot: 1,
+            on_failure: self.plan.on_failure,
+            ..LimitCheck::new(key, LimitTag::from_bits(bits), quota)
+        }
+    }
+}
