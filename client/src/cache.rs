@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Of identical reads at one time, one is sent; the others get its answer, a failure included. If
-//!    it gave up waiting, the next is sent that may still wait.
+//! 1. Of identical reads at one time, one is sent; the others get its answer, a failure included.
+//!    If it gave up waiting, the next is sent that may still wait.
 //! 2. A list's answer serves the same call for five seconds, and no longer.
 //! 3. After a change by the same client, nothing is served that was read before the change ended.
 //! 4. If the call that is sent is cancelled, the next one that waits for it is sent.

@@ -188,7 +188,10 @@ pub enum CallError {
     #[error("{0}")]
     Refused(Box<Problem>),
     /// It was refused for now, and the next try would come after the call's budget.
-    #[error("refused for now; the next try would have to wait {} s more: {problem}", wait.as_secs())]
+    #[error(
+        "refused for now; the next try would have to wait {} s more: {problem}",
+        wait.as_secs()
+    )]
     Busy {
         /// How long it would have to wait.
         wait: Duration,

@@ -90,6 +90,12 @@ impl<'de> Visitor<'de> for Reading {
     }
 }
 
+/// A member of an object; null where there is none.
+#[must_use]
+pub fn member<'v>(value: &'v Value, name: &str) -> &'v Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 //!
 //! Not here: authentication (`weir_common::admin`), the list of metrics (`metrics`).
 
+mod actions;
 mod screen;
 pub mod watch;
 mod webhooks;

@@ -103,7 +103,6 @@ async fn serve_until_stopped(
     let store = SqliteStore::open(store, &active.settings.secrets.key_file, clock.clone())?;
     let (state, inbox) = shared(config, clock, active, Arc::new(store));
     state.mark_applied();
-    state.store.time_commits(state.metrics.store_commit_duration.clone());
     let endpoint = state.active.load().settings.operator_endpoint().cloned();
     state.store.set_operator(endpoint.clone(), state.clock.now().unix).await?;
     let attempt_log = attempt_log(&state)?;
@@ -118,13 +117,10 @@ async fn serve_until_stopped(
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;
     // The admin listener stays open while attempts in flight end.
     let mut operator = Listeners::default();
-    let watch = Arc::new(Watch::new(state.clock.now()));
-    let admins = DispatcherAdmin { state: state.clone(), watch: watch.clone() };
-    let handler = Arc::new(Admin::new(admins)?);
+    let (handler, watch) = operators(&state)?;
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
-    let mut tasks = background_tasks(&state, endpoint);
-    tasks.spawn(watch.run(state.clone()));
+    let mut tasks = background_tasks(&state, watch, endpoint);
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
@@ -192,9 +188,22 @@ fn shared(
     (Arc::new(state), inbox)
 }
 
+/// The handler of the admin listener, and what it shows of the last hour.
+fn operators(state: &Arc<State>) -> io::Result<(Arc<Admin<DispatcherAdmin>>, Arc<Watch>)> {
+    state.store.time_commits(state.metrics.store_commit_duration.clone());
+    let watch = Arc::new(Watch::new(state.clock.now()));
+    let own = DispatcherAdmin { state: state.clone(), watch: watch.clone() };
+    Ok((Arc::new(Admin::new(own)?), watch))
+}
+
 /// Starts the background tasks, which run until they are shut down.
-fn background_tasks(state: &Arc<State>, endpoint: Option<OperatorEndpoint>) -> JoinSet<()> {
+fn background_tasks(
+    state: &Arc<State>,
+    watch: Arc<Watch>,
+    endpoint: Option<OperatorEndpoint>,
+) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
+    tasks.spawn(watch.run(state.clone()));
     let (store, clock) = (state.store.clone(), state.clock.clone());
     let (mailbox, more) = (state.mailbox.clone(), state.jobs.clone());
     let active = state.active.clone();

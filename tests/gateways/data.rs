@@ -1,6 +1,6 @@
 //! The data of a simulated Redis server, and the commands that gateways and their scripts use.
 //!
-//! Invariant: a command does what a real server's does, or is an error; a test compares both.
+//! Invariant: a command does what a real server's does, or is an error.
 //!
 //! Not here: scripts (`scripts`), connections (`network`).
 

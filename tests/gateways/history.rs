@@ -191,7 +191,8 @@ impl History {
             let sum: u64 = all.map(|one| cost(one) * times).sum();
             if sum + cost(one) <= most {
                 return Err(format!(
-                    "refused although it fits: limit {limit} refused {} at {} beside {sum} of {most}",
+                    "refused although it fits: limit {limit} refused {} at {} beside {sum} of \
+                     {most}",
                     one.cost, one.sent
                 ));
             }

@@ -1,8 +1,8 @@
 //! Gateways that share a store, in seeded runs of virtual time, checked by a model.
 //!
-//! The code that ships runs: limiters, the shared store with its connections, leases, heartbeats and
-//! shares, the client of Redis, and the scripts on Lua 5.1. The network, the servers and all clocks
-//! are simulated, and everything runs on one thread, so that a seed reproduces a whole run.
+//! The code that ships runs: limiters, the shared store with its connections, leases, heartbeats
+//! and shares, the client of Redis, and the scripts on Lua 5.1. The network, the servers and all
+//! clocks are simulated, and everything runs on one thread, so that a seed reproduces a whole run.
 //!
 //! ```text
 //! WEIR_RUNS=5000 WEIR_BASE=1000 cargo test -p weir-tests --test gateways runs
@@ -15,7 +15,12 @@
     clippy::indexing_slicing,
     reason = "a run that breaks a promise says which and stops"
 )]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the network is simulated on the runtime's own clock, and seeds come from outside"
+)]
 
+mod commands;
 mod data;
 mod faults;
 mod fleet;

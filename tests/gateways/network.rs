@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use tokio::io::{
-    AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
@@ -23,6 +21,7 @@ use weir_gateway::limit::shared::errors::ConnectError;
 use weir_gateway::limit::shared::login::{Dial, Dialled};
 use weir_tests::rng::SeededRng;
 
+use super::commands::{read, write};
 use super::data::{Data, Reply, text};
 use super::scripts::{Mutant, Scripts};
 
@@ -363,47 +362,6 @@ async fn send(
         is_lost |= link.swallows.get();
         if !is_lost && to.write_all(&bytes).await.is_err() {
             return;
-        }
-    }
-}
-
-/// Reads a command; none where the connection ends.
-async fn read(from: &mut BufReader<ReadHalf<DuplexStream>>) -> Option<Vec<Vec<u8>>> {
-    let count = length(from, b'*').await?;
-    let mut words = Vec::with_capacity(count);
-    for _ in 0..count {
-        let mut word = vec![0; length(from, b'$').await? + 2];
-        from.read_exact(&mut word).await.ok()?;
-        word.truncate(word.len() - 2);
-        words.push(word);
-    }
-    Some(words)
-}
-
-async fn length(from: &mut BufReader<ReadHalf<DuplexStream>>, kind: u8) -> Option<usize> {
-    let mut line = Vec::new();
-    from.read_until(b'\n', &mut line).await.ok()?;
-    let digits = line.strip_prefix(&[kind])?.strip_suffix(b"\r\n")?;
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn write(reply: &Reply, to: &mut Vec<u8>) {
-    match reply {
-        Reply::Status(text) => to.extend(format!("+{text}\r\n").bytes()),
-        Reply::Text(text) => {
-            to.extend(format!("${}\r\n", text.len()).bytes());
-            to.extend_from_slice(text);
-            to.extend_from_slice(b"\r\n");
-        }
-        Reply::Number(number) => to.extend(format!(":{number}\r\n").bytes()),
-        Reply::List(all) => {
-            to.extend(format!("*{}\r\n", all.len()).bytes());
-            all.iter().for_each(|one| write(one, to));
-        }
-        Reply::Nothing => to.extend_from_slice(b"$-1\r\n"),
-        Reply::Error(error) => {
-            let line = error.lines().next().unwrap_or_default();
-            to.extend(format!("-{line}\r\n").bytes());
         }
     }
 }

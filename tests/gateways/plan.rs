@@ -103,7 +103,7 @@ impl Plan {
         };
         let (own, all) = (rolling(), rolling());
         let burst = 4 + rng.below(40) as u32;
-        let rate = Rate::per_second(1 + rng.below(30) as u32);
+        let rate = Rate::per_second(rng.millis(2, 200).as_millis() as u32);
         let bucket = Quota::Bucket(BucketQuota { rate, burst });
         let in_flight = Quota::Concurrency(ConcurrencyQuota { requests: 1 + rng.below(8) as u32 });
         let limits = match layout {
@@ -116,7 +116,8 @@ impl Plan {
         Self {
             situation,
             gateways: 1 + rng.below(4) as usize,
-            clients: 1 + rng.below(3) as usize,
+            // Leases need a demand.
+            clients: 1 + rng.below(if layout == Layout::Buckets { 6 } else { 3 }) as usize,
             limits,
             layout,
             on_failure: match situation {
@@ -125,7 +126,7 @@ impl Plan {
             },
             timeout: Duration::from_millis(40 + rng.below(100)),
             delay: (rng.below(slowest + 1), slowest),
-            pause: 2 + rng.below(60),
+            pause: 2 + rng.below(if layout == Layout::Buckets { 6 } else { 60 }),
             lasts: Duration::from_millis(7_000 + rng.below(5_000)),
         }
     }

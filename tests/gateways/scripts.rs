@@ -10,8 +10,12 @@ use mlua::{Function, Lua, MultiValue, Table, Value, Variadic};
 
 use super::data::{Data, Reply};
 
-/// A fault that is planted in a script: a text of it, and what stands there instead.
-pub(crate) type Mutant = (&'static str, &'static str);
+/// A fault that is planted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mutant {
+    /// In a script: a text of it, and what stands there instead.
+    Script(&'static str, &'static str),
+}
 
 /// The scripts that a server knows.
 pub(crate) struct Scripts {
@@ -44,7 +48,7 @@ impl Scripts {
             ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, script.as_bytes());
         let name: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let script = match self.mutant {
-            Some((from, to)) if script.contains(from) => script.replacen(from, to, 1),
+            Some(Mutant::Script(from, to)) if script.contains(from) => script.replacen(from, to, 1),
             _ => script.to_owned(),
         };
         let loaded = self.lua.load(script).into_function().unwrap();

@@ -117,7 +117,7 @@ fn the_dispatchers_screen_works_without_a_script_and_on_loopback_without_a_token
 /// A form as a browser sends it from a page of this origin.
 fn form(admin: &str, origin: &str, path: &str, body: &str) -> Request {
     Request::new("POST", path)
-        .field("Host", admin)
+        .host(admin)
         .field("Origin", origin)
         .field("Content-Type", "application/x-www-form-urlencoded")
         .body(body)
@@ -139,7 +139,7 @@ fn form_token(page: &Response) -> String {
 /// What holds of both programs without a token: `act` is a form that changes something.
 #[track_caller]
 fn only_its_own_pages_on_loopback(admin: &str, act: &str) {
-    let home = |host: &str| call(admin, &Request::get("/dashboard").field("Host", host));
+    let home = |host: &str| call(admin, &Request::get("/dashboard").host(host));
     // A site whose name leads to this machine (DNS rebinding) sees nothing.
     for host in ["evil.example", "127.0.0.1.evil.example"] {
         let refused = home(host).expect(403).text();
@@ -190,19 +190,21 @@ fn a_session_ends_once_the_token_has_changed() {
     let (folder, line) = token_file();
     let world = World::with(|config| config.with("[server]", &line));
     let admin = world.gateway.admin();
-    let get = |cookie: &str| call(admin, &Request::get("/dashboard").field("Cookie", cookie));
+    let get =
+        |cookie: &str| call(admin, &Request::get("/dashboard").host(admin).field("Cookie", cookie));
     get("").expect(401);
     let cookie = session(admin, TOKEN);
     get(&cookie).expect(200);
     get(&cookie.replace("weir_gateway", "weir_dispatcher")).expect(401);
     folder.write("admin.token", "another-token-0123456789\n");
     let bearer = "Bearer another-token-0123456789";
-    let reload = Request::post("/reload", "").field("Authorization", bearer);
+    let reload = Request::post("/reload", "").host(admin).field("Authorization", bearer);
     // The files are watched as well: the gateway may already have reloaded.
     let answer = call(admin, &reload);
     if answer.status == 401 {
         let earlier = format!("Bearer {TOKEN}");
-        call(admin, &Request::post("/reload", "").field("Authorization", &earlier)).expect(200);
+        let reload = Request::post("/reload", "").host(admin);
+        call(admin, &reload.field("Authorization", &earlier)).expect(200);
     }
     get(&cookie).expect(401);
     get(&session(admin, "another-token-0123456789")).expect(200);
@@ -214,13 +216,13 @@ fn a_redelivery_is_cancelled_after_a_question() {
     let dispatcher = Dispatcher::start(&config, weir_tests::config::DIRECTORY);
     let receiver = Receiver::start();
     dispatcher.create_webhook(&receiver.url("/in"), &["user.created"]);
-    dispatcher.post_events("user.created", 10_000);
+    dispatcher.post_events("user.created", 1_000);
     let acme = dispatcher.acme();
     let all = json!({ "state": "waiting" });
     let job = acme.post("/deliveries:redeliver", &all).expect(202).json();
     let id = job["id"].as_str().expect("an identifier");
     let admin = dispatcher.admin_address();
-    let page = call(admin, &Request::get("/dashboard").field("Host", admin)).expect(200);
+    let page = call(admin, &Request::get("/dashboard").host(admin)).expect(200);
     let token = form_token(&page);
     let send = |more: &str| {
         let body = format!("form_token={token}&workspace=ws_acme&id={id}{more}");

@@ -89,6 +89,10 @@ async function add(page, path) {
   await page.getByRole("link", { name: "Add a webhook" }).click();
   await page.getByLabel("Address").fill(`${stage.receiver}${path}`);
   await page.getByLabel("user.created", { exact: true }).check();
+  await page.getByRole("button", { name: "Check the address" }).click();
+  await page.getByRole("status").waitFor();
+  // What was typed is still there.
+  assert.ok(await page.getByLabel("user.created", { exact: true }).isChecked());
   await page.getByRole("button", { name: "Add the webhook" }).click();
   await page.getByRole("heading", { name: "Keep the secret" }).waitFor();
   const secret = await page.locator("#secret").textContent();

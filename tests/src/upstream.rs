@@ -72,6 +72,8 @@ struct Shared {
     seen: Mutex<Seen>,
     changed: Condvar,
     script: Mutex<Arc<Script>>,
+    /// Answers once the body is there, instead of `script`.
+    of_whole: Mutex<Option<Arc<Script>>>,
     open: Mutex<HashMap<usize, Weak<TcpStream>>>,
     stopping: AtomicBool,
     /// Whether requests and bytes are no longer recorded.
@@ -93,6 +95,7 @@ impl Upstream {
             seen: Mutex::default(),
             changed: Condvar::new(),
             script: Mutex::new(Arc::new(script)),
+            of_whole: Mutex::default(),
             open: Mutex::default(),
             stopping: AtomicBool::new(true),
             forgetful: AtomicBool::new(false),
@@ -110,6 +113,12 @@ impl Upstream {
     /// Answers by `script` from the next request on.
     pub fn answer(&self, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
         *self.shared.script.lock().unwrap() = Arc::new(script);
+        *self.shared.of_whole.lock().unwrap() = None;
+    }
+
+    /// Answers whole requests by `script` from the next one on, for answers that need the body.
+    pub fn answer_whole(&self, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
+        *self.shared.of_whole.lock().unwrap() = Some(Arc::new(script));
     }
 
     /// Sends this response to every request from the next one on.
@@ -272,6 +281,14 @@ impl Shared {
             if after.is_none_or(|after| after == After::Keep) {
                 self.receive_body(&mut reader, framing, number)?;
             }
+            let of_whole = self.of_whole.lock().unwrap().clone();
+            let answer = match of_whole.filter(|_| after.is_none()) {
+                Some(script) => {
+                    let received = self.seen.lock().unwrap().requests[number].clone();
+                    script(&received)
+                }
+                None => answer,
+            };
             match after.map_or_else(|| answer.play(&method, stream), Ok)? {
                 After::Keep => {}
                 After::Close => return stream.shutdown(Shutdown::Both),

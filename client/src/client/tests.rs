@@ -275,5 +275,6 @@ async fn fifty_that_wait_for_a_busy_server_give_up_together() {
         assert!(matches!(outcome, Err(CallError::Busy { .. })), "{outcome:?}");
         assert!(at.duration_since(script.began) <= BUDGET + SECOND);
     }
-    assert!(script.seconds().len() <= 18, "{:?}", script.seconds());
+    // One alone tries six times in half a minute; those that still may wait go on after it.
+    assert!(script.seconds().len() <= 24, "{:?}", script.seconds());
 }

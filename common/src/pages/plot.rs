@@ -216,12 +216,23 @@ pub fn draw(svg: &mut String, piece: std::fmt::Arguments<'_>) {
 
 /// What tells classes apart without colours; the first has no hatch. A page with bars has it once.
 pub const HATCHES: &str = "<svg class=\"hidden\" aria-hidden=\"true\"><defs>\
-    <pattern id=\"hatch-ok\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\"></pattern>\
-    <pattern id=\"hatch-warn\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 6 6 0\"/></pattern>\
-    <pattern id=\"hatch-bad\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6\"/></pattern>\
-    <pattern id=\"hatch-late\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 2.5H5\"/></pattern>\
-    <pattern id=\"hatch-gone\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M2.5 0V5\"/></pattern>\
-    <pattern id=\"hatch-blocked\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><path class=\"hatch\" d=\"M0 0 6 6M0 6 6 0\"/></pattern>\
+    <pattern id=\"hatch-ok\" width=\"8\" height=\"8\" \
+     patternUnits=\"userSpaceOnUse\"></pattern>\
+    <pattern id=\"hatch-warn\" width=\"6\" height=\"6\" \
+     patternUnits=\"userSpaceOnUse\">\
+     <path class=\"hatch\" d=\"M0 6 6 0\"/></pattern>\
+    <pattern id=\"hatch-bad\" width=\"6\" height=\"6\" \
+     patternUnits=\"userSpaceOnUse\">\
+     <path class=\"hatch\" d=\"M0 0 6 6\"/></pattern>\
+    <pattern id=\"hatch-late\" width=\"5\" height=\"5\" \
+     patternUnits=\"userSpaceOnUse\">\
+     <path class=\"hatch\" d=\"M0 2.5H5\"/></pattern>\
+    <pattern id=\"hatch-gone\" width=\"5\" height=\"5\" \
+     patternUnits=\"userSpaceOnUse\">\
+     <path class=\"hatch\" d=\"M2.5 0V5\"/></pattern>\
+    <pattern id=\"hatch-blocked\" width=\"6\" height=\"6\" \
+     patternUnits=\"userSpaceOnUse\">\
+     <path class=\"hatch\" d=\"M0 0 6 6M0 6 6 0\"/></pattern>\
     </defs></svg>";
 
 /// The next of 1, 2, 5, 10, 20, … that is no less; at least 2, so that its half is whole.

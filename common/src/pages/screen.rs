@@ -1,8 +1,8 @@
 //! The operators' pages as plain values: numbers, charts, tables, forms; both programs fill them,
 //! and one template writes them.
 //!
-//! Invariant: every text is escaped, wherever it comes from; only charts, which are made of numbers and
-//! of our own words, are written as they are.
+//! Invariant: every text is escaped, wherever it comes from; only charts, which are made of numbers
+//! and of our own words, are written as they are.
 //!
 //! Not here: which pages there are and who may see them (`admin`).
 

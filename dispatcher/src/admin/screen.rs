@@ -1,18 +1,15 @@
-//! The operators' screen: is it us or them? And what an operator does there at three in the
-//! morning.
-//!
-//! Everything that it changes is a call of the admin API in the same process: what is refused
-//! there is refused here, in the same words.
+//! The operators' screen: is it us or them?
 //!
 //! Invariant: of a URL only the host is shown: its path and query may be secrets.
 //!
-//! Not here: what is sampled (`admin::watch`), who may see it (`weir_common::admin`).
+//! Not here: what is changed there (`admin::actions`), what is sampled (`admin::watch`), who may
+//! see it (`weir_common::admin`).
 
-use http::{HeaderMap, Method};
+use http::Method;
 use serde_json::Value;
-use weir_common::admin::{Acted, Program};
-use weir_common::http_server::Call;
-use weir_common::pages::form::{Form, query};
+use weir_common::admin::Program;
+use weir_common::json::member;
+use weir_common::pages::form::Form;
 use weir_common::pages::history::HistorySlot;
 use weir_common::pages::screen::{
     Chart, Figure, Grid, GridCell, Hour, Input, InputForm, Notice, Screen, Section, SectionBody,
@@ -22,6 +19,7 @@ use weir_common::pages::show::{Mark, bytes, grouped, mark, ms, rate, span, utc, 
 use weir_common::time::{Moment, UnixTime};
 
 use crate::admin::DispatcherAdmin;
+use crate::admin::actions::{done, reactivation};
 use crate::admin::watch::{Census, GIVEN_UP, OUTCOMES, OWN_FAULTS, Seen};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::{Webhook, WebhookState};
@@ -38,9 +36,6 @@ const COUNTED_MAX: usize = 5_000;
 
 /// The classes of stacked bars, in the order of `WaitsFor` and of the outcomes.
 const CLASSES: [&str; 6] = ["ok", "warn", "bad", "late", "gone", "blocked"];
-
-/// What the addresses of pages say was done.
-const DONE: &str = "done";
 
 impl DispatcherAdmin {
     /// The screen.
@@ -186,9 +181,10 @@ impl DispatcherAdmin {
 
     async fn jobs_section(&self) -> Section {
         let jobs = self.call(Method::GET, "/redeliveries", "").await;
-        let jobs = jobs.map(|value| value["redeliveries"].clone()).unwrap_or_default();
-        let text = |job: &Value, name: &str| job[name].as_str().unwrap_or_default().to_owned();
-        let number = |job: &Value, name: &str| grouped(job[name].as_u64().unwrap_or(0));
+        let jobs = jobs.map(|value| member(&value, "redeliveries").clone()).unwrap_or_default();
+        let text =
+            |job: &Value, name: &str| member(job, name).as_str().unwrap_or_default().to_owned();
+        let number = |job: &Value, name: &str| grouped(member(job, name).as_u64().unwrap_or(0));
         let row = |job: &Value| {
             vec![
                 GridCell::Code(text(job, "workspace")),
@@ -218,121 +214,10 @@ impl DispatcherAdmin {
             },
         )
     }
-
-    /// What a form does.
-    pub(super) async fn acted(&self, steps: &[&str], form: &Form) -> Option<Acted> {
-        match steps {
-            ["reactivate"] => Some(self.reactivate(form).await),
-            ["redeliveries", "cancel"] => Some(self.cancel_asked(form).await),
-            _ => None,
-        }
-    }
-
-    async fn reactivate(&self, form: &Form) -> Acted {
-        let (workspace, host) = (form.get("workspace"), form.get("host"));
-        let confirmed = form.get("confirmed") == "yes";
-        let dry_run = if confirmed { "" } else { "true" };
-        let which = query([("workspace", workspace), ("host", host), ("dry_run", dry_run)]);
-        let value = match self.call(Method::POST, "/webhooks:reactivate", &which).await {
-            Ok(value) => value,
-            Err(refused) => return Acted::Show(refused.0, refused.1),
-        };
-        if confirmed {
-            let count = value["reactivated"].as_u64().unwrap_or(0);
-            return Acted::Go(format!("/dashboard?{DONE}=reactivated&count={count}"));
-        }
-        let count = value["matching"].as_u64().unwrap_or(0);
-        let of = [("of the workspace ", workspace), ("at the host ", host)];
-        let of = of.into_iter().filter(|(_, value)| !value.is_empty());
-        let of: String = of.map(|(what, value)| format!(" {what}{value}")).collect();
-        let text = format!(
-            "Paused webhooks{of}: {}. Each is sent its oldest delivery first, and all others in \
-             their order and at the usual pace once that one arrives. What waits is kept either \
-             way.",
-            grouped(count)
-        );
-        let inputs = [("workspace", workspace), ("host", host), ("confirmed", "yes")];
-        let form = InputForm {
-            action: "/dashboard/reactivate".to_owned(),
-            reads: false,
-            inputs: inputs.map(|(name, value)| Input::hidden(name, value)).into(),
-            button: "Reactivate",
-            back: Some("/dashboard".to_owned()),
-        };
-        Acted::Show(200, Screen::question(format!("Reactivate {}?", grouped(count)), text, form))
-    }
-
-    async fn cancel_asked(&self, form: &Form) -> Acted {
-        let (workspace, id) = (form.get("workspace"), form.get("id"));
-        if form.get("confirmed") != "yes" {
-            let text = format!(
-                "The job {id} of {workspace} queues nothing more. What it has queued stays queued \
-                 and is sent."
-            );
-            let inputs = [("workspace", workspace), ("id", id), ("confirmed", "yes")];
-            let form = InputForm {
-                action: "/dashboard/redeliveries/cancel".to_owned(),
-                reads: false,
-                inputs: inputs.map(|(name, value)| Input::hidden(name, value)).into(),
-                button: "Cancel the job",
-                back: Some("/dashboard".to_owned()),
-            };
-            return Acted::Show(200, Screen::question("Cancel the redelivery?", text, form));
-        }
-        let path = format!("/redeliveries/{workspace}/{id}:cancel");
-        match self.call(Method::POST, &path, "").await {
-            Ok(_) => Acted::Go(format!("/dashboard?{DONE}=cancelled")),
-            Err(refused) => Acted::Show(refused.0, refused.1),
-        }
-    }
-
-    /// Calls the admin API; an error is a page that says why it refused.
-    async fn call(&self, method: Method, path: &str, query: &str) -> Result<Value, (u16, Screen)> {
-        let call = Call {
-            method,
-            path: path.to_owned(),
-            query: Some(query.to_owned()).filter(|query| !query.is_empty()),
-            headers: HeaderMap::new(),
-            body: Default::default(),
-        };
-        let reply = self.route(&call).await.unwrap_or_else(weir_common::admin::not_found);
-        let value: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-        if (200..300).contains(&reply.status) {
-            return Ok(value);
-        }
-        let errors = value["errors"].as_array().into_iter().flatten();
-        let errors = errors.filter_map(|error| {
-            Some(format!(" {}: {}.", error["parameter"].as_str()?, error["detail"].as_str()?))
-        });
-        let title = value["title"].as_str().unwrap_or("Not done").to_owned();
-        let detail = value["detail"].as_str().unwrap_or_default().to_owned();
-        let text = errors.fold(detail, |text, error| text + &error);
-        Err((reply.status, Screen::notice(title, mark("✕", "Not done", "bad"), text)))
-    }
 }
 
 fn grid(title: &str, text: &str, grid: Grid) -> Section {
     Section { title: title.to_owned(), text: text.to_owned(), body: SectionBody::Grid(grid) }
-}
-
-fn reactivation() -> Section {
-    let form = InputForm {
-        action: "/dashboard/reactivate".to_owned(),
-        reads: false,
-        inputs: vec![
-            Input::text("host", "Host; empty for all", "hooks.example.com"),
-            Input::text("workspace", "Workspace; empty for all", "ws_acme"),
-        ],
-        button: "Reactivate those that match …",
-        back: None,
-    };
-    let text = "After an outage on our side, or of a receiver with many webhooks. The next page \
-        says how many match, and asks.";
-    Section {
-        title: "Reactivate paused webhooks".to_owned(),
-        text: text.to_owned(),
-        body: SectionBody::Form(form),
-    }
 }
 
 fn state_mark(state: WebhookState) -> Mark {
@@ -342,17 +227,6 @@ fn state_mark(state: WebhookState) -> Mark {
         WebhookState::Paused => mark("■", "Paused", "bad"),
         WebhookState::Disabled => mark("○", "Disabled", "muted"),
     }
-}
-
-/// What the last form did.
-fn done(query: &Form) -> Option<Notice> {
-    let count: u64 = query.get("count").parse().unwrap_or(0);
-    let text = match query.get(DONE) {
-        "reactivated" => format!("Webhooks reactivated: {}.", grouped(count)),
-        "cancelled" => "The redelivery queues nothing more.".to_owned(),
-        _ => return None,
-    };
-    Some(Notice { mark: mark("●", "Done", "ok"), text })
 }
 
 /// What is wrong with us now.

@@ -70,7 +70,8 @@ pub(super) fn list(request: &ApiRequest<'_>) -> Reply {
     let retired = request.types.retired.iter().map(|one| EventTypeView::retired(*one));
     let listed = json(200, &EventTypeList { data: current.chain(retired).collect() });
     // Eight bytes tell one catalogue from the next.
-    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&listed.body)[..8]));
+    let digest = hex::encode(Sha256::digest(&listed.body));
+    let tag = format!("\"{}\"", digest.get(..16).unwrap_or_default());
     let known = request.call.headers.get_all(IF_NONE_MATCH);
     let known =
         known.iter().filter_map(|value| value.to_str().ok()).flat_map(|list| list.split(','));

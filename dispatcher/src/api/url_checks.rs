@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::sleep;
 use url::Url;
 use weir_common::http_server::problems;
@@ -33,7 +34,7 @@ use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::public_id::ID_RANDOM_BYTES;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
-use crate::http_errors::{ValidationError, validation_problem};
+use crate::http_errors::{self, ValidationError, ValidationErrors, validation_problem};
 use crate::ingest::event::{self, Sample};
 use crate::scheduler::checks::CheckedUrl;
 
@@ -62,13 +63,31 @@ enum Called {
     Reached(Attempt, Echo),
 }
 
+/// Adds an error if the URL of a body may not be called.
+pub(super) fn check_url(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
+    if let Some(text) = body.get("url").and_then(Value::as_str)
+        && let Err(why) = request.active.egress.canonical(text)
+    {
+        errors.at("/url", why);
+    }
+}
+
+/// The canonical form of a URL that may be called. Its host name is resolved and checked at each
+/// attempt: see [`crate::delivery::egress`].
+pub(super) fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
+    let url = request.active.egress.canonical(text);
+    let url =
+        url.map_err(|why| http_errors::unprocessable(&ValidationError::at("/url", why).into()))?;
+    Ok(url.as_str().into())
+}
+
 /// Sends a signed ping to a URL, and tells what happened. Stores nothing.
 pub(super) async fn check(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let body: CheckBody = request.body(|value, errors| {
-        super::webhooks::check_url(request, value, errors);
+        check_url(request, value, errors);
         secrets::check(value, errors);
     })?;
-    let url = super::webhooks::canonical(request, &body.url)?;
+    let url = canonical(request, &body.url)?;
     let secret = body.secret.map_or_else(secrets::new, Ok)?;
     let callee = Callee {
         url: &url,

@@ -19,7 +19,7 @@ use crate::api::dto::webhook::{
     WebhookPatch, WebhookView,
 };
 use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
-use crate::api::url_checks::{self, Callee};
+use crate::api::url_checks::{self, Callee, canonical, check_url};
 use crate::api::wait_reason::AHEAD_MAX;
 use crate::api::{
     ApiRequest, bad_query, checks, deliveries, estimates, json, no_content, random, secrets,
@@ -253,15 +253,6 @@ fn shown(
     Ok(json(200, &WebhookView::of(request.store().ids(), &request.found(answer)?)))
 }
 
-/// Adds an error if the URL of a body may not be called.
-pub(super) fn check_url(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
-    if let Some(text) = body.get("url").and_then(Value::as_str)
-        && let Err(why) = request.active.egress.canonical(text)
-    {
-        errors.at("/url", why);
-    }
-}
-
 /// Adds an error for each custom header that may not be sent. No error shows a value.
 fn check_headers(request: &ApiRequest<'_>, body: &Value, errors: &mut ValidationErrors) {
     let signature = &request.active.settings.signature.header;
@@ -331,15 +322,6 @@ fn certificate_of(
 fn exceeded(limit: OptionsError) -> Reply {
     let pointer = format!("/{}", limit.member());
     http_errors::unprocessable(&ValidationError::at(pointer, limit.to_string()).into())
-}
-
-/// The canonical form of a URL that may be called. Its host name is resolved and checked at each
-/// attempt: see [`crate::delivery::egress`].
-pub(super) fn canonical(request: &ApiRequest<'_>, text: &str) -> Result<Arc<str>, Reply> {
-    let url = request.active.egress.canonical(text);
-    let url =
-        url.map_err(|why| http_errors::unprocessable(&ValidationError::at("/url", why).into()))?;
-    Ok(url.as_str().into())
 }
 
 fn new_signing_key() -> Result<SigningKey, Reply> {

@@ -290,7 +290,7 @@ fn shown(text: Option<&str>) -> String {
 /// The value of a challenge.
 fn challenge_of(body: Option<&Value>) -> Option<&str> {
     let body = body.filter(|body| body["type"] == EventType::CHALLENGE.name())?;
-    body["data"][challenge::MEMBER].as_str()
+    body.get("data")?.get(challenge::MEMBER)?.as_str()
 }
 
 /// The answer to a challenge.

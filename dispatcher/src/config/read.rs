@@ -374,10 +374,17 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../../config/dispatcher.toml");
 
+    /// The shipped file, but for the dashboard's URL: it has that of a first try on one machine.
+    fn shipped() -> String {
+        let url = "\nurl = \"http://api.localhost:8080/dashboard\"";
+        assert_eq!(SHIPPED.matches(url).count(), 1);
+        SHIPPED.replacen(url, &url.replacen('\n', "\n# ", 1), 1)
+    }
+
     #[test]
     fn the_shipped_file_has_the_defaults() {
-        assert_eq!(effective(SHIPPED), effective(""));
-        let (file, nothing) = (Document::new("d", SHIPPED), Document::new("d", ""));
+        assert_eq!(effective(&shipped()), effective(""));
+        let (file, nothing) = (Document::new("d", &shipped()), Document::new("d", ""));
         let (file, nothing) = (read(&file).made, read(&nothing).made);
         assert_eq!((file.retry, file.egress), (nothing.retry, nothing.egress));
         assert_eq!((file.health, file.retention), (nothing.health, nothing.retention));
@@ -385,14 +392,14 @@ mod tests {
 
     #[test]
     fn the_shipped_file_has_every_option() {
-        let mut all = Vec::new();
+        let (mut all, shipped) = (Vec::new(), shipped());
         options(&read(&Document::new("d", "")).schema, "", &mut all);
         assert!(all.len() > 40, "{all:?}");
         for (option, has_default) in all {
             let (table, key) = option.rsplit_once('.').unwrap();
             let places = ["\n", "\n# "].map(|before| format!("{before}[{table}]"));
-            let [used, commented] = places.map(|heading| SHIPPED.find(&heading));
-            let section = &SHIPPED[used.or(commented).expect(table) + 1..];
+            let [used, commented] = places.map(|heading| shipped.find(&heading));
+            let section = &shipped[used.or(commented).expect(table) + 1..];
             let section = &section[..section.find("\n[").unwrap_or(section.len())];
             let section = &section[..section.find("\n# [").unwrap_or(section.len())];
             let written = if has_default && used.is_some() { "\n" } else { "\n# " };

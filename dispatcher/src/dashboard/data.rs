@@ -139,6 +139,22 @@ impl CountsData {
     }
 }
 
+/// What a URL answered to a signed ping.
+#[derive(Deserialize)]
+pub(super) struct CheckData {
+    pub(super) ok: bool,
+    pub(super) status: Option<u16>,
+    pub(super) error: Option<String>,
+    pub(super) duration_ms: Option<u64>,
+    pub(super) timings: Option<TimingsData>,
+}
+
+impl CheckData {
+    pub(super) fn duration(&self) -> String {
+        self.duration_ms.map(|time| ms(time as f64)).unwrap_or_default()
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct CreatedData {
     pub(super) id: String,

@@ -10,7 +10,7 @@ use weir_common::pages::show::{Mark, share};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{
-    ActivityData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
+    ActivityData, CheckData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
@@ -70,6 +70,8 @@ struct FormPage<'a> {
     types: Vec<TypeChoice>,
     values: Values,
     failure: Option<&'a Failure>,
+    /// What a check of the URL found.
+    check: Option<CheckData>,
 }
 
 struct TypeChoice {
@@ -91,6 +93,7 @@ struct Values {
     requests_per_minute: String,
     answers: String,
     ed25519: bool,
+    verify: bool,
 }
 
 impl FormPage<'_> {
@@ -118,6 +121,7 @@ impl Values {
             requests_per_minute: form.get("requests_per_minute").to_owned(),
             answers: form.get("answers").to_owned(),
             ed25519: form.get("ed25519") == "on",
+            verify: form.get("verify") == "on",
         }
     }
 
@@ -137,6 +141,7 @@ impl Values {
                 .unwrap_or_default(),
             answers: webhook.answers.clone(),
             ed25519: webhook.public_key.is_some(),
+            verify: false,
         }
     }
 
@@ -159,20 +164,34 @@ impl Values {
 }
 
 pub(super) async fn new(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    form_page(visit, None, Values::default(), None).await
+    form_page(visit, None, Values::default(), Seen::Nothing).await
 }
 
 pub(super) async fn edit(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
     let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
-    form_page(visit, Some(id), Values::of_webhook(&detail.webhook), None).await
+    form_page(visit, Some(id), Values::of_webhook(&detail.webhook), Seen::Nothing).await
+}
+
+/// What became of a form that was sent.
+enum Seen<'f> {
+    Nothing,
+    /// The API refused it.
+    Failure(&'f Failure),
+    /// Its URL was called.
+    Check(CheckData),
 }
 
 async fn form_page(
     visit: &Visit<'_>,
     id: Option<&str>,
     values: Values,
-    failure: Option<&Failure>,
+    seen: Seen<'_>,
 ) -> Result<Reply, Failure> {
+    let (failure, check) = match seen {
+        Seen::Nothing => (None, None),
+        Seen::Failure(failure) => (Some(failure), None),
+        Seen::Check(check) => (None, Some(check)),
+    };
     let types = visit.event_types().await?;
     let choice = |one: EventTypeData| TypeChoice {
         chosen: values.events.contains(&one.name),
@@ -185,7 +204,7 @@ async fn form_page(
     let title = if id.is_some() { "Edit the webhook" } else { "Add a webhook" };
     let frame = Frame::of(visit, Section::Webhooks, title);
     let status = failure.map_or(200, Failure::status);
-    Ok(html(status, &FormPage { frame, id, types, values, failure }))
+    Ok(html(status, &FormPage { frame, id, types, values, failure, check }))
 }
 
 #[derive(Template)]
@@ -200,9 +219,28 @@ struct SecretPage {
     previous_until: Option<When>,
 }
 
+/// Calls the URL that was typed, and shows the form again.
+async fn check(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+    let values = Values::of_form(form);
+    let mut body = Map::from_iter([("url".to_owned(), Value::from(values.url.as_str()))]);
+    if let Some(secret) = form.filled("secret") {
+        body.insert("secret".to_owned(), secret.into());
+    }
+    match visit.post::<CheckData>("webhooks:check", &body.into()).await {
+        Ok(check) => form_page(visit, None, values, Seen::Check(check)).await,
+        Err(failure) => form_page(visit, None, values, Seen::Failure(&failure)).await,
+    }
+}
+
 pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+    if form.filled("check").is_some() {
+        return check(visit, form).await;
+    }
     let values = Values::of_form(form);
     let mut body = values.body();
+    if values.verify {
+        body.insert("verify".to_owned(), true.into());
+    }
     if !values.description.is_empty() {
         body.insert("description".to_owned(), values.description.as_str().into());
     }
@@ -220,7 +258,7 @@ pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Fail
             let CreatedData { id, url, secret, public_key } = created;
             Ok(html(201, &SecretPage { frame, id, url, secret, public_key, previous_until: None }))
         }
-        Err(failure) => form_page(visit, None, values, Some(&failure)).await,
+        Err(failure) => form_page(visit, None, values, Seen::Failure(&failure)).await,
     }
 }
 
@@ -257,7 +295,7 @@ pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<R
     let reply = visit.call(Method::PATCH, &path, "", Some(&body)).await;
     match answer::<WebhookData>(&reply) {
         Ok(_) => Ok(see_other(visit.path(&path))),
-        Err(failure) => form_page(visit, Some(id), values, Some(&failure)).await,
+        Err(failure) => form_page(visit, Some(id), values, Seen::Failure(&failure)).await,
     }
 }
 

@@ -20,7 +20,7 @@ pub const MEMBER: &str = "challenge";
 #[must_use]
 pub fn is_echoed(challenge: &str, body: &[u8]) -> bool {
     let answer: Option<Value> = serde_json::from_slice(body).ok();
-    answer.is_some_and(|answer| answer[MEMBER] == challenge)
+    answer.is_some_and(|answer| answer.get(MEMBER).is_some_and(|echo| echo == challenge))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ fn flags_that_would_not_be_safe_are_refused() {
 }
 
 #[test]
-fn check_tells_a_good_token_from_a_bad_one() {
+fn check_knows_a_good_token_from_a_bad_one() {
     let stage = Stage::new();
     let check = |workspace: &str| {
         let url = stage.url();

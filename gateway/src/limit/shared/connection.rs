@@ -72,8 +72,8 @@ impl Script {
 }
 
 impl StoreConnection {
-    /// Checks that the server of a new connection can be used. `own` is the connection's number, and the
-    /// clock of its server.
+    /// Checks that the server of a new connection can be used. `own` is the connection's number,
+    /// and the clock of its server.
     pub(super) async fn open(
         address: &StoreAddress,
         inner: MultiplexedConnection,

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use weir_common::admin::Acted;
 use weir_common::http_server::reply::Reply;
+use weir_common::json::member;
 use weir_common::pages::form::Form;
 use weir_common::pages::screen::{Grid, GridCell, Input, InputForm, Screen, SectionBody};
 use weir_common::pages::show::mark;
@@ -30,7 +31,7 @@ const EXAMPLE_WAIT: Duration = Duration::from_secs(10);
 type Refused = (u16, Screen);
 
 /// What the API answered.
-fn answered(reply: Result<Reply, Reply>) -> Result<Value, Refused> {
+fn answered(reply: Result<Reply, Reply>) -> Result<Value, Box<Refused>> {
     let (reply, is_done) = match reply {
         Ok(reply) => (reply, true),
         Err(reply) => (reply, false),
@@ -39,9 +40,9 @@ fn answered(reply: Result<Reply, Reply>) -> Result<Value, Refused> {
     if is_done {
         return Ok(value);
     }
-    let title = value["title"].as_str().unwrap_or("Not done").to_owned();
-    let detail = value["detail"].as_str().unwrap_or_default();
-    Err((reply.status, Screen::notice(title, mark("✕", "Not done", "bad"), detail)))
+    let title = member(&value, "title").as_str().unwrap_or("Not done").to_owned();
+    let detail = member(&value, "detail").as_str().unwrap_or_default();
+    Err(Box::new((reply.status, Screen::notice(title, mark("✕", "Not done", "bad"), detail))))
 }
 
 /// A value as a person reads it.
@@ -67,7 +68,8 @@ impl GatewayAdmin {
         let active = self.shared.active.load_full();
         let usage = match answered(self.usage(limit, key).await) {
             Ok(usage) => usage,
-            Err((_, mut screen)) => {
+            Err(refused) => {
+                let (_, mut screen) = *refused;
                 screen.sections.push(key_form(&active, limit, key));
                 return screen;
             }
@@ -84,16 +86,17 @@ impl GatewayAdmin {
             ("remaining", "Remaining"),
             ("boosted_until", "Boosted until"),
         ];
-        let facts = names.map(|(name, shown)| (shown.to_owned(), text(&usage[name]))).into();
+        let facts =
+            names.map(|(name, shown)| (shown.to_owned(), text(member(&usage, name)))).into();
         screen.sections.push(section("", "", SectionBody::Facts(facts)));
-        if let Some(plans) = usage["by_plan"].as_array() {
+        if let Some(plans) = member(&usage, "by_plan").as_array() {
             let columns = vec!["Plan of the workspace", "Value", "Used", "Remaining"];
             let row = |one: &Value| {
                 vec![
-                    GridCell::Text(text(&one["plan"])),
-                    GridCell::Text(text(&one["allowance"])),
-                    GridCell::Number(text(&one["used"])),
-                    GridCell::Number(text(&one["remaining"])),
+                    GridCell::Text(text(member(one, "plan"))),
+                    GridCell::Text(text(member(one, "allowance"))),
+                    GridCell::Number(text(member(one, "used"))),
+                    GridCell::Number(text(member(one, "remaining"))),
                 ]
             };
             let grid = Grid { columns, rows: plans.iter().map(row).collect(), empty: "" };
@@ -105,7 +108,7 @@ impl GatewayAdmin {
             let action = format!("/dashboard/key/{action}");
             SectionBody::Form(InputForm { action, reads: false, inputs, button, back: None })
         };
-        let is_bucket = !usage["allowance"]["rate"].is_null();
+        let is_bucket = !member(&usage, "allowance")["rate"].is_null();
         let mut inputs = if is_bucket {
             vec![
                 Input::text("rate", "Tokens per second, or per period as 5000/h", "100"),
@@ -117,7 +120,7 @@ impl GatewayAdmin {
         inputs.push(Input::text("ttl", "For how long, 31 days at most", "10m").with("10m"));
         let why = "Raises what the key may use for a while; it never lowers it.";
         screen.sections.push(section("Boost", why, form("boost", inputs, "Boost")));
-        if !usage["boosted_until"].is_null() {
+        if !member(&usage, "boosted_until").is_null() {
             let end = form("unboost", Vec::new(), "End the boost");
             screen.sections.push(section("End the boost", "", end));
         }
@@ -140,7 +143,8 @@ impl GatewayAdmin {
         };
         Some(match answered(done) {
             Ok(_) => Acted::Go(key_path(limit, key)),
-            Err((status, mut screen)) => {
+            Err(refused) => {
+                let (status, mut screen) = *refused;
                 let active = self.shared.active.load_full();
                 screen.sections.push(key_form(&active, limit, key));
                 Acted::Show(status, screen)
@@ -202,24 +206,24 @@ impl GatewayAdmin {
         let facts = members.filter(|(name, _)| *name != "limits");
         let facts = facts.map(|(name, value)| (name.clone(), text(value))).collect();
         screen.sections.push(section("", "", SectionBody::Facts(facts)));
-        let Some(limits) = explained["limits"].as_array() else { return };
+        let Some(limits) = member(explained, "limits").as_array() else { return };
         let mut rows = Vec::new();
         for one in limits {
-            let (limit, key) = (text(&one["limit"]), text(&one["key"]));
+            let (limit, key) = (text(member(one, "limit")), text(member(one, "key")));
             // A header's value has only a hash here, by which nothing is found.
             let usage = answered(self.usage(&limit, &key).await).unwrap_or_default();
-            let from = match usage["boosted_until"].is_null() {
-                true => text(&one["from"]),
-                false => format!("{}, boosted", text(&one["from"])),
+            let from = match member(&usage, "boosted_until").is_null() {
+                true => text(member(one, "from")),
+                false => format!("{}, boosted", text(member(one, "from"))),
             };
             rows.push(vec![
                 GridCell::Text(limit.clone()),
                 GridCell::Link(key_path(&limit, &key), key),
-                GridCell::Text(text(&one["values"])),
+                GridCell::Text(text(member(one, "values"))),
                 GridCell::Text(from),
-                GridCell::Text(text(&one["mode"])),
-                GridCell::Number(text(&usage["used"])),
-                GridCell::Number(text(&usage["remaining"])),
+                GridCell::Text(text(member(one, "mode"))),
+                GridCell::Number(text(member(&usage, "used"))),
+                GridCell::Number(text(member(&usage, "remaining"))),
             ]);
         }
         let columns = vec!["Limit", "Key", "Value", "From", "Mode", "Used", "Remaining"];
