@@ -3,12 +3,13 @@
 //! Not here: the process (`main`), running the dispatcher (`app`).
 
 mod check;
+mod database;
 mod forecast;
 pub mod listen;
 mod verify;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::app::{self, RunError};
 use crate::auth::Scope;
 use crate::auth::token_file::{self, Tokens};
 use crate::catalogue::Catalogue;
+use crate::cli::database::{copy, put_back, recover_key, rotate_key};
 use crate::cli::forecast::ForecastArgs;
 use crate::cli::listen::{Answering, Listen, TestEvent, TestWebhook};
 use crate::cli::verify::{Verify, WithKey};
@@ -39,7 +41,6 @@ use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Reason;
 use crate::live_config::{Config, USUAL};
-use crate::store::sqlite::{backup, restore};
 
 /// The hint after an error about the form of a workspace identifier.
 const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in the events.toml of \
@@ -85,6 +86,11 @@ enum Action {
         #[arg(long)]
         replace: bool,
     },
+    /// Seal all secrets with another key and replace the key file; the dispatcher must not run
+    RotateKey(KeyArgs),
+    /// After the loss of the key file: give the database a new key, keep all that waits, and ask
+    /// the owners of webhooks for new secrets; the dispatcher must not run
+    RecoverKey(KeyArgs),
     /// Create a token: prints it, and its entry for tokens.toml
     Token(Token),
     /// Print the JSON Schema of a file, for editors
@@ -99,6 +105,15 @@ enum Action {
         /// For which shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Args)]
+struct KeyArgs {
+    #[command(flatten)]
+    from: ConfigArgs,
+    /// Print what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -191,6 +206,15 @@ impl CliCommand {
             Action::Backup { from, to } => by_settings(&from, |settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
                 by_settings(&from, |settings| put_back(settings, &backup, replace))
+            }
+            Action::RotateKey(KeyArgs { from, dry_run }) => {
+                by_settings(&from, |settings| rotate_key(settings, dry_run))
+            }
+            Action::RecoverKey(KeyArgs { from, dry_run }) => {
+                match config(&from).load(&Clock::system()) {
+                    Ok(active) => report(recover_key(&active, dry_run, &Clock::system())),
+                    Err(diagnostics) => refuse(&diagnostics),
+                }
             }
             Action::Token(token) => match token.execute() {
                 Ok(text) => print(&text),
@@ -311,23 +335,6 @@ impl Token {
         let (token, entry) = token_file::entry(&self.name, &self.workspaces, &self.scopes, random);
         Ok(format!("{token}\n\n# add to the file of tokens (auth.tokens):\n{entry}"))
     }
-}
-
-fn copy(settings: &Settings, to: &Path) -> Result<String, String> {
-    let path = &settings.store.path;
-    backup::backup(path, to).map_err(|why| why.to_string())?;
-    let key = settings.secrets.key_file.display();
-    Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
-}
-
-fn put_back(settings: &Settings, backup: &Path, replace: bool) -> Result<String, String> {
-    let (path, key) = (&settings.store.path, &settings.secrets.key_file);
-    let aside = restore::restore(backup, path, key, replace).map_err(|why| why.to_string())?;
-    let restored = format!("{} is restored from {}", path.display(), backup.display());
-    Ok(match aside {
-        Some(aside) => format!("{restored}; what was there is {}", aside.display()),
-        None => restored,
-    })
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

@@ -13,6 +13,7 @@
 pub mod limits_client;
 pub mod theme;
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
@@ -87,6 +88,15 @@ pub struct ActiveConfig {
     pub theme: Option<Theme>,
     /// Its source: a reload with the same source changes nothing.
     pub origin: ConfigOrigin,
+}
+
+impl ActiveConfig {
+    /// The mail addresses of a workspace's owners. An owner listed twice gets one mail.
+    pub(crate) fn owners(&self, workspace: &str) -> BTreeSet<&str> {
+        let workspace = self.callers.directory.workspaces.get(workspace);
+        let owners = workspace.into_iter().flat_map(|workspace| &workspace.owners);
+        owners.map(|owner| owner.value.as_str()).collect()
+    }
 }
 
 /// The source of a configuration.

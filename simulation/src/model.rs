@@ -45,7 +45,9 @@ pub(crate) struct Hook {
     pub(crate) earlier: Option<Earlier>,
     pub(crate) previous: Vec<(String, Tick, UnixTime)>,
     pub(crate) deleted: bool,
+    /// Since when nothing is sent: it is paused, disabled or both.
     pub(crate) paused_at: Option<UnixTime>,
+    pub(crate) disabled: bool,
     pub(crate) paused_total: Duration,
     pub(crate) reordering: bool,
     /// In flight when reordering began: their due times may be set back as well.
@@ -245,10 +247,6 @@ impl Model {
         }
     }
 
-    pub(crate) fn quarter(&self) -> usize {
-        (self.settings.egress.in_flight_per_endpoint() / 4).max(1)
-    }
-
     /// Attempts that have a slot, at a URL or at all of them.
     pub(crate) fn in_flight(&self, url: Option<usize>) -> usize {
         self.under_way.values().filter(|at| url.is_none_or(|url| **at == url)).count()
@@ -376,7 +374,7 @@ impl Model {
     pub(crate) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
         self.counts.reactivations += 1;
         let hook = self.hooks.get_mut(&id).unwrap();
-        (hook.paused_at, hook.paused_total) = (None, total);
+        (hook.paused_at, hook.disabled, hook.paused_total) = (None, false, total);
         (hook.probes, hook.probe, hook.reordering) = (true, None, true);
         (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
         hook.record = Record::default();

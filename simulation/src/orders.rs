@@ -54,6 +54,12 @@ pub(crate) enum Order {
         ws: Arc<str>,
         hook: WebhookId,
     },
+    /// Disables a webhook, or enables it.
+    Disable {
+        ws: Arc<str>,
+        hook: WebhookId,
+        disabled: bool,
+    },
     Redeliver {
         ws: Arc<str>,
         delivery: DeliveryId,
@@ -108,7 +114,8 @@ impl Order {
             | Self::Subscribe { hook: id, .. }
             | Self::Rotate { hook: id, .. }
             | Self::Delete { hook: id, .. }
-            | Self::Reactivate { hook: id, .. } => *id == hook,
+            | Self::Reactivate { hook: id, .. }
+            | Self::Disable { hook: id, .. } => *id == hook,
             _ => false,
         }
     }

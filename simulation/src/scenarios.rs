@@ -247,8 +247,8 @@ impl Life {
             Some(hook) if rng.chance(70) => Some(**hook),
             _ => rng.pick(&alive).copied(),
         };
-        let (ws, url) = (*rng.pick(&WORKSPACES).unwrap(), rng.pick(&world.model.urls).cloned());
-        let url = url.unwrap();
+        let ws = *rng.pick(&WORKSPACES).unwrap();
+        let url = rng.pick(&world.model.urls).unwrap().clone();
         let secret = format!("whsec_{:016x}", rng.next());
         let events = EventSet::of(TYPES.into_iter().take(1 + rng.below(3) as usize));
         let order = match (hook, rng.below(100)) {
@@ -267,9 +267,8 @@ impl Life {
                         && (of.id == hook.id || (gone && of.deleted && of.ws == hook.ws))
                 };
                 let over: Vec<_> = world.model.deliveries.values().filter(over).collect();
-                let ws = hook.ws.clone();
                 match rng.pick(&over) {
-                    Some(one) => Order::Redeliver { ws, delivery: one.id },
+                    Some(one) => Order::Redeliver { ws: hook.ws.clone(), delivery: one.id },
                     None => Order::Post(Some(rng.next())),
                 }
             }
@@ -278,9 +277,11 @@ impl Life {
                 // After a reactivation a ping may go first if nothing else waits.
                 let shut = shut || (hook.probes && world.model.waiting(id).next().is_some());
                 match roll {
+                    _ if hook.disabled => hook.released(),
                     _ if hook.paused_at.is_some() && roll < 90 => {
                         Order::Reactivate { ws, hook: id }
                     }
+                    47..=50 => Order::Disable { ws, hook: id, disabled: true },
                     0..=60 if !shut => {
                         let event = self.event(&ws, EventType::PING, 0);
                         Order::Ping { ws, hook: id, event }
@@ -364,8 +365,7 @@ impl Life {
             }
             let paused = world.model.hooks.values();
             let paused = paused.filter(|hook| !hook.deleted && hook.paused_at.is_some());
-            let order = |hook: &Hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id };
-            let orders: Vec<_> = paused.map(order).collect();
+            let orders: Vec<_> = paused.map(Hook::released).collect();
             orders.into_iter().for_each(|order| world.order(order));
             world.order(Order::Post(None));
             world.settle().await;

@@ -22,6 +22,7 @@ mod options;
 mod pacing;
 mod recording;
 mod redelivering;
+mod rekeying;
 mod restoring;
 mod retrying;
 mod secrecy;

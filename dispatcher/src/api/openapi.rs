@@ -387,7 +387,7 @@ mod tests {
             "client_certificate",
             "public_key",
         ];
-        let shown = ["id", "url", "events", "created_at", "state"];
+        let shown = ["id", "url", "events", "created_at", "state", "disabled_reason"];
         assert_eq!(fields("Webhook"), [&shown[..], &options].concat());
         let created = ["id", "url", "secret", "events", "created_at", "state"];
         assert_eq!(fields("CreatedWebhook"), [&created[..], &options].concat());

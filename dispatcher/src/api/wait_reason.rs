@@ -48,6 +48,9 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         let text = "Its webhook was deleted; it is never sent.";
         return Some(plain(Reason::Deleted, text.to_owned()));
     };
+    if let Some(since) = webhook.secret_lost_at() {
+        return Some(without_secret(since));
+    }
     if let Some(since) = webhook.disabled_at {
         return Some(disabled(since));
     }
@@ -104,6 +107,15 @@ fn paused(since: UnixTime) -> WaitingFor {
 fn disabled(since: UnixTime) -> WaitingFor {
     let shown = since.rfc3339();
     let text = format!("Its webhook has been disabled since {shown}, until its owner enables it.");
+    WaitingFor { since: Some(Time(since)), ..plain(Reason::Disabled, text) }
+}
+
+fn without_secret(since: UnixTime) -> WaitingFor {
+    let shown = since.rfc3339();
+    let text = format!(
+        "The secret of its webhook was lost; it has been disabled since {shown}, until its owner \
+         rotates the secret."
+    );
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Disabled, text) }
 }
 

@@ -193,6 +193,10 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = request.webhook_id()?;
     let TestBody { kind } = request.body(|_, _| {})?;
     let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
+    if webhook.secret_lost_at().is_some() {
+        let detail = "The webhook has no secret, so no test can be sent: make a new one first.";
+        return Err(problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail));
+    }
     if webhook.disabled_at.is_some() {
         let detail = "The webhook is disabled, so no test can be sent: enable it first.";
         return Err(problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail));

@@ -56,7 +56,7 @@ pub fn forecast(
     now: UnixTime,
 ) -> Forecast {
     let mut forecast = Forecast::default();
-    if webhook.paused_at.is_some() || webhook.disabled_at.is_some() {
+    if webhook.stopped_since().is_some() {
         return forecast;
     }
     let mut waiting = waiting.to_vec();

@@ -59,7 +59,7 @@ impl Webhook {
     /// The state that the API shows.
     #[must_use]
     pub fn state(&self) -> WebhookState {
-        if self.disabled_at.is_some() {
+        if self.disabled_reason().is_some() {
             WebhookState::Disabled
         } else if self.paused_at.is_some() {
             WebhookState::Paused
@@ -77,7 +77,9 @@ impl Webhook {
             WebhookState::Delivering => None,
             WebhookState::Failing => self.health.failing_since(),
             WebhookState::Paused => self.paused_at,
-            WebhookState::Disabled => self.disabled_at,
+            WebhookState::Disabled => {
+                self.disabled_at.into_iter().chain(self.secret_lost_at()).min()
+            }
         }
     }
 
@@ -93,10 +95,25 @@ impl Webhook {
         *self.workspace == *operator_event::WORKSPACE
     }
 
-    /// Since when nothing is sent: it is paused, disabled or both.
+    /// Since when it waits for a new secret, because the earlier ones were lost; `None` if it does
+    /// not.
+    #[must_use]
+    pub fn secret_lost_at(&self) -> Option<UnixTime> {
+        self.secrets.lost_at()
+    }
+
+    /// Since when nothing is sent: it is paused, disabled or without a secret.
     #[must_use]
     pub fn stopped_since(&self) -> Option<UnixTime> {
-        self.paused_at.into_iter().chain(self.disabled_at).min()
+        let all = [self.paused_at, self.disabled_at, self.secret_lost_at()];
+        all.into_iter().flatten().min()
+    }
+
+    /// Why it is disabled; `None` if it is not.
+    #[must_use]
+    pub fn disabled_reason(&self) -> Option<DisabledReason> {
+        let lost = self.secret_lost_at().map(|_| DisabledReason::SecretLost);
+        lost.or(self.disabled_at.map(|_| DisabledReason::Owner))
     }
 
     /// When a delivery fails permanently: `give_up_after` its first attempt, without the pauses and
@@ -159,6 +176,17 @@ pub enum WebhookState {
     Failing,
     /// Deliveries are queued until the owner reactivates the webhook; none is dropped.
     Paused,
-    /// Deliveries are queued until the owner enables the webhook; none is dropped.
+    /// Deliveries are queued until the owner enables the webhook, or makes a new secret for one
+    /// whose secret was lost; none is dropped.
     Disabled,
+}
+
+/// Why a webhook is disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DisabledReason {
+    /// Its owner has it disabled.
+    Owner,
+    /// The platform lost the key that its secret was encrypted with: it waits for a new one.
+    SecretLost,
 }

@@ -1,4 +1,4 @@
-//! The texts of mails to owners: warning and pause.
+//! The texts of mails to owners: warning, pause, lost secret.
 //!
 //! Invariant: a mail shows only scheme, host and port of a URL; path and query may be credentials.
 //!
@@ -60,6 +60,43 @@ pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
     NewMail { to: to.to_owned(), subject, text, key: key("paused", incident, to) }
 }
 
+/// The mail that asks for a new secret, because the key that sealed the earlier ones is lost;
+/// `more` names what else was lost.
+#[must_use]
+pub fn secret_lost(incident: &Incident<'_>, more: &[&str], to: &str) -> NewMail {
+    let origin = origin(incident.url);
+    let subject = format!("Your webhook to {origin} needs a new secret");
+    let lost = ["its secret"].iter().chain(more).copied().collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "We have lost what signs the deliveries of one of your webhooks, by a fault of ours.\n\
+         No other party has it.\n\n{}Lost: {lost}\n\n\
+         What happens next: nothing is sent until the webhook has a new secret. Events stay\n\
+         queued, none are dropped, and are delivered in order once it has one.\n{}{}",
+        facts(incident, &origin, "Disabled since"),
+        how_to_rotate(incident, !more.is_empty()),
+        link(incident),
+    );
+    NewMail { to: to.to_owned(), subject, text, key: key("secret-lost", incident, to) }
+}
+
+fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
+    let Incident { workspace, webhook, .. } = incident;
+    let first = if lost_more {
+        format!(
+            "\nFirst set what else was lost again:\n\
+             PATCH /v1/workspaces/{workspace}/webhooks/{webhook}\n"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{first}\nTo get a new secret, call\n\
+         POST /v1/workspaces/{workspace}/webhooks/{webhook}:rotate-secret\n\
+         and let your receiver accept it at once: deliveries begin within moments. To choose\n\
+         the secret yourself, call POST …/webhooks/{webhook}/secrets instead.\n"
+    )
+}
+
 fn facts(incident: &Incident<'_>, origin: &str, since: &str) -> String {
     let last = incident.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
     format!(
@@ -115,6 +152,24 @@ mod tests {
 
     fn both(incident: &Incident<'_>, to: &str) -> [NewMail; 2] {
         [warning(incident, to), paused(incident, to)]
+    }
+
+    #[test]
+    fn the_mail_of_a_lost_secret_has_what_was_lost_and_how_to_get_a_new_one() {
+        let mail = secret_lost(&ABOUT, &["custom headers"], "a@example.com");
+        for part in [
+            "Lost: its secret, custom headers\n",
+            "PATCH /v1/workspaces/ws_acme/webhooks/wh_1\n",
+            "\nPOST /v1/workspaces/ws_acme/webhooks/wh_1:rotate-secret\n",
+            "Events stay\nqueued",
+        ] {
+            assert!(mail.text.contains(part), "{part} in {}", mail.text);
+        }
+        let all = format!("{} {} {}", mail.subject, mail.text, mail.key);
+        assert!(!all.contains("/path") && !all.contains("hunter2"), "{all}");
+        let bare = secret_lost(&ABOUT, &[], "a@example.com");
+        assert!(!bare.text.contains("PATCH"), "{}", bare.text);
+        assert_ne!(bare.key, paused(&ABOUT, "a@example.com").key);
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //!
 //! Invariant: bodies, secrets, paths and queries of URLs are never logged.
 
-use std::collections::BTreeSet;
-
 use log::Level;
 use prometheus::IntCounter;
 use serde_json::json;
@@ -111,10 +109,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
         last: alert.last_outcome.as_ref(),
         link: active.settings.mail_link(),
     };
-    let owners = active.callers.directory.workspaces.get(&*alert.workspace);
-    let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
-    // An owner listed twice gets one mail.
-    let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();
+    let owners = active.owners(&alert.workspace);
     let mail = |owner| match alert.change {
         HealthChange::Failing => Some(warning(&about, owner)),
         HealthChange::Paused => Some(paused(&about, owner)),

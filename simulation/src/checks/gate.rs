@@ -151,6 +151,9 @@ impl Model {
         if hook.earlier.is_none() && hook.deleted {
             violated("deleted", format!("an attempt of {id:?} starts for a deleted webhook"));
         }
+        if hook.earlier.is_none() && hook.disabled {
+            violated("disabled", format!("an attempt of {id:?} starts for a disabled webhook"));
+        }
         if hook.earlier.is_none() && (hook.paused_at.is_some() || hook.reordering) {
             violated(
                 "paused",
@@ -304,6 +307,10 @@ impl Model {
         for one in self.deliveries.values_mut().filter(|one| one.put_off > since.tick) {
             one.put_off = one.put_off.plus(by);
         }
+    }
+
+    pub(crate) fn quarter(&self) -> usize {
+        (self.settings.egress.in_flight_per_endpoint() / 4).max(1)
     }
 
     /// An endpoint that the worker may have evicted starts again with a quarter of the slots.

@@ -15,8 +15,8 @@ const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.out
     d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \
     JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
 
-const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FROM webhooks \
-    WHERE deleted_up_to IS NULL";
+const HOOKS: &str = "SELECT id, coalesce(min(paused_at, disabled_at), paused_at, disabled_at), \
+    paused_total, reordering, probing FROM webhooks WHERE deleted_up_to IS NULL";
 
 const MAILS: &str = "SELECT key FROM mails WHERE id > ?1 ORDER BY id";
 
@@ -265,6 +265,10 @@ impl Model {
             let probing = row.get::<_, Option<i64>>(4).unwrap().is_some();
             match (unix(row, 1), hook.paused_at) {
                 (at, before) if at == before => {}
+                // A pause that was decided before its owner disabled it, and written after.
+                (Some(at), Some(before)) if hook.disabled && at < before => {
+                    hook.paused_at = Some(at);
+                }
                 (Some(at), None) => paused.push((id, at)),
                 (at, before) => {
                     violated("paused", format!("{id:?}: expected {before:?}, found {at:?}"))

@@ -165,7 +165,8 @@ impl Model {
                 hook.id == found.id
                     && *self.urls[hook.url] == *found.url
                     && hook.events == found.events
-                    && hook.paused_at == found.paused_at
+                    && hook.paused_at == found.stopped_since()
+                    && hook.disabled == found.disabled_at.is_some()
                     && hook.secret == *found.secrets.current.secret.expose()
             });
         if !same {

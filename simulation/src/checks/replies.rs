@@ -60,6 +60,12 @@ impl Model {
             (Order::Reactivate { hook, .. }, Reply::Changed(Ok(Some(found)))) => {
                 self.maybe_reactivated(hook, &found, asked, now);
             }
+            (Order::Disable { hook, disabled: true, .. }, Reply::Changed(Ok(Some(found)))) => {
+                self.disabled(hook, (found.disabled_at, found.stopped_since()));
+            }
+            (Order::Disable { hook, disabled: false, .. }, Reply::Changed(Ok(Some(found)))) => {
+                self.enabled(hook, (found.paused_at, found.paused_total), asked, now);
+            }
             (Order::Redeliver { delivery, .. }, Reply::Redelivered(Ok(Some(_)))) => {
                 if self.hooks[&self.deliveries[&delivery].hook].deleted {
                     violated(
@@ -110,6 +116,7 @@ impl Model {
             | Order::Rotate { hook, .. }
             | Order::Delete { hook, .. }
             | Order::Reactivate { hook, .. }
+            | Order::Disable { hook, .. }
             | Order::Ping { hook, .. } => self.hooks[hook].deleted,
             _ => false,
         };
@@ -211,6 +218,7 @@ impl Model {
             previous: Vec::new(),
             deleted: false,
             paused_at: None,
+            disabled: false,
             paused_total: Duration::ZERO,
             reordering: false,
             set_back: Vec::new(),
@@ -297,6 +305,9 @@ impl Model {
                     }
                 }
                 Order::RedeliverFailed { .. } => self.upkeep.job = true,
+                Order::Disable { hook, disabled, .. } => {
+                    self.reconcile_disabled(hook, disabled, conn, now);
+                }
                 Order::Sweep => {}
                 Order::Post(_) => self.outbox.doubt = true,
                 Order::Move { hook, .. }

@@ -62,6 +62,10 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             let change = WebhookChange { events: Some(events), ..change };
             changed(state, &ws, hook, (change, now)).await
         }
+        Order::Disable { ws, hook, disabled } => {
+            let change = WebhookChange { disabled: Some(disabled), ..change };
+            changed(state, &ws, hook, (change, now)).await
+        }
         Order::Rotate { ws, hook, secret } => {
             let rotation = Rotation { secret: Secret::new(secret), overlap: Some(OVERLAP) };
             let rotated = store.rotate(&ws, hook, rotation, now).await;

@@ -139,7 +139,7 @@ impl Machine {
     /// Runs a command to its end, and returns its standard output.
     #[track_caller]
     fn finish(&mut self, command: &str) -> String {
-        if command.contains(" restore ") {
+        if [" restore ", " rotate-key ", " recover-key "].iter().any(|it| command.contains(it)) {
             // The document tells the reader to stop the program first.
             self.stop();
         }

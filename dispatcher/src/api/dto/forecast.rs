@@ -34,6 +34,8 @@ pub(in crate::api) struct HealthView {
     pub(in crate::api) paused_since: Option<Time>,
     /// Since when its owner has it disabled.
     pub(in crate::api) disabled_since: Option<Time>,
+    /// Since when it waits for a new secret, because the earlier ones were lost.
+    pub(in crate::api) secret_lost_since: Option<Time>,
     /// The last 2xx; null before the first, and after a reactivation.
     pub(in crate::api) last_success_at: Option<Time>,
     /// The outcome of the last attempt.
@@ -47,6 +49,7 @@ impl HealthView {
             down_since: webhook.health.down_since().map(Time),
             paused_since: webhook.paused_at.map(Time),
             disabled_since: webhook.disabled_at.map(Time),
+            secret_lost_since: webhook.secret_lost_at().map(Time),
             last_success_at: webhook.health.last_success().map(Time),
             last_outcome: webhook.last_outcome.as_ref().map(ToString::to_string),
         }

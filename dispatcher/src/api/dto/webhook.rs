@@ -17,7 +17,7 @@ use crate::domain::webhook::options::{
     METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX,
 };
 use crate::domain::webhook::signing_key::SigningKey;
-use crate::domain::webhook::{Webhook, WebhookState};
+use crate::domain::webhook::{DisabledReason, Webhook, WebhookState};
 
 /// A webhook to create.
 #[derive(Deserialize, JsonSchema)]
@@ -176,6 +176,8 @@ pub(in crate::api) struct WebhookView {
     pub(in crate::api) created_at: Time,
     /// Whether deliveries succeed, fail, are paused or disabled.
     pub(in crate::api) state: WebhookState,
+    /// Why it is disabled; null if it is not.
+    pub(in crate::api) disabled_reason: Option<DisabledReason>,
     #[serde(flatten)]
     pub(in crate::api) options: OptionsView,
 }
@@ -227,6 +229,7 @@ impl WebhookView {
             events: webhook.events.types().map(Subscribed).collect(),
             created_at: Time(webhook.created_at),
             state: webhook.state(),
+            disabled_reason: webhook.disabled_reason(),
             options: OptionsView::of(webhook),
         }
     }

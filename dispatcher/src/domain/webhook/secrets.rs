@@ -1,6 +1,7 @@
 //! The keys that sign a webhook's deliveries. (core)
 //!
-//! Invariant: the current secret has no end, so every delivery is signed.
+//! Invariant: the current secret has no end, so every delivery is signed. Only if all were lost it
+//! has one, before all time: nothing signs, and the webhook is stopped.
 //!
 //! Not here: how they sign (`delivery::signature`), how they are stored (`store`).
 
@@ -43,6 +44,20 @@ impl Secrets {
         Self { current, others: Vec::new(), signing_key: None }
     }
 
+    /// What is left once the key that sealed them is lost: nothing signs.
+    #[must_use]
+    pub fn lost(at: UnixTime) -> Self {
+        let mut secrets = Self::of(Secret::new(String::new()));
+        (secrets.current.created_at, secrets.current.until) = (Some(at), Some(UnixTime(0)));
+        secrets
+    }
+
+    /// Since when they are lost; `None` if they are not.
+    #[must_use]
+    pub fn lost_at(&self) -> Option<UnixTime> {
+        self.current.created_at.filter(|_| self.current.until.is_some())
+    }
+
     /// Those that sign at `now`, in steady time; the current one first.
     pub fn active(&self, now: UnixTime) -> impl Iterator<Item = &SigningSecret> {
         let all = std::iter::once(&self.current).chain(&self.others);
@@ -83,6 +98,9 @@ mod tests {
         secrets.others.push(SigningSecret { secret, created_at: None, until });
         let at = |time| secrets.signing(UnixTime(time)).collect::<Vec<_>>().join(" ");
         assert_eq!((at(8), at(9)), ("whsec_a whsec_b".to_owned(), "whsec_a".to_owned()));
+        let lost = Secrets::lost(UnixTime(7));
+        assert_eq!((lost.signing(UnixTime(0)).count(), lost.lost_at()), (0, Some(UnixTime(7))));
+        assert_eq!(secrets.lost_at(), None);
         // printf %s whsec_a | sha256sum | cut -c 1-16
         assert_eq!(secrets.current.fingerprint(), "b080b1702f9779d9");
     }

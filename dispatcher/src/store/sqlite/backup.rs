@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder, with_ending};
-use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::open::{self, OpenError, key};
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::owner;
 
@@ -89,7 +89,7 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let conn = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     open::check_application_id(&path, &conn)?;
-    match open::key_check(&conn) {
+    match key::key_check(&conn) {
         Ok(Some(_)) => Ok((path, conn)),
         Ok(None) => Err(OpenError::Empty { path }),
         Err(source) => Err(OpenError::Sqlite { path, source }),

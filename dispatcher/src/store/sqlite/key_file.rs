@@ -1,6 +1,7 @@
 //! The file of the key that secrets are sealed with: created once, then only read.
 //!
-//! Invariant: an existing key file is never written to. Without it the secrets are lost.
+//! Invariant: an existing key file is never written to. Without it the secrets are lost. A rotation
+//! (`rekey::rotation`) renames a complete one over it, once the database is sealed with that.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -26,6 +27,18 @@ pub enum KeyError {
     #[error("cannot make the key file {}: {source}", path.display())]
     Make {
         /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The next key cannot be put in its place.
+    #[error(
+        "cannot put {}.next in the place of the key file {}, though the database is sealed with \
+         it: {source}",
+        path.display(), path.display()
+    )]
+    Place {
+        /// The key file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -56,7 +69,7 @@ pub enum KeyError {
     /// The database has secrets already, but the file does not exist.
     #[error(
         "the key file {} is gone, and the secrets in the database open with nothing else: \
-         put it back",
+         put it back, or, if there is no copy, see `weir-dispatcher recover-key --help`",
         path.display()
     )]
     Gone {
@@ -117,6 +130,28 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     linked.and(removed)?;
     sync_folder(folder)?;
     Ok(Secret::new(key))
+}
+
+/// Where a rotation keeps the next key, until the database is sealed with it.
+pub(super) fn next_of(path: &Path) -> PathBuf {
+    with_ending(&real(path), ".next")
+}
+
+/// Where a rotation leaves the key that it replaced.
+pub(super) fn former_of(path: &Path) -> PathBuf {
+    with_ending(&real(path), ".before-rotation")
+}
+
+/// Replaces the key by the next one.
+pub(super) fn put_next_in_place(path: &Path) -> Result<(), KeyError> {
+    let place = real(path);
+    let placed = fs::rename(next_of(path), &place).and_then(|()| sync_folder(folder_of(&place)));
+    placed.map_err(|source| KeyError::Place { path: path.to_owned(), source })
+}
+
+/// The path without symbolic links: a key file may be one.
+pub(super) fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The folder of a file.

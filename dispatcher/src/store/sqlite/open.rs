@@ -1,5 +1,6 @@
 //! Opens the database, unless it is in use, foreign, too new, or sealed with another key.
 
+pub(super) mod key;
 pub(super) mod startup;
 
 use std::fs::{self, File, TryLockError};
@@ -7,15 +8,17 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use log::Level;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
+use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
-use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
-use crate::store::encryption::{Content, Sealer};
+use crate::store::encryption::Sealer;
 use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::key_file::{self, KeyError};
+use crate::store::sqlite::open::key::{KeyFound, check_key};
 use crate::store::sqlite::open::startup::{Began, begin};
 use crate::store::sqlite::pragmas::{ConnectionHook, LOG_BYTES_MAX, prepare};
 use crate::store::sqlite::schema::{self, Found};
@@ -24,12 +27,6 @@ use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside
 use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::session::WriteSession;
-
-/// The name of a `meta` value: a text that is sealed with the same key as this database's secrets.
-const KEY_CHECK: &str = "key_check";
-
-/// That text, and the webhook that it is sealed for, which never exists.
-pub(super) const CHECKED: ((WebhookId, Content), &str) = ((WebhookId(0), Content::Secret), "weir");
 
 /// Why a store does not open. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +146,8 @@ pub enum OpenError {
     /// The secrets were sealed with another key.
     #[error(
         "the secrets in the database {} were sealed with another key than the one in {}: \
-         put back the key file that belongs to it",
+         put back the key file that belongs to it, or, if there is no copy, see \
+         `weir-dispatcher recover-key --help`",
         path.display(), key_file.display()
     )]
     WrongKey {
@@ -202,17 +200,17 @@ pub(super) fn open(
     hook: &ConnectionHook,
 ) -> Result<Opened, OpenError> {
     let path = &make(path)?;
-    let mut lock = lock(path)?;
+    let (mut conn, mut lock) = connect(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let unread = |source| unusable(path, source);
-    refuse_foreign_log(path, &mut lock)?;
-    private(path).map_err(unread)?;
-    let mut conn = Connection::open(path).map_err(sqlite)?;
-    // A refusal closes the connection. By default, SQLite would then checkpoint the WAL, even that
-    // of another database, into this one and overwrite it.
-    checkpoint_on_close(&conn, false).map_err(sqlite)?;
-    check_application_id(path, &conn)?;
-    let sealer = check_key(path, &conn, key_path)?;
+    let sealer = match check_key(path, &conn, key_path)? {
+        KeyFound::Current(sealer) => sealer,
+        KeyFound::Next(sealer) => {
+            key_file::put_next_in_place(key_path)?;
+            events::event(Level::Info, "key rotation finished", &[]);
+            sealer
+        }
+    };
     checkpoint_on_close(&conn, true).map_err(sqlite)?;
     owner::forget(&mut lock).map_err(unread)?;
     prepare(&mut conn).and_then(|()| hook(&mut conn)).map_err(sqlite)?;
@@ -235,8 +233,22 @@ pub(super) fn open(
     Ok(Opened { session, lock, facts })
 }
 
+/// Locks and opens the database at a canonical path. Until [`checkpoint_on_close`] allows it,
+/// closing the connection leaves the WAL as it is: by default, SQLite would checkpoint it, even
+/// that of another database, into this one and overwrite it.
+pub(super) fn connect(path: &Path) -> Result<(Connection, File), OpenError> {
+    let mut lock = lock(path)?;
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    refuse_foreign_log(path, &mut lock)?;
+    private(path).map_err(|source| unusable(path, source))?;
+    let conn = Connection::open(path).map_err(sqlite)?;
+    checkpoint_on_close(&conn, false).map_err(sqlite)?;
+    check_application_id(path, &conn)?;
+    Ok((conn, lock))
+}
+
 /// Sets whether SQLite checkpoints the WAL when the last connection closes.
-fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
+pub(super) fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoint).map(drop)
 }
 
@@ -254,7 +266,7 @@ pub(super) fn check_application_id(path: &Path, conn: &Connection) -> Result<(),
     }
 }
 
-fn unusable(path: &Path, source: io::Error) -> OpenError {
+pub(super) fn unusable(path: &Path, source: io::Error) -> OpenError {
     OpenError::Folder { path: path.to_owned(), source }
 }
 
@@ -330,27 +342,4 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(unusable(&name, source)),
     }
-}
-
-/// Reads the key file, or creates it for a new database; checks that it is this database's key.
-pub(super) fn check_key(
-    path: &Path,
-    conn: &Connection,
-    key_path: &Path,
-) -> Result<Sealer, OpenError> {
-    let check = key_check(conn);
-    let check = check.map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
-    let sealer = Sealer::new(&key_file::read_or_make(key_path, check.is_none())?);
-    if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
-        let (path, key_file) = (path.to_owned(), key_path.to_owned());
-        return Err(OpenError::WrongKey { path, key_file });
-    }
-    Ok(sealer)
-}
-
-/// The sealed check value; `None` in a database that has no tables yet.
-pub(super) fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
-    let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'meta'";
-    let made = conn.prepare(sql)?.exists([])?;
-    if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
 }

@@ -30,7 +30,7 @@ pub(super) const WAITING_MAX: usize = 20_000;
 pub(super) const EXHAUSTED_MAX: usize = WAITING_MAX / 2;
 
 const SECRET: &str = "UPDATE webhooks SET secret = ?2, secret_created_at = ?3, \
-    secrets_before = NULL WHERE id = ?1";
+    secrets_before = NULL, secret_lost_at = NULL WHERE id = ?1";
 
 /// Creates, changes or deletes the webhook; returns it if it changed.
 pub(super) fn set(

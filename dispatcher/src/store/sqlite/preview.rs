@@ -13,7 +13,7 @@ use weir_common::config::files;
 
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::key_file::{self, KeyError};
-use crate::store::sqlite::open::{self, CHECKED, OpenError};
+use crate::store::sqlite::open::{self, OpenError, key};
 use crate::store::sqlite::wal::owner::has_log;
 
 /// Why `open` would fail with the database at `path` and the key at `key_path`.
@@ -24,7 +24,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
         Err(why) if why.kind() == io::ErrorKind::NotFound => {
             open::refuse_log_alone(path)?;
             files::may_make(path).map_err(unusable)?;
-            key(key_path)?;
+            sealer_in(key_path)?;
             return Ok(());
         }
         Err(why) => return Err(unusable(why)),
@@ -41,7 +41,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
         Err(why) if why.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(OpenError::Folder { path: lock, source }),
     }
-    let sealer = key(key_path)?;
+    let sealer = sealer_in(key_path)?;
     if has_log(&path) {
         // The WAL is part of the database, and only the process that has the database open may read
         // it.
@@ -50,18 +50,15 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let conn = unchanging(&path).map_err(sqlite)?;
     open::check_application_id(&path, &conn)?;
-    let Some(check) = open::key_check(&conn).map_err(sqlite)? else { return Ok(()) };
+    let Some(check) = key::key_check(&conn).map_err(sqlite)? else { return Ok(()) };
     let Some(sealer) = sealer else {
         return Err(KeyError::Gone { path: key_path.to_owned() }.into());
     };
-    if sealer.open(CHECKED.0, &check).is_err() {
-        return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
-    }
-    Ok(())
+    key::key_of(&path, &check, sealer, key_path).map(drop)
 }
 
 /// The key, or `None` if a start would create one.
-fn key(path: &Path) -> Result<Option<Sealer>, KeyError> {
+fn sealer_in(path: &Path) -> Result<Option<Sealer>, KeyError> {
     match key_file::read_or_make(path, false) {
         Ok(key) => Ok(Some(Sealer::new(&key))),
         Err(KeyError::Gone { .. }) => {

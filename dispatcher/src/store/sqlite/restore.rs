@@ -12,12 +12,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use crate::store::sqlite::backup::{self, BackupError};
+use crate::store::sqlite::file_owner::{OwnerError, keep_owner};
 use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder, with_ending};
-use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::open::{self, OpenError, key};
 use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
@@ -60,19 +60,8 @@ pub enum RestoreError {
         path: PathBuf,
     },
     /// The user that runs the program could not open the restored files.
-    #[error(
-        "cannot give {} the owner of what was there (uid {uid}): {source}; restore as that user, \
-         or as root",
-        path.display()
-    )]
-    Owner {
-        /// The file.
-        path: PathBuf,
-        /// The owner that it should have.
-        uid: u32,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// The copy is in place, but not synced.
     #[error(
         "{} is restored, and a loss of power may still undo it: cannot sync its folder: {source}",
@@ -119,7 +108,7 @@ pub(super) fn restore_by_steps(
     before: &dyn Fn(usize) -> io::Result<()>,
 ) -> Result<Option<PathBuf>, RestoreError> {
     let (from, source) = backup::source(from)?;
-    open::check_key(&from, &source, key_path)?;
+    key::check_key(&from, &source, key_path)?;
     let folder = folder_of(path);
     let unusable = |source| OpenError::Folder { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(unusable)?;
@@ -150,7 +139,7 @@ pub(super) fn restore_by_steps(
     let removed = or_absent(fs::remove_file(&draft));
     removed.map_err(|source| RestoreError::Move { path: draft.clone(), source })?;
     backup::copy_to(&source, &draft)?;
-    let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
+    let owned = keep_owner(path, &[&draft, &open::lock_of(path)]).map_err(RestoreError::from);
     let placed = owned.and_then(|()| place(&draft, path, there, &mut lock, before));
     if placed.is_err() {
         // If this fails, the next restore removes it.
@@ -164,24 +153,6 @@ pub(super) fn restore_by_steps(
     let synced = sync_folder(folder_of(path));
     synced.map_err(|source| RestoreError::Unsynced { path: path.clone(), source })?;
     Ok(there.then_some(aside))
-}
-
-/// Sets the owner and group of files to those of the database at `path`, or else of its folder:
-/// root may restore what another user's process opens.
-fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
-    let before = fs::metadata(path);
-    let is_known = before.is_ok();
-    let Ok(model) = before.or_else(|_| fs::metadata(folder_of(path))) else { return Ok(()) };
-    let (uid, gid) = (model.uid(), model.gid());
-    for file in files {
-        let Err(source) = chown(file, Some(uid), Some(gid)) else { continue };
-        // Ignored if only the group differs, or without a database: mode 0600 is for the owner.
-        if is_known && fs::metadata(file).is_ok_and(|made| made.uid() != uid) {
-            let path = (*file).to_owned();
-            return Err(RestoreError::Owner { path, uid, source });
-        }
-    }
-    Ok(())
 }
 
 /// Adds a second name to the earlier database, and renames the copy over the first one: the last

@@ -113,7 +113,7 @@ macro_rules! select_webhooks {
              w.secret, w.secret_created_at, w.secrets_before, w.paused_at, w.paused_total, \
              w.probing, w.reordering, w.health, w.last_outcome, w.look_at, w.description, \
              w.metadata, w.headers, w.all_answers, w.disabled_at, w.requests_per_minute, \
-             w.signing_key, w.client_certificate FROM webhooks w \
+             w.signing_key, w.client_certificate, w.secret_lost_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
@@ -147,6 +147,10 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
 }
 
 fn opened_secrets(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Secrets, Fault> {
+    let signing_key = signing_key(row, id, sealer)?;
+    if let Some(at) = time_or(row, "secret_lost_at")? {
+        return Ok(Secrets { signing_key, ..Secrets::lost(at) });
+    }
     let open = |one: SealedSecret| {
         let secret = sealer.open((id, Content::Secret), &one.sealed)?;
         Ok(SigningSecret { secret, created_at: one.created_at, until: one.until })
@@ -156,7 +160,7 @@ fn opened_secrets(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Secre
         .next()
         .unwrap_or_else(|| Err(Fault::Damaged(format!("no secret of webhook {}", id.0))))?;
     let others = all.collect::<Result<_, Fault>>()?;
-    Ok(Secrets { current, others, signing_key: signing_key(row, id, sealer)? })
+    Ok(Secrets { current, others, signing_key })
 }
 
 fn signing_key(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Option<SigningKey>, Fault> {

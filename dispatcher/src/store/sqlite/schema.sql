@@ -82,7 +82,9 @@ CREATE TABLE webhooks (
     -- When `secret` was made. Null: it is not known.
     secret_created_at INTEGER,
     -- A client certificate and its key, sealed.
-    client_certificate BLOB
+    client_certificate BLOB,
+    -- Since when it waits for a new secret: the key that sealed the earlier ones is lost.
+    secret_lost_at INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
 CREATE INDEX webhooks_on ON webhooks (endpoint);

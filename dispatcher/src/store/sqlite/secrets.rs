@@ -46,6 +46,7 @@ pub(super) fn rotate(
     let sealed = sealer.seal((id, Content::Secret), rotation.secret.expose(), nonce);
     let current = SealedSecret { sealed, created_at: Some(now), until: None };
     put(session, id, std::iter::once(current).chain(active.into_iter().map(|(_, sealed)| sealed)))?;
+    webhooks::secret_found(session, &webhook, now)?;
     let made = webhooks::load(conn, sealer, id)?;
     Ok(made.map_or(Rotated::Absent, |made| Rotated::Webhook(Box::new(made))))
 }

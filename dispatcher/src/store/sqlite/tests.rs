@@ -7,6 +7,7 @@ mod migrating;
 mod opening;
 mod operator;
 mod reading;
+mod rekeying;
 mod restoring;
 mod statements;
 mod watch;

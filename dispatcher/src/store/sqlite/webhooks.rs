@@ -310,41 +310,65 @@ pub(super) fn reactivate(
     if webhook.paused_at.is_none() {
         return Ok(Some(webhook));
     }
-    resume(session, &webhook, webhook.disabled_at.map(|_| now), now)?;
+    resume(session, &webhook, now)?;
+    // What else stops it does so from now on: the time before counts as the pause's.
+    let sql = "UPDATE webhooks SET disabled_at = ?2, secret_lost_at = ?3 WHERE id = ?1";
+    let again = |since: Option<UnixTime>| since.map(|_| at(now));
+    let row = (id.0, again(webhook.disabled_at), again(webhook.secret_lost_at()));
+    session.conn.prepare_cached(sql)?.execute(row)?;
     load(&session.conn, &session.sealer, id)
 }
 
 /// Ends the disabling of a webhook by its owner.
 fn enable(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
-    let Some(since) = webhook.stopped_since().filter(|_| webhook.disabled_at.is_some()) else {
+    if webhook.disabled_at.is_none() {
         return Ok(());
-    };
-    if webhook.paused_at.is_none() {
-        return resume(session, webhook, None, now);
     }
-    // It stays paused, from when nothing was sent any more.
-    let sql = "UPDATE webhooks SET disabled_at = NULL, paused_at = ?2 WHERE id = ?1";
+    let Some(since) = webhook.stopped_since() else { return Ok(()) };
+    // It stays stopped for another reason, from when nothing was sent any more.
+    let sql = if webhook.paused_at.is_some() {
+        "UPDATE webhooks SET disabled_at = NULL, paused_at = ?2 WHERE id = ?1"
+    } else if webhook.secret_lost_at().is_some() {
+        "UPDATE webhooks SET disabled_at = NULL, secret_lost_at = ?2 WHERE id = ?1"
+    } else {
+        return resume(session, webhook, now);
+    };
+    session.conn.prepare_cached(sql)?.execute((webhook.id.0, at(since)))?;
+    Ok(())
+}
+
+/// Ends the stop of a webhook whose secrets were lost: it has a new one.
+pub(super) fn secret_found(
+    session: &WriteSession,
+    webhook: &Webhook,
+    now: UnixTime,
+) -> Result<(), Fault> {
+    if webhook.secret_lost_at().is_none() {
+        return Ok(());
+    }
+    let Some(since) = webhook.stopped_since() else { return Ok(()) };
+    let sql = if webhook.disabled_at.is_some() {
+        "UPDATE webhooks SET secret_lost_at = NULL, disabled_at = ?2 WHERE id = ?1"
+    } else if webhook.paused_at.is_some() {
+        "UPDATE webhooks SET secret_lost_at = NULL, paused_at = ?2 WHERE id = ?1"
+    } else {
+        return resume(session, webhook, now);
+    };
     session.conn.prepare_cached(sql)?.execute((webhook.id.0, at(since)))?;
     Ok(())
 }
 
 /// Ends the time without deliveries: the health starts anew, and so do the waiting deliveries, in
-/// order, one of them first. From `disabled_at` on the webhook is disabled again.
-fn resume(
-    session: &WriteSession,
-    webhook: &Webhook,
-    disabled_at: Option<UnixTime>,
-    now: UnixTime,
-) -> Result<(), Fault> {
+/// order, one of them first.
+fn resume(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
     let stopped = webhook.stopped_since().map_or(Duration::ZERO, |since| now.since(since));
     // At least 1 µs, however the clock was set: `paused_total` must change, so that updates from
     // before are ignored.
     let total = webhook.paused_total + stopped.max(Duration::from_micros(1));
-    let sql = "UPDATE webhooks SET paused_at = NULL, disabled_at = :disabled_at, \
+    let sql = "UPDATE webhooks SET paused_at = NULL, disabled_at = NULL, secret_lost_at = NULL, \
         paused_total = :total, health = :health, look_at = NULL, probing = 0, reordering = 1 \
         WHERE id = :id";
     session.conn.prepare_cached(sql)?.execute(named_params! {
-        ":disabled_at": disabled_at.map(at),
         ":total": rows::span(total),
         ":health": json(&webhook.health.reactivated())?,
         ":id": webhook.id.0,

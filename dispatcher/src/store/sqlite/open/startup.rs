@@ -7,7 +7,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::domain::public_id::PublicIds;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
-use crate::store::sqlite::open::{CHECKED, KEY_CHECK};
+use crate::store::sqlite::open::key::{CHECKED, KEY_CHECK};
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::counters::Counters;
@@ -21,7 +21,7 @@ const UNCLEAN_SHUTDOWNS: &str = "unclean_shutdowns";
 const UNCLEAN_MAX: usize = 1_024;
 
 /// The name of a `meta` value: the key of public identifiers.
-const PUBLIC_ID_KEY: &str = "public_id_key";
+pub(in crate::store::sqlite) const PUBLIC_ID_KEY: &str = "public_id_key";
 
 /// The state that a process starts with.
 pub(super) struct Began {

@@ -38,6 +38,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "c369a1eae225c177",
     "eeb468b64be81926",
     "21173dd55173a80e",
+    "d8b5f78746c94cd6",
 ];
 
 const TABLES: [&str; 15] = [
