@@ -82,7 +82,11 @@ impl Handler for Dashboard {
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
-        if is_page(path) { FORM_BYTES_MAX } else { self.api.body_bytes_max(path) }
+        match path {
+            _ if path.starts_with("/assets/") => 0,
+            _ if is_page(path) => FORM_BYTES_MAX,
+            _ => self.api.body_bytes_max(path),
+        }
     }
 }
 
@@ -130,27 +134,37 @@ impl Dashboard {
     ) -> Result<Reply, Failure> {
         let visitor = entrance.visitor(workspace).await?;
         let visit = Visit { entrance, api: &self.api, visitor: &visitor };
-        if entrance.call.method == Method::POST {
-            return self.change(&visit, steps).await;
-        }
-        if entrance.call.method != Method::GET {
-            return Err(Failure::method());
+        let answered = match entrance.call.method {
+            Method::POST => self.change(&visit, steps).await,
+            Method::GET => self.show(&visit, steps).await,
+            _ => Err(Failure::method()),
+        };
+        Ok(answered.unwrap_or_else(|failure| entry::failed_inside(&visit, steps, &failure)))
+    }
+
+    async fn show(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
+        let changes =
+            matches!(steps, ["webhooks", "new"] | ["webhooks", _, "edit" | "rotate" | "delete"]);
+        if changes && !visit.may_change() {
+            return Err(Failure::read_only());
         }
         match steps {
-            [] | ["webhooks"] => webhooks::list(&visit).await,
-            ["webhooks", "new"] => webhooks::new(&visit).await,
-            ["webhooks", id] => webhook::show(&visit, id).await,
-            ["webhooks", id, "edit"] => webhooks::edit(&visit, id).await,
-            ["webhooks", id, "rotate"] => webhook::confirm_rotate(&visit, id).await,
-            ["webhooks", id, "delete"] => webhook::confirm_delete(&visit, id).await,
-            ["failed"] => failed::failed(&visit).await,
-            ["deliveries"] => failed::all(&visit).await,
-            ["deliveries", id] => delivery::show(&visit, id).await,
-            ["events", id] => delivery::event(&visit, id).await,
-            ["export"] => failed::export(&visit).await,
-            ["redeliveries"] => jobs::list(&visit).await,
-            ["redeliveries", id] => jobs::show(&visit, id).await,
-            ["limits"] => limits::show(&visit).await,
+            [] | ["webhooks"] => webhooks::list(visit).await,
+            ["webhooks", "new"] => webhooks::new(visit).await,
+            ["webhooks", id] => webhook::show(visit, id).await,
+            ["webhooks", id, "edit"] => webhooks::edit(visit, id).await,
+            ["webhooks", id, "rotate"] => webhook::confirm_rotate(visit, id).await,
+            ["webhooks", id, "delete"] => webhook::confirm_delete(visit, id).await,
+            ["failed"] => failed::failed(visit).await,
+            ["deliveries"] => failed::all(visit).await,
+            // A call of the API, and no delivery.
+            ["deliveries", "export"] => Err(Failure::not_found()),
+            ["deliveries", id] => delivery::show(visit, id).await,
+            ["events", id] => delivery::event(visit, id).await,
+            ["export"] => failed::export(visit).await,
+            ["redeliveries"] => jobs::list(visit).await,
+            ["redeliveries", id] => jobs::show(visit, id).await,
+            ["limits"] => limits::show(visit).await,
             _ => Err(Failure::not_found()),
         }
     }

@@ -56,6 +56,7 @@ pub(super) async fn activity(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
             webhook_id: request.store().ids().webhook(id),
             waiting: MatchCount { count: waiting as u64, at_least: waiting >= AHEAD_MAX },
             last_success_at: webhook.health.last_success().map(Time),
+            down_since: webhook.health.down_since().map(Time),
             total: Counts::of(&total),
             hours,
         },

@@ -122,11 +122,12 @@ async fn detail(request: &ApiRequest<'_>, webhook: &Webhook) -> Result<WebhookDe
     let upcoming = request.store().upcoming(webhook.id, FORECAST_DELIVERIES).await?;
     let forecast = forecast(webhook, &upcoming, &settings.health, &settings.retry, request.now);
     let (waiting, if_up) = estimates::of_queue(request, webhook).await?;
+    let mails = request.active.settings.mail.is_some();
     Ok(WebhookDetail {
         webhook: WebhookView::of(request.store().ids(), webhook),
         health: HealthView::of(webhook),
         waiting: MatchCount { count: waiting as u64, at_least: waiting >= AHEAD_MAX },
-        forecast: ForecastView { if_down: IfDown::of(webhook.state(), &forecast), if_up },
+        forecast: ForecastView { if_down: IfDown::of(webhook.state(), &forecast, mails), if_up },
     })
 }
 

@@ -69,9 +69,7 @@ pub(super) struct ForecastData {
 
 #[derive(Deserialize)]
 pub(super) struct IfDownData {
-    pub(super) warned_at: Option<When>,
-    pub(super) paused_at: Option<When>,
-    pub(super) given_up_at: Option<When>,
+    pub(super) text: Prose,
 }
 
 #[derive(Deserialize)]
@@ -96,6 +94,7 @@ impl fmt::Display for CountData {
 pub(super) struct ActivityData {
     pub(super) waiting: CountData,
     pub(super) last_success_at: Option<When>,
+    pub(super) down_since: Option<When>,
     pub(super) total: CountsData,
     pub(super) hours: Vec<HourData>,
 }
@@ -197,6 +196,7 @@ impl DeliveryData {
 
 #[derive(Deserialize)]
 pub(super) struct WaitData {
+    pub(super) reason: String,
     pub(super) text: Prose,
 }
 
@@ -229,8 +229,12 @@ pub(super) struct AttemptData {
 }
 
 impl AttemptData {
+    /// Whole milliseconds, as they are kept.
     pub(super) fn duration(&self) -> String {
-        ms(self.duration_ms as f64)
+        match self.duration_ms {
+            0..10_000 => format!("{}\u{202f}ms", self.duration_ms),
+            longer => ms(longer as f64),
+        }
     }
 }
 

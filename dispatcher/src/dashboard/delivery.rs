@@ -42,7 +42,13 @@ impl DeliveryPage {
     /// Whether it can be sent once more by this visitor.
     fn redelivers(&self) -> bool {
         let ended = matches!(self.delivery.state.as_str(), "delivered" | "failed_permanent");
-        ended && self.url.is_some() && self.payload.is_some() && self.frame.may_change()
+        // One that waits for its next attempt is sent at once.
+        let waits = self.delivery.waiting_for.as_ref().is_some_and(|why| why.reason == "retry");
+        (ended || waits)
+            && !self.delivery.is_test()
+            && self.url.is_some()
+            && self.payload.is_some()
+            && self.frame.may_change()
     }
 }
 
@@ -117,7 +123,7 @@ fn axis(
 /// A command that sends the same request; signatures are masked in what is kept.
 fn curl(attempt: &AttemptData, body: &str) -> Option<String> {
     let (url, request) = (attempt.url.as_deref()?, attempt.request.as_ref()?);
-    let mut command = format!("curl -X POST {}", quoted(url));
+    let mut command = format!("curl --globoff -X POST {}", quoted(url));
     // curl writes these itself.
     let own = ["host", "content-length"];
     for header in request.headers.iter().filter(|header| !own.contains(&header.name.as_str())) {

@@ -4,12 +4,13 @@ use askama::Template;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use weir_common::http_server::reply::Reply;
+use weir_common::identifier::is_identifier;
 use weir_common::pages::reply::{html, see_other};
 use weir_common::time::UnixTime;
 
 use crate::auth::{AuthRefusal, Scope};
 use crate::dashboard::failure::Failure;
-use crate::dashboard::page::Frame;
+use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::visit::{Entrance, Visit};
 use crate::domain::session::{
     Grant, Link, LinkFlaw, NewSession, RANDOM_BYTES, Role, SessionOpened, SessionSecret,
@@ -52,6 +53,9 @@ pub(super) fn form(entrance: &Entrance<'_>, failure: Option<&Failure>) -> Reply 
 pub(super) async fn sign_in(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
     let form = entrance.form()?;
     let (workspace, token) = (form.get("workspace"), form.get("token"));
+    if !is_identifier(workspace) {
+        return Ok(self::form(entrance, Some(&Failure::no_such_workspace())));
+    }
     let mut headers = HeaderMap::new();
     if let Ok(value) = HeaderValue::from_str(&format!("Bearer {token}")) {
         headers.insert(AUTHORIZATION, value);
@@ -64,7 +68,7 @@ pub(super) async fn sign_in(entrance: &Entrance<'_>) -> Result<Reply, Failure> {
     match granted {
         Ok(grant) => open(entrance, grant, None).await,
         Err(AuthRefusal::Hidden) => {
-            let failure = Failure::bad_link("This token does not reach a workspace of that name.");
+            let failure = Failure::no_such_workspace();
             Ok(self::form(entrance, Some(&failure)))
         }
         Err(refusal) => {
@@ -144,14 +148,18 @@ async fn open(
             Ok(see_other(path).with("set-cookie", cookie))
         }
         SessionOpened::LinkUsed => Err(used_before()),
-        SessionOpened::TooMany => Err(Failure::too_many_sessions()),
     }
 }
 
 /// Ends the session.
 pub(super) async fn sign_out(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    visit.end_session().await?;
-    Ok(see_other("/dashboard/sign-in").with("set-cookie", visit.entrance.no_cookie()))
+    let ended = visit.end_session().await;
+    let reply = match &ended {
+        Ok(()) => see_other("/dashboard/sign-in"),
+        // The browser forgets it in any case.
+        Err(failure) => failed(visit.entrance, failure),
+    };
+    Ok(reply.with("set-cookie", visit.entrance.no_cookie()))
 }
 
 #[derive(Template)]
@@ -159,6 +167,10 @@ pub(super) async fn sign_out(visit: &Visit<'_>) -> Result<Reply, Failure> {
 struct FailurePage<'a> {
     frame: Frame,
     failure: &'a Failure,
+    /// What leads on.
+    back: String,
+    /// What support finds the request by in the gateway's log.
+    request: Option<&'a str>,
 }
 
 /// The page of a failure; those who have no session can sign in.
@@ -167,5 +179,24 @@ pub(super) fn failed(entrance: &Entrance<'_>, failure: &Failure) -> Reply {
         return form(entrance, Some(failure));
     }
     let frame = Frame::outside(entrance, &failure.title);
-    html(failure.status(), &FailurePage { frame, failure })
+    failure_page(entrance, frame, failure, "/dashboard".to_owned())
+}
+
+/// The page of a failure in a workspace; one of a webhook leads back to it.
+pub(super) fn failed_inside(visit: &Visit<'_>, steps: &[&str], failure: &Failure) -> Reply {
+    if failure.signs_in {
+        return form(visit.entrance, Some(failure));
+    }
+    let back = match steps {
+        ["webhooks", id, _, ..] => visit.path(&format!("webhooks/{id}")),
+        ["deliveries", id, _, ..] => visit.path(&format!("deliveries/{id}")),
+        _ => visit.path("webhooks"),
+    };
+    let frame = Frame::of(visit, Section::Webhooks, failure.title.as_str());
+    failure_page(visit.entrance, frame, failure, back)
+}
+
+fn failure_page(entrance: &Entrance<'_>, frame: Frame, failure: &Failure, back: String) -> Reply {
+    let request = entrance.call.headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    html(failure.status(), &FailurePage { frame, failure, back, request })
 }

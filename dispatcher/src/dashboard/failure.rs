@@ -53,14 +53,18 @@ impl Failure {
         Self { signs_in: true, ..Self::new(401, "Sign in", detail) }
     }
 
-    pub(super) fn bad_link(detail: &str) -> Self {
-        Self { signs_in: true, ..Self::new(403, "This link opens nothing", detail) }
+    pub(super) fn read_only() -> Self {
+        let detail = "This session may look at everything and change nothing.";
+        Self::new(403, "Read only", detail)
     }
 
-    pub(super) fn too_many_sessions() -> Self {
-        let detail = "This workspace has too many open sessions. Sign out of one, or wait until \
-            one ends.";
-        Self::new(429, "Too many sessions", detail)
+    pub(super) fn no_such_workspace() -> Self {
+        let detail = "This token does not reach a workspace of that name.";
+        Self { signs_in: true, ..Self::new(403, "Not signed in", detail) }
+    }
+
+    pub(super) fn bad_link(detail: &str) -> Self {
+        Self { signs_in: true, ..Self::new(403, "This link opens nothing", detail) }
     }
 
     pub(super) fn nothing_ticked() -> Self {

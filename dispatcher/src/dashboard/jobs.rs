@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
 use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::{html, see_other};
-use weir_common::pages::show::grouped;
+use weir_common::pages::show::{grouped, span};
 
 use crate::dashboard::data::{JobData, List, PreviewData};
 use crate::dashboard::failure::Failure;
@@ -31,6 +31,8 @@ fn selected(form: &Form) -> Map<String, Value> {
 struct RedeliverPage {
     frame: Frame,
     preview: PreviewData,
+    /// For how long each is tried.
+    retried: String,
     /// The fields of the form that was sent, to be sent again.
     fields: Vec<(&'static str, String)>,
 }
@@ -47,7 +49,8 @@ pub(super) async fn confirm(visit: &Visit<'_>, form: &Form) -> Result<Reply, Fai
     }
     let preview = dry_run(visit, selected(form)).await?;
     let frame = Frame::of(visit, Section::Failed, "Redeliver");
-    Ok(html(200, &RedeliverPage { frame, preview, fields }))
+    let retried = span(visit.entrance.active.settings.retry.give_up_after);
+    Ok(html(200, &RedeliverPage { frame, preview, retried, fields }))
 }
 
 pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
@@ -59,6 +62,18 @@ pub(super) async fn cancel(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure
     let path = format!("redeliveries/{id}");
     let _: Value = visit.post(&format!("{path}:cancel"), &json!({})).await?;
     Ok(see_other(visit.path(&path)))
+}
+
+/// What a job is at, as a person says it, and its class in the style: its own end is when all are
+/// queued, and then they are still sent.
+fn state(job: &JobData) -> (&'static str, &'static str) {
+    match (job.state.as_str(), job.waiting) {
+        ("running", _) => ("Queuing", "info"),
+        ("cancelled", 0) => ("Cancelled", "muted"),
+        ("cancelled", _) => ("Cancelled, what was queued is sent", "info"),
+        (_, 0) => ("Done", "ok"),
+        _ => ("Being sent", "info"),
+    }
 }
 
 #[derive(Template)]

@@ -3,7 +3,7 @@
 //! Not here: how charts are drawn (`weir_common::pages::plot`).
 
 use weir_common::pages::plot::{self, HATCHES, Plot, PlotLine, WIDTH, draw};
-use weir_common::pages::show::{grouped, ms};
+use weir_common::pages::show::{grouped, ms, span as in_words};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::HourData;
@@ -79,7 +79,13 @@ pub(super) fn axis(axis: &Axis) -> String {
         let part = (at.since(axis.start).as_secs_f64() / span).clamp(0.0, 1.0);
         20.0 + part.sqrt() * (WIDTH - 40.0)
     };
-    let label = format!("{} attempts so far", axis.attempts.len());
+    let mut label = format!("{} attempts so far", axis.attempts.len());
+    if let Some(next) = axis.next {
+        label.push_str(&format!(", the next in {}", in_words(next.since(axis.now))));
+    }
+    if !axis.ended {
+        label.push_str(&format!(", given up in {}", in_words(axis.end.since(axis.now))));
+    }
     let mut svg = format!(
         "<svg class=\"plot axis\" viewBox=\"0 0 {WIDTH} 56\" role=\"img\" aria-label=\"{label}\">"
     );
@@ -96,12 +102,15 @@ pub(super) fn axis(axis: &Axis) -> String {
         let (from, to) = (place(*from), place(*until));
         draw(&mut svg, format_args!("<path class=\"paused\" d=\"M{from:.1} 20H{to:.1}\"/>"));
     }
-    for hours in [0.25, 1.0, 4.0, 12.0, 24.0, 48.0] {
+    for hours in [1.0 / 60.0, 0.25, 1.0, 4.0, 12.0, 24.0, 48.0] {
         if hours * 3_600.0 > span * 1.001 {
             break;
         }
         let x = 20.0 + (hours * 3_600.0 / span).sqrt() * (WIDTH - 40.0);
-        let text = if hours < 1.0 { "15 min".to_owned() } else { format!("{hours} h") };
+        let text = match hours {
+            hours if hours < 1.0 => format!("{:.0} min", hours * 60.0),
+            hours => format!("{hours} h"),
+        };
         draw(
             &mut svg,
             format_args!(
@@ -116,11 +125,23 @@ pub(super) fn axis(axis: &Axis) -> String {
     }
     if let Some(next) = axis.next {
         let x = place(next);
-        draw(&mut svg, format_args!("<circle class=\"next\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>"));
+        draw(
+            &mut svg,
+            format_args!(
+                "<circle class=\"next\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>\
+                 <text x=\"{x:.1}\" y=\"9\" text-anchor=\"middle\">next</text>"
+            ),
+        );
     }
     if !axis.ended {
         let x = WIDTH - 20.0;
-        draw(&mut svg, format_args!("<path class=\"deadline\" d=\"M{x:.1} 8V32\"/>"));
+        draw(
+            &mut svg,
+            format_args!(
+                "<path class=\"deadline\" d=\"M{x:.1} 12V32\"/>\
+                 <text x=\"{WIDTH}\" y=\"9\" text-anchor=\"end\">deadline</text>"
+            ),
+        );
     }
     svg.push_str("</svg>");
     svg

@@ -1,6 +1,7 @@
 //! How pages write times, states and outcomes: the same everywhere. (core)
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Deserialize;
 use weir_common::pages::show::{Mark, mark, span, utc};
@@ -62,9 +63,16 @@ impl fmt::Display for When {
     }
 }
 
-/// The mark of a webhook's state.
-pub(super) fn webhook_mark(state: &str) -> Mark {
+/// The mark of a webhook's state. One without a 2xx for `warn_for` fails, also while so little is
+/// tried that no warning lasts.
+pub(super) fn webhook_mark(
+    state: &str,
+    down_since: Option<&When>,
+    (warn_for, now): (Duration, UnixTime),
+) -> Mark {
+    let is_down = down_since.is_some_and(|since| now.since(since.unix()) >= warn_for);
     match state {
+        "delivering" if is_down => mark("▲", "Failing", "warn"),
         "delivering" => mark("●", "Delivering", "ok"),
         "failing" => mark("▲", "Failing", "warn"),
         "paused" => mark("■", "Paused", "bad"),
@@ -108,8 +116,6 @@ pub(super) fn outcome(name: &str) -> (String, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -126,7 +132,9 @@ mod tests {
 
     #[test]
     fn each_state_of_the_api_has_a_mark_of_its_own() {
-        let webhooks = ["delivering", "failing", "paused", "disabled"].map(webhook_mark);
+        let at = (Duration::from_secs(1_800), UnixTime(0));
+        let states = ["delivering", "failing", "paused", "disabled"];
+        let webhooks = states.map(|state| webhook_mark(state, None, at));
         let deliveries =
             ["waiting", "in_flight", "delivered", "failed_permanent"].map(delivery_mark);
         for marks in [webhooks, deliveries] {
@@ -135,6 +143,17 @@ mod tests {
             assert_eq!(shapes.len(), marks.len());
             assert!(marks.iter().all(|mark| mark.shape != "?"));
         }
+    }
+
+    #[test]
+    fn a_webhook_without_a_2xx_for_long_fails_however_few_attempts_there_are() {
+        let since = When("1970-01-01T00:00:00.000Z".to_owned());
+        let word = |state, minutes: u64| {
+            let at = (Duration::from_secs(1_800), UnixTime(minutes * 60_000_000));
+            webhook_mark(state, Some(&since), at).word
+        };
+        assert_eq!((word("delivering", 29), word("delivering", 30)), ("Delivering", "Failing"));
+        assert_eq!(word("paused", 90), "Paused");
     }
 
     #[test]

@@ -28,6 +28,9 @@ const COOKIE_NAME: &str = "weir_session";
 /// The field of each form with [`SessionSecret::form_token`].
 const FORM_TOKEN: &str = "form_token";
 
+/// Cookies of a request that are looked up.
+const COOKIES_MAX: usize = 8;
+
 /// A request for a page, with or without a session.
 pub(super) struct Entrance<'a> {
     pub(super) state: &'a Arc<State>,
@@ -58,31 +61,39 @@ impl Entrance<'_> {
 
     /// The visitor, if there is a session.
     pub(super) async fn session(&self) -> Result<Option<Visitor>, Failure> {
-        for secret in
-            origin::cookies(&self.call.headers, COOKIE_NAME).filter_map(SessionSecret::read)
-        {
+        Ok(self.sessions().await?.into_iter().next())
+    }
+
+    /// The sessions of all cookies: another site of the domain can add some.
+    async fn sessions(&self) -> Result<Vec<Visitor>, Failure> {
+        let secrets = origin::cookies(&self.call.headers, COOKIE_NAME);
+        let mut sessions = Vec::new();
+        for secret in secrets.filter_map(SessionSecret::read).take(COOKIES_MAX) {
             let now = self.now();
             let grant = self.state.store.session(secret.id(), now).await;
             let grant = grant.map_err(|error| Failure::store(self.state, &error))?;
-            let known = grant.and_then(|grant| {
+            sessions.extend(grant.and_then(|grant| {
                 let caller = self.active.callers.of_session(&grant, now)?;
                 Some(Visitor { secret, grant, caller })
-            });
-            if known.is_some() {
-                return Ok(known);
-            }
+            }));
         }
-        Ok(None)
+        Ok(sessions)
     }
 
-    /// The visitor, if there is a session for this workspace.
+    /// The visitor, if there is a session for this workspace: with a form, that of the form.
     pub(super) async fn visitor(&self, workspace: &str) -> Result<Visitor, Failure> {
-        match self.session().await? {
-            Some(visitor) if visitor.grant.workspace == workspace => Ok(visitor),
-            // A stranger does not learn whether the workspace exists.
-            Some(_) => Err(Failure::not_found()),
-            None => Err(Failure::no_session()),
+        let sessions = self.sessions().await?;
+        if sessions.is_empty() {
+            return Err(Failure::no_session());
         }
+        let own = sessions.into_iter().filter(|one| one.grant.workspace == workspace);
+        let mut own: Vec<Visitor> = own.collect();
+        if self.call.method == Method::POST {
+            let form = Form::read(&self.call.body);
+            own.sort_by_key(|one| !one.secret.permits_form(form.get(FORM_TOKEN)));
+        }
+        // A stranger does not learn whether the workspace exists.
+        own.into_iter().next().ok_or_else(Failure::not_found)
     }
 
     /// The cookie of a session that ends at this time.

@@ -1,5 +1,7 @@
 //! The page of a webhook, and what its buttons do.
 
+use std::time::Duration;
+
 use askama::Template;
 use http::Method;
 use serde_json::{Value, json};
@@ -17,7 +19,7 @@ use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::prose::{Piece, Prose};
-use crate::dashboard::show::{CLASSES, delivery_mark, outcome, webhook_mark};
+use crate::dashboard::show::{CLASSES, When, delivery_mark, outcome, webhook_mark};
 use crate::dashboard::visit::{Visit, answer};
 use crate::dashboard::webhooks;
 
@@ -36,6 +38,8 @@ struct WebhookPage {
     deliveries: Vec<DeliveryData>,
     /// What the banner says; empty while deliveries succeed.
     banner: Vec<Prose>,
+    /// The class of the banner in the style.
+    banner_class: &'static str,
     types: Vec<EventTypeData>,
     now: UnixTime,
 }
@@ -48,6 +52,11 @@ impl WebhookPage {
     fn share(&self) -> String {
         let total = &self.activity.total;
         share(total.delivered, total.attempts).unwrap_or_else(|| "–".to_owned())
+    }
+
+    /// Whether a test would be sent now.
+    fn sends_tests(&self) -> bool {
+        !matches!(self.detail.webhook.state.as_str(), "paused" | "disabled")
     }
 
     /// The newest delivery here whose last attempt failed.
@@ -73,11 +82,21 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
     let deliveries: List<DeliveryData> = visit.get("deliveries", &of_it).await?;
     let types = visit.event_types().await?.into_iter().filter(|one| !one.retired);
     let frame = Frame::of(visit, Section::Webhooks, detail.webhook.url.as_str()).refreshing();
-    let now = visit.entrance.now();
+    let (now, health) = (visit.entrance.now(), &visit.entrance.active.settings.health);
+    let probe =
+        |one: &DeliveryData| one.waiting_for.as_ref().is_some_and(|why| why.reason == "probe");
+    let probes = deliveries.data.iter().any(probe);
+    let facts = BannerFacts { probes, pause_after: health.pause_after, now };
+    let down_since = detail.health.down_since.as_ref();
+    let mark = webhook_mark(&detail.webhook.state, down_since, (health.warn_for, now));
+    let banner = banner(&detail, &activity, &facts);
+    // What was tried last has failed, whatever the state is called.
+    let banner_class = if down_since.is_some() && mark.class == "ok" { "warn" } else { mark.class };
     let page = WebhookPage {
         frame,
-        mark: webhook_mark(&detail.webhook.state),
-        banner: banner(&detail, &activity, now),
+        mark,
+        banner,
+        banner_class,
         outcomes: plot::outcomes(&activity.hours),
         times: plot::answer_times(&activity.hours),
         types: types.collect(),
@@ -90,68 +109,77 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
 }
 
 /// Why, since when, what happens next, and what to do; in this order.
-fn banner(detail: &WebhookDetailData, activity: &ActivityData, now: UnixTime) -> Vec<Prose> {
-    let health = &detail.health;
+fn banner(page: &WebhookDetailData, activity: &ActivityData, facts: &BannerFacts) -> Vec<Prose> {
+    let health = &page.health;
     let mut lines = Vec::new();
     let last = health.last_outcome.as_deref().map(outcome);
-    let (failed, all) = (activity.total.failed(), activity.total.attempts);
-    match detail.webhook.state.as_str() {
+    let since = |at: &Option<When>| {
+        at.as_ref().map(|at| format!(" since {}", at.exact())).unwrap_or_default()
+    };
+    let state = page.webhook.state.as_str();
+    match state {
         "failing" => {
             lines.push(format!(
                 "This endpoint fails: {} of the last {} attempts did, in 24 hours.",
-                grouped(failed),
-                grouped(all)
+                grouped(activity.total.failed()),
+                grouped(activity.total.attempts)
             ));
             lines.extend(last.map(|(text, _)| format!("The last attempt: {text}.")));
         }
         "paused" => {
-            let since = health.paused_since.as_ref();
-            let since = since.map(|at| format!(" since {}", at.exact())).unwrap_or_default();
             lines.push(format!(
-                "Deliveries are paused{since}: no attempt was answered with 2xx for too long. \
-                 Nothing is lost; what waits is sent once you reactivate it."
+                "Deliveries are paused{}: no attempt was answered with 2xx for {}. Nothing is lost.",
+                since(&health.paused_since),
+                span(facts.pause_after)
             ));
             lines.extend(last.map(|(text, _)| format!("The last attempt: {text}.")));
         }
-        "disabled" => {
-            let since = health.disabled_since.as_ref();
-            let since = since.map(|at| format!(" since {}", at.exact())).unwrap_or_default();
-            lines.push(format!(
-                "It is disabled{since}: deliveries are queued and none is sent. Nothing is lost."
-            ));
-        }
+        "disabled" => lines.push(format!(
+            "It is disabled{}: deliveries are queued and none is sent. Nothing is lost.",
+            since(&health.disabled_since)
+        )),
+        _ if facts.probes => lines.push(
+            "It was started again: one delivery is sent first, and the others follow after its \
+             2xx."
+                .to_owned(),
+        ),
         _ if health.down_since.is_some() => {
             lines.extend(last.map(|(text, _)| format!("The last attempt failed: {text}.")));
         }
         _ => return Vec::new(),
     }
-    lines.extend(
-        health.last_success_at.as_ref().map(|at| {
-            format!("It last answered with 2xx at {}, {}.", at.exact(), at.relative(now))
-        }),
-    );
-    let down = &detail.forecast.if_down;
-    let steps = [
-        ("you get a mail", &down.warned_at),
-        ("the first delivery is given up", &down.given_up_at),
-        ("deliveries pause, and what waits then is kept", &down.paused_at),
-    ];
-    let steps = steps
-        .into_iter()
-        .filter_map(|(what, at)| Some(format!("{what} at {}", at.as_ref()?.exact())));
-    let steps: Vec<String> = steps.collect();
-    if !steps.is_empty() {
-        lines.push(format!("If it stays down: {}.", steps.join("; ")));
+    lines.extend(health.last_success_at.as_ref().map(|at| {
+        format!("It last answered with 2xx at {}, {}.", at.exact(), at.relative(facts.now))
+    }));
+    let stopped = match state {
+        "paused" => Some("reactivate"),
+        "disabled" => Some("enable"),
+        _ => None,
+    };
+    if stopped.is_none() {
+        lines.push(page.forecast.if_down.text.0.clone());
     }
-    if detail.waiting.count > 0 {
-        let up = detail.forecast.if_up.as_ref().map(|estimate| estimate.text.0.as_str());
-        lines.push(format!(
-            "If it answers from now on, the {} that wait are sent. {}",
-            detail.waiting,
-            up.unwrap_or_default()
-        ));
+    if page.waiting.count > 0 {
+        let up = page.forecast.if_up.as_ref().map(|estimate| estimate.text.0.as_str());
+        let up = up.unwrap_or_default();
+        let (what, waiting) = (stopped.unwrap_or_default(), page.waiting);
+        lines.push(match stopped {
+            Some(_) => format!(
+                "Once you {what} it, one of the {waiting} that wait is sent first. If the answer \
+                 is 2xx, the others follow. {up}"
+            ),
+            None => format!("If it answers from now on, the {waiting} that wait are sent. {up}"),
+        });
     }
     lines.into_iter().map(Prose::from).collect()
+}
+
+/// What the banner says beside the webhook.
+struct BannerFacts {
+    /// Whether one delivery goes first.
+    probes: bool,
+    pause_after: Duration,
+    now: UnixTime,
 }
 
 /// A question before something that cannot be undone.
@@ -215,9 +243,10 @@ pub(super) async fn confirm_delete(visit: &Visit<'_>, id: &str) -> Result<Reply,
 }
 
 pub(super) async fn rotate(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+    // First: once it is rotated, nothing may fail before the secret is shown.
+    let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
     let path = format!("webhooks/{id}:rotate-secret");
     let RotatedData { secret, previous_valid_until } = visit.post(&path, &json!({})).await?;
-    let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
     Ok(webhooks::rotated(visit, detail.webhook, secret, previous_valid_until))
 }
 

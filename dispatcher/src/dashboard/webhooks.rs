@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use weir_common::http_server::reply::Reply;
 use weir_common::pages::form::{Form, members, query};
 use weir_common::pages::reply::{html, see_other};
-use weir_common::pages::show::{Mark, share};
+use weir_common::pages::show::{Mark, share, span};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::data::{
     ActivityData, CheckData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
-use crate::dashboard::failure::Failure;
+use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::show::{When, webhook_mark};
@@ -27,8 +27,13 @@ struct ListPage {
     frame: Frame,
     rows: Vec<Row>,
     next: Option<String>,
+    /// For how long a delivery is tried.
+    retried: String,
     now: UnixTime,
 }
+
+/// A receiver to try webhooks with; a test runs it.
+const LISTEN: &str = "weir-dispatcher listen --address 127.0.0.1:9010 --secret-file secret.txt";
 
 struct Row {
     webhook: WebhookData,
@@ -42,13 +47,15 @@ pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
     let asked = visit.entrance.query();
     let query = query([("limit", ROWS), ("cursor", asked.get("cursor"))]);
     let list: List<WebhookData> = visit.get("webhooks", &query).await?;
+    let settings = &visit.entrance.active.settings;
+    let (warn_for, now) = (settings.health.warn_for, visit.entrance.now());
     let mut rows = Vec::new();
     for webhook in list.data {
         let path = format!("webhooks/{}/activity", webhook.id);
         let activity: ActivityData = visit.get(&path, "").await?;
         let total = &activity.total;
         rows.push(Row {
-            mark: webhook_mark(&webhook.state),
+            mark: webhook_mark(&webhook.state, activity.down_since.as_ref(), (warn_for, now)),
             sparkline: plot::sparkline(&activity.hours),
             share: share(total.delivered, total.attempts).unwrap_or_else(|| "–".to_owned()),
             webhook,
@@ -57,7 +64,8 @@ pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
     }
     let frame = Frame::of(visit, Section::Webhooks, "Webhooks").refreshing();
     let next = list.next_cursor.map(|cursor| self::query([("cursor", cursor.as_str())]));
-    Ok(html(200, &ListPage { frame, rows, next, now: visit.entrance.now() }))
+    let retried = span(settings.retry.give_up_after);
+    Ok(html(200, &ListPage { frame, rows, next, retried, now }))
 }
 
 /// The form of a webhook, new or not, with what was typed.
@@ -69,6 +77,9 @@ struct FormPage<'a> {
     id: Option<&'a str>,
     types: Vec<TypeChoice>,
     values: Values,
+    /// How long an attempt may take.
+    deadline: String,
+    allows_http: bool,
     failure: Option<&'a Failure>,
     /// What a check of the URL found.
     check: Option<CheckData>,
@@ -94,7 +105,13 @@ struct Values {
     answers: String,
     ed25519: bool,
     verify: bool,
+    /// Whether a secret was filled in, which no page shows again.
+    had_secret: bool,
 }
+
+/// The fields of the form, which have their errors beside them.
+const FIELDS: [&str; 7] =
+    ["url", "events", "description", "secret", "headers", "requests_per_minute", "metadata"];
 
 impl FormPage<'_> {
     /// Whether what few need is open.
@@ -104,7 +121,23 @@ impl FormPage<'_> {
     }
 
     fn errors(&self, field: &str) -> Vec<&str> {
-        self.failure.map(|failure| failure.of_field(field)).unwrap_or_default()
+        let errors = self.failure.map(|failure| failure.of_field(field)).unwrap_or_default();
+        match field {
+            "events" if !errors.is_empty() && self.values.events.is_empty() => {
+                vec!["Choose at least one event."]
+            }
+            _ => errors,
+        }
+    }
+
+    /// Whether all that is wrong stands beside a field.
+    fn shows_all_errors(&self) -> bool {
+        let is_shown = |error: &FieldError| {
+            let field = error.pointer.split('/').nth(1).unwrap_or_default();
+            FIELDS.contains(&field) || (field == "verify" && self.id.is_none())
+        };
+        let errors = self.failure.map(|failure| failure.errors.as_slice()).unwrap_or_default();
+        !errors.is_empty() && errors.iter().all(is_shown)
     }
 }
 
@@ -122,6 +155,7 @@ impl Values {
             answers: form.get("answers").to_owned(),
             ed25519: form.get("ed25519") == "on",
             verify: form.get("verify") == "on",
+            had_secret: form.filled("secret").is_some(),
         }
     }
 
@@ -142,6 +176,7 @@ impl Values {
             answers: webhook.answers.clone(),
             ed25519: webhook.public_key.is_some(),
             verify: false,
+            had_secret: false,
         }
     }
 
@@ -204,7 +239,10 @@ async fn form_page(
     let title = if id.is_some() { "Edit the webhook" } else { "Add a webhook" };
     let frame = Frame::of(visit, Section::Webhooks, title);
     let status = failure.map_or(200, Failure::status);
-    Ok(html(status, &FormPage { frame, id, types, values, failure, check }))
+    let egress = &visit.entrance.active.settings.egress;
+    let (deadline, allows_http) = (span(egress.deadline), egress.allow_http);
+    let page = FormPage { frame, id, types, values, deadline, allows_http, failure, check };
+    Ok(html(status, &page))
 }
 
 #[derive(Template)]
@@ -217,6 +255,12 @@ struct SecretPage {
     public_key: Option<String>,
     /// Until when the previous secret signs as well.
     previous_until: Option<When>,
+    /// Whether requests have the headers of Standard Webhooks.
+    is_standard: bool,
+}
+
+fn is_standard(visit: &Visit<'_>) -> bool {
+    visit.entrance.active.settings.signature.standard_webhooks
 }
 
 /// Calls the URL that was typed, and shows the form again.
@@ -256,7 +300,10 @@ pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Fail
         Ok(created) => {
             let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
             let CreatedData { id, url, secret, public_key } = created;
-            Ok(html(201, &SecretPage { frame, id, url, secret, public_key, previous_until: None }))
+            let (previous_until, is_standard) = (None, is_standard(visit));
+            let page =
+                SecretPage { frame, id, url, secret, public_key, previous_until, is_standard };
+            Ok(html(201, &page))
         }
         Err(failure) => form_page(visit, None, values, Seen::Failure(&failure)).await,
     }
@@ -271,7 +318,8 @@ pub(super) fn rotated(
 ) -> Reply {
     let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
     let WebhookData { id, url, public_key, .. } = webhook;
-    html(200, &SecretPage { frame, id, url, secret, public_key, previous_until: Some(until) })
+    let (previous_until, is_standard) = (Some(until), is_standard(visit));
+    html(200, &SecretPage { frame, id, url, secret, public_key, previous_until, is_standard })
 }
 
 pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
@@ -314,5 +362,18 @@ fn remove<'n>(
         if !named && !kept(name) {
             object[name.as_str()] = json!(null);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::CliCommand;
+
+    #[test]
+    fn the_receiver_to_try_webhooks_with_is_a_command_that_exists() {
+        CliCommand::try_parse_from(LISTEN.split(' ')).unwrap();
     }
 }

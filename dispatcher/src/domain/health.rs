@@ -107,10 +107,12 @@ struct Down {
 }
 
 impl Health {
-    /// The health after a reactivation: unknown, except that an incident lasts until a 2xx.
+    /// The health after a reactivation: unknown, except that an incident lasts until a 2xx, and
+    /// that the last one stays the last one.
     #[must_use]
     pub fn reactivated(&self) -> Self {
-        Self { incident: self.incident, ..Self::default() }
+        let Self { incident, last_success, .. } = *self;
+        Self { incident, last_success, ..Self::default() }
     }
 
     /// Begins an incident, unless one lasts.

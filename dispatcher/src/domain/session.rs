@@ -130,7 +130,7 @@ fn mac(key: &Secret<[u8; LINK_KEY_BYTES]>, content: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Sessions of a workspace that are open at one time.
+/// Sessions of a workspace that are open at one time; one more ends another one.
 pub const SESSIONS_MAX: usize = 200;
 
 /// A session to open.
@@ -153,8 +153,6 @@ pub enum SessionOpened {
     Open,
     /// The link has opened one before.
     LinkUsed,
-    /// The workspace has [`SESSIONS_MAX`] already.
-    TooMany,
 }
 
 /// What the cookie of a session has. It is stored nowhere.

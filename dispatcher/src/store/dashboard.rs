@@ -16,7 +16,7 @@ pub trait DashboardStore: Send + Sync + 'static {
     /// the day before.
     fn link_keys(&self, now: UnixTime) -> [Secret<[u8; LINK_KEY_BYTES]>; 2];
 
-    /// Opens a session, unless its link has opened one or the workspace has too many.
+    /// Opens a session, unless its link has opened one.
     async fn open_session(
         &self,
         new: NewSession,

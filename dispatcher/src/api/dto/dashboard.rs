@@ -37,8 +37,10 @@ pub(in crate::api) struct ActivityView {
     pub(in crate::api) webhook_id: String,
     /// How many deliveries wait.
     pub(in crate::api) waiting: MatchCount,
-    /// The last 2xx; null before the first, and after a reactivation.
+    /// The last 2xx; null before the first.
     pub(in crate::api) last_success_at: Option<Time>,
+    /// The first failure since then; null after a 2xx.
+    pub(in crate::api) down_since: Option<Time>,
     /// All of `hours`.
     pub(in crate::api) total: Counts,
     /// The last 24 hours, in order, the current one included.

@@ -36,7 +36,7 @@ pub(in crate::api) struct HealthView {
     pub(in crate::api) disabled_since: Option<Time>,
     /// Since when it waits for a new secret, because the earlier ones were lost.
     pub(in crate::api) secret_lost_since: Option<Time>,
-    /// The last 2xx; null before the first, and after a reactivation.
+    /// The last 2xx; null before the first.
     pub(in crate::api) last_success_at: Option<Time>,
     /// The outcome of the last attempt.
     pub(in crate::api) last_outcome: Option<String>,
@@ -82,18 +82,19 @@ pub(in crate::api) struct IfDown {
 }
 
 impl IfDown {
-    pub(in crate::api) fn of(state: WebhookState, forecast: &Forecast) -> Self {
+    /// With `mails`, a warning is a mail.
+    pub(in crate::api) fn of(state: WebhookState, forecast: &Forecast, mails: bool) -> Self {
         let Forecast { warned_at, paused_at, given_up_at } = *forecast;
         Self {
             warned_at: warned_at.map(Time),
             paused_at: paused_at.map(Time),
             given_up_at: given_up_at.map(Time),
-            text: in_words(state, forecast),
+            text: in_words(state, forecast, mails),
         }
     }
 }
 
-fn in_words(state: WebhookState, forecast: &Forecast) -> String {
+fn in_words(state: WebhookState, forecast: &Forecast, mails: bool) -> String {
     match state {
         WebhookState::Paused => {
             return "It is paused: nothing is sent, and nothing is lost.".into();
@@ -103,20 +104,20 @@ fn in_words(state: WebhookState, forecast: &Forecast) -> String {
         }
         WebhookState::Delivering | WebhookState::Failing => {}
     }
-    let at = |what: &str, time: Option<weir_common::time::UnixTime>| {
-        time.map(|time| format!("{what} at {}", time.rfc3339()))
-    };
+    let warned = if mails { "its owners get a mail" } else { "it counts as failing" };
     let steps = [
-        at("its owners are warned", forecast.warned_at),
-        at("the first delivery fails permanently", forecast.given_up_at),
-        at("deliveries pause", forecast.paused_at),
+        (forecast.warned_at, warned),
+        (forecast.given_up_at, "the first delivery fails permanently"),
+        (forecast.paused_at, "deliveries pause, and what waits then is kept"),
     ];
-    let steps: Vec<String> = steps.into_iter().flatten().collect();
+    let mut steps: Vec<_> = steps.into_iter().filter_map(|(at, what)| Some((at?, what))).collect();
     if steps.is_empty() {
         return "If it stays down, what waits now leads to no warning, pause or loss.".into();
     }
-    let kept = if forecast.paused_at.is_some() { ", and what waits then is kept" } else { "" };
-    format!("If it stays down: {}{kept}.", steps.join("; "))
+    steps.sort_by_key(|(at, _)| *at);
+    let steps: Vec<_> =
+        steps.iter().map(|(at, what)| format!("at {} {what}", at.rfc3339())).collect();
+    format!("If it stays down: {}.", steps.join("; "))
 }
 
 #[cfg(test)]
@@ -128,26 +129,27 @@ mod tests {
     #[test]
     fn a_forecast_names_each_step_and_its_time() {
         let at = |hours: u64| Some(UnixTime(hours * 3_600_000_000));
-        let words = |state, warned_at, given_up_at, paused_at| {
-            in_words(state, &Forecast { warned_at, paused_at, given_up_at })
+        let words = |state, warned_at, given_up_at, paused_at, mails| {
+            in_words(state, &Forecast { warned_at, paused_at, given_up_at }, mails)
         };
         let (up, failing) = (WebhookState::Delivering, WebhookState::Failing);
         assert_eq!(
-            words(up, at(1), None, at(24)),
-            "If it stays down: its owners are warned at 1970-01-01T01:00:00.000Z; deliveries \
-             pause at 1970-01-02T00:00:00.000Z, and what waits then is kept."
+            words(up, at(1), None, at(24), true),
+            "If it stays down: at 1970-01-01T01:00:00.000Z its owners get a mail; at \
+             1970-01-02T00:00:00.000Z deliveries pause, and what waits then is kept."
         );
         assert_eq!(
-            words(failing, None, at(2), None),
-            "If it stays down: the first delivery fails permanently at 1970-01-01T02:00:00.000Z."
+            words(failing, at(3), at(2), None, false),
+            "If it stays down: at 1970-01-01T02:00:00.000Z the first delivery fails permanently; \
+             at 1970-01-01T03:00:00.000Z it counts as failing."
         );
         let nothing = "If it stays down, what waits now leads to no warning, pause or loss.";
-        assert_eq!(words(up, None, None, None), nothing);
+        assert_eq!(words(up, None, None, None, true), nothing);
         for (state, word) in
             [(WebhookState::Paused, "paused"), (WebhookState::Disabled, "disabled")]
         {
             let text = format!("It is {word}: nothing is sent, and nothing is lost.");
-            assert_eq!(words(state, None, None, None), text);
+            assert_eq!(words(state, None, None, None, true), text);
         }
     }
 }

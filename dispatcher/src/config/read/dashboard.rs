@@ -31,6 +31,8 @@ pub(super) fn dashboard(table: &mut Table<'_>) -> Option<DashboardSettings> {
     for one in &frames {
         let is_origin = Url::parse(&one.value)
             .is_ok_and(|url| url.origin().ascii_serialization() == one.value && is_safe(&url));
+        // `*` is valid in a host, and stands for all hosts in the policy of a page.
+        let is_origin = is_origin && !one.value.contains('*');
         if !is_origin {
             let message = "dashboard.frame_origins must list origins: https://host, with :port \
                 unless it is 443";

@@ -12,7 +12,7 @@
 //! 5. Retention uses steady time: a clock that is set drops nothing.
 //! 6. Transcripts and waiting deliveries of a deleted webhook are dropped without retention, then
 //!    its row. Its ended deliveries are hidden, and dropped after their retention.
-//! 7. Sessions and hours of activity expire by the wall clock, as they began.
+//! 7. Hours of activity expire by the wall clock, as they began.
 //! 8. A transcript is dropped before its attempt, and after a retention of its own.
 
 use std::time::Duration;
@@ -80,7 +80,8 @@ const OVER: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Sessions that have expired, and hours that no chart shows: statements that drop some.
+/// Sessions that have expired, by steady time, and hours that no chart shows: statements that drop
+/// some.
 const EXPIRED: [(&str, Duration); 2] = [
     (
         "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE drop_at < ?1 LIMIT ?2)",
@@ -105,8 +106,8 @@ enum Kind {
     Started(UnixTime),
     Answers(UnixTime),
     Over(UnixTime),
-    /// By the wall clock, as those rows have it.
-    Expired(UnixTime),
+    /// By steady time and by the wall clock, as those rows have it.
+    Expired([UnixTime; 2]),
 }
 
 /// Drops up to `limit` rows, not counting attempts and events that go with a delivery. Returns
@@ -129,7 +130,7 @@ pub(super) fn sweep(
         Kind::Started(delivered_before),
         Kind::Answers(before(now, retention.answers)),
         Kind::Over(before(now, KEPT)),
-        Kind::Expired(unix),
+        Kind::Expired([now, unix]),
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
@@ -174,7 +175,7 @@ fn drop_some(
         Kind::Started(before) => drop_aged(&session.conn, ORPHANS, before, most),
         Kind::Answers(before) => drop_aged(&session.conn, ANSWERS, before, most),
         Kind::Over(before) => drop_over(&session.conn, before, most),
-        Kind::Expired(now) => drop_expired(&session.conn, now, most),
+        Kind::Expired(clocks) => drop_expired(&session.conn, clocks, most),
     }
 }
 
@@ -288,9 +289,9 @@ fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, 
 }
 
 /// Drops rows of [`EXPIRED`].
-fn drop_expired(conn: &Connection, now: UnixTime, most: usize) -> Result<usize, Fault> {
+fn drop_expired(conn: &Connection, clocks: [UnixTime; 2], most: usize) -> Result<usize, Fault> {
     let mut left = most;
-    for (drop, kept) in EXPIRED {
+    for ((drop, kept), now) in EXPIRED.into_iter().zip(clocks) {
         let row = (at(before(now, kept)), rows::count(left));
         left -= conn.prepare_cached(drop)?.execute(row)?;
     }

@@ -1,7 +1,7 @@
 -- The whole schema, as a new database gets it. An older database comes to the same tables by the
 -- steps in migrations/; a test compares the two. A change goes into both.
 --
--- Times are microseconds since 1970. Columns `over_at`, `unused_since` and `steady`, and the times
+-- Times are microseconds since 1970. Columns `over_at`, `unused_since`, `drop_at` and `steady`, and the times
 -- in `secrets_before`, are steady time (steady_clock.rs).
 
 -- Single values by name: keys, marks, what the last process recorded.

@@ -1,7 +1,7 @@
 //! Sessions of the dashboard.
 //!
 //! Invariant: a link opens one session, ever: its nonce is kept until the link has expired, also
-//! when the session has ended.
+//! when the session has ended. Links are forgotten by steady time: a clock that is set forgets none.
 
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
@@ -11,20 +11,24 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::writer::session::WriteSession;
 
-/// Opens a session, unless its link has opened one or the workspace has too many.
+/// Of the token with most sessions of a workspace, the one that ends first: whoever opens many loses
+/// their own.
+const TO_END: &str = "SELECT id FROM sessions \
+    WHERE workspace = ?1 AND ended = 0 AND expires_at > ?2 AND record ->> '$.issuer' = \
+        (SELECT record ->> '$.issuer' FROM sessions \
+         WHERE workspace = ?1 AND ended = 0 AND expires_at > ?2 \
+         GROUP BY 1 ORDER BY count(*) DESC LIMIT 1) \
+    ORDER BY expires_at LIMIT 1";
+
+/// Opens a session, unless its link has opened one. Beyond [`SESSIONS_MAX`], another one ends.
 pub(super) fn open(
     session: &mut WriteSession,
     new: &NewSession,
     now: UnixTime,
 ) -> Result<SessionOpened, Fault> {
     let conn = &session.conn;
-    let sql = "SELECT count(*) FROM (SELECT 1 FROM sessions WHERE workspace = ?1 AND ended = 0 \
-        AND expires_at > ?2 LIMIT ?3)";
-    let row = (&new.grant.workspace, at(now), rows::count(SESSIONS_MAX));
-    let open: i64 = conn.prepare_cached(sql)?.query_row(row, |row| row.get(0))?;
-    if open >= rows::count(SESSIONS_MAX) {
-        return Ok(SessionOpened::TooMany);
-    }
+    let expires = new.link.as_ref().map_or(now, |(_, expires)| *expires).max(new.expires_at);
+    let drop_at = session.steady.now().plus(expires.since(now));
     let sql = "INSERT INTO sessions (id, link, workspace, record, expires_at, drop_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (link) DO NOTHING";
     let written = conn.prepare_cached(sql)?.execute((
@@ -33,9 +37,24 @@ pub(super) fn open(
         &new.grant.workspace,
         record(&new.grant)?,
         at(new.expires_at),
-        at(new.link.as_ref().map_or(new.expires_at, |(_, expires)| new.expires_at.max(*expires))),
+        at(drop_at),
     ))?;
-    Ok(if written == 0 { SessionOpened::LinkUsed } else { SessionOpened::Open })
+    if written == 0 {
+        return Ok(SessionOpened::LinkUsed);
+    }
+    let sql = "SELECT count(*) FROM (SELECT 1 FROM sessions WHERE workspace = ?1 AND ended = 0 \
+        AND expires_at > ?2 LIMIT ?3)";
+    let row = (&new.grant.workspace, at(now), rows::count(SESSIONS_MAX + 1));
+    let open: i64 = conn.prepare_cached(sql)?.query_row(row, |row| row.get(0))?;
+    if open > rows::count(SESSIONS_MAX) {
+        let row = (&new.grant.workspace, at(now));
+        let ends: Option<[u8; 32]> =
+            conn.prepare_cached(TO_END)?.query_row(row, |row| row.get(0)).optional()?;
+        if let Some(id) = ends {
+            end(session, &id)?;
+        }
+    }
+    Ok(SessionOpened::Open)
 }
 
 fn record(grant: &Grant) -> Result<String, Fault> {
@@ -62,9 +81,10 @@ pub(super) fn link_used(conn: &Connection, nonce: &str) -> Result<bool, Fault> {
     Ok(conn.prepare_cached(sql)?.exists([nonce.as_bytes()])?)
 }
 
-/// Ends a session.
+/// Ends a session. The row of one without a link is not needed any more.
 pub(super) fn end(session: &mut WriteSession, id: &[u8; 32]) -> Result<(), Fault> {
-    let sql = "UPDATE sessions SET ended = 1 WHERE id = ?1";
-    session.conn.prepare_cached(sql)?.execute([id])?;
+    let conn = &session.conn;
+    conn.prepare_cached("DELETE FROM sessions WHERE id = ?1 AND link IS NULL")?.execute([id])?;
+    conn.prepare_cached("UPDATE sessions SET ended = 1 WHERE id = ?1")?.execute([id])?;
     Ok(())
 }

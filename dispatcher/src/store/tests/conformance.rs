@@ -9,6 +9,7 @@ mod deliveries;
 mod events;
 mod jobs;
 mod secrets;
+mod sessions;
 mod upkeep;
 mod webhooks;
 
@@ -114,6 +115,7 @@ promises! {
     jobs::jobs_are_listed_newest_first_page_by_page,
     jobs::matches_are_counted_before_a_job_redelivers_them,
     jobs::the_nth_delivery_is_found_in_the_order_of_due_times,
+    sessions::one_session_more_ends_the_oldest_of_the_token_with_most,
     upkeep::a_mail_is_claimed_once_and_stored_once,
     upkeep::a_mail_that_was_not_sent_is_claimed_again_when_it_is_due,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,
