@@ -20,7 +20,7 @@ pub struct Page<T> {
 }
 
 /// A webhook.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Webhook {
     pub id: String,
@@ -39,7 +39,7 @@ pub struct Webhook {
 }
 
 /// A webhook, its health, and what becomes of it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct WebhookDetail {
     #[serde(flatten)]
@@ -50,7 +50,7 @@ pub struct WebhookDetail {
 }
 
 /// A number of deliveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct Count {
     /// The number.
     pub count: u64,
@@ -142,7 +142,7 @@ pub struct Filter {
 }
 
 /// One event for one webhook.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Delivery {
     pub id: String,
@@ -165,7 +165,7 @@ pub struct Delivery {
 }
 
 /// Why a delivery waits.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct WaitingFor {
     pub reason: String,
@@ -214,7 +214,7 @@ pub struct ReceiverAnswer {
 }
 
 /// A job that redelivers many deliveries.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Redelivery {
     pub id: String,
@@ -231,7 +231,7 @@ pub struct Redelivery {
 }
 
 /// When the last of some deliveries is sent.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Estimate {
     pub sent_at: Option<String>,
@@ -249,7 +249,7 @@ pub struct RedeliveryPreview {
 }
 
 /// A type of events.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct EventType {
     pub name: String,
@@ -268,7 +268,7 @@ pub struct EventTypes {
 }
 
 /// What a workspace has used and has left, as the gateway answers it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the gateway's documents describe its members")]
 pub struct Standing {
     pub workspace: Option<String>,
@@ -277,7 +277,7 @@ pub struct Standing {
 }
 
 /// One limit.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the gateway's documents describe its members")]
 pub struct LimitUsage {
     pub limit: String,
