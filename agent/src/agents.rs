@@ -17,7 +17,7 @@ use weir_common::identifier::is_identifier;
 use weir_common::secret::Secret;
 
 /// Agents of one listener: each has a share of its connections, which would be too few beyond.
-pub(crate) const AGENTS_MAX: usize = 256;
+pub(crate) const AGENTS_MAX: usize = 128;
 
 /// An agent.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ use weir_common::config::files;
 use weir_common::http_server::listeners::{Listeners, bind};
 use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listening};
 use weir_common::log::events;
+use weir_common::rlimit;
 use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
@@ -42,6 +43,9 @@ const CACHES_BYTES: u64 = 16 * CACHE_BYTES;
 
 /// The kept lists of the calls that only check a token: two of one entry each.
 const CHECK_CACHE_BYTES: u64 = 1 << 20;
+
+/// File descriptors: a connection of an agent, its call to the gateway, and some of its own.
+const DESCRIPTORS: u64 = 2 * CONNECTIONS_MAX as u64 + 512;
 
 /// How long a stop waits for calls in progress.
 const GRACE: Duration = Duration::from_secs(10);
@@ -215,6 +219,18 @@ pub(crate) async fn serve_streams(caller: Caller) -> Result<(), Failure> {
     }
 }
 
+fn raise_descriptor_limit() {
+    let descriptors = rlimit::raise_descriptors(DESCRIPTORS);
+    if descriptors < DESCRIPTORS {
+        let fields = [
+            ("file_descriptors", json!(descriptors)),
+            ("wanted", json!(DESCRIPTORS)),
+            ("advice", json!("raise LimitNOFILE or ulimit -n")),
+        ];
+        events::event(Level::Warn, "RLIMIT_NOFILE too low", &fields);
+    }
+}
+
 /// Serves agents over HTTP until a signal comes.
 pub(crate) async fn serve_http(
     target: &Target,
@@ -224,6 +240,7 @@ pub(crate) async fn serve_http(
 ) -> Result<(), Failure> {
     let outside = |why: String| Failure::Outside(why);
     let signals = Signals::install().map_err(|why| outside(why.to_string()))?;
+    raise_descriptor_limit();
     let listener = bind(address).map_err(|why| outside(why.to_string()))?;
     let not_yet = |agent: &Agent, why: String| {
         let fields = [("agent", json!(agent.name)), ("error", json!(why))];

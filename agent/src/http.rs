@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -38,8 +38,9 @@ const PATH: &str = "/mcp";
 /// The largest message: a call with the longest filter takes a twentieth of it.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Connections of all agents together.
-pub(crate) const CONNECTIONS_MAX: usize = 1_024;
+/// Connections of all agents together. Each may have a call to the gateway in progress, which
+/// allows one address 1,000 connections by default.
+pub(crate) const CONNECTIONS_MAX: usize = 512;
 
 /// Bytes of messages in memory at one time: each connection may have one.
 pub(crate) const BODIES_BYTES_MAX: usize = CONNECTIONS_MAX * MESSAGE_BYTES_MAX;
@@ -150,9 +151,10 @@ impl Handler for Front {
         if head.uri.path() != PATH {
             return Some(not_found());
         }
-        if head.headers.get_all(HOST).iter().count() > 1 {
-            let detail = "Name one host, so that it is clear which one is checked.";
-            return Some(problems::refusal(400, "invalid-host", "Several hosts", detail));
+        let is_doubled = |name| head.headers.get_all(name).iter().count() > 1;
+        if is_doubled(HOST) || is_doubled(ORIGIN) || head.uri.authority().is_some() {
+            let detail = "Name one host, in the field Host, and one origin at most.";
+            return Some(problems::refusal(400, "invalid-host", "The host is not clear", detail));
         }
         self.member(&head.headers).is_none().then(unauthorized)
     }

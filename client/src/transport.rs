@@ -20,6 +20,9 @@ use crate::call::{Allowance, Answer, Call};
 /// The time for one try: the gateway's own deadlines are shorter, but for `read_timeout`.
 const TRY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Idle connections that are kept for the next call: agents make one call after the other.
+const IDLE_MAX: usize = 2;
+
 /// The shortest token that is masked in answers: a shorter one is a word of other texts, too.
 const MASKED_BYTES_MIN: usize = 8;
 
@@ -104,6 +107,7 @@ impl Server {
     /// If the file cannot be read.
     pub fn new(base: Url, token: Secret<String>, ca: Option<&str>) -> Result<Self, String> {
         let mut builder = http_client::builder(ca, TRY_TIMEOUT)?
+            .pool_max_idle_per_host(IDLE_MAX)
             .user_agent(concat!("weir-client/", env!("CARGO_PKG_VERSION")));
         let host = base.host_str().unwrap_or_default();
         if is_localhost(host) {
