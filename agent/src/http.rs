@@ -143,8 +143,8 @@ impl Handler for Front {
         let reply = tokio::time::timeout(REQUEST_TIMEOUT, answered).await;
         let reply = reply.unwrap_or_else(|_| late());
         // An idle connection counts for no agent, so there must not be many.
-        let is_crowded = self.connections.available_permits() < CONNECTIONS_MAX / 2;
-        if is_crowded { reply.with("connection", "close") } else { reply }
+        let is_half_used = self.connections.available_permits() < CONNECTIONS_MAX / 2;
+        if is_half_used { reply.with("connection", "close") } else { reply }
     }
 
     async fn refuses(&self, head: &Head) -> Option<Reply> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use weir_common::secret::Secret;
 
 /// A page of a list.
@@ -44,8 +44,10 @@ pub struct Webhook {
 pub struct WebhookDetail {
     #[serde(flatten)]
     pub webhook: Webhook,
+    #[schemars(with = "Map<String, Value>")]
     pub health: Value,
     pub waiting: Count,
+    #[schemars(with = "Map<String, Value>")]
     pub forecast: Value,
 }
 
@@ -256,7 +258,9 @@ pub struct EventType {
     pub retired: bool,
     pub description: Option<String>,
     pub tenant_required: bool,
+    #[schemars(with = "Option<Map<String, Value>>")]
     pub schema: Option<Value>,
+    #[schemars(with = "Option<Map<String, Value>>")]
     pub example: Option<Value>,
 }
 
@@ -287,5 +291,6 @@ pub struct LimitUsage {
     pub used: Option<u64>,
     pub remaining: Option<u64>,
     pub reset: Option<u64>,
+    #[schemars(with = "Map<String, Value>")]
     pub allowance: Value,
 }

@@ -12,11 +12,7 @@ use serde_json::{Value, json};
 pub(crate) fn arguments<T: JsonSchema>() -> Arc<JsonObject> {
     let mut schema = settings().into_generator().into_root_schema_for::<T>().to_value();
     simplify(&mut schema, &|object| {
-        let optional = match object.get("type") {
-            Some(Value::Array(types)) => types.iter().find(|one| *one != "null").cloned(),
-            _ => None,
-        };
-        if let Some(one) = optional {
+        if let Some(one) = optional_type(object) {
             object.insert("type".to_owned(), one);
         }
     });
@@ -37,8 +33,27 @@ pub(crate) fn part<T: JsonSchema>() -> Value {
         for member in ["$schema", "title", "description", "minimum"] {
             object.shift_remove(member);
         }
+        if let Some(one) = optional_type(object) {
+            object.insert("type".to_owned(), one);
+            *object = or_null_members(Value::Object(std::mem::take(object)));
+        }
     });
     schema
+}
+
+/// A schema for what may be null, in the spelling that most clients understand.
+pub(crate) fn or_null(schema: Value) -> Value {
+    Value::Object(or_null_members(schema))
+}
+
+fn or_null_members(schema: Value) -> JsonObject {
+    JsonObject::from_iter([("anyOf".to_owned(), json!([schema, {"type": "null"}]))])
+}
+
+/// The type of what may be null; none of other schemas.
+fn optional_type(object: &JsonObject) -> Option<Value> {
+    let types = object.get("type")?.as_array()?;
+    types.iter().find(|one| *one != "null").cloned()
 }
 
 fn settings() -> SchemaSettings {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_client::body::{Count, Delivery, EventType, Redelivery, Standing, Webhook, WebhookDetail};
 use weir_client::call::Allowance;
 
-use crate::tools::schema::part;
+use crate::tools::schema::{or_null, part};
 
 type Schema = Arc<JsonObject>;
 
@@ -60,7 +60,7 @@ pub(crate) fn delivery() -> Schema {
 pub(crate) fn explanation() -> Schema {
     let attempt = json!({"type": "object", "properties": {
         "number": number(), "started_at": text(), "duration_ms": number(), "outcome": text(),
-        "status": {"type": ["integer", "null"]}, "url": optional_text(), "error": optional_text(),
+        "status": or_null(number()), "url": optional_text(), "error": optional_text(),
         "receiver_answer": optional_text(),
     }});
     let members = [
@@ -100,15 +100,14 @@ pub(crate) fn event() -> Schema {
 
 /// Limits: all of them, or the one that bound the last call.
 pub(crate) fn limits() -> Schema {
-    let would_meet = json!({"type": ["object", "null"], "properties": {
+    let would_meet = json!({"type": "object", "properties": {
         "admitted": flag(), "binding_limit": text(), "refused_by": text(),
         "never_at_once": flag(), "full_in_seconds": number(),
     }});
-    let or_null = |schema: Value| json!({"anyOf": [schema, {"type": "null"}]});
     let members = [
         ("standing", or_null(part::<Standing>())),
         ("last_answer", part::<Allowance>()),
-        ("would_meet", would_meet),
+        ("would_meet", or_null(would_meet)),
     ];
     of(json!({}), members)
 }
@@ -162,7 +161,7 @@ fn text() -> Value {
 }
 
 fn optional_text() -> Value {
-    json!({"type": ["string", "null"]})
+    or_null(text())
 }
 
 fn number() -> Value {
