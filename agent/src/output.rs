@@ -9,6 +9,8 @@
 //!
 //! Not here: which parts of an answer are others' words (`tools::results`).
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Value, json};
 use weir_client::call::CallError;
 
@@ -36,11 +38,22 @@ impl Mark {
     }
 }
 
-/// Whether a character is seen, and does nothing else: controls steer terminals, and marks of
-/// direction, joiners and tags are read by models while people do not see them.
+/// Characters that models read while people do not see them: joiners, marks of direction, selectors
+/// of variants, and tags.
+const UNSEEN: [RangeInclusive<char>; 8] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{fff9}'..='\u{fffb}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
+/// Whether a character is seen, and does nothing else: controls steer terminals.
 fn is_plain(one: char) -> bool {
-    let is_unseen = matches!(one, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
+    let is_unseen = UNSEEN.iter().any(|range| range.contains(&one));
     matches!(one, '\n' | '\t') || !(one.is_control() || is_unseen)
 }
 
@@ -162,7 +175,8 @@ mod tests {
 
     #[test]
     fn what_steers_a_terminal_or_is_not_seen_is_left_out() {
-        let hostile = "a\u{1b}[31mb\u{9b}2Jc\u{202e}d\u{200b}e\u{e0041}\u{e007f}f\r\n\tgé😀";
+        let hostile =
+            "a\u{1b}[31mb\u{9b}2Jc\u{202e}d\u{200b}e\u{e0041}\u{e007f}\u{fe0e}f\r\n\tgé😀";
         assert_eq!(plain(hostile), "a[31mb2Jcdef\n\tgé😀");
         let output = Output::new(hostile, json!({ "a\u{7}": [{ "b": hostile }], "n": 1 })).plain();
         assert_eq!(output.value["a"][0]["b"], output.summary);

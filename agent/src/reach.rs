@@ -1,5 +1,5 @@
-//! Whether an agent's token reaches its workspace and no other: a token for all workspaces would let
-//! one agent act for every customer.
+//! Whether an agent's token reaches its workspace and no other: a token for all workspaces would
+//! let one agent act for every customer.
 //!
 //! # Invariants
 //!
