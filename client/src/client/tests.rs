@@ -210,6 +210,27 @@ async fn identical_reads_at_one_time_are_sent_once_and_share_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reads_that_differ_in_anything_are_sent_each() {
+    let (client, script) = client(&[]);
+    let preview = |state| Call::preview("/v1/x".to_owned(), &serde_json::json!({ "state": state }));
+    let list = |limit: &str| Call::list("/v1/x", &[("limit", limit.to_owned())]);
+    let calls = [
+        preview("waiting"),
+        preview("delivered"),
+        list("1"),
+        list("2"),
+        Call::read("/v1/x".into()),
+    ];
+    let mut reads = tokio::task::JoinSet::new();
+    for call in calls.iter().chain(&calls).cloned() {
+        let client = client.clone();
+        reads.spawn(async move { client.send(&call).await });
+    }
+    assert!(reads.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(script.seconds().len(), calls.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_is_kept_for_five_seconds_and_another_read_is_not() {
     let (client, script) = client(&[]);
     for _ in 0..3 {
