@@ -28,12 +28,14 @@ use weir_common::time::Clock;
 
 use crate::agents::{self, Agent, Agents};
 use crate::caller::{Caller, server};
-use crate::http::{
-    BODIES_BYTES_MAX, CONNECTIONS_MAX, Expected, Front, REQUEST_TIMEOUT, SHARE_MAX, share_of,
-};
+use crate::http::{BODIES_BYTES_MAX, CONNECTIONS_MAX, Expected, Front, REQUEST_TIMEOUT, share_of};
 use crate::reach::{NotServed, TokenReach};
 use crate::secrets::SecretFolder;
 use crate::server::AgentServer;
+use crate::streams;
+
+/// Calls of a client on the standard streams in flight: each waits for minutes at worst.
+const CALLS_MAX: usize = 64;
 
 /// The longest wait of the calls that only check a token.
 const CHECK_BUDGET: Duration = Duration::from_secs(5);
@@ -95,7 +97,7 @@ impl Target {
             workspace: workspace.map(Into::into),
             is_bound: false,
             read_only,
-            calls: Arc::new(Semaphore::new(SHARE_MAX)),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
             secrets: self.secrets.clone(),
         })
     }
@@ -209,7 +211,8 @@ pub(crate) async fn serve_streams(caller: Caller) -> Result<(), Failure> {
     let server = AgentServer::new(caller, Clock::system(), key()?);
     events::event(Level::Info, "ready", &[("listener", json!("stdio"))]);
     let served = async {
-        let running = server.serve(stdio_pipes()).await;
+        let (input, output) = stdio_pipes();
+        let running = server.serve(streams::paired(input, output)).await;
         let running = running.map_err(|why| outside(format!("no client: {why}")))?;
         running.waiting().await.map(drop).map_err(|why| outside(why.to_string()))
     };

@@ -45,11 +45,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 512;
 /// Bytes of messages in memory at one time: each connection may have one.
 pub(crate) const BODIES_BYTES_MAX: usize = CONNECTIONS_MAX * MESSAGE_BYTES_MAX;
 
-/// Requests of one agent in progress: each waits for minutes at worst.
-pub(crate) const SHARE_MAX: usize = 64;
-
 /// Each agent can have some requests in progress at one time, however many others there are.
-const _: () = assert!(CONNECTIONS_MAX / AGENTS_MAX >= 4);
+const _: () = assert!(CONNECTIONS_MAX / (AGENTS_MAX + 1) >= 3);
 
 /// The longest a request takes: a client's longest wait, and its last try.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -66,9 +63,10 @@ pub(crate) struct Expected {
     pub(crate) origins: Vec<String>,
 }
 
-/// Requests of one of so many agents that may be in progress.
+/// Requests of one of so many agents that may be in progress: an equal part. One part more is for
+/// connections that have sent no request yet.
 pub(crate) fn share_of(agents: usize) -> usize {
-    (CONNECTIONS_MAX / agents.max(1)).min(SHARE_MAX)
+    CONNECTIONS_MAX / (agents + 1)
 }
 
 /// An agent, and what it may use of the listener.

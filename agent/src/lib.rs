@@ -32,6 +32,9 @@ mod server;
 mod agents;
 mod http;
 
+// The standard streams of one client.
+mod streams;
+
 // The command line.
 mod app;
 pub mod cli;

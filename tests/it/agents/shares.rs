@@ -14,8 +14,8 @@ use weir_tests::wait;
 
 use super::PROGRAM;
 
-/// Requests of one of two agents that may be in progress.
-const SHARE: usize = 64;
+/// Requests of one of two agents that may be in progress: a third of the connections.
+const SHARE: usize = CONNECTIONS / 3;
 
 /// Connections of one listener.
 const CONNECTIONS: usize = 512;
