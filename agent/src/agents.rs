@@ -16,6 +16,9 @@ use weir_common::config::files;
 use weir_common::identifier::is_identifier;
 use weir_common::secret::Secret;
 
+/// Agents of one listener: each has a share of its connections, which would be too few beyond.
+pub(crate) const AGENTS_MAX: usize = 128;
+
 /// An agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
@@ -65,6 +68,10 @@ pub(crate) fn read(document: &Document) -> Agents {
         if agents.insert(hash.value, agent).is_some() {
             document.fault(hash.at, "another agent has the same bearer");
         }
+    }
+    if agents.len() > AGENTS_MAX {
+        let why = format!("has {} agents; one listener is for {AGENTS_MAX}", agents.len());
+        document.fault(0, why);
     }
     if agents.is_empty() && document.count() == 0 {
         document.fault(0, "names no agent: add [[agents]]");

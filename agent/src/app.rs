@@ -12,35 +12,42 @@ use rmcp::ServiceExt;
 use rmcp::transport::io::stdio_pipes;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use weir_client::call::CallError;
-use weir_client::client::Client;
+use weir_client::client::{CACHE_BYTES, Client};
 use weir_client::methods::Paging;
 use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
 use weir_common::http_server::listeners::{Listeners, bind};
 use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listening};
 use weir_common::log::events;
+use weir_common::rlimit;
 use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::agents::{self, Agent, Agents};
 use crate::caller::{Caller, server};
-use crate::http::{Expected, Front, REQUEST_TIMEOUT};
+use crate::http::{BODIES_BYTES_MAX, CONNECTIONS_MAX, Expected, Front, REQUEST_TIMEOUT, share_of};
+use crate::reach::{NotServed, TokenReach};
 use crate::secrets::SecretFolder;
 use crate::server::AgentServer;
+use crate::streams;
 
-/// Calls of one agent in flight: each waits for minutes at worst.
+/// Calls of a client on the standard streams in flight: each waits for minutes at worst.
 const CALLS_MAX: usize = 64;
 
 /// The longest wait of the calls that only check a token.
 const CHECK_BUDGET: Duration = Duration::from_secs(5);
 
-/// Connections of all agents together.
-const CONNECTIONS_MAX: usize = 1_024;
+/// Bytes of kept lists of all agents together: each has its share.
+const CACHES_BYTES: u64 = 16 * CACHE_BYTES;
 
-/// Bytes of messages in memory at one time.
-const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// The kept lists of the calls that only check a token: two of one entry each.
+const CHECK_CACHE_BYTES: u64 = 1 << 20;
+
+/// File descriptors: a connection of an agent, its call to the gateway, and some of its own.
+const DESCRIPTORS: u64 = 2 * CONNECTIONS_MAX as u64 + 512;
 
 /// How long a stop waits for calls in progress.
 const GRACE: Duration = Duration::from_secs(10);
@@ -61,9 +68,20 @@ pub(crate) enum Failure {
 }
 
 impl Target {
-    fn client(&self, token: Secret<String>, budget: Duration) -> Result<Client, Failure> {
+    /// A client of the gateway with this token.
+    fn client(
+        &self,
+        token: Secret<String>,
+        budget: Duration,
+        cache_bytes: u64,
+    ) -> Result<Client, Failure> {
         let server = server(&self.url, token, self.ca.as_deref()).map_err(Failure::Usage)?;
-        Ok(Client::new(server, budget))
+        Ok(Client::new(server, budget, cache_bytes))
+    }
+
+    /// A client that only checks a token.
+    fn checking_client(&self, token: &Secret<String>) -> Result<Client, Failure> {
+        self.client(token.clone(), CHECK_BUDGET, CHECK_CACHE_BYTES)
     }
 
     /// The caller of the standard streams.
@@ -75,7 +93,7 @@ impl Target {
     ) -> Result<Caller, Failure> {
         Ok(Caller {
             name: "stdio".into(),
-            client: self.client(token, self.budget)?,
+            client: self.client(token, self.budget, CACHE_BYTES)?,
             workspace: workspace.map(Into::into),
             is_bound: false,
             read_only,
@@ -84,14 +102,27 @@ impl Target {
         })
     }
 
-    fn caller_of(&self, agent: &Agent, read_only: bool) -> Result<Caller, Failure> {
-        let Agent { name, workspace, token, .. } = agent;
+    /// The caller of one of so many agents.
+    fn caller_of(&self, agent: &Agent, count: usize) -> Result<Caller, Failure> {
+        let Agent { name, workspace, token, read_only } = agent;
         let secrets = self.secrets.as_ref().map(|folder| folder.within(name)).transpose();
         let secrets =
             secrets.map_err(|why| Failure::Outside(format!("secrets of {name}: {why}")))?;
-        let caller =
-            self.caller(token.clone(), Some(workspace.clone()), agent.read_only || read_only)?;
-        Ok(Caller { name: name.as_str().into(), is_bound: true, secrets, ..caller })
+        let cache_bytes = CACHE_BYTES.min(CACHES_BYTES / count.max(1) as u64);
+        Ok(Caller {
+            name: name.as_str().into(),
+            client: self.client(token.clone(), self.budget, cache_bytes)?,
+            workspace: Some(workspace.as_str().into()),
+            is_bound: true,
+            read_only: *read_only,
+            calls: Arc::new(Semaphore::new(share_of(count))),
+            secrets,
+        })
+    }
+
+    fn reach_of(&self, agent: &Agent) -> Result<TokenReach, Failure> {
+        let nonce = getrandom::u64().map_err(no_chance)?;
+        Ok(TokenReach::new(self.checking_client(&agent.token)?, &agent.workspace, nonce))
     }
 
     /// Checks that a token reaches its workspace, and returns what it reaches, in words.
@@ -100,12 +131,13 @@ impl Target {
         token: Secret<String>,
         workspace: Option<&str>,
     ) -> Result<String, Failure> {
-        let client = self.client(token, CHECK_BUDGET)?;
+        let client = self.checking_client(&token)?;
         let outside = |why: CallError| Failure::Outside(why.to_string());
         match workspace {
             Some(id) => {
                 let workspace = client.workspace(id).map_err(outside)?;
-                workspace.webhooks(&first_page()).await.map_err(outside)?;
+                let first = Paging { limit: Some(1), cursor: None };
+                workspace.webhooks(&first).await.map_err(outside)?;
                 Ok(format!("the token reads the webhooks of {id}"))
             }
             None => {
@@ -115,36 +147,34 @@ impl Target {
         }
     }
 
-    /// Checks that an agent's token reaches its workspace, and no workspace that it should not: a
-    /// token for all workspaces would let one agent act for every customer.
-    pub(crate) async fn check_agent(&self, agent: &Agent) -> Result<(), Failure> {
-        let named = |why: &str| format!("agent {}: {why}", agent.name);
-        let own = self.check(agent.token.clone(), Some(&agent.workspace)).await;
-        own.map_err(|failure| match failure {
-            Failure::Outside(why) => Failure::Outside(named(&why)),
-            Failure::Usage(why) => Failure::Usage(why),
-        })?;
-        let prefix = agent.workspace.split_once('_').map_or("ws", |(prefix, _)| prefix);
-        let other = format!("{prefix}_{:016x}", getrandom::u64().unwrap_or_default());
-        let client = self.client(agent.token.clone(), CHECK_BUDGET)?;
-        let workspace =
-            client.workspace(&other).map_err(|why| Failure::Outside(why.to_string()))?;
-        match workspace.webhooks(&first_page()).await {
-            Err(CallError::Refused(problem)) if [401, 403, 404].contains(&problem.status) => Ok(()),
-            Ok(_) => Err(Failure::Usage(named(&format!(
-                "its token reaches workspaces other than {}: give it one for that workspace alone",
-                agent.workspace
-            )))),
-            Err(why) => {
-                let why = format!("cannot tell whether its token is for one workspace: {why}");
-                Err(Failure::Outside(named(&why)))
-            }
+    /// Checks the tokens of all agents at one time, and returns them. A token that reaches other
+    /// workspaces is an error; why another cannot be served yet goes to `unchecked`.
+    pub(crate) async fn check_agents(
+        &self,
+        agents: Agents,
+        mut unchecked: impl FnMut(&Agent, String),
+    ) -> Result<Vec<([u8; 32], Agent, TokenReach)>, Failure> {
+        let mut checks = JoinSet::new();
+        for (bearer, agent) in agents {
+            let reach = self.reach_of(&agent)?;
+            checks.spawn(async move {
+                let checked = reach.check().await;
+                (bearer, agent, reach, checked)
+            });
         }
+        let mut ready = Vec::with_capacity(checks.len());
+        for (bearer, agent, reach, checked) in checks.join_all().await {
+            match checked {
+                Ok(()) => {}
+                Err(NotServed::Unchecked(why)) => unchecked(&agent, why),
+                Err(NotServed::Others(why)) => {
+                    return Err(Failure::Usage(format!("agent {}: {why}", agent.name)));
+                }
+            }
+            ready.push((bearer, agent, reach));
+        }
+        Ok(ready)
     }
-}
-
-fn first_page() -> Paging {
-    Paging { limit: Some(1), cursor: None }
 }
 
 /// The agents of a file.
@@ -166,8 +196,12 @@ pub(crate) fn install_log(level: LevelFilter) {
 fn key() -> Result<[u8; 32], Failure> {
     let mut key = [0; 32];
     let filled = getrandom::fill(&mut key);
-    filled.map_err(|why| Failure::Outside(format!("no random numbers: {why}")))?;
+    filled.map_err(no_chance)?;
     Ok(key)
+}
+
+fn no_chance(why: getrandom::Error) -> Failure {
+    Failure::Outside(format!("no random numbers: {why}"))
 }
 
 /// Serves one client on the standard streams, until it closes them or a signal comes.
@@ -177,7 +211,8 @@ pub(crate) async fn serve_streams(caller: Caller) -> Result<(), Failure> {
     let server = AgentServer::new(caller, Clock::system(), key()?);
     events::event(Level::Info, "ready", &[("listener", json!("stdio"))]);
     let served = async {
-        let running = server.serve(stdio_pipes()).await;
+        let (input, output) = stdio_pipes();
+        let running = server.serve(streams::paired(input, output)).await;
         let running = running.map_err(|why| outside(format!("no client: {why}")))?;
         running.waiting().await.map(drop).map_err(|why| outside(why.to_string()))
     };
@@ -187,24 +222,41 @@ pub(crate) async fn serve_streams(caller: Caller) -> Result<(), Failure> {
     }
 }
 
+fn raise_descriptor_limit() {
+    let descriptors = rlimit::raise_descriptors(DESCRIPTORS);
+    if descriptors < DESCRIPTORS {
+        let fields = [
+            ("file_descriptors", json!(descriptors)),
+            ("wanted", json!(DESCRIPTORS)),
+            ("advice", json!("raise LimitNOFILE or ulimit -n")),
+        ];
+        events::event(Level::Warn, "RLIMIT_NOFILE too low", &fields);
+    }
+}
+
 /// Serves agents over HTTP until a signal comes.
 pub(crate) async fn serve_http(
     target: &Target,
     address: SocketAddr,
     agents: Agents,
     expected: &Expected,
-    read_only: bool,
 ) -> Result<(), Failure> {
     let outside = |why: String| Failure::Outside(why);
     let signals = Signals::install().map_err(|why| outside(why.to_string()))?;
+    raise_descriptor_limit();
     let listener = bind(address).map_err(|why| outside(why.to_string()))?;
-    let mut servers = Vec::with_capacity(agents.len());
-    for (bearer, agent) in agents {
-        target.check_agent(&agent).await?;
-        let caller = target.caller_of(&agent, read_only)?;
-        servers.push((bearer, AgentServer::new(caller, Clock::system(), key()?)));
+    let not_yet = |agent: &Agent, why: String| {
+        let fields = [("agent", json!(agent.name)), ("error", json!(why))];
+        events::event(Level::Warn, "agent not served yet", &fields);
+    };
+    let checked = target.check_agents(agents, not_yet).await?;
+    let (mut served, count) = (Vec::with_capacity(checked.len()), checked.len());
+    for (bearer, agent, reach) in checked {
+        let caller = target.caller_of(&agent, count)?;
+        served.push((bearer, AgentServer::new(caller, Clock::system(), key()?), reach));
     }
-    let front = Front::new(servers, expected);
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let front = Front::new(served, expected, Arc::clone(&connections));
     let connection = ConnectionBounds {
         head_bytes_max: HEAD_BYTES_MAX,
         head_timeout: Duration::from_secs(10),
@@ -213,7 +265,7 @@ pub(crate) async fn serve_http(
     };
     let bounds = Bounds {
         connection: Arc::new(move || connection),
-        connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        connections,
         bodies_bytes_max: BODIES_BYTES_MAX,
     };
     let mut listeners = Listeners::default();

@@ -12,7 +12,7 @@ use weir_client::client::BUDGET;
 use weir_common::cli::{EXIT_FAILURE, EXIT_USAGE, completions, fail, print, runtime, secret};
 use weir_common::config::document::span_of;
 
-use crate::agents::Agents;
+use crate::agents::{Agent, Agents};
 use crate::app::{Failure, Target, agents_of, install_log, serve_http, serve_streams};
 use crate::http::Expected;
 use crate::secrets::SecretFolder;
@@ -116,7 +116,7 @@ impl Options {
                 runtime.block_on(serve_streams(caller))
             }
             Mode::Http { address, agents, expected } => {
-                runtime.block_on(serve_http(&target, address, agents, &expected, self.read_only))
+                runtime.block_on(serve_http(&target, address, agents, &expected))
             }
         };
         // A read of standard input cannot be stopped, and must not hold up the end.
@@ -133,10 +133,14 @@ impl Options {
                 Ok(format!("ok: {}", runtime.block_on(checked)?))
             }
             Mode::Http { agents, .. } => {
-                for agent in agents.values() {
-                    runtime.block_on(target.check_agent(agent))?;
+                let mut failed = Vec::new();
+                let unchecked =
+                    |agent: &Agent, why| failed.push(format!("agent {}: {why}", agent.name));
+                let count = runtime.block_on(target.check_agents(agents, unchecked))?.len();
+                if !failed.is_empty() {
+                    return Err(Failure::Outside(failed.join("\nweir-agent: ")));
                 }
-                Ok(format!("ok: {} agents, each with a token for its workspace", agents.len()))
+                Ok(format!("ok: {count} agents, each with a token for its workspace"))
             }
         }
     }
@@ -184,6 +188,8 @@ impl Options {
             return Err(Failure::Usage(why));
         }
         let expected = Expected { hosts, origins };
-        Ok(Mode::Http { address, agents: agents_of(file)?, expected })
+        let mut agents = agents_of(file)?;
+        agents.values_mut().for_each(|agent| agent.read_only |= self.read_only);
+        Ok(Mode::Http { address, agents, expected })
     }
 }

@@ -15,6 +15,9 @@ mod secrets;
 // For whom a call is made: a client, a workspace, what it may do.
 mod caller;
 
+// Whether an agent's token may be served.
+mod reach;
+
 // The tools: what each accepts, says of itself, and does.
 mod tools;
 
@@ -28,6 +31,9 @@ mod server;
 // Agents that call over HTTP: who they are, and the listener.
 mod agents;
 mod http;
+
+// The standard streams of one client.
+mod streams;
 
 // The command line.
 mod app;

@@ -71,7 +71,7 @@ pub(crate) async fn read(
     }
     Ok(match uri {
         EVENT_TYPES => Some(json(serde_json::json!(client.event_types().await?.data).to_string())),
-        OPENAPI => Some(json(String::from_utf8_lossy(&client.openapi().await?).into_owned())),
+        OPENAPI => Some(json(client.openapi().await?.to_string())),
         _ => None,
     })
 }

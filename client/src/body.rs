@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use weir_common::secret::Secret;
 
 /// A page of a list.
@@ -20,7 +20,7 @@ pub struct Page<T> {
 }
 
 /// A webhook.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Webhook {
     pub id: String,
@@ -39,18 +39,20 @@ pub struct Webhook {
 }
 
 /// A webhook, its health, and what becomes of it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct WebhookDetail {
     #[serde(flatten)]
     pub webhook: Webhook,
+    #[schemars(with = "Map<String, Value>")]
     pub health: Value,
     pub waiting: Count,
+    #[schemars(with = "Map<String, Value>")]
     pub forecast: Value,
 }
 
 /// A number of deliveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct Count {
     /// The number.
     pub count: u64,
@@ -142,7 +144,7 @@ pub struct Filter {
 }
 
 /// One event for one webhook.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Delivery {
     pub id: String,
@@ -165,7 +167,7 @@ pub struct Delivery {
 }
 
 /// Why a delivery waits.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct WaitingFor {
     pub reason: String,
@@ -214,7 +216,7 @@ pub struct ReceiverAnswer {
 }
 
 /// A job that redelivers many deliveries.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Redelivery {
     pub id: String,
@@ -231,7 +233,7 @@ pub struct Redelivery {
 }
 
 /// When the last of some deliveries is sent.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct Estimate {
     pub sent_at: Option<String>,
@@ -249,14 +251,16 @@ pub struct RedeliveryPreview {
 }
 
 /// A type of events.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the API's documents describe its members")]
 pub struct EventType {
     pub name: String,
     pub retired: bool,
     pub description: Option<String>,
     pub tenant_required: bool,
+    #[schemars(with = "Option<Map<String, Value>>")]
     pub schema: Option<Value>,
+    #[schemars(with = "Option<Map<String, Value>>")]
     pub example: Option<Value>,
 }
 
@@ -268,7 +272,7 @@ pub struct EventTypes {
 }
 
 /// What a workspace has used and has left, as the gateway answers it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the gateway's documents describe its members")]
 pub struct Standing {
     pub workspace: Option<String>,
@@ -277,7 +281,7 @@ pub struct Standing {
 }
 
 /// One limit.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the gateway's documents describe its members")]
 pub struct LimitUsage {
     pub limit: String,
@@ -287,5 +291,6 @@ pub struct LimitUsage {
     pub used: Option<u64>,
     pub remaining: Option<u64>,
     pub reset: Option<u64>,
+    #[schemars(with = "Map<String, Value>")]
     pub allowance: Value,
 }

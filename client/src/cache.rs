@@ -4,7 +4,8 @@
 //!
 //! 1. Of identical reads at one time, one is sent; the others get its answer, a failure included.
 //!    If it gave up waiting, the next is sent that may still wait.
-//! 2. A list's answer serves the same call for five seconds, and no longer.
+//! 2. A list's outcome serves the same call for five seconds, and no longer; a failure, too, so
+//!    that a server in trouble is not asked for lists without pause.
 //! 3. After a change by the same client, nothing is served that was read before the change ended.
 //! 4. If the call that is sent is cancelled, the next one that waits for it is sent.
 //!
@@ -22,9 +23,6 @@ use crate::call::{Answer, Call, CallError, CallKind};
 
 /// How long the answer to a list serves the same call: the contract's.
 pub(crate) const LIST_TTL: Duration = Duration::from_secs(5);
-
-/// Bytes of kept answers of one client: hundreds of pages of 100 entries would not help more.
-const BYTES_MAX: u64 = 8 << 20;
 
 /// What an entry takes beside its target and its body.
 const ENTRY_BYTES: usize = 256;
@@ -44,7 +42,7 @@ impl Entry {
     fn serves(&self, kind: CallKind, started: Tick, now: Tick) -> bool {
         let gave_up = matches!(self.outcome, Err(CallError::Busy { .. }));
         let is_shared = self.at > started && !gave_up;
-        let is_fresh = self.outcome.is_ok() && now.since(self.at) < LIST_TTL;
+        let is_fresh = !gave_up && now.since(self.at) < LIST_TTL;
         is_shared || (kind == CallKind::List && is_fresh)
     }
 }
@@ -60,19 +58,21 @@ pub(crate) struct SharedReads {
 }
 
 impl SharedReads {
-    pub(crate) fn new() -> Self {
+    /// Keeps at most so many bytes.
+    pub(crate) fn new(bytes_max: u64) -> Self {
         let weight = |key: &Key, entry: &Arc<Entry>| {
             let body = entry.outcome.as_ref().map_or(0, |answer| answer.body.len());
             u32::try_from(ENTRY_BYTES + key.1.len() + body).unwrap_or(u32::MAX)
         };
         let entries =
-            Cache::builder().weigher(weight).max_capacity(BYTES_MAX).time_to_live(LIST_TTL);
+            Cache::builder().weigher(weight).max_capacity(bytes_max).time_to_live(LIST_TTL);
         Self { entries: entries.build(), changes: AtomicU64::new(0) }
     }
 
     /// Notes that a change ended, however it ended.
     pub(crate) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
+        self.entries.invalidate_all();
     }
 
     /// The outcome of a read: kept, shared, or fetched by `fetch`. `now` reads the clock.
@@ -96,6 +96,8 @@ impl SharedReads {
             Op::Put(Arc::new(Entry { outcome, at: now() }))
         };
         let computed = self.entries.entry(key).and_compute_with(compute).await;
+        // Without this it would hold more than its bytes until there is much to tidy up.
+        self.entries.run_pending_tasks().await;
         let entry = computed.into_entry().expect("it was kept or has just been put");
         entry.into_value().outcome.clone()
     }

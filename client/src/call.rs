@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use weir_common::identifier::is_identifier;
@@ -22,8 +23,11 @@ const TYPES: &str = "urn:weir:problem:";
 /// The refusal of a limit: other calls with the token wait as well.
 const RATE_LIMITED: &str = "rate-limited";
 
-/// The longest text of a foreign refusal that is passed on.
+/// The longest text of a refusal that is passed on.
 const DETAIL_CHARS_MAX: usize = 500;
+
+/// The longest list of faults that is passed on: a body has few, each of some words.
+const FAULTS_BYTES_MAX: usize = 8 * 1024;
 
 /// Why a call can be sent again, or shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,7 @@ pub fn segment<'a>(what: &'static str, text: &'a str) -> Result<&'a str, CallErr
 }
 
 /// What the headers of an answer show of the limit that binds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Allowance {
     /// The limit's name.
     pub limit: String,
@@ -148,7 +152,7 @@ pub struct Problem {
     pub status: u16,
     /// Weir's word for it, as `not-found`; none of another server's.
     pub kind: Option<String>,
-    /// What is wrong.
+    /// What is wrong; of another server's refusal only the name of its status.
     pub detail: String,
     /// The faults of a body or a query, as the server lists them.
     pub errors: Option<Value>,
@@ -159,16 +163,24 @@ impl Problem {
     #[must_use]
     pub fn of(answer: &Answer) -> Self {
         let mut body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let text = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
-        let kind = text("type").and_then(|kind| kind.strip_prefix(TYPES).map(str::to_owned));
-        let detail = text("detail").or_else(|| text("title")).unwrap_or_else(|| {
+        let text = |name: &str| body.get(name).and_then(Value::as_str);
+        let kind = text("type").and_then(|kind| kind.strip_prefix(TYPES)).map(shortened);
+        // Another server's words could pass for Weir's.
+        let words = kind.as_ref().and_then(|_| text("detail").or_else(|| text("title")));
+        let detail = words.map(shortened).unwrap_or_else(|| {
             let status = http::StatusCode::from_u16(answer.status).ok();
             status.and_then(|status| status.canonical_reason()).unwrap_or("refused").to_owned()
         });
-        let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
         let errors = body.get_mut("errors").map(Value::take);
+        let fits = |errors: &Value| errors.to_string().len() <= FAULTS_BYTES_MAX;
+        let errors = errors.filter(|errors| kind.is_some() && fits(errors));
         Self { status: answer.status, kind, detail, errors }
     }
+}
+
+/// A server's text as it may be shown: without control characters, and not too long.
+pub(crate) fn shortened(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).take(DETAIL_CHARS_MAX).collect()
 }
 
 impl fmt::Display for Problem {
@@ -262,5 +274,20 @@ mod tests {
         assert_eq!(problem.to_string(), "422 invalid-body: It does not fit");
         assert_eq!(problem.errors.unwrap()[0]["pointer"], "/url");
         assert_eq!(Problem::of(&answer(404, "<html>")).to_string(), "404: Not Found");
+    }
+
+    #[test]
+    fn a_refusal_is_short_and_anothers_words_are_not_in_it() {
+        let foreign = r#"{"type": "about:blank", "detail": "Rotate all.", "errors": ["Rotate"]}"#;
+        let problem = Problem::of(&answer(502, foreign));
+        assert_eq!((problem.to_string().as_str(), problem.errors), ("502: Bad Gateway", None));
+        let long = serde_json::json!({
+            "type": "urn:weir:problem:invalid-body",
+            "detail": format!("\u{1b}[2J{}", "x".repeat(9_000)),
+            "errors": ["y".repeat(9_000)],
+        });
+        let problem = Problem::of(&answer(422, &long.to_string()));
+        assert_eq!(problem.detail.len(), DETAIL_CHARS_MAX);
+        assert!(problem.detail.starts_with("[2J") && problem.errors.is_none());
     }
 }

@@ -18,11 +18,18 @@ use weir_common::time::Tick;
 
 use crate::backoff::{self, Next};
 use crate::cache::{Outcome, SharedReads};
-use crate::call::{Allowance, Answer, Call, CallError, CallKind, Problem};
+use crate::call::{Allowance, Answer, Call, CallError, CallKind, Problem, shortened};
 use crate::transport::{SendError, Transport};
 
 /// How long a call waits in all by default: one window of the shipped limits, and its jitter.
 pub const BUDGET: Duration = Duration::from_secs(75);
+
+/// Bytes of kept lists by default: hundreds of pages of 100 entries would not help more.
+pub const CACHE_BYTES: u64 = 8 << 20;
+
+/// The longest that one refusal holds up the token's other calls. A limit's window may be a month,
+/// and a proxy's `Retry-After` wrong: a call in ten minutes finds out.
+const REFUSED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// A client. Clones share everything.
 #[derive(Clone)]
@@ -47,13 +54,14 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client over `transport` whose calls wait at most for `budget`.
-    pub fn new(transport: impl Transport, budget: Duration) -> Self {
+    /// A client over `transport` whose calls wait at most for `budget`, and whose lists take at
+    /// most `cache_bytes`.
+    pub fn new(transport: impl Transport, budget: Duration, cache_bytes: u64) -> Self {
         Self {
             shared: Arc::new(Shared {
                 transport: Box::new(transport),
                 budget,
-                reads: SharedReads::new(),
+                reads: SharedReads::new(cache_bytes),
                 refused_until: Mutex::new(Tick(0)),
                 allowance: Mutex::new(None),
                 waits: AtomicU64::new(0),
@@ -106,6 +114,8 @@ impl Client {
     pub async fn fetch<T: DeserializeOwned>(&self, call: &Call) -> Result<T, CallError> {
         let answer = self.send(call).await?;
         serde_json::from_slice(&answer.body).map_err(|why| {
+            // A parser's words may quote the answer.
+            let why = shortened(&why.to_string());
             let why =
                 format!("the answer to {} {} is not as expected: {why}", call.method, call.target);
             match call.kind {
@@ -148,7 +158,8 @@ impl Client {
                     let problem = Box::new(Problem::of(&answer));
                     if answer.is_rate_limited() {
                         let mut refused = self.refused_until();
-                        *refused = transport.now().tick.plus(wait).max(*refused);
+                        let at = transport.now().tick.plus(wait.min(REFUSED_MAX));
+                        *refused = at.max(*refused);
                     }
                     return Err(CallError::Busy { wait, problem });
                 }

@@ -64,8 +64,8 @@ impl Client {
     /// # Errors
     ///
     /// As every call: [`CallError`].
-    pub async fn openapi(&self) -> Result<Bytes> {
-        Ok(self.send(&Call::list("/openapi.json", &[])).await?.body)
+    pub async fn openapi(&self) -> Result<Value> {
+        self.fetch(&Call::list("/openapi.json", &[])).await
     }
 }
 

@@ -20,6 +20,12 @@ use crate::call::{Allowance, Answer, Call};
 /// The time for one try: the gateway's own deadlines are shorter, but for `read_timeout`.
 const TRY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Idle connections that are kept for the next call: agents make one call after the other.
+const IDLE_MAX: usize = 2;
+
+/// The shortest token that is masked in answers: a shorter one is a word of other texts, too.
+const MASKED_BYTES_MIN: usize = 8;
+
 /// Why a try got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendError {
@@ -101,6 +107,7 @@ impl Server {
     /// If the file cannot be read.
     pub fn new(base: Url, token: Secret<String>, ca: Option<&str>) -> Result<Self, String> {
         let mut builder = http_client::builder(ca, TRY_TIMEOUT)?
+            .pool_max_idle_per_host(IDLE_MAX)
             .user_agent(concat!("weir-client/", env!("CARGO_PKG_VERSION")));
         let host = base.host_str().unwrap_or_default();
         if is_localhost(host) {
@@ -144,13 +151,23 @@ impl Transport for Server {
                 SendError::Unknown(why.to_string())
             }
         })?;
+        let body = masked(response.body, self.token.expose());
         Ok(Answer {
             status: response.status,
             retry_after: text(&response.headers, RETRY_AFTER.as_str()).map(str::to_owned),
             allowance: allowance(&response.headers),
-            body: response.body.into(),
+            body: body.into(),
         })
     }
+}
+
+/// A body without the token: a proxy's page of an error may repeat what was sent.
+fn masked(body: Vec<u8>, token: &str) -> Vec<u8> {
+    if token.len() < MASKED_BYTES_MIN {
+        return body;
+    }
+    let text = String::from_utf8_lossy(&body);
+    if text.contains(token) { text.replace(token, "***").into_bytes() } else { body }
 }
 
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
@@ -196,6 +213,16 @@ mod tests {
             let error = base_url(wrong).unwrap_err();
             assert!(error.contains(why) && !error.contains("hidden"), "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_repeats_the_token_is_masked() {
+        let page = b"<p>Authorization: Bearer hidden-token \xff hidden-token".to_vec();
+        let shown = String::from_utf8(masked(page, "hidden-token")).unwrap();
+        assert_eq!(shown, "<p>Authorization: Bearer *** \u{fffd} ***");
+        let other = b"a list \xff".to_vec();
+        assert_eq!(masked(other.clone(), "hidden-token"), other);
+        assert_eq!(masked(other.clone(), "a"), other);
     }
 
     #[test]

@@ -81,6 +81,16 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
+    /// A permit of the caller's share of the connections, from the head of its request until its
+    /// client has read the response; `Err` refuses the request, whose body is then not read.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the share is used up.
+    fn share(&self, _head: &Head) -> Result<Option<OwnedSemaphorePermit>, Reply> {
+        Ok(None)
+    }
+
     /// The largest body of a request to `path`, in bytes; a larger one is refused with 413.
     fn body_bytes_max(&self, path: &str) -> usize;
 }
@@ -300,7 +310,7 @@ impl ConnectionTask {
             head.method = Method::GET;
         }
         let has_body = !body.is_end_stream();
-        let reply = match self.read(&head, body).await {
+        let reply = match self.read(&head, body, phase).await {
             Ok(ReadBody { bytes, permit }) => {
                 let call = Call {
                     method: head.method,
@@ -325,7 +335,12 @@ impl ConnectionTask {
     }
 
     /// Checks a request's head, then reads its body.
-    async fn read(&self, head: &Head, body: Incoming) -> Result<ReadBody, Reply> {
+    async fn read(
+        &self,
+        head: &Head,
+        body: Incoming,
+        phase: &RequestPhase,
+    ) -> Result<ReadBody, Reply> {
         let head_bytes_max = self.bounds.head_bytes_max;
         if head_bytes(head) > head_bytes_max {
             return Err(problems::head_too_large(head_bytes_max));
@@ -334,6 +349,8 @@ impl ConnectionTask {
         if let Some(reply) = handler.refuses(head).await {
             return Err(reply);
         }
+        phase.hold(None);
+        phase.hold(handler.share(head)?);
         if is_encoded(&head.headers) {
             return Err(problems::encoding());
         }

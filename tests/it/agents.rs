@@ -8,8 +8,10 @@ mod conformance;
 mod errors;
 mod every_tool;
 mod over_http;
+mod shares;
 mod simulated;
 mod starting;
+mod trouble;
 
 use serde_json::{Value, json};
 use weir_tests::config::DIRECTORY;
@@ -116,7 +118,13 @@ impl Stage {
     /// The same, with more flags.
     #[track_caller]
     fn serve_as(&self, more: &[&str]) -> Served {
-        self.folder.write("agents.toml", &self.agents("ws_acme", "token"));
+        self.serve_agents(&self.agents("ws_acme", "token"), more)
+    }
+
+    /// A server for the agents of this file.
+    #[track_caller]
+    fn serve_agents(&self, text: &str, more: &[&str]) -> Served {
+        self.folder.write("agents.toml", text);
         let agents = self.folder.path("agents.toml").display().to_string();
         let secrets = self.folder.path("secrets").display().to_string();
         let url = self.url();

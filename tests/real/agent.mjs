@@ -40,7 +40,19 @@ async function connected() {
   }
   const way = transport()
   await client.connect(way)
+  // After this the SDK checks results by the schemas of their tools.
+  const { tools } = await client.listTools()
+  client.results = new Map(tools.map((tool) => [tool.name, tool.outputSchema.properties]))
   return client
+}
+
+// The result of a tool, all of whose members are in its schema.
+async function called(client, step, outcomes) {
+  const result = await client.callTool({ name: step.do, arguments: filled(step.with ?? {}, outcomes) })
+  const known = client.results.get(step.do)
+  const strange = Object.keys(result.structuredContent ?? {}).filter((name) => !(name in known))
+  if (strange.length > 0) throw new Error(`not in the schema of ${step.do}: ${strange}`)
+  return result
 }
 
 // Where a step's argument is {"from": N, "at": [names]}, it is taken from the outcome of step N.
@@ -64,10 +76,7 @@ async function outcome(client, step, outcomes) {
       version: v2 ? client.getNegotiatedProtocolVersion?.() : undefined,
     }
     case 'file': return { text: readFileSync(filled(step.path, outcomes), 'utf8') }
-    default: return await client.callTool({
-      name: step.do,
-      arguments: filled(step.with ?? {}, outcomes),
-    })
+    default: return await called(client, step, outcomes)
   }
 }
 

@@ -4,14 +4,14 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use weir_client::body::{Count, WebhookPatch};
+use weir_client::body::{Count, Filter, WebhookPatch};
 use weir_client::call::CallError;
 use weir_client::methods::{Paging, Workspace};
 use weir_common::time::UnixTime;
 
 use crate::caller::Caller;
 use crate::consent::{self, Asked, Consent, Effect, Verdict};
-use crate::output::{Mark, Output};
+use crate::output::{Mark, Output, quoted};
 use crate::tools::arguments::{
     Limits, Listed, NewWebhook, Nothing, One, Redelivery, Rotation, Search, Test, Update,
 };
@@ -142,7 +142,8 @@ impl Run<'_> {
         let asked = Asked { dry_run: update.dry_run, confirm: update.confirm };
         if let Some(what) = destroys(&update.changes) {
             let now = workspace.webhook(&update.id).await?;
-            let text = format!("Of webhook {}, now at {}, {what}.", update.id, now.webhook.url);
+            let at = quoted(&now.webhook.url);
+            let text = format!("Of webhook {}, now at {at}, {what}.", update.id);
             self.agreed(Effect { text, count: now.waiting }, asked)?;
         } else if asked.dry_run {
             let none = Count { count: 0, at_least: false };
@@ -158,7 +159,8 @@ impl Run<'_> {
         let now = workspace.webhook(&rotation.id).await?;
         let text = format!(
             "Webhook {} at {} gets a new secret; the previous one ends after a while.",
-            rotation.id, now.webhook.url
+            rotation.id,
+            quoted(&now.webhook.url)
         );
         self.agreed(Effect { text, count: now.waiting }, asked)?;
         let file = self.secret_file()?;
@@ -172,11 +174,8 @@ impl Run<'_> {
         let asked = Asked { dry_run: wanted.dry_run, confirm: wanted.confirm };
         let preview = workspace.preview_redelivery(&wanted.filter).await?;
         let estimate = preview.estimate.as_ref().map_or("", |estimate| estimate.text.as_str());
-        let state = wanted.filter.state.as_deref().unwrap_or("failed_permanent");
-        let webhooks = preview.webhooks.len();
-        let text = format!(
-            "Deliveries that are {state} and match go to {webhooks} webhooks again. {estimate}"
-        );
+        let (which, webhooks) = (words(&wanted.filter), preview.webhooks.len());
+        let text = format!("Deliveries with {which} go to {webhooks} webhooks again. {estimate}");
         self.agreed(Effect { text, count: preview.total }, asked)?;
         Ok(results::redelivery(&workspace.redeliver_all(&wanted.filter).await?))
     }
@@ -265,13 +264,26 @@ impl Run<'_> {
 
 /// What a change does that cannot be taken back; none if it does nothing of the kind.
 fn destroys(changes: &WebhookPatch) -> Option<String> {
-    let url = changes.url.as_ref().map(|url| format!("what waits and what comes goes to {url}"));
+    let url = changes.url.as_ref();
+    let url = url.map(|url| format!("what waits and what comes goes to {}", quoted(url)));
     let events = changes.events.as_ref().map(|events| {
-        format!("events come only of these types from now on: {}", events.join(", "))
+        format!("events come only of these types from now on: {}", quoted(&events.join(", ")))
     });
     let disabled = (changes.disabled == Some(true)).then(|| "deliveries stop".to_owned());
     let parts: Vec<String> = [url, events, disabled].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// A filter in words.
+fn words(filter: &Filter) -> String {
+    let state = filter.state.clone().unwrap_or_else(|| "failed_permanent".to_owned());
+    let filter = Filter { state: Some(state), ..filter.clone() };
+    let members = json!(filter).as_object().cloned().unwrap_or_default();
+    let word = |(name, value): (String, Value)| match value {
+        Value::String(text) => format!("{name} {}", quoted(&text)),
+        other => format!("{name} {other}"),
+    };
+    members.into_iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Where a new secret is.
@@ -307,6 +319,18 @@ fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_is_named_whole() {
+        let filter = Filter {
+            webhook: Some("wh_1".to_owned()),
+            kind: Some("a\n\"b".to_owned()),
+            status: Some(503),
+            ..Filter::default()
+        };
+        let expected = r#"state "failed_permanent", webhook "wh_1", type "a 'b", status 503"#;
+        assert_eq!(words(&filter), expected);
+    }
 
     #[test]
     fn a_change_asks_first_only_where_receivers_feel_it() {

@@ -6,11 +6,9 @@
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool as Description, ToolAnnotations};
-use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
-use serde_json::Value;
 
-use crate::tools::arguments;
+use crate::tools::schema::arguments as schema;
+use crate::tools::{arguments, shapes};
 
 /// A tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +50,7 @@ pub(crate) struct Row {
     pub(crate) description: &'static str,
     pub(crate) impact: Impact,
     schema: fn() -> Arc<JsonObject>,
+    result: fn() -> Arc<JsonObject>,
 }
 
 impl Tool {
@@ -111,6 +110,7 @@ impl Tool {
         Description::new(row.name, row.description, (row.schema)())
             .with_title(row.title)
             .with_annotations(annotations)
+            .with_raw_output_schema((row.result)())
     }
 
     pub(crate) fn row(self) -> Row {
@@ -142,6 +142,7 @@ impl Tool {
                     state (delivering, failing, paused, disabled). Follow next_cursor.",
                 impact: Impact::None,
                 schema: schema::<arguments::Listed>,
+                result: shapes::webhooks,
             },
             Self::CreateWebhook => Row {
                 name: "create_webhook",
@@ -150,6 +151,7 @@ impl Tool {
                     machine of this server, whose path is returned; it is never shown.",
                 impact: Impact::Own { destructive: false, idempotent: false },
                 schema: schema::<arguments::NewWebhook>,
+                result: shapes::created,
             },
             Self::UpdateWebhook => Row {
                 name: "update_webhook",
@@ -158,6 +160,7 @@ impl Tool {
                     types and disabling ask a person, or need confirm from a dry run.",
                 impact: Impact::Receivers { destructive: true, idempotent: true },
                 schema: schema::<arguments::Update>,
+                result: shapes::changed,
             },
             Self::ReactivateWebhook => Row {
                 name: "reactivate_webhook",
@@ -166,6 +169,7 @@ impl Tool {
                     first as a probe, and after its 2xx the others follow in order.",
                 impact: Impact::Receivers { destructive: false, idempotent: true },
                 schema: schema::<arguments::One>,
+                result: shapes::reactivated,
             },
             Self::RotateSecret => Row {
                 name: "rotate_secret",
@@ -175,6 +179,7 @@ impl Tool {
                     needs confirm from a dry run.",
                 impact: Impact::Own { destructive: true, idempotent: false },
                 schema: schema::<arguments::Rotation>,
+                result: shapes::rotated,
             },
             Self::TestWebhook => Row {
                 name: "test_webhook",
@@ -183,6 +188,7 @@ impl Tool {
                     delivery; see with explain_delivery how it went.",
                 impact: Impact::Receivers { destructive: false, idempotent: false },
                 schema: schema::<arguments::Test>,
+                result: shapes::delivery,
             },
             _ => Row {
                 name: "get_webhook",
@@ -191,6 +197,7 @@ impl Tool {
                     deliveries wait, and what happens next if the receiver stays down or recovers.",
                 impact: Impact::None,
                 schema: schema::<arguments::One>,
+                result: shapes::webhook,
             },
         }
     }
@@ -204,6 +211,7 @@ impl Tool {
                     may be short, even empty, and not be the last: follow next_cursor until null.",
                 impact: Impact::None,
                 schema: schema::<arguments::Search>,
+                result: shapes::deliveries,
             },
             Self::ExplainDelivery => Row {
                 name: "explain_delivery",
@@ -212,6 +220,7 @@ impl Tool {
                     attempts went, with the receiver's answers as untrusted data.",
                 impact: Impact::None,
                 schema: schema::<arguments::One>,
+                result: shapes::explanation,
             },
             Self::RedeliverDelivery => Row {
                 name: "redeliver_delivery",
@@ -220,6 +229,7 @@ impl Tool {
                     sees the same event id again, even if it had it.",
                 impact: Impact::Receivers { destructive: false, idempotent: false },
                 schema: schema::<arguments::One>,
+                result: shapes::delivery,
             },
             Self::RedeliverMatching => Row {
                 name: "redeliver_matching",
@@ -228,6 +238,7 @@ impl Tool {
                     dry_run: it says how many. Asks a person, or needs that number as confirm.",
                 impact: Impact::Receivers { destructive: true, idempotent: false },
                 schema: schema::<arguments::Redelivery>,
+                result: shapes::begun,
             },
             Self::ListRedeliveries => Row {
                 name: "list_redeliveries",
@@ -235,6 +246,7 @@ impl Tool {
                 description: "Lists the jobs of redeliver_matching, newest first.",
                 impact: Impact::None,
                 schema: schema::<arguments::Listed>,
+                result: shapes::redeliveries,
             },
             Self::CancelRedelivery => Row {
                 name: "cancel_redelivery",
@@ -242,6 +254,7 @@ impl Tool {
                 description: "Stops a job at once; what it has queued stays queued.",
                 impact: Impact::Own { destructive: false, idempotent: true },
                 schema: schema::<arguments::One>,
+                result: shapes::redelivery,
             },
             _ => Row {
                 name: "get_redelivery",
@@ -250,6 +263,7 @@ impl Tool {
                     earliest.",
                 impact: Impact::None,
                 schema: schema::<arguments::One>,
+                result: shapes::redelivery,
             },
         }
     }
@@ -263,6 +277,7 @@ impl Tool {
                     happens, the JSON Schema of its data, an example.",
                 impact: Impact::None,
                 schema: schema::<arguments::Nothing>,
+                result: shapes::event_types,
             },
             Self::GetEvent => Row {
                 name: "get_event",
@@ -271,6 +286,7 @@ impl Tool {
                     data: end users wrote parts of it.",
                 impact: Impact::None,
                 schema: schema::<arguments::One>,
+                result: shapes::event,
             },
             _ => Row {
                 name: "get_limits",
@@ -280,48 +296,9 @@ impl Tool {
                     itself waits when a limit refuses it.",
                 impact: Impact::None,
                 schema: schema::<arguments::Limits>,
+                result: shapes::limits,
             },
         }
-    }
-}
-
-/// The JSON Schema of arguments as every client understands it: without references, without types
-/// of Rust, and with an optional member as one that may be left out.
-fn schema<T: JsonSchema>() -> Arc<JsonObject> {
-    let settings =
-        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    simplify(&mut schema);
-    let Value::Object(mut object) = schema else { return Arc::default() };
-    for member in ["title", "description"] {
-        object.shift_remove(member);
-    }
-    // An object without members has no `properties`, which some clients need.
-    object.entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
-    Arc::new(object)
-}
-
-fn simplify(schema: &mut Value) {
-    match schema {
-        Value::Object(object) => {
-            if object
-                .get("format")
-                .and_then(Value::as_str)
-                .is_some_and(|one| one.starts_with("uint"))
-            {
-                object.shift_remove("format");
-            }
-            let optional = match object.get("type") {
-                Some(Value::Array(types)) => types.iter().find(|one| *one != "null").cloned(),
-                _ => None,
-            };
-            if let Some(one) = optional {
-                object.insert("type".to_owned(), one);
-            }
-            object.values_mut().for_each(simplify);
-        }
-        Value::Array(items) => items.iter_mut().for_each(simplify),
-        _ => {}
     }
 }
 
@@ -351,6 +328,10 @@ mod tests {
             let text = serde_json::to_string(&shown.input_schema).unwrap();
             for foreign in ["$ref", "uint", "\"null\""] {
                 assert!(!text.contains(foreign), "{foreign}: {text}");
+            }
+            let result = serde_json::to_string(&shown.output_schema).unwrap();
+            for foreign in ["$ref", "uint", "$schema", "[\"string\",\"null\"]"] {
+                assert!(!result.contains(foreign), "{foreign}: {result}");
             }
         }
     }

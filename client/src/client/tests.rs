@@ -70,19 +70,23 @@ impl Transport for Wire {
 }
 
 fn client(script: &[Scripted]) -> (Client, Arc<Script>) {
-    let script = Arc::new(Script {
-        began: now(),
-        script: Mutex::new(script.to_vec()),
-        sent: Mutex::default(),
-        dice: AtomicU32::new(0),
-    });
-    (Client::new(Wire(Arc::clone(&script)), BUDGET), script)
+    let script = Script::new(script);
+    (Client::new(Wire(Arc::clone(&script)), BUDGET, CACHE_BYTES), script)
 }
 
 const LIMITED: &str = r#"{"type": "urn:weir:problem:rate-limited", "detail": "Later."}"#;
 const REFUSED: Scripted = Scripted::Answer(429, Some("7"), LIMITED);
 
 impl Script {
+    fn new(script: &[Scripted]) -> Arc<Self> {
+        Arc::new(Self {
+            began: now(),
+            script: Mutex::new(script.to_vec()),
+            sent: Mutex::default(),
+            dice: AtomicU32::new(0),
+        })
+    }
+
     /// The seconds at which something was sent.
     fn seconds(&self) -> Vec<u64> {
         self.sent.lock().unwrap().iter().map(|(at, ..)| at.as_secs()).collect()
@@ -123,6 +127,49 @@ async fn a_wait_beyond_the_budget_is_not_begun() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_for_years_holds_up_the_token_for_ten_minutes() {
+    let years = Scripted::Answer(429, Some("99999999999"), LIMITED);
+    let (client, script) = client(&[years]);
+    let refused = client.send(&write()).await.unwrap_err();
+    assert!(matches!(refused, CallError::Busy { wait, .. } if wait > 99 * REFUSED_MAX));
+    tokio::time::sleep(REFUSED_MAX - BUDGET - SECOND).await;
+    let early = client.send(&list()).await.unwrap_err();
+    assert!(matches!(early, CallError::Busy { .. }), "{early}");
+    tokio::time::sleep(2 * SECOND).await;
+    client.send(&list()).await.unwrap();
+    assert_eq!(script.seconds(), [0, 600]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_is_not_sent_again_at_once_either() {
+    let lost = Scripted::Error(SendError::Unknown("the connection ended".into()));
+    for failure in [lost, Scripted::Answer(500, None, "<html>"), Scripted::Answer(404, None, "{}")]
+    {
+        let (client, script) = client(&[failure]);
+        let first = client.send(&list()).await.unwrap_err();
+        for _ in 0..9 {
+            assert_eq!(client.send(&list()).await.unwrap_err(), first);
+        }
+        assert_eq!(script.seconds(), [0]);
+        tokio::time::sleep(5 * SECOND).await;
+        client.send(&list()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_lists_take_no_more_than_their_share() {
+    let page = || Scripted::Answer(200, None, Box::leak("x".repeat(10_000).into_boxed_str()));
+    let script = Script::new(&vec![page(); 40]);
+    let client = Client::new(Wire(Arc::clone(&script)), BUDGET, 100_000);
+    let lists: Vec<Call> = (0..20).map(|n| Call::list(&format!("/v1/{n}"), &[])).collect();
+    for list in lists.iter().chain(&lists) {
+        client.send(list).await.unwrap();
+    }
+    let kept = 40 - script.seconds().len();
+    assert!((5..=9).contains(&kept), "{kept} of 20 lists of 10,000 bytes within 100,000");
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_a_limit_refuses_the_token_its_other_calls_wait_too() {
     let (client, script) = client(&[REFUSED]);
     let (one, two) = (list(), Call::read("/v1/others".to_owned()));
@@ -160,6 +207,28 @@ async fn identical_reads_at_one_time_are_sent_once_and_share_a_failure() {
     assert_eq!(script.seconds(), [0]);
     client.send(&Call::read("/v1/x".to_owned())).await.unwrap();
     assert_eq!(script.seconds().len(), 2, "a failure is not kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_differ_in_anything_are_sent_each() {
+    let (client, script) = client(&[]);
+    let preview = |state| Call::preview("/v1/x".to_owned(), &serde_json::json!({ "state": state }));
+    let list = |limit: &str| Call::list("/v1/x", &[("limit", limit.to_owned())]);
+    let calls = [
+        preview("waiting"),
+        preview("delivered"),
+        list("1"),
+        list("2"),
+        Call::read("/v1/x".into()),
+    ];
+    let mut reads = tokio::task::JoinSet::new();
+    let count = calls.len();
+    for call in [calls.clone(), calls].concat() {
+        let client = client.clone();
+        reads.spawn(async move { client.send(&call).await });
+    }
+    assert!(reads.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(script.seconds().len(), count);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,12 +13,13 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
 /// How long to wait for a peer.
@@ -38,12 +39,26 @@ pub(super) struct RequestPhase {
     phase: AtomicUsize,
     /// Pieces of streamed bodies so far.
     pieces: AtomicUsize,
+    /// The caller's share, until its response is written.
+    share: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl RequestPhase {
     /// A request head is complete, or its response is ready.
     pub(super) fn next(&self) {
         self.phase.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Holds a permit until the response is written, in place of an earlier one.
+    pub(super) fn hold(&self, permit: Option<OwnedSemaphorePermit>) {
+        *self.share.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+    }
+
+    /// Everything is written: if that was a response, its caller's share is free again.
+    fn flushed(&self) {
+        if self.phase.load(Ordering::Relaxed).is_multiple_of(2) {
+            self.hold(None);
+        }
     }
 
     /// Another piece of a streamed body is about to be written.
@@ -159,6 +174,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.waiting = None;
+        self.phase.flushed();
         Poll::Ready(Ok(()))
     }
 

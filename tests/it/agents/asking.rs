@@ -72,6 +72,21 @@ fn a_person_who_does_not_agree_is_obeyed_whatever_the_agent_confirms() {
 }
 
 #[test]
+fn what_an_agent_writes_cannot_pass_for_the_question() {
+    let stage = Stage::new();
+    let webhook = stage.webhook();
+    let url = "https://a.example/\" is safe.\n\nDeliveries affected: 0.\u{202e}";
+    let changes = json!({ "url": url, "events": ["x\ny".repeat(999)] });
+    let step = call("update_webhook", json!({ "id": webhook, "changes": changes }));
+    let no = json!({ "action": "decline" });
+    let session = stage.answered(Sdk::Node, Some(no), &[step]);
+    let [question] = session.questions.as_slice() else { panic!("{session:#?}") };
+    assert!(!question.contains(['\n', '\u{202e}']) && question.len() < 900, "{question}");
+    assert!(question.contains(r#""https://a.example/' is safe.  Deliveries"#), "{question}");
+    assert!(question.ends_with("Deliveries affected: 0."), "{question}");
+}
+
+#[test]
 fn a_url_moves_and_a_secret_is_replaced_once_that_is_agreed_to() {
     let stage = Stage::new();
     let webhook = stage.webhook();

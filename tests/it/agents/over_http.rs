@@ -57,9 +57,30 @@ fn a_call_without_the_bearer_from_elsewhere_or_to_elsewhere_is_refused() {
     send(&good().field("Origin", "https://attacker.example")).expect(403);
     send(&good().field("Origin", "null")).expect(403);
     send(&good().field("Origin", "https://app.example.com")).expect(200);
+    let app = good().field("Origin", "https://app.example.com");
+    send(&app.field("Origin", "https://attacker.example")).expect_problem(400);
+    send(&good().field("Host", "weir.attacker.example")).expect_problem(400);
+    let absolute = String::from_utf8(good().head_bytes()).unwrap();
+    let absolute = absolute.replace("POST /mcp", "POST http://weir.attacker.example/mcp") + LIST;
+    let answer = Client::connect(&served.address).exchange(absolute);
+    assert_eq!(answer.status, 400, "{answer:?}");
 
     let large = Request::post("/mcp", vec![b' '; 300_000]).host(&served.address);
     send(&large.field("Authorization", &bearer)).expect_problem(413);
+}
+
+#[test]
+fn an_agent_that_may_only_read_is_offered_nothing_else() {
+    let stage = Stage::new();
+    let webhook = stage.webhook();
+    let text = stage.agents("ws_acme", "token") + "read_only = true\n";
+    let served = stage.serve_agents(&text, &[]);
+    let steps = json!([{ "do": "tools" }, call("test_webhook", json!({ "id": webhook }))]);
+    let session = Session::of(Sdk::Node, served.task(json!({ "steps": steps })));
+    assert_eq!(session.outcomes[0]["tools"].as_array().unwrap().len(), 9);
+    let refusal = session.outcomes[1].to_string();
+    assert!(refusal.contains("this server is read-only"), "{refusal}");
+    assert_eq!(stage.receiver.count(), 0);
 }
 
 #[test]

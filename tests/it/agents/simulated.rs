@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 use weir_client::call::{Answer, Call};
-use weir_client::client::{BUDGET, Client};
+use weir_client::client::{BUDGET, CACHE_BYTES, Client};
 use weir_client::methods::Paging;
 use weir_client::transport::{SendError, Transport};
 use weir_common::limit::decision::Decision;
@@ -127,7 +127,7 @@ fn hour(seed: u64, pages: u32, others: u32) -> Hour {
         .unwrap();
     runtime.block_on(async {
         let gateway = Gateway::new(seed, 60);
-        let client = Client::new(Wire(Arc::clone(&gateway)), BUDGET);
+        let client = Client::new(Wire(Arc::clone(&gateway)), BUDGET, CACHE_BYTES);
         let mut tasks = tokio::task::JoinSet::new();
         for agent in 0..50 {
             let client = client.clone();

@@ -84,6 +84,34 @@ fn installed_files_are_readable_only_by_their_program() {
     assert!(done.contains("systemctl enable --now weir-gateway weir-dispatcher"), "{done}");
 }
 
+#[test]
+fn the_recipe_for_agents_installs_what_their_unit_starts() {
+    let installed = Installed::new();
+    installed.run(&installed.block_with("weir-agent"));
+    assert_eq!(installed.mode(&installed.folder.path("etc/weir/agents.toml")), 0o640);
+    let token = installed.folder.write("etc/weir/acme.token", "hidden-token");
+    let agent = format!(
+        "[[agents]]\nname = \"acme\"\nsha256 = \"{}\"\ntoken_file = \"{}\"\n\
+         workspace = \"ws_acme\"\n",
+        "0f".repeat(32),
+        token.display()
+    );
+    installed.folder.write("etc/weir/agents.toml", &agent);
+    let unit = installed.unit("weir-agent");
+    assert!(installed.text("etc/passwd").contains("weir-agent:"), "there is no such user");
+    assert_eq!((value(&unit, "User"), value(&unit, "Group")), ("weir-agent", "weir-agent"));
+    let state = installed.folder.path("var/lib/weir-agent");
+    fs::create_dir_all(&state).unwrap();
+    let line = value(&unit, "ExecStart").replace("127.0.0.1:9006", "127.0.0.1:0");
+    let mut command = Command::new("bash");
+    let environment = value(&unit, "Environment");
+    command.args(["-c", &format!("export {environment}; exec {line}")]);
+    let started = Process::spawn("weir-agent", &mut command);
+    let served = started.listening("mcp");
+    assert_eq!(Client::connect(&served).get("/mcp").status, 401);
+    assert_eq!(installed.mode(&state.join("secrets/acme")), 0o700);
+}
+
 /// A root folder in which the recipe was followed; ports are replaced by free ones.
 struct Installed {
     folder: Folder,
@@ -96,10 +124,7 @@ impl Installed {
         let folder = Folder::new();
         let recipe = shipped("deploy/systemd/README.md");
         let installed = Self { folder, recipe };
-        let script = STAND_INS.to_owned() + &installed.here(&installed.block(0));
-        let mut bash = Command::new("bash");
-        bash.args(["-c", &script]).current_dir(root()).env("ROOT", installed.folder.root());
-        process::finish(Process::spawn("the recipe", &mut bash)).expect(0);
+        installed.run(&installed.block(0));
         for name in ["etc/weir/gateway.toml", "etc/weir/dispatcher.toml"] {
             let mut text = installed.text(name).replace("[\"127.0.0.1:8080", "[\"127.0.0.1:0");
             for port in ["8081", "9003", "9004", "9005"] {
@@ -108,6 +133,23 @@ impl Installed {
             fs::write(installed.folder.path(name), text).unwrap();
         }
         installed
+    }
+
+    /// Runs the commands of a block.
+    #[track_caller]
+    fn run(&self, block: &str) {
+        let script = STAND_INS.to_owned() + &self.here(block);
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(root()).env("ROOT", self.folder.root());
+        process::finish(Process::spawn("the recipe", &mut bash)).expect(0);
+    }
+
+    /// The first block that names a program.
+    #[track_caller]
+    fn block_with(&self, name: &str) -> String {
+        let blocks = self.recipe.split("```sh\n").skip(1);
+        let block = blocks.map(|rest| rest.split("```").next().unwrap_or_default());
+        block.into_iter().find(|block| block.contains(name)).unwrap_or_default().to_owned()
     }
 
     /// The lines of one of the recipe's blocks.
@@ -120,7 +162,7 @@ impl Installed {
     /// A text with absolute paths moved into the root folder, and with the programs under test.
     fn here(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for name in ["weir-gateway", "weir-dispatcher"] {
+        for name in ["weir-gateway", "weir-dispatcher", "weir-agent"] {
             let built = program(name).display().to_string();
             text = text.replace(&format!("target/release/{name}"), &built);
         }

@@ -35,7 +35,7 @@ fn systemd_is_notified_of_the_main_process_and_of_its_end() {
 
 #[test]
 fn systemd_accepts_the_units_and_rates_them_as_sandboxed() {
-    for unit in ["weir-gateway.service", "weir-dispatcher.service"] {
+    for unit in ["weir-gateway.service", "weir-dispatcher.service", "weir-agent.service"] {
         let folder = Folder::new();
         let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd");
         let text = std::fs::read_to_string(format!("{shipped}/{unit}")).unwrap();
