@@ -123,6 +123,7 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
+            remote_owners: None,
             limits: None,
             theme: None,
             origin: weir_dispatcher::live_config::ConfigOrigin::default(),

@@ -39,6 +39,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "eeb468b64be81926",
     "21173dd55173a80e",
     "d8b5f78746c94cd6",
+    "c46b69f3c093c1fd",
 ];
 
 const TABLES: [&str; 15] = [
