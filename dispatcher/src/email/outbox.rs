@@ -135,8 +135,9 @@ impl Outbox {
                 break;
             }
             let found = active.owners(&mail.workspace).await;
-            let to = recipients(found, mail, retry_after, self.clock.now().unix);
-            self.store.address_mail(mail.id, to).await?;
+            let to = recipients(&found, mail.failures, retry_after, self.clock.now().unix);
+            self.store.address_mail(mail.id, to.clone()).await?;
+            log_recipients(&found, mail, &to);
         }
         Ok(mails.len())
     }
@@ -189,24 +190,32 @@ fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
     posted
 }
 
-/// Where a mail to owners goes; logs once that it waits, and that there are none.
+/// Where a mail to owners goes, after `failures` earlier lookups.
 fn recipients(
-    found: Result<BTreeSet<String>, String>,
-    mail: &UnaddressedMail,
+    found: &Result<BTreeSet<String>, String>,
+    failures: u32,
     retry_after: Duration,
     now: UnixTime,
 ) -> Addressing {
-    let UnaddressedMail { id, workspace, failures } = mail;
-    let to = match &found {
+    match found {
         Ok(owners) => Addressing::To(owners.clone()),
         Err(_) if failures.saturating_add(1) >= LOOKUPS_MAX => Addressing::Abandoned,
         Err(_) => {
-            let wait = retry_after.saturating_mul(2_u32.saturating_pow(*failures));
+            let wait = retry_after.saturating_mul(2_u32.saturating_pow(failures));
             Addressing::Again(now.plus(wait.min(LOOKUP_WAIT_MAX)))
         }
-    };
+    }
+}
+
+/// Logs, once, that a mail waits for its owners, and that there are none.
+fn log_recipients(
+    found: &Result<BTreeSet<String>, String>,
+    mail: &UnaddressedMail,
+    to: &Addressing,
+) {
+    let UnaddressedMail { id, workspace, failures } = mail;
     let id = id.0;
-    match (&to, found) {
+    match (to, found) {
         (Addressing::Abandoned, Err(why)) => {
             log::error!("mail {id} abandoned: owners of {workspace} not found: {why}");
         }
@@ -218,7 +227,6 @@ fn recipients(
         }
         _ => {}
     }
-    to
 }
 
 /// The metric's label of a result.
@@ -253,7 +261,6 @@ fn next_state(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::MailId;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
@@ -277,10 +284,7 @@ mod tests {
 
     #[test]
     fn owners_are_looked_for_at_least_every_five_minutes_for_a_week() {
-        let lookup = |failures: u32| {
-            let mail = UnaddressedMail { id: MailId(1), workspace: "ws_a".to_owned(), failures };
-            recipients(Err("no".to_owned()), &mail, MINUTE, NOW)
-        };
+        let lookup = |failures| recipients(&Err("no".to_owned()), failures, MINUTE, NOW);
         for (failures, minutes) in [(0, 1), (1, 2), (2, 4), (3, 5), (1_998, 5)] {
             let expected = Addressing::Again(NOW.plus(MINUTE * minutes));
             assert_eq!(lookup(failures), expected, "{failures}");

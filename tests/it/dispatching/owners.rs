@@ -64,8 +64,8 @@ fn the_directory_is_asked_when_a_mail_is_due_and_each_owner_gets_one() {
     let (directory, mailbox) = (Directory::start(), Mailbox::start());
     directory.set(ENTRY, OWNERS);
     let stage = stage(&directory, &mailbox, "");
-    stage.webhook("/good", &["user.created"]);
-    stage.dispatcher.post_events("user.created", 20);
+    stage.webhook("/good", &["user.deleted"]);
+    stage.dispatcher.post_events("user.deleted", 20);
     stage.dispatcher.acme().wait_for_count("delivered", 20);
     assert_eq!(directory.fetched(), [] as [&str; 0], "for a delivery");
     pause(&stage);
@@ -83,9 +83,10 @@ fn wait_out(broken: impl Fn(&mut Directory), why: &str) {
     broken(&mut directory);
     let mut stage = stage(&directory, &mailbox, "timeout = \"300ms\"");
     pause(&stage);
-    let waiting = wait::until("both mails to wait", || {
+    let both = wait::within(wait::PATIENCE, || {
         Some(lines(&stage, "waits: owners of ws_acme not found")).filter(|all| all.len() == 2)
     });
+    let waiting = both.unwrap_or_else(|| panic!("{why}: {}", stage.dispatcher.log().text()));
     let reasons = waiting.iter().filter(|line| line.to_string().contains(why)).count();
     assert!(reasons >= 1, "{why}: {waiting:?}");
     stage.dispatcher.kill();
