@@ -78,7 +78,6 @@ impl DirectoryClient {
     }
 
     /// The request for one tenant's entry. Its name is an identifier, which needs no escape.
-    #[must_use]
     pub fn request(&self, kind: TenantKind, name: &str) -> RequestBuilder {
         let url = [&self.url, "/", kind.plural(), "/", name].concat();
         let request = self.client.get(url).header(ACCEPT, "application/json");
