@@ -2,7 +2,17 @@
 //!
 //! Returns raw values and their places: only the gateway knows the names of plans and limits, and
 //! checks them. Checked here: identifiers, and that references lead to an entry.
+//!
+//! A directory over HTTP has the same entries: `settings` says where, `client` builds requests,
+//! `server` sends them, `response` reads answers, `cache` keeps them.
 
+mod breaker;
+pub mod cache;
+pub mod client;
+pub mod error_log;
+pub mod response;
+pub mod server;
+pub mod settings;
 pub mod values;
 
 use std::collections::BTreeMap;

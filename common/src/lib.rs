@@ -30,10 +30,13 @@ pub mod metrics;
 // Settings files: every value, and every error with its place; reloads.
 pub mod config;
 
+// Requests to servers that the operator configured.
+pub mod http_client;
+
 // Identifiers of tenants.
 pub mod identifier;
 
-// Organisation, plan and owners of each workspace.
+// Organisation, plan and owners of each workspace; from a file, or over HTTP.
 pub mod directory;
 
 // HTTP/1.1 listeners with limits on connections, bytes and time.
@@ -54,9 +57,6 @@ pub mod signals;
 
 // Verifies signed tokens.
 pub mod token;
-
-// Requests to servers that the operator configured.
-pub mod http_client;
 
 // Callers' access tokens: by the issuer's keys, or at the issuer.
 pub mod identity;

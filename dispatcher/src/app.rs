@@ -170,7 +170,7 @@ fn shared(
     let metrics = Arc::new(Metrics::new());
     let reloads = metrics.of_reloads();
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-    let active = active.start_verifier(None, &metrics, &clock);
+    let active = active.start(None, &metrics, &clock);
     let state = State {
         clock,
         config,

@@ -60,7 +60,13 @@ enum Action {
     Run(ConfigArgs),
     /// Check the configuration, and the files and addresses in it, and report every problem;
     /// exit code 64 if there is one
-    Check(ConfigArgs),
+    Check {
+        #[command(flatten)]
+        from: ConfigArgs,
+        /// Also try the directory over HTTP
+        #[arg(long)]
+        online: bool,
+    },
     /// Receive deliveries on this machine: verify each and print it
     Listen(Receive),
     /// Verify a signature
@@ -189,10 +195,7 @@ impl CliCommand {
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
             },
-            Action::Check(from) => match check::check(&config(&from), &Clock::system()) {
-                Ok(()) => print(&format!("{}: no problems", config(&from).file.name())),
-                Err(diagnostics) => refuse(&diagnostics),
-            },
+            Action::Check { from, online } => check::check(&config(&from), online),
             Action::Listen(receive) => report(receive.execute()),
             Action::Verify(verify) => report(verify.execute()),
             Action::SendTest(send) => match send.config() {

@@ -10,6 +10,7 @@
 //!
 //! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
+pub mod directory;
 pub mod limits_client;
 pub mod theme;
 
@@ -23,7 +24,7 @@ use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
 use weir_common::config::watch::{self, Stamp};
 use weir_common::config::{files, reload};
-use weir_common::directory::Directory;
+use weir_common::directory::client::DirectoryClient;
 use weir_common::identifier::IdForm;
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::settings::Verify;
@@ -42,14 +43,15 @@ use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
 use crate::delivery::http_client::ClientError;
 use crate::delivery::signature::{SECRET_FORM, is_secret};
+use crate::live_config::directory::{LoadedDirectory, RemoteOwners};
 use crate::live_config::limits_client::LimitsClient;
 use crate::live_config::theme::Theme;
 use crate::metrics::Metrics;
+use crate::store::mail::{NewMail, QueuedMail};
 
 /// The example configuration (`--demo`): the files that ship.
 const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
 const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
-const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
 /// The default of `--config`.
 pub const USUAL: &str = "config/dispatcher.toml";
@@ -82,6 +84,8 @@ pub struct ActiveConfig {
     pub egress: Arc<Rules>,
     /// The client of attempts.
     pub client: Arc<DeliveryClient>,
+    /// The owners of workspaces, if the directory is elsewhere; set with the verifier.
+    pub remote_owners: Option<RemoteOwners>,
     /// Reads the limits of workspaces, if pages show them.
     pub limits: Option<LimitsClient>,
     /// The looks of the pages, if there are any.
@@ -91,11 +95,35 @@ pub struct ActiveConfig {
 }
 
 impl ActiveConfig {
-    /// The mail addresses of a workspace's owners. An owner listed twice gets one mail.
-    pub(crate) fn owners(&self, workspace: &str) -> BTreeSet<&str> {
+    /// The mail addresses in the file. An owner listed twice gets one mail.
+    fn known_owners(&self, workspace: &str) -> BTreeSet<&str> {
         let workspace = self.callers.directory.workspaces.get(workspace);
         let owners = workspace.into_iter().flat_map(|workspace| &workspace.owners);
         owners.map(|owner| owner.value.as_str()).collect()
+    }
+
+    /// The mails to a workspace's owners, of which `mail` writes each.
+    pub(crate) fn to_owners(
+        &self,
+        workspace: &str,
+        mail: impl Fn(&str) -> NewMail,
+    ) -> Vec<QueuedMail> {
+        if self.origin.directory.is_some() {
+            return vec![QueuedMail::ToOwners(workspace.into(), mail(""))];
+        }
+        self.known_owners(workspace).into_iter().map(|owner| mail(owner).into()).collect()
+    }
+
+    /// The mail addresses of a workspace's owners.
+    ///
+    /// # Errors
+    ///
+    /// Why the directory does not tell them now.
+    pub(crate) async fn owners(&self, workspace: &str) -> Result<BTreeSet<String>, String> {
+        match &self.remote_owners {
+            Some(remote) => remote.find(workspace).await,
+            None => Ok(self.known_owners(workspace).into_iter().map(str::to_owned).collect()),
+        }
     }
 }
 
@@ -110,6 +138,8 @@ pub struct ConfigOrigin {
     dashboard_files: [Stamp; 2],
     operator: Option<OperatorEndpoint>,
     identity: IdentityFiles,
+    /// The client of a directory over HTTP.
+    pub(crate) directory: Option<DirectoryClient>,
     /// The active value of each option.
     pub effective: Value,
 }
@@ -177,25 +207,19 @@ impl Config {
         let workspaces = &catalogue.identifiers.workspaces;
         let tokens_text =
             self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
-        let directory_text = self.file.beside(
-            &document,
-            &settings.directory.path,
-            "directory.path",
-            SHIPPED_DIRECTORY,
-        );
+        let LoadedDirectory { document: of_directory, text: directory_text, entries, client } =
+            LoadedDirectory::new(&settings.directory, &self.file, &document, workspaces);
         let key = "server.admin_token_file";
         let token = settings.server.admin_token_file.as_ref();
         let admin_token = token.and_then(|file| files::bearer_token(&file.value, key, &document));
         read_passwords(&mut settings, &document);
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, workspaces);
-        let of_directory = Document::new(&settings.directory.path.value, &directory_text);
-        let directory = Directory::read(&of_directory, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         if let Some(operator) = &mut settings.operator {
             operator.endpoint = operator_endpoint(operator, &egress, workspaces, &document);
         }
-        let client = delivery_client(&settings, &egress, clock, &document);
+        let deliveries = delivery_client(&settings, &egress, clock, &document);
         let limits = limits_client(&settings, &document);
         let theme = settings.dashboard.as_ref().map(|pages| Theme::read(pages, &document));
         let identity = IdentityFiles::read(&settings.identity.settings, &document);
@@ -218,18 +242,20 @@ impl Config {
             dashboard_files,
             operator,
             identity,
+            directory: client,
             effective,
         };
-        match client {
+        match deliveries {
             Some(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
-                let callers = Callers::new(tokens, directory);
+                let callers = Callers::new(tokens, entries);
                 Ok(ActiveConfig {
                     settings,
                     catalogue,
                     callers,
                     egress,
                     client,
+                    remote_owners: None,
                     limits,
                     theme,
                     origin,
@@ -315,15 +341,13 @@ fn operator_endpoint(
 }
 
 impl ActiveConfig {
-    /// Sets up the verification of access tokens; the keys and the cache of `earlier` are kept as
-    /// far as its settings are the same.
+    /// Sets up the verification of access tokens, and the directory over HTTP; the keys and the
+    /// caches of `earlier` are kept as far as their settings are the same.
     #[must_use]
-    pub fn start_verifier(
-        mut self,
-        earlier: Option<&Self>,
-        metrics: &Arc<Metrics>,
-        clock: &Clock,
-    ) -> Self {
+    pub fn start(mut self, earlier: Option<&Self>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+        let before = earlier.and_then(|earlier| earlier.remote_owners.as_ref());
+        let remote = |client| RemoteOwners::new(client, before, metrics, clock);
+        self.remote_owners = self.origin.directory.clone().map(remote);
         let identity = self.settings.identity.clone();
         let source = VerifierSource {
             settings: self.origin.effective.get("identity").cloned().unwrap_or_default(),
@@ -351,9 +375,7 @@ impl ActiveConfig {
     /// The other files of the configuration.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let egress = self.settings.egress.files().map(|(_, file)| file);
-        let named = [&self.settings.auth.tokens, &self.settings.directory.path];
-        named
-            .into_iter()
+        std::iter::once(&self.settings.auth.tokens)
             .chain(egress)
             .chain(self.settings.events.file.as_ref())
             .chain(self.settings.server.admin_token_file.as_ref())
@@ -361,6 +383,7 @@ impl ActiveConfig {
             .chain(self.settings.dashboard_files().into_iter().flatten())
             .chain(self.settings.operator.as_ref().map(|operator| &operator.secret_file))
             .map(|file| &file.value)
+            .chain(self.settings.directory.files())
             .chain(self.settings.identity.settings.files())
             .map(Path::new)
     }

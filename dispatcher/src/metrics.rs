@@ -11,6 +11,7 @@ use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 use weir_common::config::reload::Reloads;
+use weir_common::directory::server::DirectoryMetrics;
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::metrics;
 use weir_common::time::UnixTime;
@@ -49,6 +50,10 @@ metrics! {
     warnings: IntCounter = "warnings_total";
     /// Mails by outcome: sent, failed (retried later), dropped.
     mails: IntCounterVec = "mails_total", "outcome";
+    /// Requests to the directory, by outcome: known, unknown, invalid, failed or unanswered.
+    directory_requests: IntCounterVec = "directory_requests_total", "outcome";
+    /// Response time of the directory.
+    directory_seconds: Histogram = "directory_request_duration_seconds";
     /// Events for operators by outcome: sent, failed (retried later), dropped.
     operator_events: IntCounterVec = "operator_events_total", "outcome";
     /// Transactions committed since the start.
@@ -118,6 +123,16 @@ impl IdentityMetrics for Metrics {
     fn fetched(&self, keys: usize, at: UnixTime) {
         self.jwks_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         self.jwks_fetched.set(Duration::from_micros(at.0).as_secs_f64());
+    }
+}
+
+impl DirectoryMetrics for Metrics {
+    fn fetched_entry(&self, outcome: &'static str) {
+        self.directory_requests.with_label_values(&[outcome]).inc();
+    }
+
+    fn directory_took(&self, took: Duration) {
+        self.directory_seconds.observe(took.as_secs_f64());
     }
 }
 

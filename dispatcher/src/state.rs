@@ -101,7 +101,7 @@ impl State {
             Err(diagnostics) => return Reload::Refused(diagnostics),
         };
         let old = self.active.load();
-        let new = new.start_verifier(Some(&old), &self.metrics, &self.clock);
+        let new = new.start(Some(&old), &self.metrics, &self.clock);
         if new.origin == old.origin {
             return Reload::Unchanged;
         }

@@ -16,6 +16,7 @@
 pub mod encryption;
 
 pub mod dashboard;
+pub mod mail;
 pub mod sqlite;
 pub mod types;
 
@@ -38,10 +39,11 @@ use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::stop::Stop;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::dashboard::DashboardStore;
+use crate::store::mail::{Addressing, Mail, Posted, QueuedMail, UnaddressedMail};
 use crate::store::types::{
-    Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Mail, Matches,
-    NewEvent, NewJob, NewMail, NewWebhook, OpenJob, Page, Paging, Posted, Rotated, Rotation,
-    SecretRemoval, WebhookChange,
+    Accepted, Changed, Created, Figures, Filter, Job, JobCreated, JobScope, JobStep, Matches,
+    NewEvent, NewJob, NewWebhook, OpenJob, Page, Paging, Rotated, Rotation, SecretRemoval,
+    WebhookChange,
 };
 
 /// Why a call to the store failed; it changed nothing.
@@ -273,7 +275,7 @@ pub trait DeliveryQueue: Send + Sync + 'static {
         &self,
         ended: Vec<AttemptRecord>,
         updates: Vec<WebhookUpdate>,
-        mails: Vec<NewMail>,
+        mails: Vec<QueuedMail>,
         events: Vec<OperatorEvent>,
     ) -> Result<Recorded, StoreError>;
 
@@ -303,7 +305,17 @@ pub trait MailQueue: Send + Sync + 'static {
     /// Records the result of a claimed mail.
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError>;
 
-    /// When the next mail is due.
+    /// Due mails whose recipients are to be found, oldest first.
+    async fn unaddressed_mails(
+        &self,
+        limit: usize,
+        now: UnixTime,
+    ) -> Result<Vec<UnaddressedMail>, StoreError>;
+
+    /// Records where such a mail goes: it is replaced by one for each recipient, all or nothing.
+    async fn address_mail(&self, id: MailId, to: Addressing) -> Result<(), StoreError>;
+
+    /// When the next mail with a recipient is due.
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError>;
 }
 

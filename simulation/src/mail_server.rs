@@ -8,7 +8,7 @@ use weir_common::time::UnixTime;
 use weir_dispatcher::email::smtp::SendResult;
 use weir_dispatcher::state::State;
 use weir_dispatcher::store::StoreError;
-use weir_dispatcher::store::types::NewMail;
+use weir_dispatcher::store::mail::NewMail;
 use weir_tests::rng::SeededRng;
 
 use crate::model::{SECRETS, violated};

@@ -14,18 +14,20 @@ use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
-use weir_dispatcher::domain::outcome::Outcome;
+use weir_dispatcher::domain::webhook::options::WebhookOptions;
 use weir_tests::promises::Promises;
 use weir_tests::promises::pace::Pace;
 use weir_tests::promises::same::Same;
 
 use crate::model::counts::Counts;
+use crate::model::flight::Flight;
 use crate::model::outbox::Outbox;
 use crate::model::record::Record;
 use crate::model::slots::InFlightSlots;
+use crate::model::starts::Starts;
 use crate::model::turns::Turns;
 use crate::model::upkeep::Upkeep;
-use crate::orders::Order;
+use crate::orders::{CUSTOM_VALUE, Order};
 
 /// Ends the run: a promise is broken.
 #[track_caller]
@@ -41,6 +43,7 @@ pub(crate) struct Hook {
     pub(crate) url: usize,
     pub(crate) events: EventSet,
     pub(crate) secret: String,
+    pub(crate) options: WebhookOptions,
     /// Changed, and the worker may not know yet: what it was before is valid as well.
     pub(crate) earlier: Option<Earlier>,
     pub(crate) previous: Vec<(String, Tick, UnixTime)>,
@@ -68,25 +71,6 @@ pub(crate) struct Hook {
 pub(crate) struct Earlier {
     pub(crate) urls: Vec<usize>,
     pub(crate) secrets: Vec<String>,
-}
-
-/// An attempt, as its receiver saw it.
-#[derive(Clone, Debug)]
-pub(crate) struct Flight {
-    pub(crate) started: Moment,
-    pub(crate) url: usize,
-    pub(crate) ended: Option<Landed>,
-    /// What follows cannot be predicted: something changed while it was in flight.
-    pub(crate) loose: bool,
-}
-
-/// How an attempt ended, and what must follow.
-#[derive(Clone, Debug)]
-pub(crate) struct Landed {
-    pub(crate) at: Moment,
-    pub(crate) outcome: Outcome,
-    pub(crate) state: DeliveryState,
-    pub(crate) due: UnixTime,
 }
 
 /// An event for a webhook.
@@ -132,16 +116,18 @@ impl Delivery {
 }
 
 pub(crate) mod counts;
+pub(crate) mod flight;
 pub(crate) mod outbox;
 mod promised;
 pub(crate) mod record;
 pub(crate) mod slots;
+pub(crate) mod starts;
 pub(crate) mod turns;
 pub(crate) mod upkeep;
 
 /// Parts of secrets, bodies and paths, which no log and no mail may contain. Each has a character
 /// that no identifier has: identifiers look random, and may contain any other word one day.
-pub(crate) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
+pub(crate) const SECRETS: [&str; 4] = ["whsec_", "linnet", "/in/", CUSTOM_VALUE];
 
 /// Which of its steps a run keeps or prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +163,7 @@ pub(crate) struct Model {
     pub(crate) bodies: Same<Arc<str>, Bytes>,
     /// Starts at each URL, as its receiver saw them.
     pub(crate) starts: Vec<Pace>,
+    pub(crate) lately: Starts,
     pub(crate) places: Vec<InFlightSlots>,
     /// When processes were found to have been killed, and how many attempts may have been in flight
     /// then: each of these counts as a start for one window.
@@ -188,6 +175,8 @@ pub(crate) struct Model {
     pub(crate) outbox: Outbox,
     pub(crate) upkeep: Upkeep,
     pub(crate) turns: Turns,
+    /// The operators' webhook, and the last of its deliveries.
+    pub(crate) operators: Option<(WebhookId, DeliveryId)>,
     /// The wall clock was set: fewer promises apply.
     pub(crate) clock_set: bool,
     /// When it was last set.
@@ -206,6 +195,7 @@ impl Model {
             promises: Promises::new(micros(settings.retry.give_up_after)),
             bodies: Same::default(),
             starts: vec![Pace::default(); urls.len()],
+            lately: Starts::default(),
             places: vec![places; urls.len()],
             urls,
             settings,
@@ -225,6 +215,7 @@ impl Model {
             outbox: Outbox::default(),
             upkeep: Upkeep::default(),
             turns: Turns::default(),
+            operators: None,
             clock_set: false,
             set_at: Tick(0),
             stood: None,
@@ -291,6 +282,7 @@ impl Model {
 
     /// Forgets attempts in flight: the process was killed, or has ended.
     pub(crate) fn forget_flights(&mut self) {
+        self.lately.forget(|start| self.under_way.contains_key(&start.delivery));
         self.under_way.clear();
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

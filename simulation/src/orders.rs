@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue};
 use weir_common::time::Moment;
 use weir_dispatcher::domain::delivery::{Arrival, Delivery};
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
+use weir_dispatcher::domain::webhook::options::{OptionsChange, WebhookOptions};
 use weir_dispatcher::store::StoreError;
-use weir_dispatcher::store::types::{Accepted, Created, JobCreated, NewEvent, Rotated};
+use weir_dispatcher::store::types::{Accepted, Created, Job, JobCreated, NewEvent, Rotated};
 
 /// The event types of scenarios.
 pub(crate) const TYPES: [EventType; 4] = [
@@ -18,6 +20,27 @@ pub(crate) const TYPES: [EventType; 4] = [
     EventType::new("user.deleted"),
     EventType::new("session.started"),
 ];
+
+/// Where events for operators are sent, and the key that signs them.
+pub(crate) const OPERATOR_URL: &str = "https://ops.example/in/linnet";
+pub(crate) const OPERATOR_SECRET: &str = "whsec_00000000000000000000000000000000";
+
+/// How the values of custom headers begin.
+pub(crate) const CUSTOM_VALUE: &str = "gannet-";
+
+/// What an owner sets of a webhook that is created with this secret.
+pub(crate) fn options_of(secret: &str) -> WebhookOptions {
+    let (_, digits) = secret.split_at(secret.len() - 8);
+    let dice = u32::from_str_radix(digits, 16).unwrap();
+    let value = HeaderValue::try_from(format!("{CUSTOM_VALUE}{digits}")).unwrap();
+    let change = OptionsChange {
+        headers: vec![(HeaderName::from_static("x-key"), Some(value))],
+        all_answers: Some(dice % 3 == 0),
+        requests_per_minute: (dice / 3 % 4 == 0).then_some(3 + dice / 12 % 20),
+        ..OptionsChange::default()
+    };
+    WebhookOptions::default().changed(change).unwrap()
+}
 
 /// Two workspaces whose webhooks share URLs.
 pub(crate) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
@@ -67,6 +90,10 @@ pub(crate) enum Order {
     RedeliverFailed {
         ws: Arc<str>,
     },
+    /// Creates the same job, and cancels it at once.
+    Regret {
+        ws: Arc<str>,
+    },
     Ping {
         ws: Arc<str>,
         hook: WebhookId,
@@ -83,6 +110,8 @@ pub(crate) enum Reply {
     Changed(Result<Option<Box<Webhook>>, StoreError>),
     Rotated(Result<Rotated, StoreError>),
     Job(Result<JobCreated, StoreError>),
+    /// The job as its cancellation left it; `None` if there was none.
+    Cancelled(Result<Option<Job>, StoreError>),
     Deleted(Result<bool, StoreError>),
     Redelivered(Result<Option<Delivery>, StoreError>),
     Pinged(Result<Option<Arrival>, StoreError>),

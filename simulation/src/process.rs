@@ -15,12 +15,13 @@ use weir_common::config::document::Document;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::log::json_lines::LineLog;
+use weir_common::secret::Secret;
 use weir_common::time::{Clock, Tick};
 use weir_dispatcher::auth::Callers;
 use weir_dispatcher::auth::token_file::Tokens;
 use weir_dispatcher::catalogue::Catalogue;
 use weir_dispatcher::config::read;
-use weir_dispatcher::config::settings::Settings;
+use weir_dispatcher::config::settings::{OperatorEndpoint, Settings};
 use weir_dispatcher::delivery::client::DeliveryClient;
 use weir_dispatcher::delivery::egress::Rules;
 use weir_dispatcher::live_config::{ActiveConfig, Config};
@@ -36,7 +37,7 @@ use weir_dispatcher::worker::{Completion, Drained, InMemory, Memory, Resources, 
 use weir_tests::rng::SeededRng;
 
 use crate::mail_server::Letters;
-use crate::orders::{Answer, Order};
+use crate::orders::{Answer, OPERATOR_SECRET, OPERATOR_URL, Order};
 use crate::process::perform::{Counter, perform};
 use crate::receivers::{Calls, Network};
 
@@ -123,6 +124,7 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
+            remote_owners: None,
             limits: None,
             theme: None,
             origin: weir_dispatcher::live_config::ConfigOrigin::default(),
@@ -153,17 +155,13 @@ impl Machine {
             ready: AtomicBool::new(true),
         });
         let (stop, stopping) = watch::channel(false);
-        let mut preparing = JoinSet::new();
+        let (of, now) = (store.clone(), self.clock.now().unix);
+        let endpoint = self.settings.operator_endpoint().cloned();
+        stepped(&mut writer, async move { of.set_operator(endpoint, now).await }).await.unwrap();
         let memory = Memory { cached_bytes: held, queues_page: 2 };
         let resources = Resources { memory, ..state.resources(Some(log.clone())) };
-        preparing.spawn(Worker::prepare(resources, inbox, stopping));
-        let worker = loop {
-            run_tasks().await;
-            if let Some(prepared) = preparing.try_join_next() {
-                break prepared.unwrap().unwrap();
-            }
-            writer.step();
-        };
+        let preparing = Worker::prepare(resources, inbox, stopping);
+        let worker = stepped(&mut writer, preparing).await.unwrap();
         let mut orders = JoinSet::new();
         let (clock, mailbox) = (state.clock.clone(), state.mailbox.clone());
         orders.spawn(maintenance::jobs(store.clone(), clock, mailbox, state.jobs.clone()));
@@ -188,9 +186,28 @@ impl Machine {
     }
 }
 
+/// Awaits a task while the store does what it asks for.
+async fn stepped<T: Send + 'static>(
+    writer: &mut ManualWriter,
+    task: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(task);
+    loop {
+        run_tasks().await;
+        if let Some(ended) = tasks.try_join_next() {
+            return ended.unwrap();
+        }
+        writer.step();
+    }
+}
+
 fn read(config: &str) -> Settings {
     let document = Document::new("dispatcher.toml", config);
-    let settings = read::read(&document).made;
+    let mut settings = read::read(&document).made;
+    let secret = Secret::new(OPERATOR_SECRET.to_owned());
+    let endpoint = OperatorEndpoint { url: OPERATOR_URL.into(), secret };
+    settings.operator.as_mut().unwrap().endpoint = Some(endpoint);
     let diagnostics = document.diagnostics();
     assert!(diagnostics.is_empty(), "{diagnostics:?}");
     settings
@@ -319,16 +336,7 @@ impl Process {
         self.orders.shutdown().await;
         if self.over == Some(Drained::Yes) {
             let store = self.store.clone();
-            let mut closing = JoinSet::new();
-            closing.spawn(async move { store.close().await });
-            loop {
-                run_tasks().await;
-                if let Some(closed) = closing.try_join_next() {
-                    closed.unwrap().unwrap();
-                    break;
-                }
-                self.writer.step();
-            }
+            stepped(&mut self.writer, async move { store.close().await }).await.unwrap();
         }
         self.kill().await;
     }

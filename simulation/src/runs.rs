@@ -14,7 +14,9 @@ use weir_tests::rng::SeededRng;
 
 use crate::model::Trace;
 use crate::model::counts::Counts;
-use crate::scenarios::{Life, Tempo, config};
+use crate::orders::OPERATOR_URL;
+use crate::scenarios::settings::config;
+use crate::scenarios::{Life, Tempo};
 use crate::world::{START, World};
 
 /// Runs at a time: as many as the smallest machine has cores.
@@ -110,7 +112,10 @@ fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
     let mut rng = SeededRng::new(seed);
     let tempo = Tempo::of(&mut rng);
     let config = config(&mut rng);
-    let urls = (0..1 + rng.below(4)).map(|n| format!("https://r{n}.example/in/linnet")).collect();
+    let hosts = 1 + rng.below(4);
+    let url = |n: u64| format!("https://r{}.example/in/linnet/{n}", n % hosts);
+    let own = std::iter::once(OPERATOR_URL.to_owned());
+    let urls = (0..1 + rng.below(4)).map(url).chain(own).collect();
     let mut world = World::new(place.0.clone(), &config, urls, rng, trace);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {

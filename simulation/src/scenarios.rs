@@ -3,6 +3,7 @@
 //! Each has a timer of its own; how often it fires depends on the run's tempo.
 
 mod acts;
+pub(crate) mod settings;
 mod stories;
 
 use std::collections::BTreeMap;
@@ -239,7 +240,7 @@ impl Life {
 
     /// Sends a random call of an owner.
     fn owner(&mut self, world: &mut World) {
-        let alive: Vec<_> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
+        let alive: Vec<_> = world.model.owned().filter(|hook| !hook.deleted).collect();
         let busy = |hook: &Hook| world.model.orders.values().any(|order| order.names(hook.id));
         let mut rng = world.rng.clone();
         let paused: Vec<_> = alive.iter().filter(|hook| hook.paused_at.is_some()).collect();
@@ -248,15 +249,16 @@ impl Life {
             _ => rng.pick(&alive).copied(),
         };
         let ws = *rng.pick(&WORKSPACES).unwrap();
-        let url = rng.pick(&world.model.urls).unwrap().clone();
+        let url = rng.pick(world.model.owned_urls()).unwrap().clone();
         let secret = format!("whsec_{:016x}", rng.next());
         let events = EventSet::of(TYPES.into_iter().take(1 + rng.below(3) as usize));
         let order = match (hook, rng.below(100)) {
             (None, _) => Order::Create { ws: ws.into(), url, events, secret },
             (_, 0..=14) if alive.len() < 6 => Order::Create { ws: ws.into(), url, events, secret },
-            (_, 15..=20) => Order::Sweep,
-            (_, 21..=26) => Order::Post(Some(rng.next())),
-            (_, 27..=31) => Order::RedeliverFailed { ws: ws.into() },
+            (_, 15..=19) => Order::Sweep,
+            (_, 20..=24) => Order::Post(Some(rng.next())),
+            (_, 25..=28) => Order::RedeliverFailed { ws: ws.into() },
+            (_, 29..=31) => Order::Regret { ws: ws.into() },
             (Some(hook), _) if busy(hook) => Order::Post(Some(rng.next())),
             (Some(hook), 32..=46) => {
                 // A delivery of a deleted webhook must be refused.
@@ -327,7 +329,7 @@ impl Life {
                 world.stands_in = Some((1 + world.rng.below(12) as u32, by));
             }
             roll @ 60..=76 => {
-                let alive = world.model.hooks.values().filter(|hook| !hook.deleted);
+                let alive = world.model.owned().filter(|hook| !hook.deleted);
                 let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
                 // Starts at a webhook that was just deleted must still count.
                 if let Some(hook) = first.filter(|_| roll < 67) {
@@ -363,7 +365,7 @@ impl Life {
             } else if world.disk != Disk::Well {
                 world.set_disk(Disk::Well);
             }
-            let paused = world.model.hooks.values();
+            let paused = world.model.owned();
             let paused = paused.filter(|hook| !hook.deleted && hook.paused_at.is_some());
             let orders: Vec<_> = paused.map(Hook::released).collect();
             orders.into_iter().for_each(|order| world.order(order));
@@ -378,23 +380,4 @@ impl Life {
         let left: Vec<_> = world.model.open.iter().take(5).collect();
         violated("ends", format!("open 8 days after the last fault: {left:?}, or mails"))
     }
-}
-
-/// The contract's settings, or similar ones: another pace, cap, deadline or `pause_after`.
-pub(crate) fn config(rng: &mut SeededRng) -> String {
-    let requests: u32 = *rng.pick(&[100, 100, 20, 20, 6]).unwrap();
-    let total = *rng.pick(&[4_096, 40, 20]).unwrap();
-    let pause_after = rng.pick(&["24h", "24h", "3h", "20m"]).unwrap();
-    let deadline = *rng.pick(&[10, 10, 4, 15]).unwrap();
-    let mode = rng.pick(&["delay", "delay", "delay", "offset"]).unwrap();
-    // One unresponsive endpoint must not be able to use all of them.
-    let total = total.max((requests * deadline).div_ceil(60) + 3);
-    format!(
-        "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\
-         [egress]\nrequests = {requests}\nin_flight_max = {total}\ndeadline = \"{deadline}s\"\n\
-         [attempts]\nprivate_answers = true\n\
-         [retry]\nmode = \"{mode}\"\n\
-         [health]\npause_after = \"{pause_after}\"\n\
-         [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n"
-    )
 }

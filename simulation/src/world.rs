@@ -119,6 +119,7 @@ impl World {
         let now = self.now();
         self.model.note(now, || "the process starts".to_owned());
         let store = process.store.clone();
+        self.model.meets_operators(process.conn(), &*store);
         self.model.reconcile(process.conn(), &*store, now);
         // A process that starts reads everything, and so knows every change.
         self.model.settle_changes();

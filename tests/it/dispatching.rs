@@ -19,6 +19,7 @@ mod openapi;
 mod operating;
 mod operator_events;
 mod options;
+mod owners;
 mod pacing;
 mod recording;
 mod redelivering;

@@ -4,13 +4,14 @@
 //!
 //! 1. Memory grows with the workspaces that sent a test within the last minute, not with all that
 //!    ever did.
-//! 2. At most [`AT_ONCE_MAX`] calls wait for receivers, of all workspaces together.
+//! 2. At most [`AT_ONCE_MAX`] calls wait for receivers, of all workspaces together, and at most
+//!    [`OF_WORKSPACE_MAX`] of each. The last [`RESERVED`] are for workspaces without one: those
+//!    with silent receivers leave room for the first call of others.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
 use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 use weir_common::limit::decision::Decision;
@@ -28,17 +29,31 @@ const KEPT_MIN: usize = 1_024;
 /// connection for ten seconds at most, and a workspace sends few.
 const AT_ONCE_MAX: usize = 128;
 
+/// As many as a person tries out at one time, in two or three windows.
+const OF_WORKSPACE_MAX: usize = 4;
+
+/// A quarter: 24 workspaces that use all of theirs take the others.
+const RESERVED: usize = 32;
+
 /// The tests of each workspace, and the calls that wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Checks {
     sent: Mutex<Sent>,
-    free: Semaphore,
+    open: Mutex<Open>,
 }
 
-impl Default for Checks {
-    fn default() -> Self {
-        Self { sent: Mutex::default(), free: Semaphore::new(AT_ONCE_MAX) }
-    }
+/// The calls that wait for receivers.
+#[derive(Debug, Default)]
+struct Open {
+    all: usize,
+    by_workspace: HashMap<String, usize>,
+}
+
+/// A call that may wait for its receiver.
+#[derive(Debug)]
+pub(super) struct CheckPermit<'c> {
+    open: &'c Mutex<Open>,
+    workspace: &'c str,
 }
 
 #[derive(Debug, Default)]
@@ -65,10 +80,41 @@ impl Checks {
         }
     }
 
-    /// Admits a call for as long as the permit is held, or refuses it.
-    pub(super) fn permit(&self) -> Result<SemaphorePermit<'_>, Reply> {
-        self.free.try_acquire().map_err(|_| problems::busy("Too many checks wait for receivers."))
+    /// Admits a call of a workspace for as long as the permit is held, or refuses it.
+    pub(super) fn permit<'c>(&'c self, workspace: &'c str) -> Result<CheckPermit<'c>, Reply> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = open.by_workspace.get(workspace).copied().unwrap_or(0);
+        if own >= OF_WORKSPACE_MAX {
+            return Err(too_many_open());
+        }
+        if open.all >= AT_ONCE_MAX || (own > 0 && open.all >= AT_ONCE_MAX - RESERVED) {
+            return Err(problems::busy("Too many checks wait for receivers."));
+        }
+        open.all += 1;
+        open.by_workspace.insert(workspace.to_owned(), own + 1);
+        Ok(CheckPermit { open: &self.open, workspace })
     }
+}
+
+impl Drop for CheckPermit<'_> {
+    fn drop(&mut self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.all -= 1;
+        if let Some(own) = open.by_workspace.get_mut(self.workspace) {
+            *own -= 1;
+            if *own == 0 {
+                open.by_workspace.remove(self.workspace);
+            }
+        }
+    }
+}
+
+fn too_many_open() -> Reply {
+    let detail = format!(
+        "{OF_WORKSPACE_MAX} tests of this workspace wait for their receivers; try again when one \
+         has ended."
+    );
+    problems::refusal(429, "too-many-tests", "Too many tests", detail).with("retry-after", "1")
 }
 
 /// Counts a test of the request's workspace, or refuses it.
@@ -130,12 +176,29 @@ mod tests {
     }
 
     #[test]
-    fn few_calls_wait_at_one_time() {
+    fn a_workspace_has_few_calls_that_wait_and_others_have_room() {
         let checks = Checks::default();
-        let mut held: Vec<_> = (0..AT_ONCE_MAX).map(|_| checks.permit().ok()).collect();
-        assert!(held.iter().all(Option::is_some) && checks.permit().is_err());
-        held.pop();
-        assert!(checks.permit().is_ok());
+        let names: Vec<String> = (0..AT_ONCE_MAX).map(|nth| format!("ws_{nth}")).collect();
+        // The worst: each workspace has as many silent receivers as it is admitted.
+        let mut held = Vec::new();
+        for name in &names {
+            held.extend((0..AT_ONCE_MAX).map_while(|_| checks.permit(name).ok()));
+        }
+        let of = |name: &str, held: &[CheckPermit<'_>]| {
+            held.iter().filter(|permit| permit.workspace == name).count()
+        };
+        assert_eq!((held.len(), of("ws_0", &held)), (AT_ONCE_MAX, OF_WORKSPACE_MAX));
+        let full = (AT_ONCE_MAX - RESERVED) / OF_WORKSPACE_MAX;
+        assert_eq!(of(&names[full - 1], &held), OF_WORKSPACE_MAX);
+        assert_eq!([of(&names[full], &held), of(&names[full + RESERVED - 1], &held)], [1, 1]);
+        let status = |name| checks.permit(name).map(drop).map_err(|reply| reply.status);
+        assert_eq!(status("ws_0"), Err(429));
+        assert_eq!(status("ws_late"), Err(503));
+        held.retain(|permit| permit.workspace != "ws_0");
+        assert_eq!([status("ws_late"), status("ws_0")], [Ok(()), Ok(())]);
+        drop(held);
+        let open = checks.open.lock().unwrap();
+        assert_eq!((open.all, open.by_workspace.len()), (0, 0), "nothing is left of them");
     }
 
     #[test]

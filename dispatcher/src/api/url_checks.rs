@@ -1,5 +1,5 @@
 //! Calls a URL before events are sent to it: the check of a URL, and the challenge of a webhook
-//! that is created.
+//! that is created, or whose URL changes.
 //!
 //! # Invariants
 //!
@@ -50,7 +50,8 @@ pub(super) const UNREACHABLE: &str = "no connection: the host name does not reso
 /// Whom to call, and who calls.
 pub(super) struct Callee<'a> {
     pub(super) url: &'a str,
-    pub(super) secret: &'a str,
+    /// Each signs.
+    pub(super) secrets: &'a [&'a str],
     pub(super) signing_key: Option<&'a SigningKey>,
     pub(super) options: &'a WebhookOptions,
 }
@@ -91,7 +92,7 @@ pub(super) async fn check(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let secret = body.secret.map_or_else(secrets::new, Ok)?;
     let callee = Callee {
         url: &url,
-        secret: &secret,
+        secrets: &[&secret],
         signing_key: None,
         options: &WebhookOptions::default(),
     };
@@ -104,8 +105,7 @@ pub(super) async fn check(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     ))
 }
 
-/// Sends a challenge to the URL of a webhook to create; refuses the webhook unless the receiver
-/// answers it.
+/// Sends a challenge to the URL that a webhook is to have; refuses it unless the receiver answers.
 pub(super) async fn verify(request: &ApiRequest<'_>, callee: &Callee<'_>) -> Result<(), Reply> {
     let challenge = hex::encode(random::<CHALLENGE_BYTES>()?);
     let why = match call(request, callee, Some(&challenge)).await? {
@@ -136,7 +136,7 @@ async fn call(
     let event = event::test(request.workspace, &sample, &random, request.now);
     let (client, workspace) = (&request.active.client, Arc::<str>::from(request.workspace));
     let url = Url::parse(callee.url).map_err(|_| problems::broken())?;
-    let _permit = request.checks.permit()?;
+    let _permit = request.checks.permit(request.workspace)?;
     charge(request, &url, &workspace).await?;
     let started = request.state.clock.now();
     let signed = Signed {
@@ -145,7 +145,7 @@ async fn call(
         unix_seconds: started.unix.0 / 1_000_000,
         is_test: true,
     };
-    let secrets = std::iter::once(callee.secret);
+    let secrets = callee.secrets.iter().copied();
     let scheme = &request.active.settings.signature;
     let custom = &callee.options.headers;
     let headers = signature::headers(scheme, &signed, custom, secrets, callee.signing_key);

@@ -69,7 +69,8 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let signing_key = body.ed25519.unwrap_or(false).then(new_signing_key).transpose()?;
     if body.verify == Some(true) {
         let (signing_key, options) = (signing_key.as_ref(), &options);
-        let callee = Callee { url: &url, secret: &secret, signing_key, options };
+        let secrets = [secret.as_str()];
+        let callee = Callee { url: &url, secrets: &secrets, signing_key, options };
         url_checks::verify(request, &callee).await?;
     }
     let new = crate::store::types::NewWebhook {
@@ -137,9 +138,13 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         check_url(request, value, errors);
         check_headers(request, value, errors);
         check_ed25519(request, value, errors);
-        let is_empty = |members: &Map<String, Value>| members.values().all(Value::is_null);
+        let changes = |(name, value): (&String, &Value)| name != "verify" && !value.is_null();
+        let is_empty = |members: &Map<String, Value>| !members.iter().any(changes);
         if errors.is_empty() && value.as_object().is_none_or(is_empty) {
             errors.at("", "must change something");
+        }
+        if errors.is_empty() && value["verify"] == true && !value["url"].is_string() {
+            errors.at("/verify", "needs a new `url`, which is what it proves");
         }
     })?;
     let url = match &body.url {
@@ -161,6 +166,9 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         None => KeyChange::Keep,
     };
     let change = WebhookChange { url, events, options, disabled: body.disabled, signing_key };
+    if body.verify == Some(true) {
+        verify(request, id, &change).await?;
+    }
     let changed = request.store().change_webhook(request.workspace, id, change, request.now).await;
     request.state.mailbox.changed(id);
     match changed.map_err(|error| request.failed(&error))? {
@@ -170,6 +178,31 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         Changed::Refused(limit) => Err(exceeded(limit)),
         Changed::Absent => Err(http_errors::not_found()),
     }
+}
+
+/// Sends a challenge to the URL of a change, with the headers and by the keys that the webhook has
+/// after it.
+async fn verify(
+    request: &ApiRequest<'_>,
+    id: WebhookId,
+    change: &WebhookChange,
+) -> Result<(), Reply> {
+    let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
+    let options = webhook.options.changed(change.options.clone()).map_err(exceeded)?;
+    let now = request.state.store.steady(request.state.clock.now().tick);
+    let secrets: Vec<&str> = webhook.secrets.signing(now).collect();
+    if secrets.is_empty() {
+        return Err(without_secret());
+    }
+    let own = webhook.secrets.signing_key.as_ref();
+    let signing_key = match &change.signing_key {
+        KeyChange::Keep => own,
+        KeyChange::Have(new) => own.or(Some(new)),
+        KeyChange::Remove => None,
+    };
+    let url = change.url.as_deref().unwrap_or(&webhook.url);
+    let callee = Callee { url, secrets: &secrets, signing_key, options: &options };
+    url_checks::verify(request, &callee).await
 }
 
 pub(super) async fn delete(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
@@ -195,8 +228,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let TestBody { kind } = request.body(|_, _| {})?;
     let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
     if webhook.secret_lost_at().is_some() {
-        let detail = "The webhook has no secret, so no test can be sent: make a new one first.";
-        return Err(problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail));
+        return Err(without_secret());
     }
     if webhook.disabled_at.is_some() {
         let detail = "The webhook is disabled, so no test can be sent: enable it first.";
@@ -323,6 +355,11 @@ fn certificate_of(
 fn exceeded(limit: OptionsError) -> Reply {
     let pointer = format!("/{}", limit.member());
     http_errors::unprocessable(&ValidationError::at(pointer, limit.to_string()).into())
+}
+
+fn without_secret() -> Reply {
+    let detail = "The webhook has no secret, so no test can be sent: make a new one first.";
+    problems::refusal(409, "webhook-disabled", "The webhook is disabled", detail)
 }
 
 fn new_signing_key() -> Result<SigningKey, Reply> {

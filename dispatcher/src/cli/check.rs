@@ -1,5 +1,6 @@
 //! Finds problems that would prevent a start, in addition to errors of the configuration: the
-//! database, the key file, the addresses. Each is reported at the option that names it.
+//! database, the key file, the addresses; with `--online` also what would fail later: the directory
+//! over HTTP. Each is reported at the option that names it.
 //!
 //! Invariant: a check changes nothing, and does not disturb a running dispatcher.
 //!
@@ -9,21 +10,49 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
-use weir_common::config::document::{Diagnostic, Document};
+use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime};
+use weir_common::config::document::{Document, lines};
 use weir_common::time::Clock;
 
 use crate::config::settings::Settings;
-use crate::live_config::Config;
+use crate::live_config::{ActiveConfig, Config};
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview;
 
-/// Reads all files as a start does, and finds further problems.
-pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Diagnostic>> {
-    let active = config.load(clock)?;
-    let document = Document::new(&config.file.name(), active.origin.settings_text());
+/// Reads all files as a start does, reports every problem, and returns the exit code.
+pub(super) fn check(config: &Config, online: bool) -> u8 {
+    let name = config.file.name();
+    let active = match config.load(&Clock::system()) {
+        Ok(active) => active,
+        Err(diagnostics) => return refuse(&diagnostics),
+    };
+    let document = Document::new(&name, active.origin.settings_text());
     look(&active.settings, &document);
     let diagnostics = document.diagnostics();
-    if diagnostics.is_empty() { Ok(()) } else { Err(diagnostics) }
+    if !diagnostics.is_empty() {
+        return refuse(&diagnostics);
+    }
+    if !online {
+        return print(&format!("{name}: no problems"));
+    }
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(why) => return fail(EXIT_FAILURE, &why),
+    };
+    runtime.block_on(try_directory(&active, &document));
+    let diagnostics = document.diagnostics();
+    if diagnostics.is_empty() {
+        return print(&format!("{name}: no problems, and what it names works"));
+    }
+    fail(EXIT_FAILURE, &lines(&diagnostics))
+}
+
+/// Tries the directory over HTTP, where there is one.
+async fn try_directory(active: &ActiveConfig, document: &Document) {
+    let Some(client) = &active.origin.directory else { return };
+    if let Err(why) = client.try_out("weir-dispatcher-check").await {
+        document.fault_in("directory.url", why);
+    }
 }
 
 /// Reports the problems in the document of the settings.

@@ -9,10 +9,10 @@ use weir_common::time::{Clock, UnixTime};
 use crate::config::settings::Settings;
 use crate::email::templates::{Incident, secret_lost};
 use crate::live_config::ActiveConfig;
+use crate::store::mail::QueuedMail;
 use crate::store::sqlite::rekey::recovery::{LostSecret, RecoveryReport, recover};
 use crate::store::sqlite::rekey::rotation::{RotationReport, rotate};
 use crate::store::sqlite::{backup, restore};
-use crate::store::types::NewMail;
 
 pub(super) fn copy(settings: &Settings, to: &Path) -> Result<String, String> {
     let path = &settings.store.path;
@@ -75,7 +75,7 @@ fn or_dry(dry_run: bool, text: String) -> String {
 }
 
 /// The mails to a webhook's owners: none without `[mail]`.
-fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<NewMail> {
+fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<QueuedMail> {
     if active.settings.mail.is_none() {
         return Vec::new();
     }
@@ -93,6 +93,5 @@ fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<NewMail
         lost.certificate.then_some("the client certificate"),
     ];
     let more: Vec<&str> = more.into_iter().flatten().collect();
-    let owners = active.owners(&lost.workspace);
-    owners.into_iter().map(|owner| secret_lost(&about, &more, owner)).collect()
+    active.to_owners(&lost.workspace, |owner| secret_lost(&about, &more, owner))
 }

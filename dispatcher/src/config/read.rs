@@ -18,10 +18,11 @@ use log::LevelFilter;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, WAIT, span_of};
 use weir_common::config::server_keys;
+use weir_common::directory::settings::HttpDirectory;
 use weir_common::identity::settings::{IdentitySettings, claim};
 
 use crate::config::settings::{
-    Auth, Directory, EventSettings, Identity, IngestSettings, Log, Retention, SecretSettings,
+    Auth, DirectorySource, EventSettings, Identity, IngestSettings, Log, Retention, SecretSettings,
     Server, Settings, StoreSettings, WebhookSettings,
 };
 
@@ -266,10 +267,26 @@ fn ingest(table: &mut Table<'_>) -> IngestSettings {
     ingest
 }
 
-fn directory(table: &mut Table<'_>) -> Directory {
-    table.choice("source", &[("file", ())], "file: read at start, and reloaded when it changes.");
-    let doc = "The file, relative to the working directory; the gateway's can be shared.";
-    Directory { path: file(table, "path", "config/directory.toml", doc) }
+fn directory(table: &mut Table<'_>) -> DirectorySource {
+    let over_http = table.choice(
+        "source",
+        &[("file", false), ("http", true)],
+        "file: read at start, and reloaded when it changes; http: asked when a mail is due.",
+    );
+    let is_given = table.has("path");
+    let doc = "file: relative to the working directory; the gateway's can be shared.";
+    let path = file(table, "path", "config/directory.toml", doc);
+    if over_http && is_given {
+        // An operator who keeps `path` may expect that its organisations still count.
+        table.fault_at(
+            path.at,
+            "`path` is used only with source = \"file\": with \"http\" owners are fetched, and a \
+             token reaches the workspaces that it names, not those of its organisation",
+        );
+    }
+    let requests = "http: requests are GET {url}/workspaces/{id}, whose `owners` get the mails.";
+    let http = HttpDirectory::read(table, over_http, requests);
+    http.map_or(DirectorySource::File(path), DirectorySource::Http)
 }
 
 fn log(table: &mut Table<'_>) -> Log {
@@ -418,7 +435,10 @@ mod tests {
             text += option.or(table).unwrap_or(line);
             text += "\n";
         }
-        let settings = effective(&text);
+        // `url` and the others are those of a directory over HTTP, which needs no `path`.
+        let file = "source = \"file\"\npath = ";
+        assert!(text.contains(file), "{text}");
+        let settings = effective(&text.replace(file, "source = \"http\"\n# "));
         assert_eq!(settings["mail"]["smtp"], "***");
         assert!(settings["egress"]["extra_ca"].is_string());
     }

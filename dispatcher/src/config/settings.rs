@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
+use weir_common::directory::settings::HttpDirectory;
 use weir_common::identity::settings::IdentitySettings;
 use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
@@ -39,7 +40,7 @@ pub struct Settings {
     pub mail: Option<MailSettings>,
     pub operator: Option<OperatorSettings>,
     pub dashboard: Option<DashboardSettings>,
-    pub directory: Directory,
+    pub directory: DirectorySource,
     pub retention: Retention,
     pub log: Log,
 }
@@ -327,9 +328,23 @@ pub struct OperatorEndpoint {
     pub secret: Secret<String>,
 }
 
+/// Where organisations and owners of workspaces come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directory {
-    pub path: Spanned<String>,
+pub enum DirectorySource {
+    File(Spanned<String>),
+    /// It is asked for owners; it tells no organisation.
+    Http(HttpDirectory),
+}
+
+impl DirectorySource {
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &String> {
+        let (file, http) = match self {
+            Self::File(path) => (Some(&path.value), None),
+            Self::Http(http) => (None, Some(http)),
+        };
+        file.into_iter().chain(http.into_iter().flat_map(HttpDirectory::files))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,17 @@
-//! Sends the mails that are due, and records the result of each.
+//! Finds the owners of mails that are due, sends the mails, and records the result of each.
 //!
-//! Invariant: a mail is claimed before it is sent and counts as sent from then on, so that a crash
-//! sends none twice. A clean shutdown returns the claimed mails that were not sent.
+//! # Invariants
+//!
+//! 1. A mail is claimed before it is sent and counts as sent from then on, so that a crash sends
+//!    none twice. A clean shutdown returns the claimed mails that were not sent.
+//! 2. A mail whose owners cannot be found now waits, for days.
+//! 3. Of mails that wait for their owners at most [`CLAIM_MAX`] come between two checks for mails
+//!    to send: a slow directory does not stop those that have an address.
 //!
 //! Not here: the texts (`templates`), the SMTP client (`smtp`), when a mail is written (`health`,
 //! `worker`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +24,7 @@ use crate::config::settings;
 use crate::email::smtp::{SendResult, SmtpSender};
 use crate::live_config::ActiveConfig;
 use crate::metrics::Metrics;
-use crate::store::types::{Mail, NewMail, Posted};
+use crate::store::mail::{Addressing, Mail, NewMail, Posted, UnaddressedMail};
 use crate::store::{MailQueue, StoreError};
 
 /// Mails claimed at a time, and the most that a shutdown returns.
@@ -35,6 +41,13 @@ const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Attempts per mail; with the waits between them about 15 hours.
 const ATTEMPTS_MAX: u32 = 20;
+
+/// The longest wait until the owners of a mail are looked for again: soon after an outage of the
+/// directory, a warning is worth something still.
+const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// How often the owners of a mail are looked for; with the waits between them about a week.
+const LOOKUPS_MAX: u32 = 2_000;
 
 /// The queue of mails, and the client that sends them.
 pub struct Outbox {
@@ -93,13 +106,40 @@ impl Outbox {
             return ERROR_INTERVAL;
         };
         let send = |mail: NewMail| async move { sender.send(&mail).await };
-        match self.send_due(send, mail.retry_after, stopping).await {
-            Ok(()) => CHECK_INTERVAL,
+        let done = async {
+            let addressed = self.address_due(mail.retry_after, stopping).await?;
+            self.send_due(send, mail.retry_after, stopping).await?;
+            Ok::<_, StoreError>(addressed)
+        };
+        match done.await {
+            // More may be due.
+            Ok(CLAIM_MAX) => Duration::ZERO,
+            Ok(_) => CHECK_INTERVAL,
             Err(error) => {
                 log::error!("outbox read failed: {error}");
                 ERROR_INTERVAL
             }
         }
+    }
+
+    /// Finds the owners of a few due mails; returns of how many.
+    async fn address_due(
+        &self,
+        retry_after: Duration,
+        stopping: &watch::Receiver<bool>,
+    ) -> Result<usize, StoreError> {
+        let mails = self.store.unaddressed_mails(CLAIM_MAX, self.clock.now().unix).await?;
+        let active = self.active.load_full();
+        for mail in &mails {
+            if *stopping.borrow() {
+                break;
+            }
+            let found = active.owners(&mail.workspace).await;
+            let to = recipients(&found, mail.failures, retry_after, self.clock.now().unix);
+            self.store.address_mail(mail.id, to.clone()).await?;
+            log_recipients(&found, mail, &to);
+        }
+        Ok(mails.len())
     }
 
     /// Sends every due mail with `send`, and records each result.
@@ -148,6 +188,45 @@ fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
         Posted::Again(at) => log::warn!("mail {id} retried at {}: {why}", at.rfc3339()),
     }
     posted
+}
+
+/// Where a mail to owners goes, after `failures` earlier lookups.
+fn recipients(
+    found: &Result<BTreeSet<String>, String>,
+    failures: u32,
+    retry_after: Duration,
+    now: UnixTime,
+) -> Addressing {
+    match found {
+        Ok(owners) => Addressing::To(owners.clone()),
+        Err(_) if failures.saturating_add(1) >= LOOKUPS_MAX => Addressing::Abandoned,
+        Err(_) => {
+            let wait = retry_after.saturating_mul(2_u32.saturating_pow(failures));
+            Addressing::Again(now.plus(wait.min(LOOKUP_WAIT_MAX)))
+        }
+    }
+}
+
+/// Logs, once, that a mail waits for its owners, and that there are none.
+fn log_recipients(
+    found: &Result<BTreeSet<String>, String>,
+    mail: &UnaddressedMail,
+    to: &Addressing,
+) {
+    let UnaddressedMail { id, workspace, failures } = mail;
+    let id = id.0;
+    match (to, found) {
+        (Addressing::Abandoned, Err(why)) => {
+            log::error!("mail {id} abandoned: owners of {workspace} not found: {why}");
+        }
+        (_, Err(why)) if *failures == 0 => {
+            log::warn!("mail {id} waits: owners of {workspace} not found: {why}");
+        }
+        (_, Ok(owners)) if owners.is_empty() => {
+            log::warn!("mail {id} dropped: {workspace} has no owners in the directory");
+        }
+        _ => {}
+    }
 }
 
 /// The metric's label of a result.
@@ -201,6 +280,17 @@ mod tests {
         }
         check(19, None);
         check(u32::MAX, None);
+    }
+
+    #[test]
+    fn owners_are_looked_for_at_least_every_five_minutes_for_a_week() {
+        let lookup = |failures| recipients(&Err("no".to_owned()), failures, MINUTE, NOW);
+        for (failures, minutes) in [(0, 1), (1, 2), (2, 4), (3, 5), (1_998, 5)] {
+            let expected = Addressing::Again(NOW.plus(MINUTE * minutes));
+            assert_eq!(lookup(failures), expected, "{failures}");
+        }
+        assert_eq!(lookup(LOOKUPS_MAX - 1), Addressing::Abandoned);
+        assert_eq!(lookup(u32::MAX), Addressing::Abandoned);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use crate::config::settings;
-use crate::store::types::NewMail;
+use crate::store::mail::NewMail;
 
 /// From connecting to the server's last reply.
 const DEADLINE: Duration = Duration::from_secs(30);

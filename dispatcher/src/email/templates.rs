@@ -8,7 +8,7 @@ use url::Url;
 use weir_common::time::UnixTime;
 
 use crate::domain::outcome::Outcome;
-use crate::store::types::NewMail;
+use crate::store::mail::NewMail;
 
 /// The incident that a mail reports.
 #[derive(Clone, Debug)]

@@ -129,13 +129,19 @@ impl Scheduler {
                     let Some(started) = self.begin((id, webhook), flow, now) else { continue };
                     return Some(Pick::Start(started, now.tick.since(due)));
                 }
-                // Deliveries that cannot start soon are not read yet.
-                Readiness::NeedsFetch if free_at.since(now.tick) >= FAR => {
-                    later = sooner(later, free_at);
-                }
-                Readiness::NeedsFetch => return Some(self.fetch(id, webhook, None, now.tick)),
-                Readiness::NeedsProbe(one) => {
-                    return Some(self.fetch(id, webhook, Some(one), now.tick));
+                step @ (Readiness::NeedsFetch | Readiness::NeedsProbe(_)) => {
+                    // Deliveries that cannot start soon are not read yet: in scarce memory two
+                    // webhooks would evict each other's for ever.
+                    let until = free_at.max(self.paced_until(webhook, now.tick));
+                    if until.since(now.tick) >= FAR {
+                        later = sooner(later, until);
+                        continue;
+                    }
+                    let probe = match step {
+                        Readiness::NeedsProbe(one) => Some(one),
+                        _ => None,
+                    };
+                    return Some(self.fetch(id, webhook, probe, now.tick));
                 }
                 Readiness::NotBefore(at) => later = sooner(later, at),
                 Readiness::Idle => kept |= backlog.is_being_read(flow),

@@ -28,6 +28,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
+use crate::store::mail::QueuedMail;
 use crate::store::sqlite::activity::{Due, RecentActivity};
 use crate::store::sqlite::open::{Facts, OpenError, Opened};
 use crate::store::sqlite::pragmas::ConnectionHook;
@@ -39,7 +40,7 @@ use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::queue::Size;
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::types::{Accepted, Figures, JobStep, NewEvent, NewMail, OpenJob, Page};
+use crate::store::types::{Accepted, Figures, JobStep, NewEvent, OpenJob, Page};
 use crate::store::{DeliveryQueue, Intake, StoreError, Upkeep};
 
 mod activity;
@@ -200,7 +201,7 @@ impl DeliveryQueue for SqliteStore {
         &self,
         ended: Vec<AttemptRecord>,
         updates: Vec<WebhookUpdate>,
-        mails: Vec<NewMail>,
+        mails: Vec<QueuedMail>,
         events: Vec<OperatorEvent>,
     ) -> Result<Recorded, StoreError> {
         let (counting, at) = activity::ended(&ended);

@@ -11,7 +11,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::delivery::{Arrival, Cursor, DeliveryState};
 use crate::domain::event::{EventSet, EventType};
-use crate::domain::id::{DeliveryId, JobId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::domain::outcome::OutcomeClass;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::{OptionsChange, OptionsError, WebhookOptions};
@@ -154,41 +154,6 @@ pub enum Accepted {
     /// Nothing was stored: the events at these indexes differ from another event of their workspace
     /// with the same identifier, stored or earlier in the batch.
     Conflict(Vec<usize>),
-}
-
-/// A mail to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewMail {
-    /// One address.
-    pub to: String,
-    /// The subject.
-    pub subject: String,
-    /// Plain text.
-    pub text: String,
-    /// Unique: a second mail with this key is not stored until a month after the first one's end.
-    pub key: String,
-}
-
-/// A mail that waits to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mail {
-    /// Its number.
-    pub id: MailId,
-    /// The content.
-    pub mail: NewMail,
-    /// The number of failed attempts.
-    pub failures: u32,
-}
-
-/// The result of sending a mail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// The server accepted it.
-    Sent,
-    /// It failed permanently, or too often.
-    Abandoned,
-    /// Not sent; retry at this time.
-    Again(UnixTime),
 }
 
 /// Selects deliveries that match every field that is set.

@@ -17,7 +17,7 @@ use crate::email::templates::{Incident, paused, warning};
 use crate::scheduler::Notification;
 use crate::scheduler::attempts::AttemptReport;
 use crate::scheduler::webhooks::alerts::{HealthAlert, HealthChange};
-use crate::store::types::NewMail;
+use crate::store::mail::QueuedMail;
 use crate::worker::Resources;
 
 /// Counts and logs a notification.
@@ -94,7 +94,7 @@ fn report_health(resources: &Resources, alert: &HealthAlert) {
 }
 
 /// The mails of an alert to owners: none without `[mail]` or without owners.
-pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> {
+pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
     let active = resources.active.load();
     // Without [mail] none is queued, or the first setup would send a backlog of old mails.
     if active.settings.mail.is_none() {
@@ -109,11 +109,10 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
         last: alert.last_outcome.as_ref(),
         link: active.settings.mail_link(),
     };
-    let owners = active.owners(&alert.workspace);
-    let mail = |owner| match alert.change {
-        HealthChange::Failing => Some(warning(&about, owner)),
-        HealthChange::Paused => Some(paused(&about, owner)),
-        HealthChange::Recovered => None,
+    let mail = match alert.change {
+        HealthChange::Failing => warning,
+        HealthChange::Paused => paused,
+        HealthChange::Recovered => return Vec::new(),
     };
-    owners.into_iter().filter_map(mail).collect()
+    active.to_owners(&alert.workspace, |owner| mail(&about, owner))
 }

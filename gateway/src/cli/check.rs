@@ -31,7 +31,6 @@ use crate::config::active::{ActiveConfig, Config};
 use crate::identity::directory::RemoteDirectory;
 use crate::operations::persistence;
 use crate::settings::ServerSettings;
-use crate::settings::directory::DirectorySource;
 use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
 use weir_common::http_client;
@@ -87,7 +86,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
     }
     tokio::join!(
         try_identity(active, document, now),
-        try_directory(active.remote_directory.as_ref(), document, settings),
+        try_directory(active.remote_directory.as_ref(), document),
         try_upstreams(active, document),
         try_store(active, document),
     );
@@ -160,23 +159,11 @@ async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
     }
 }
 
-async fn try_directory(
-    remote_directory: Option<&RemoteDirectory>,
-    document: &Document,
-    settings: &crate::settings::Settings,
-) {
-    let (Some(remote_directory), DirectorySource::Http(http)) =
-        (remote_directory, &settings.directory.source)
-    else {
-        return;
-    };
-    let why = match http_client::send(remote_directory.probe()).await {
-        Ok(answer) if answer.status == 200 || answer.status == 404 => return,
-        Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
-        Err(why) => why.to_string(),
-    };
-    let url = http_client::shown(&http.url);
-    document.fault_in("directory.url", format!("the directory at `{url}` is unavailable: {why}"));
+async fn try_directory(remote_directory: Option<&RemoteDirectory>, document: &Document) {
+    let Some(remote_directory) = remote_directory else { return };
+    if let Err(why) = remote_directory.try_out().await {
+        document.fault_in("directory.url", why);
+    }
 }
 
 /// Connects to the store that gateways share, where there is one.

@@ -18,12 +18,12 @@ use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
 use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
+use weir_common::directory::client::DirectoryClient;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::auth::Verifier;
 use crate::identity::auth::authorization::{ClaimNames, Claims};
-use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
 use crate::limit::key::Seed;

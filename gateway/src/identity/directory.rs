@@ -15,14 +15,10 @@
 //!
 //! # Not here
 //!
-//! How a response is parsed (`response`), how long it is valid (`cache`), when requests are not
-//! sent (`breaker`), which quotas a tenant has (`rules`).
+//! How a response is parsed, how long it is valid, when requests are not sent
+//! (`weir_common::directory`), which quotas a tenant has (`rules`).
 
-mod breaker;
-mod cache;
-pub mod client;
-mod error_log;
-pub mod response;
+mod compiled;
 mod single_flight;
 pub mod unknown_budget;
 
@@ -31,22 +27,23 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use weir_common::directory::cache::{self, Absent, Cached, EntryCache};
+use weir_common::directory::client::DirectoryClient;
+use weir_common::directory::error_log;
+use weir_common::directory::response::{self, RawEntry, TenantKind};
+use weir_common::directory::server::{DirectoryServer, FetchedEntry};
+use weir_common::directory::settings::HttpDirectory;
+use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
 
-use crate::identity::directory::breaker::{Breaker, PAUSE};
-use crate::identity::directory::cache::{Absent, Cached, Entry, EntryCache};
-use crate::identity::directory::client::DirectoryClient;
-use crate::identity::directory::response::{RawEntry, TenantKind};
+use crate::identity::directory::compiled::TenantEntry;
 use crate::identity::directory::single_flight::KeyedSemaphore;
 use crate::identity::directory::unknown_budget::UnknownBudget;
-use crate::limit::key::{Key, Owner};
+use crate::limit::key::{Key, Owner, Scope};
 use crate::rules::Rules;
 use crate::rules::compile::tenants::own_values_refused;
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
-use crate::settings::directory::HttpDirectory;
 use crate::telemetry::metrics::Metrics;
-use weir_common::http_client::{self, RequestError, Response};
-use weir_common::log::limiter::LogLimiter;
 
 /// Requests in flight: with a directory that takes 1 ms for each, 64,000 a second.
 const REQUESTS_MAX: usize = 64;
@@ -73,10 +70,9 @@ pub struct RemoteDirectory {
 /// State that survives a reload, if the directory's settings stay the same.
 struct SharedLookup {
     settings: HttpDirectory,
-    clock: Clock,
+    server: DirectoryServer,
     metrics: Arc<Metrics>,
-    cache: EntryCache,
-    breaker: Breaker,
+    cache: EntryCache<Owner, TenantEntry>,
     unusable_log: LogLimiter<Owner>,
     /// One request at a time for each name.
     flights: KeyedSemaphore<Owner>,
@@ -97,7 +93,18 @@ struct Lookup<'l> {
     referenced: bool,
 }
 
+type Entry = cache::Entry<TenantEntry>;
+
 type Found = Result<Option<Arc<Tenant>>, DirectoryUnavailable>;
+
+/// The scope of the counters of a tenant of this kind.
+fn scope(kind: TenantKind) -> Scope {
+    match kind {
+        TenantKind::Organisation => Scope::Organisation,
+        TenantKind::Workspace => Scope::Workspace,
+        TenantKind::Instance => Scope::Instance,
+    }
+}
 
 impl<'l> Lookup<'l> {
     fn new(
@@ -106,7 +113,7 @@ impl<'l> Lookup<'l> {
         kind: TenantKind,
         name: &'l str,
     ) -> Self {
-        let owner = rules.seed().owner(kind.scope(), name.as_bytes());
+        let owner = rules.seed().owner(scope(kind), name.as_bytes());
         Self { rules, budget, kind, name, owner, referenced: false }
     }
 
@@ -130,10 +137,9 @@ impl RemoteDirectory {
         let shared = kept.map(|earlier| earlier.shared.clone()).unwrap_or_else(|| {
             Arc::new(SharedLookup {
                 settings: settings.clone(),
-                clock: clock.clone(),
+                server: DirectoryServer::new(metrics.clone(), clock),
                 metrics: metrics.clone(),
                 cache: EntryCache::new(settings.entries_max),
-                breaker: Breaker::default(),
                 unusable_log: LogLimiter::new(UNUSABLE_LOG_EVERY),
                 flights: KeyedSemaphore::new(1),
                 addresses: KeyedSemaphore::new(REQUESTS_PER_ADDRESS_MAX),
@@ -204,7 +210,7 @@ impl RemoteDirectory {
 
     /// The cached result, if it is fresh. `Err` has the stale entry to fall back on, if any.
     async fn cached(&self, lookup: Lookup<'_>) -> Result<Found, Option<Arc<Entry>>> {
-        match self.shared.cache.get(lookup.owner, lookup.now()).await {
+        match self.shared.cache.get(&lookup.owner, lookup.now()).await {
             Cached::Entry(entry) => Ok(self.tenant(lookup, &entry, lookup.now())),
             Cached::Absent(absent) if !absent.is_certain => Ok(Err(DirectoryUnavailable)),
             Cached::Absent(absent) if lookup.referenced => {
@@ -219,7 +225,7 @@ impl RemoteDirectory {
     async fn wait(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let (shared, now) = (&*self.shared, lookup.now());
         let skip_fetch =
-            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_paused(now);
+            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.server.is_paused(now);
         if stale.as_ref().is_some_and(skip_fetch) {
             return self.fall_back(lookup, stale);
         }
@@ -239,7 +245,7 @@ impl RemoteDirectory {
         };
         // A name that was cached, or that an entry references, is not invented.
         let may_fetch = stale.is_some() || lookup.referenced || lookup.budget.allows();
-        if stale.as_ref().is_some_and(skip_fetch) || !may_fetch || !shared.breaker.may_send(now) {
+        if stale.as_ref().is_some_and(skip_fetch) || !may_fetch || !shared.server.may_send(now) {
             return self.fall_back(lookup, stale);
         }
         match timeout(shared.settings.timeout, shared.in_flight.acquire()).await {
@@ -252,39 +258,26 @@ impl RemoteDirectory {
     async fn fetch(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let shared = &*self.shared;
         let mark = shared.cache.mark();
-        let timer = shared.metrics.directory_seconds.start_timer();
-        let response = http_client::send(self.client.request(lookup.kind, lookup.name)).await;
-        timer.observe_duration();
-        // The pause starts now, however long the request took to fail.
-        let after = shared.clock.now().tick;
-        self.note_outage(&response, after);
-        let (outcome, why) = match response {
-            Ok(response) if response.status == 200 => match self.read(lookup, &response.body) {
-                Ok(entry) => {
-                    self.count("known");
-                    let entry = Arc::new(entry);
-                    shared.cache.keep(lookup.owner, entry.clone(), mark).await;
-                    shared.unusable_log.recovered(&lookup.owner);
-                    return self.tenant(lookup, &entry, lookup.now());
-                }
-                Err(why) => ("invalid", why),
-            },
-            Ok(response) if response.status == 404 => {
-                self.count("unknown");
-                return self.unknown(lookup, mark).await;
+        let which = (lookup.kind, lookup.name);
+        let read = |body: &[u8]| self.read(lookup, body);
+        let (fetched, now) = shared.server.fetch(&self.client, which, read).await;
+        match fetched {
+            FetchedEntry::Known(entry) => {
+                let entry = Arc::new(entry);
+                shared.cache.keep(lookup.owner, entry.clone(), mark).await;
+                shared.unusable_log.recovered(&lookup.owner);
+                return self.tenant(lookup, &entry, lookup.now());
             }
-            Ok(response) => ("failed", format!("the directory answered {}", response.status)),
-            Err(why) => ("unanswered", format!("the directory did not answer: {why}")),
-        };
-        self.count(outcome);
-        // An outage is logged once for all names.
-        if outcome != "unanswered" {
-            self.unusable(lookup, &why, after);
+            FetchedEntry::Unknown => return self.unknown(lookup, mark).await,
+            FetchedEntry::Unusable(why) => {
+                self.unusable(lookup, &why, now);
+            }
+            FetchedEntry::Unanswered(_) => {}
         }
         match &stale {
-            Some(entry) => entry.failed(after),
+            Some(entry) => entry.failed(now),
             None => {
-                let absent = Absent { until: after.plus(PAUSE), is_certain: false };
+                let absent = Absent::after_failure(now);
                 shared.cache.keep_absent(lookup.owner, absent, mark).await;
             }
         }
@@ -304,7 +297,8 @@ impl RemoteDirectory {
         from: Tick,
         spans: [Duration; 2],
     ) -> Result<Entry, String> {
-        Entry::new((lookup.rules, self.version), lookup.name, raw, from, spans)
+        let entry = TenantEntry::new((lookup.rules, self.version), lookup.name, raw)?;
+        Ok(Entry::new(entry, from, spans))
     }
 
     /// Caches that a tenant has no entry; charges the address unless an entry references it.
@@ -336,14 +330,10 @@ impl RemoteDirectory {
     }
 
     fn tenant(&self, lookup: Lookup<'_>, entry: &Entry, now: Tick) -> Found {
-        match entry.tenant(lookup.rules, self.version) {
+        match entry.value.tenant(lookup.rules, self.version) {
             Ok(tenant) => Ok(Some(tenant)),
             Err(why) => Err(self.unusable(lookup, &why, now)),
         }
-    }
-
-    fn count(&self, outcome: &str) {
-        self.shared.metrics.directory_requests.with_label_values(&[outcome]).inc();
     }
 
     /// Counts and logs an invalid response or entry.
@@ -355,31 +345,23 @@ impl RemoteDirectory {
         DirectoryUnavailable
     }
 
-    /// Records whether there was a response, and logs when an outage starts or ends.
-    fn note_outage(&self, response: &Result<Response, RequestError>, now: Tick) {
-        match response {
-            Ok(_) if self.shared.breaker.answered() => error_log::outage_over(),
-            Ok(_) => {}
-            Err(why) if self.shared.breaker.unanswered(now) => {
-                error_log::outage(self.client.url(), &why.to_string());
-            }
-            Err(_) => {}
-        }
-    }
-
     /// Whether the circuit breaker is open: the last requests had no response.
     pub fn is_out(&self) -> bool {
-        self.shared.breaker.is_open()
+        self.shared.server.is_out()
     }
 
-    /// A request to test whether the directory responds; its tenant need not exist.
-    pub fn probe(&self) -> reqwest::RequestBuilder {
-        self.client.request(TenantKind::Workspace, "weir-gateway-check")
+    /// Tries whether the directory responds.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub async fn try_out(&self) -> Result<(), String> {
+        self.client.try_out("weir-gateway-check").await
     }
 
     /// Removes a tenant from the cache.
     pub async fn forget(&self, rules: &Rules, kind: TenantKind, name: &str) {
-        self.shared.cache.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;
+        self.shared.cache.forget(&rules.seed().owner(scope(kind), name.as_bytes())).await;
     }
 
     /// How many tenants are cached: those that exist, and those that do not.

@@ -2,14 +2,14 @@
 //!
 //! Not here: its entries (`weir_common::directory`, `identity::directory`).
 
-use std::time::Duration;
-
+use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Spanned, WAIT};
+use weir_common::directory::settings::HttpDirectory;
 
-use weir_common::config::trusted_url::check_url;
+use crate::settings::values::plain;
 
-use crate::settings::values::{number, plain};
+/// What is fetched, for the documentation of `url`.
+const REQUESTS: &str = "http: requests are GET {url}/workspaces/{id} and the like.";
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub struct DirectorySettings {
 
 impl DirectorySettings {
     pub(super) fn files(&self) -> impl Iterator<Item = &String> {
-        let files = match &self.source {
-            DirectorySource::File(path) => [Some(path), None],
-            DirectorySource::Http(http) => [http.token_file.as_ref(), http.ca.as_ref()],
+        let (file, http) = match &self.source {
+            DirectorySource::File(path) => (Some(path), None),
+            DirectorySource::Http(http) => (None, Some(http)),
         };
-        files.into_iter().flatten()
+        file.into_iter().chain(http.into_iter().flat_map(HttpDirectory::files))
     }
 }
 
@@ -37,27 +37,6 @@ pub enum DirectorySource {
     File(String),
     /// `GET {url}/workspaces/{id}` and the like.
     Http(HttpDirectory),
-}
-
-/// A directory over HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpDirectory {
-    /// The prefix of the URL of every request.
-    pub url: String,
-    /// A file with a bearer token for it.
-    pub token_file: Option<String>,
-    /// A file with the root of its certificate, PEM.
-    pub ca: Option<String>,
-    /// How long a request may take.
-    pub timeout: Duration,
-    /// How long a cached entry is fresh.
-    pub ttl: Duration,
-    /// How long a 404 is cached.
-    pub negative_ttl: Duration,
-    /// How much longer an entry is used while the directory is unavailable.
-    pub stale_for: Duration,
-    /// The most entries in the cache.
-    pub entries_max: usize,
 }
 
 /// What an identifier that the directory does not know is charged to.
@@ -93,7 +72,7 @@ pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanne
     if !over_http {
         table.set_default("path", PATH.into());
     }
-    let http = http(table, over_http);
+    let http = HttpDirectory::read(table, over_http, REQUESTS);
     let unknown = table.choice(
         "unknown",
         &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
@@ -112,54 +91,6 @@ pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanne
         None => DirectorySource::File(plain(path).unwrap_or_else(|| PATH.to_owned())),
     };
     (DirectorySettings { source, unknown }, unknown_limits)
-}
-
-fn http(table: &mut Table<'_>, over_http: bool) -> Option<HttpDirectory> {
-    let seconds = Duration::from_secs;
-    if over_http {
-        table.need("url");
-    }
-    let url = table.text("url", "http: requests are GET {url}/workspaces/{id} and the like.");
-    let token_file = table.text("token_file", "http: a file with a bearer token.");
-    let ca = table.text("ca", "http: a PEM file with the root of its certificate.");
-    for (key, given) in [("url", &url), ("token_file", &token_file), ("ca", &ca)] {
-        if let Some(given) = given.as_ref().filter(|_| !over_http) {
-            table.fault_at(given.at, format!("`{key}` is used only with source = \"http\""));
-        }
-    }
-    if let Some(url) = url.as_ref().filter(|_| over_http)
-        && let Some(parsed) = check_url(table, "url", url, "use token_file")
-        && (parsed.query().is_some() || parsed.fragment().is_some())
-    {
-        let why = "`url` must not have a query or a fragment: paths are appended to it";
-        table.fault_at(url.at, why);
-    }
-    let http = HttpDirectory {
-        url: plain(url).unwrap_or_default(),
-        token_file: plain(token_file),
-        ca: plain(ca),
-        timeout: table.span_or("timeout", WAIT, seconds(1), "http: how long a request may take."),
-        ttl: table.span_or("ttl", WAIT, seconds(60), "http: how long a cached entry is fresh."),
-        negative_ttl: table.span_or(
-            "negative_ttl",
-            WAIT,
-            seconds(10),
-            "http: how long a 404 is cached.",
-        ),
-        stale_for: table.span_or(
-            "stale_for",
-            WAIT,
-            seconds(3_600),
-            "http: how much longer an entry is used while the directory is unavailable.",
-        ),
-        entries_max: number(table.number_or(
-            "entries_max",
-            1..=100_000_000,
-            100_000,
-            "http: entries in the cache.",
-        )),
-    };
-    over_http.then_some(http)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
+use weir_common::directory::server::DirectoryMetrics;
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::metrics;
 use weir_common::time::UnixTime;
@@ -151,6 +152,16 @@ impl IdentityMetrics for Metrics {
     fn fetched(&self, keys: usize, at: UnixTime) {
         self.jwks_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         self.jwks_fetched.set(Duration::from_micros(at.0).as_secs_f64());
+    }
+}
+
+impl DirectoryMetrics for Metrics {
+    fn fetched_entry(&self, outcome: &'static str) {
+        self.directory_requests.with_label_values(&[outcome]).inc();
+    }
+
+    fn directory_took(&self, took: Duration) {
+        self.directory_seconds.observe(took.as_secs_f64());
     }
 }
 

@@ -14,8 +14,9 @@ use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use weir_dispatcher::domain::retry::Mode;
 use weir_tests::promises::{Attempt, Cause, End as AttemptEnd, Ending, When};
 
+use crate::model::flight::{Flight, Landed, Sent};
 use crate::model::slots::InFlightSlots;
-use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
+use crate::model::{Delivery, Hook, Model, violated};
 
 impl Model {
     /// Checks an attempt that has reached the network, and returns its delivery.
@@ -38,6 +39,7 @@ impl Model {
             self.places[url].end_backoff(now.tick);
         }
         self.paced(url, heard, now.tick);
+        self.started_in_pace(id, url, now.tick);
         self.promised(id, request, heard, now.tick);
         let delivery = &self.deliveries[&id];
         if delivery.state != Some(DeliveryState::Waiting) {
@@ -57,7 +59,8 @@ impl Model {
         self.in_order(id, now);
         self.in_turn(id, url, now);
         self.probed(id, now);
-        let flight = Flight { started: now, url, ended: None, loose: false };
+        let sent = Sent { headers: request.headers.clone(), answered: None };
+        let flight = Flight { started: now, url, sent, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
         self.under_way.insert(id, url);
         self.capped(url, now.tick);
@@ -254,6 +257,7 @@ impl Model {
             delivery.put_off = at.tick.plus(Duration::from_secs(1));
             let url = flight.url;
             delivery.flight = None;
+            self.lately.forget(|start| start.delivery == id && start.at == started.tick);
             self.under_way.remove(&id);
             let deleted = hook.deleted;
             self.freed(url, outcome, at.tick.since(started.tick), at.tick);

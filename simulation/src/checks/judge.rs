@@ -92,6 +92,7 @@ impl Model {
             || here >= room
             || shared
             || busy && self.has_its_share(&hook.ws)
+            || self.is_paced(hook, now.tick)
             || all >= most
             || bytes >= bytes_most;
         let why = || {

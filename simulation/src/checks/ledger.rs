@@ -9,10 +9,11 @@ use weir_dispatcher::domain::event::EventType;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::outcome::Outcome;
 
-use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
+use crate::model::flight::{Flight, Landed};
+use crate::model::{Delivery, Hook, Model, violated};
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
-    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \
+    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since, a.id FROM attempts a \
     JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
 
 const HOOKS: &str = "SELECT id, coalesce(min(paused_at, disabled_at), paused_at, disabled_at), \
@@ -25,6 +26,7 @@ const LATE_MAX: Duration = Duration::from_secs(150);
 
 /// An attempt and its delivery, as they are on disk.
 struct Written {
+    attempt: i64,
     delivery: DeliveryId,
     number: u32,
     started_at: UnixTime,
@@ -137,6 +139,7 @@ impl Model {
         let rows = query.query_map([since.attempts], |row| {
             let outcome: String = row.get(4)?;
             Ok(Written {
+                attempt: row.get(12)?,
                 delivery: DeliveryId(row.get(0)?),
                 number: row.get(1)?,
                 started_at: unix(row, 2).unwrap(),
@@ -151,18 +154,20 @@ impl Model {
                 since: unix(row, 11),
             })
         });
+        let told = self.told_operators(conn, now);
+        let mut given_up = Vec::new();
         for written in rows.unwrap() {
-            self.written(&written.unwrap(), now);
+            let written = written.unwrap();
+            self.is_as_sent(conn, written.attempt, written.delivery, &written.outcome);
+            self.written(&written, now);
+            given_up.extend(
+                (written.state == DeliveryState::FailedPermanent).then_some(written.delivery),
+            );
         }
         let paused = self.observe_hooks(conn, now);
         let mails = self.observe_mails(conn, since, now);
-        for hook in paused {
-            let public = &self.hooks[&hook].public;
-            let told = mails.iter().filter(|key| key.contains(public.as_str())).count();
-            if told != 1 {
-                violated("one mail", format!("pause of {hook:?}: expected 1 mail, found {told}"));
-            }
-        }
+        self.were_told(&told, &paused, &given_up);
+        self.were_mailed(&mails, &paused);
         self.adopt_redelivered(conn, now);
     }
 
@@ -178,7 +183,7 @@ impl Model {
         let Some(flight) = delivery.flight.take() else {
             violated("true", format!("an attempt of {id:?} is on disk that no receiver saw"))
         };
-        let Flight { started, url, ended: Some(landed), loose } = flight else {
+        let Flight { started, url, ended: Some(landed), loose, .. } = flight else {
             violated("true", format!("an attempt of {id:?} is on disk before its end"))
         };
         written.is_true(started, &landed);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
+use weir_dispatcher::domain::id::WebhookId;
 use weir_dispatcher::email::smtp::SendResult;
 
 use crate::mail_server::{Handed, Letters};
@@ -40,6 +41,17 @@ impl Model {
                 }
             }
             self.counts.mails += u64::from(posting == SendResult::Sent);
+        }
+    }
+
+    /// Checks that each pause has one mail.
+    pub(crate) fn were_mailed(&self, mails: &[String], paused: &[WebhookId]) {
+        for hook in paused {
+            let public = self.hooks[hook].public.as_str();
+            let told = mails.iter().filter(|key| key.contains(public)).count();
+            if told != 1 {
+                violated("one mail", format!("pause of {hook:?}: expected 1 mail, found {told}"));
+            }
         }
     }
 

@@ -182,7 +182,8 @@ impl Model {
         for RecordedAttempt { attempt, transcript, .. } in attempts.iter().rev().take(SHOWN_MAX) {
             let expected = match attempt.outcome {
                 Outcome::Failed(Failure::Status(_)) => true,
-                Outcome::Failed(_) | Outcome::Delivered { .. } | Outcome::Internal(_) => false,
+                Outcome::Delivered { .. } => self.hooks[&delivery.webhook].options.all_answers,
+                Outcome::Failed(_) | Outcome::Internal(_) => false,
             };
             let ended = attempt.started_at.plus(attempt.took);
             let over = ended.plus(self.settings.retention.answers) <= now.unix || self.clock_set;

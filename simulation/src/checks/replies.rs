@@ -8,14 +8,11 @@ use weir_dispatcher::domain::delivery::{Arrival, DeliveryState};
 use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
-use weir_dispatcher::store::types::{
-    Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX,
-};
+use weir_dispatcher::store::types::{Accepted, Created, NewEvent, Rotated, SECRETS_BEFORE_MAX};
 use weir_dispatcher::store::{Store, StoreError};
 
 use crate::checks::ledger::unix;
-use crate::model::record::Record;
-use crate::model::{Delivery, Earlier, Hook, Model, violated};
+use crate::model::{Delivery, Earlier, Model, violated};
 use crate::orders::{Answer, OVERLAP, Order, Reply};
 
 impl Model {
@@ -83,10 +80,8 @@ impl Model {
                 }
                 self.arrives(&event, (hook, arrival.ready.id), asked, now);
             }
-            (Order::RedeliverFailed { ws }, Reply::Job(Ok(JobCreated::Job(_)))) => {
-                self.job_made(&ws);
-            }
-            (Order::RedeliverFailed { .. }, Reply::Job(Ok(JobCreated::TooMany))) => {}
+            (Order::RedeliverFailed { ws }, Reply::Job(Ok(made))) => self.job_made(&ws, &made),
+            (Order::Regret { .. }, Reply::Cancelled(Ok(job))) => self.job_cancelled(job),
             (Order::Sweep, Reply::Done(Ok(()))) => self.upkeep.swept = true,
             (_, Reply::Done(Ok(()))) => {}
             (order, reply) => self.refused(&order, &reply),
@@ -101,6 +96,7 @@ impl Model {
             Reply::Changed(reply) => reply.as_ref().err(),
             Reply::Rotated(reply) => reply.as_ref().err(),
             Reply::Job(reply) => reply.as_ref().err(),
+            Reply::Cancelled(reply) => reply.as_ref().err(),
             Reply::Deleted(reply) => reply.as_ref().err(),
             Reply::Redelivered(reply) => reply.as_ref().err(),
             Reply::Pinged(reply) => reply.as_ref().err(),
@@ -171,7 +167,7 @@ impl Model {
         }
     }
 
-    fn arrives(
+    pub(crate) fn arrives(
         &mut self,
         event: &NewEvent,
         (hook, id): (WebhookId, DeliveryId),
@@ -202,70 +198,6 @@ impl Model {
             drained: None,
             redelivered: false,
         });
-    }
-
-    fn created(&mut self, id: WebhookId, public: String, order: Order) {
-        let Order::Create { ws, url, events, secret } = order else { return };
-        let url = self.place(&url);
-        let hook = Hook {
-            id,
-            public,
-            ws,
-            url,
-            events,
-            secret,
-            earlier: None,
-            previous: Vec::new(),
-            deleted: false,
-            paused_at: None,
-            disabled: false,
-            paused_total: Duration::ZERO,
-            reordering: false,
-            set_back: Vec::new(),
-            probes: false,
-            probe: None,
-            probe_is_recorded: false,
-            drained_to: None,
-            drains_since: None,
-            record: Record::default(),
-        };
-        self.hooks.insert(id, hook);
-    }
-
-    fn place(&self, url: &str) -> usize {
-        self.urls.iter().position(|one| one == url).unwrap()
-    }
-
-    fn moved(&mut self, id: WebhookId, url: &str) {
-        let url = self.place(url);
-        let hook = self.hooks.get_mut(&id).unwrap();
-        let before = std::mem::replace(&mut hook.url, url);
-        hook.earlier.get_or_insert_default().urls.push(before);
-    }
-
-    /// Records that both secrets sign from here on, the earlier one until `until` in steady time.
-    fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime, ends: Tick) {
-        let hook = self.hooks.get_mut(&id).unwrap();
-        let before = std::mem::replace(&mut hook.secret, secret);
-        hook.earlier.get_or_insert_default().secrets.push(before.clone());
-        hook.previous.push((before, ends, until));
-    }
-
-    fn deleted(&mut self, id: WebhookId) {
-        let hook = self.hooks.get_mut(&id).unwrap();
-        hook.deleted = true;
-        hook.earlier.get_or_insert_default();
-        // Attempts of it that have ended are not written, and have released their slots.
-        let ended = |at: &DeliveryId| {
-            let one = &self.deliveries[at];
-            one.hook == id && one.flight.as_ref().is_some_and(|flight| flight.ended.is_some())
-        };
-        self.under_way.retain(|at, _| !ended(at));
-    }
-
-    fn changed(&mut self, id: DeliveryId) {
-        let hook = self.deliveries[&id].hook;
-        self.hooks.get_mut(&hook).unwrap().earlier.get_or_insert_default();
     }
 
     fn maybe_reactivated(&mut self, id: WebhookId, found: &Webhook, asked: UnixTime, now: Moment) {
@@ -304,7 +236,7 @@ impl Model {
                         self.begins_anew(delivery, now, unix(row, 0).unwrap());
                     }
                 }
-                Order::RedeliverFailed { .. } => self.upkeep.job = true,
+                Order::RedeliverFailed { .. } | Order::Regret { .. } => self.upkeep.job = true,
                 Order::Disable { hook, disabled, .. } => {
                     self.reconcile_disabled(hook, disabled, conn, now);
                 }

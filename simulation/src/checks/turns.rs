@@ -64,6 +64,10 @@ impl Model {
                 self.turns.passed.remove(&other);
                 continue;
             }
+            if self.is_paced(&self.hooks[&other], now.tick) {
+                self.turns.passed.remove(&other);
+                continue;
+            }
             // One with an attempt in flight may be limited to its workspace's share of the slots.
             let busy = self.waiting(other).any(|one| one.flight.is_some());
             if busy && self.has_its_share(&self.hooks[&other].ws) {

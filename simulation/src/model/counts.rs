@@ -42,6 +42,9 @@ counts! {
     reactivations: "reactivations",
     warnings: "warnings",
     mails: "mails",
+    told: "events for operators",
+    transcripts: "transcripts",
+    cancelled: "jobs cancelled",
     pages: "pages",
     commits: "commits",
 }

@@ -1,6 +1,8 @@
 //! Jobs that run, and sweeps that have ended.
 
-use weir_dispatcher::domain::id::DeliveryId;
+use std::collections::BTreeMap;
+
+use weir_dispatcher::domain::id::{DeliveryId, JobId};
 
 /// The state of jobs and sweeps.
 #[derive(Debug, Default)]
@@ -9,6 +11,8 @@ pub(crate) struct Upkeep {
     pub(crate) job: bool,
     /// The deliveries that jobs must redeliver, and their attempts when the job was created.
     pub(crate) asked: Vec<(DeliveryId, u32)>,
+    /// Jobs that were cancelled, and whether that was on disk before the latest commit.
+    pub(crate) cancelled: BTreeMap<JobId, bool>,
     /// A sweep has ended since its result was last checked.
     pub(crate) swept: bool,
 }

@@ -7,15 +7,14 @@ use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::WebhookId;
-use weir_dispatcher::domain::webhook::options::WebhookOptions;
 use weir_dispatcher::state::State;
 use weir_dispatcher::store::StoreError;
 use weir_dispatcher::store::types::{
-    Accepted, Changed, Filter, NewWebhook, Rotation, WebhookChange,
+    Accepted, Changed, Filter, Job, JobCreated, NewWebhook, Rotation, WebhookChange,
 };
 
 use crate::mail_server::{Letters, post};
-use crate::orders::{OVERLAP, Order, Reply, Word};
+use crate::orders::{OVERLAP, Order, Reply, Word, options_of};
 
 impl Word {
     pub(crate) fn notify(self, state: &State) {
@@ -88,11 +87,8 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             };
             (Reply::Redelivered(redelivered), word)
         }
-        Order::RedeliverFailed { ws } => {
-            let made = store.create_job(&ws, Filter::default().into(), now).await;
-            state.jobs.notify_one();
-            (Reply::Job(made), Word::Nothing)
-        }
+        Order::RedeliverFailed { ws } => (Reply::Job(job(state, &ws, now).await), Word::Nothing),
+        Order::Regret { ws } => (Reply::Cancelled(regret(state, &ws, now).await), Word::Nothing),
         Order::Ping { ws, hook, event } => {
             let sent = store.ping(&ws, hook, event, now).await;
             let word = match &sent {
@@ -108,12 +104,30 @@ pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
     }
 }
 
+/// Creates a job that redelivers what has failed.
+async fn job(state: &State, ws: &str, now: UnixTime) -> Result<JobCreated, StoreError> {
+    let made = state.store.create_job(ws, Filter::default().into(), now).await;
+    state.jobs.notify_one();
+    made
+}
+
+/// Creates a job, and cancels it before maintenance hears of it, if it does not look by itself.
+async fn regret(state: &State, ws: &str, now: UnixTime) -> Result<Option<Job>, StoreError> {
+    let made = state.store.create_job(ws, Filter::default().into(), now).await?;
+    let cancelled = match made {
+        JobCreated::Job(job) => state.store.cancel_job(ws, job.id, now).await,
+        JobCreated::TooMany => Ok(None),
+    };
+    state.jobs.notify_one();
+    cancelled
+}
+
 fn registration(workspace: Arc<str>, url: String, events: EventSet, secret: String) -> NewWebhook {
     NewWebhook {
         workspace,
         url: url.into(),
         events,
-        options: WebhookOptions::default(),
+        options: options_of(&secret),
         secret: Secret::new(secret),
         signing_key: None,
         webhooks_max: 20,

@@ -102,9 +102,9 @@ impl Life {
                     order.names(hook.id)
                         && (hook.deleted || world.model.orders.values().any(|o| o.names(hook.id)))
                 };
-                let alive = world.model.hooks.values().filter(|hook| !hook.deleted).count();
+                let alive = world.model.owned().filter(|hook| !hook.deleted).count();
                 let room = !matches!(order, Order::Create { .. }) || alive < 10;
-                if room && !world.model.hooks.values().any(|hook| busy(&hook)) {
+                if room && !world.model.owned().any(|hook| busy(&hook)) {
                     world.order(order);
                 }
             }

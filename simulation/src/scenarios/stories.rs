@@ -13,8 +13,9 @@ use crate::faults::Disk;
 use crate::model::Hook;
 use crate::orders::{Order, TYPES, WORKSPACES};
 use crate::receivers::Mood;
+use crate::scenarios::Life;
 use crate::scenarios::acts::Act;
-use crate::scenarios::{Life, config};
+use crate::scenarios::settings::config;
 use crate::spans::{DAY, HOUR, MINUTE, SECOND};
 use crate::world::World;
 
@@ -41,7 +42,7 @@ impl Life {
     /// An owner deletes a webhook that fails and registers its URL anew, just when the process is
     /// replaced.
     fn start_over(&mut self, world: &mut World) {
-        let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
+        let alive: Vec<&Hook> = world.model.owned().filter(|hook| !hook.deleted).collect();
         let Some(hook) = world.rng.clone().pick(&alive).copied() else { return };
         let (id, ws, url) = (hook.id, hook.ws.clone(), hook.url);
         let number = usize::from(&*ws == "ws_1");
@@ -73,7 +74,7 @@ impl Life {
     /// A workspace registers a URL several times that another one uses, and more events come for
     /// all of them than the pace allows.
     fn neighbours(&mut self, world: &mut World) {
-        let url = world.rng.below(world.receivers.len() as u64) as usize;
+        let url = world.rng.below(world.model.owned_urls().len() as u64) as usize;
         let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
         for nth in 0..4 {
@@ -126,7 +127,7 @@ impl Life {
         let policy = &world.model.settings.health;
         let pauses =
             |hook: &Hook| Some((hook.record.pauses_at(policy)?, hook.url, hook.ws.clone()));
-        let alive = world.model.hooks.values();
+        let alive = world.model.owned();
         let alive = alive.filter(|hook| !hook.deleted && hook.paused_at.is_none());
         let all: Vec<_> = alive.filter_map(pauses).collect();
         let Some((at, url, ws)) = world.rng.clone().pick(&all).cloned() else { return };
@@ -191,7 +192,7 @@ impl Life {
     fn window_later(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.any_hook(world) else { return };
         let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
-        let others: Vec<&Hook> = world.model.hooks.values().filter(elsewhere).collect();
+        let others: Vec<&Hook> = world.model.owned().filter(elsewhere).collect();
         let other = world.rng.clone().pick(&others).map(|hook| (number(hook), hook.url));
         let (other_ws, other) = other.unwrap_or((1 - ws, url));
         let egress = &world.model.settings.egress;
@@ -233,7 +234,7 @@ impl Life {
             let Some((hook, ws_number, _)) = self.any_hook(world) else { return };
             let ws = world.model.hooks[&hook].ws.clone();
             let rng = &mut world.rng;
-            let url = rng.pick(&world.model.urls).unwrap().clone();
+            let url = rng.pick(world.model.owned_urls()).unwrap().clone();
             let secret = format!("whsec_{:016x}", rng.next());
             let moves = Order::Move { ws: ws.clone(), hook, url };
             let mut both = [moves, Order::Rotate { ws, hook, secret }];
@@ -260,7 +261,7 @@ impl Life {
         let model = &world.model;
         let idle = |hook: &&Hook| !hook.deleted && model.waiting(hook.id).next().is_none();
         let told = |hook: &Hook| (hook.id, hook.ws.clone(), number(hook), hook.url);
-        let idle: Vec<_> = model.hooks.values().filter(idle).map(told).collect();
+        let idle: Vec<_> = model.owned().filter(idle).map(told).collect();
         let mut at = MS;
         for (hook, ws, number, url) in idle {
             let rng = &mut world.rng;
@@ -283,7 +284,7 @@ impl Life {
 
     /// A webhook, the index of its workspace, and the index of its URL.
     fn any_hook(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
-        let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
+        let alive: Vec<&Hook> = world.model.owned().filter(|hook| !hook.deleted).collect();
         let hook = *world.rng.pick(&alive)?;
         Some((hook.id, number(hook), hook.url))
     }

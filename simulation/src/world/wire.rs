@@ -102,8 +102,12 @@ impl World {
                 let status = outcome.status();
                 let believed = status.is_some_and(|status| (400..600).contains(&status));
                 let retry_after = retry_after.filter(|_| believed);
-                self.model.ended(pending.delivery, outcome, retry_after, now);
                 let answer = pending.reaction.answer();
+                let flight = self.model.deliveries.get_mut(&pending.delivery);
+                if let Some(flight) = flight.and_then(|one| one.flight.as_mut()) {
+                    flight.sent.answered = status.map(|_| pending.reaction.body.clone());
+                }
+                self.model.ended(pending.delivery, outcome, retry_after, now);
                 let _ = pending.answer.send(answer);
             } else if since < deadline + STALL {
                 // The caller's own timer ends the attempt.

@@ -14,7 +14,7 @@ use super::health::{pause, reactivate, scaled};
 use super::tls::certificates;
 
 /// A longer `pause_after`: also on a busy machine the warning must come well before the pause.
-fn mailed(config: Config, smtp: &str) -> Config {
+pub(super) fn mailed(config: Config, smtp: &str) -> Config {
     scaled(config).with("[health]", "pause_after = \"2s\"").with(
         "[mail]",
         &format!(

@@ -9,6 +9,7 @@ use weir_tests::wait;
 
 use super::{Stage, text};
 
+const OTHER_SECRET: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// Answers a challenge as the documentation shows it, and anything else with 200.
@@ -73,6 +74,75 @@ fn a_webhook_whose_receiver_does_not_answer_the_challenge_is_not_created() {
     refused(&stage, "answered 500, which is not 2xx");
     assert_eq!(stage.receiver.count(), 4);
     assert!(stage.dispatcher.acme().list("/webhooks", "").is_empty());
+}
+
+#[test]
+fn a_new_url_is_proved_before_anything_changes() {
+    let stage = Stage::new();
+    let acme = stage.dispatcher.acme();
+    let body = json!({"url": stage.receiver.url("/old"), "events": ["user.created"],
+        "secret": SECRET, "headers": {"x-route": "seven"}});
+    let webhook = acme.post("/webhooks", &body).expect(201).json();
+    let path = format!("/webhooks/{}", text(&webhook, "id"));
+    acme.post(&format!("{path}/secrets"), &json!({ "secret": OTHER_SECRET })).expect(201);
+    let before = acme.get(&path).expect(200).json();
+
+    let change = json!({"url": stage.receiver.url("/new"), "verify": true, "description": "moved",
+        "headers": {"x-route": "eight"}});
+    stage.receiver.answer(|_| Answer::ok("thanks"));
+    let problem = acme.call("PATCH", &path, Some(&change)).expect_problem(422).to_string();
+    for word in ["unverified-url", "/url", "answered 200, but not with"] {
+        assert!(problem.contains(word), "{word} is not in {problem}");
+    }
+    assert_eq!(acme.get(&path).expect(200).json(), before, "nothing changes");
+
+    answers_challenges(&stage.receiver);
+    let changed = acme.call("PATCH", &path, Some(&change)).expect(200).json();
+    assert_eq!((&changed["url"], &changed["description"]), (&change["url"], &json!("moved")));
+    assert!(changed.get("verify").is_none(), "{changed}");
+    let challenge = stage.receiver.wait(2).remove(1);
+    // By every secret that signs, as deliveries are.
+    challenge.verify(SECRET);
+    challenge.verify(OTHER_SECRET);
+    assert_eq!(challenge.field("X-Route"), "eight", "as they are after the change");
+    assert_eq!(challenge.envelope()["type"], "webhook.challenge");
+
+    let moved = json!({"url": stage.receiver.url("/newer")});
+    acme.call("PATCH", &path, Some(&moved)).expect(200);
+    assert_eq!(stage.receiver.count(), 2, "without `verify` nothing is sent");
+    for (wrong, place) in [
+        (json!({"verify": true}), "must change something"),
+        (json!({"verify": true, "description": "x"}), "/verify"),
+    ] {
+        let problem = acme.call("PATCH", &path, Some(&wrong)).expect_problem(422).to_string();
+        assert!(problem.contains(place), "{place} is not in {problem}");
+    }
+    acme.call("PATCH", "/webhooks/wh_00000000000000000000000000", Some(&change))
+        .expect_problem(404);
+}
+
+#[test]
+fn silent_receivers_of_one_workspace_leave_room_for_the_tests_of_others() {
+    let stage = Stage::with(|config| {
+        let config = config.with("[webhooks]", "checks_per_minute = 100");
+        config.with("[egress]", "deadline = \"10s\"")
+    });
+    let silent = Receiver::start();
+    silent.answer(|_| Answer::script().pause(std::time::Duration::from_secs(30)));
+    let silent_url = silent.url("/hook");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| check(&stage, &silent_url));
+        }
+        silent.wait(4);
+        let body = json!({ "url": silent_url });
+        let refused = stage.dispatcher.acme().post("/webhooks:check", &body).expect(429).text();
+        assert!(refused.contains("too-many-tests"), "{refused}");
+        let quiet = stage.dispatcher.api(weir_tests::dispatcher::QUIET, "ws_quiet");
+        let body = json!({ "url": stage.receiver.url("/hook") });
+        assert_eq!(quiet.post("/webhooks:check", &body).expect(200).json()["ok"], true);
+    });
+    check(&stage, &stage.receiver.url("/hook"));
 }
 
 #[track_caller]

@@ -92,6 +92,8 @@ pub(in crate::api) struct WebhookPatch {
     pub(in crate::api) ed25519: Option<bool>,
     /// Whether it is disabled: deliveries are queued and none is sent.
     pub(in crate::api) disabled: Option<bool>,
+    /// Whether the receiver at the new `url` must answer a challenge before anything changes.
+    pub(in crate::api) verify: Option<bool>,
 }
 
 /// A client certificate and its key, which are never shown again.

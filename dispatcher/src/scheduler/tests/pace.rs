@@ -172,3 +172,26 @@ fn a_status_has_the_time_at_which_all_limits_admit_a_start() {
     let free = world.endpoints.status(WebhookId(2), DeliveryId(6), at(world.now));
     assert_eq!(free, DeliveryStatus::default());
 }
+
+#[test]
+fn webhooks_that_wait_for_their_owners_limits_are_not_read_again_and_again_in_scarce_memory() {
+    // The memory limit allows one delivery, and each of two webhooks has several.
+    let mut world = World::with_memory(64, limits(20, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    for webhook in [1, 2] {
+        world.endpoints.restored(limited(webhook, 1, 2), None, at(0).tick);
+    }
+    for _ in 0..6 {
+        world.arrive(1, 0, true);
+        world.arrive(2, 0, true);
+    }
+    let mut reads = 0;
+    for _ in 0..100 {
+        world.run(1);
+        reads += world.reads.len();
+        world.answer();
+        world.end(None);
+    }
+    assert!(reads < 20, "{reads} reads at one instant");
+    world.drain();
+    assert_eq!([1, 2].map(|webhook| starts_of(&world, webhook).len()), [6, 6]);
+}

@@ -8,12 +8,12 @@ use rusqlite::OptionalExtension;
 use crate::domain::attempt::AttemptRecord;
 use crate::domain::delivery::{DeliveryState, NextState};
 use crate::domain::webhook::WebhookUpdate;
+use crate::store::mail::QueuedMail;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{outbox, webhooks};
-use crate::store::types::NewMail;
 
 const STATE: &str = "SELECT d.state, d.job, d.webhook FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
@@ -27,7 +27,7 @@ pub(super) fn record(
     session: &mut WriteSession,
     ended: &[AttemptRecord],
     updates: &[WebhookUpdate],
-    mails: &[NewMail],
+    mails: &[QueuedMail],
 ) -> Result<(), Fault> {
     for one in ended {
         attempt(session, one)?;

@@ -1,23 +1,30 @@
 //! The queue of mails.
 //!
-//! Invariant: a mail is claimed once. A claimed mail is lost in a crash rather than sent twice.
+//! # Invariants
+//!
+//! 1. A mail is claimed once. A claimed mail is lost in a crash rather than sent twice.
+//! 2. A mail whose recipients are to be found is replaced by theirs in one commit, so that a crash
+//!    loses none of them.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use crate::domain::id::MailId;
+use crate::store::mail::{Addressing, Mail, NewMail, Posted, QueuedMail, UnaddressedMail};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::types::{Mail, NewMail, Posted};
 use crate::store::{MailQueue, StoreError};
 
 const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
     WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";
 
 const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
+
+const UNADDRESSED: &str = "SELECT id, recipient, failures FROM mails \
+    WHERE state = 5 AND due <= ?1 ORDER BY due, id LIMIT ?2";
 
 #[async_trait]
 impl MailQueue for SqliteStore {
@@ -29,17 +36,76 @@ impl MailQueue for SqliteStore {
         self.writer.run(move |session| self::posted(session, id, posted)).await
     }
 
+    async fn unaddressed_mails(
+        &self,
+        limit: usize,
+        now: UnixTime,
+    ) -> Result<Vec<UnaddressedMail>, StoreError> {
+        self.writer.run(move |session| unaddressed(&session.conn, limit, now)).await
+    }
+
+    async fn address_mail(&self, id: MailId, to: Addressing) -> Result<(), StoreError> {
+        self.writer.run(move |session| address(session, id, &to)).await
+    }
+
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
         self.writer.run(|session| due(&session.conn)).await
     }
 }
 
 /// Stores a mail, unless one with its key is stored.
-pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
-    let sql = "INSERT INTO mails (key, recipient, subject, text) VALUES (?1, ?2, ?3, ?4) \
-        ON CONFLICT (key) DO NOTHING";
-    conn.prepare_cached(sql)?.execute((&mail.key, &mail.to, &mail.subject, &mail.text))?;
+pub(super) fn store(conn: &Connection, mail: &QueuedMail) -> Result<(), Fault> {
+    let sql = "INSERT INTO mails (key, recipient, subject, text, state) \
+        VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (key) DO NOTHING";
+    let (mail, to, state) = match mail {
+        QueuedMail::Addressed(mail) => (mail, &*mail.to, 0),
+        QueuedMail::ToOwners(workspace, mail) => (mail, &**workspace, 5),
+    };
+    conn.prepare_cached(sql)?.execute((&mail.key, to, &mail.subject, &mail.text, state))?;
     Ok(())
+}
+
+/// Due mails whose recipients are to be found.
+fn unaddressed(
+    conn: &Connection,
+    limit: usize,
+    now: UnixTime,
+) -> Result<Vec<UnaddressedMail>, Fault> {
+    let mut query = conn.prepare_cached(UNADDRESSED)?;
+    let found = query.query_map((at(now), rows::count(limit)), |row| {
+        let (id, workspace) = (MailId(row.get("id")?), row.get("recipient")?);
+        Ok(UnaddressedMail { id, workspace, failures: row.get("failures")? })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Records the recipients of a mail, or that they were not found.
+fn address(session: &WriteSession, id: MailId, to: &Addressing) -> Result<(), Fault> {
+    let conn = &session.conn;
+    let over = |state: i64| -> Result<(), Fault> {
+        let sql = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
+            text = '' WHERE id = ?1 AND state = 5";
+        conn.prepare_cached(sql)?.execute((id.0, state, at(session.steady.now())))?;
+        Ok(())
+    };
+    match to {
+        Addressing::To(owners) => {
+            let sql = "INSERT INTO mails (key, recipient, subject, text) \
+                SELECT key || ?2, ?2, subject, text FROM mails WHERE id = ?1 AND state = 5 \
+                ON CONFLICT (key) DO NOTHING";
+            for owner in owners {
+                conn.prepare_cached(sql)?.execute((id.0, owner))?;
+            }
+            over(6)
+        }
+        Addressing::Abandoned => over(3),
+        Addressing::Again(due) => {
+            let sql = "UPDATE mails SET failures = failures + 1, due = ?2 \
+                WHERE id = ?1 AND state = 5";
+            conn.prepare_cached(sql)?.execute((id.0, at(*due)))?;
+            Ok(())
+        }
+    }
 }
 
 /// Claims due mails.

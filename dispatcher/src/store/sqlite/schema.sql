@@ -225,16 +225,19 @@ CREATE TABLE job_webhooks (
 CREATE TABLE mails (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL UNIQUE,
+    -- An address; in state 5 a workspace.
     recipient TEXT NOT NULL,
     subject TEXT NOT NULL,
     text TEXT NOT NULL,
-    -- 0 to be sent, 1 taken, 2 sent, 3 abandoned, 4 lost: taken when the process ended.
+    -- 0 to be sent, 1 taken, 2 sent, 3 abandoned, 4 lost: taken when the process ended,
+    -- 5 its recipients are to be found, 6 they were, and have mails of their own.
     state INTEGER NOT NULL DEFAULT 0,
     failures INTEGER NOT NULL DEFAULT 0,
     due INTEGER NOT NULL DEFAULT 0,
     over_at INTEGER
 ) STRICT;
 CREATE INDEX mails_due ON mails (due, id) WHERE state = 0;
+CREATE INDEX mails_unaddressed ON mails (due, id) WHERE state = 5;
 CREATE INDEX mails_taken ON mails (id) WHERE state = 1;
 CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
 

@@ -27,6 +27,7 @@ use weir_common::time::{Clock, UnixTime};
 use crate::config::settings::Retention;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::WebhookId;
+use crate::store::mail::NewMail;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::pragmas::{ConnectionHook, no_hook};
@@ -34,7 +35,7 @@ use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::writer::queue::Size;
 use crate::store::tests::conformance;
 use crate::store::types::{
-    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page, Paging,
+    Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Page, Paging,
 };
 use crate::store::{DeliveryQueue, Intake, MailQueue, Management, Store, StoreError, Upkeep};
 
@@ -189,11 +190,11 @@ async fn a_mail_that_was_claimed_when_the_process_ended_is_never_sent_again() {
         text: String::new(),
         key: key.to_owned(),
     };
-    store.record(vec![], vec![], vec![mail("a"), mail("b")], vec![]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("a").into(), mail("b").into()], vec![]).await.unwrap();
     assert_eq!(store.claim_mails(1, NOW).await.unwrap().len(), 1);
     drop(store);
     let store = open(&folder).unwrap();
-    store.record(vec![], vec![], vec![mail("a")], vec![]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("a").into()], vec![]).await.unwrap();
     let left = store.claim_mails(9, NOW).await.unwrap();
     assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["b"]);
 }

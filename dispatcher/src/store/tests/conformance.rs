@@ -31,7 +31,8 @@ use crate::domain::trace::Trace;
 use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use crate::domain::webhook::{Webhook, WebhookUpdate};
 use crate::store::Store;
-use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Paging};
+use crate::store::mail::NewMail;
+use crate::store::types::{Accepted, Created, Filter, NewEvent, NewWebhook, Paging};
 
 /// The test of a promise; panics if it is broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -118,6 +119,7 @@ promises! {
     sessions::one_session_more_ends_the_oldest_of_the_token_with_most,
     upkeep::a_mail_is_claimed_once_and_stored_once,
     upkeep::a_mail_that_was_not_sent_is_claimed_again_when_it_is_due,
+    upkeep::a_mail_to_owners_waits_until_they_are_found_and_each_gets_one,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,
     upkeep::what_still_waits_is_never_dropped,
     upkeep::transcripts_have_a_retention_of_their_own,

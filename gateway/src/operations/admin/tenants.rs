@@ -4,13 +4,13 @@
 use log::Level;
 use serde_json::json;
 use weir_common::admin::{not_found, shown};
+use weir_common::directory::response::TenantKind;
 use weir_common::http_server::problems::refusal;
 use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::log::events;
 
 use crate::identity::directory::DirectoryUnavailable;
-use crate::identity::directory::response::TenantKind;
 use crate::limit::LimitCheck;
 use crate::limit::key::Key;
 use crate::operations::admin::GatewayAdmin;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use weir_common::time::UnixTime;
 
 use crate::store::encryption::Sealer;
+use crate::store::mail::QueuedMail;
 use crate::store::sqlite::backup::copy_to;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::file_owner::keep_owner;
@@ -19,7 +20,6 @@ use crate::store::sqlite::key_file::{
 use crate::store::sqlite::open::key;
 use crate::store::sqlite::rekey::{LockedDatabase, RekeyError, sealed, set_check};
 use crate::store::sqlite::{outbox, rows};
-use crate::store::types::NewMail;
 
 /// A webhook whose secrets were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct LostSecret {
 }
 
 /// Makes the mails about a lost secret.
-pub type Mails<'a> = &'a dyn Fn(&LostSecret) -> Vec<NewMail>;
+pub type Mails<'a> = &'a dyn Fn(&LostSecret) -> Vec<QueuedMail>;
 
 /// What a recovery did, or a dry run would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub fn recover(
         return Err(RekeyError::Left { path: copy });
     }
     let mut report = RecoveryReport { lost: lost.len() as u64, kept, mails: 0, copy };
-    let mails: Vec<NewMail> = lost.iter().flat_map(|(_, lost)| mails(lost)).collect();
+    let mails: Vec<QueuedMail> = lost.iter().flat_map(|(_, lost)| mails(lost)).collect();
     report.mails = mails.len() as u64;
     if dry_run {
         return Ok(report);

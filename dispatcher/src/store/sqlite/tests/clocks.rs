@@ -8,8 +8,9 @@ use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Trace;
+use crate::store::mail::{NewMail, Posted};
 use crate::store::sqlite::tests::*;
-use crate::store::types::{Posted, Rotation};
+use crate::store::types::Rotation;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -81,7 +82,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
         text: String::new(),
         key: name.to_owned(),
     };
-    store.record(over.collect(), vec![], vec![mail], vec![]).await.unwrap();
+    store.record(over.collect(), vec![], vec![mail.into()], vec![]).await.unwrap();
     for mail in store.claim_mails(9, now.plus(50 * DAY)).await.unwrap() {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }

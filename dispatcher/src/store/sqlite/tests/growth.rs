@@ -12,6 +12,7 @@ use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::webhook::WebhookUpdate;
+use crate::store::mail::{NewMail, Posted};
 use crate::store::sqlite::tests::*;
 use crate::store::types::{JobCreated, Rotation, WebhookChange};
 
@@ -264,9 +265,9 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             NewMail {
                 to: "owner".to_owned(), subject: String::new(), text: "…".repeat(100), key
             };
-        store.record(over.collect(), vec![], vec![mail], vec![]).await.unwrap();
+        store.record(over.collect(), vec![], vec![mail.into()], vec![]).await.unwrap();
         for mail in store.claim_mails(10, now).await.unwrap() {
-            store.posted(mail.id, crate::store::types::Posted::Sent).await.unwrap();
+            store.posted(mail.id, Posted::Sent).await.unwrap();
         }
         // An owner tests with a new webhook, each time with another URL.
         let gone =

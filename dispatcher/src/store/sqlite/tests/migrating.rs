@@ -40,6 +40,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "21173dd55173a80e",
     "d8b5f78746c94cd6",
     "e8e843215e58bfa7",
+    "c46b69f3c093c1fd",
 ];
 
 const TABLES: [&str; 16] = [

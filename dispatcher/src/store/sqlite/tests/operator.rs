@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::config::settings::OperatorEndpoint;
 use crate::domain::operator_event::{OperatorEvent, Recorded, WORKSPACE};
 use crate::domain::webhook::Webhook;
+use crate::store::mail::NewMail;
 use crate::store::sqlite::operator::{EXHAUSTED_MAX, WAITING_MAX};
 use crate::store::sqlite::tests::*;
 
@@ -78,6 +79,6 @@ async fn an_event_and_the_change_that_it_is_about_are_one_commit() {
         text: "It is.".to_owned(),
         key: "one".to_owned(),
     };
-    store.record(vec![], vec![], vec![mail], events(EventType::PAUSED, 0..1)).await.unwrap();
+    store.record(vec![], vec![], vec![mail.into()], events(EventType::PAUSED, 0..1)).await.unwrap();
     assert_eq!(commits().await, before + 1);
 }

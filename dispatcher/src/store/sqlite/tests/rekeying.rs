@@ -9,6 +9,7 @@ use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificat
 use crate::domain::webhook::options::{CertificateChange, OptionsChange};
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::{DisabledReason, Probe, Webhook, WebhookState};
+use crate::store::mail::{NewMail, QueuedMail};
 use crate::store::sqlite::backup::backup;
 use crate::store::sqlite::preview::would_open;
 use crate::store::sqlite::rekey::RekeyError;
@@ -193,10 +194,11 @@ async fn a_rotation_that_fails_at_any_step_can_be_repeated() {
     }
 }
 
-fn mail_of(lost: &LostSecret) -> Vec<NewMail> {
+fn mail_of(lost: &LostSecret) -> Vec<QueuedMail> {
     let text = format!("{} {} {} {}", lost.url, lost.headers, lost.signing_key, lost.certificate);
     let key = format!("lost:{}", lost.webhook);
-    vec![NewMail { to: "a@example.com".to_owned(), subject: lost.workspace.clone(), text, key }]
+    let to = "a@example.com".to_owned();
+    vec![NewMail { to, subject: lost.workspace.clone(), text, key }.into()]
 }
 
 #[tokio::test]

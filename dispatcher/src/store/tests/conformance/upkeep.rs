@@ -1,15 +1,16 @@
 //! Promises about mails, retention, figures and closing.
 
 use crate::store::StoreError;
+use crate::store::mail::{Addressing, Posted, QueuedMail};
 use crate::store::tests::conformance::attempts::starts;
 use crate::store::tests::conformance::*;
-use crate::store::types::{JobStep, Posted};
+use crate::store::types::JobStep;
 
 pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);
-    let mails = vec![mail("one"), mail("two"), mail("one"), mail("three")];
+    let mails = ["one", "two", "one", "three"].map(|key| mail(key).into()).into();
     store.record(vec![], vec![], mails, vec![]).await.unwrap();
-    store.record(vec![], vec![], vec![mail("two")], vec![]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("two").into()], vec![]).await.unwrap();
     assert!(store.mail_due().await.unwrap().is_some_and(|due| due <= t(1)));
     let first = store.claim_mails(2, t(1)).await.unwrap();
     assert_eq!(first[0].mail, mail("one"));
@@ -20,7 +21,7 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     store.posted(first[1].id, Posted::Abandoned).await.unwrap();
     // Keys are kept for a month, whether the mail was sent or abandoned.
     store
-        .record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")], vec![])
+        .record(vec![], vec![], ["one", "two", "three"].map(|key| mail(key).into()).into(), vec![])
         .await
         .unwrap();
     assert_eq!(store.claim_mails(9, t(9)).await.unwrap(), []);
@@ -28,7 +29,7 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
 }
 
 pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(store: &dyn Store) {
-    store.record(vec![], vec![], vec![mail("one")], vec![]).await.unwrap();
+    store.record(vec![], vec![], vec![mail("one").into()], vec![]).await.unwrap();
     let claimed = store.claim_mails(9, t(1)).await.unwrap();
     store.posted(claimed[0].id, Posted::Again(t(60))).await.unwrap();
     assert_eq!(store.mail_due().await.unwrap(), Some(t(60)));
@@ -36,6 +37,33 @@ pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(sto
     let again = store.claim_mails(9, t(60)).await.unwrap();
     assert_eq!((again[0].id, again[0].failures), (claimed[0].id, 1));
     assert_eq!(again[0].mail, mail("one"));
+}
+
+pub(super) async fn a_mail_to_owners_waits_until_they_are_found_and_each_gets_one(
+    store: &dyn Store,
+) {
+    let to_owners = |key: &str| QueuedMail::ToOwners("ws_a".into(), mail(key));
+    let mails = vec![to_owners("one:"), to_owners("two:"), to_owners("one:")];
+    store.record(vec![], vec![], mails, vec![]).await.unwrap();
+    assert_eq!(store.claim_mails(9, t(1)).await.unwrap(), []);
+    let found = store.unaddressed_mails(9, t(1)).await.unwrap();
+    assert_eq!((found.len(), &*found[0].workspace, found[0].failures), (2, "ws_a", 0));
+    let [one, two] = [found[0].id, found[1].id];
+    store.address_mail(one, Addressing::Again(t(60))).await.unwrap();
+    store.address_mail(two, Addressing::Abandoned).await.unwrap();
+    assert_eq!(store.unaddressed_mails(9, t(59)).await.unwrap(), []);
+    assert_eq!(store.unaddressed_mails(9, t(60)).await.unwrap()[0].failures, 1);
+    let owners = ["a@x.example", "b@x.example"].map(str::to_owned);
+    store.address_mail(one, Addressing::To(owners.into())).await.unwrap();
+    assert_eq!(store.unaddressed_mails(9, t(99)).await.unwrap(), []);
+    let claimed = store.claim_mails(9, t(99)).await.unwrap();
+    let sent = claimed.iter().map(|one| (&*one.mail.to, &*one.mail.key, one.failures));
+    let expected = [("a@x.example", "one:a@x.example", 0), ("b@x.example", "one:b@x.example", 0)];
+    assert_eq!(sent.collect::<Vec<_>>(), expected);
+    assert_eq!(claimed[0].mail.text, mail("one").text);
+    // Its key is kept: the incident is not reported again.
+    store.record(vec![], vec![], vec![to_owners("one:")], vec![]).await.unwrap();
+    assert_eq!(store.unaddressed_mails(9, t(99)).await.unwrap(), []);
 }
 
 /// Sweeps until nothing is left to drop.

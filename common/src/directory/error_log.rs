@@ -1,15 +1,15 @@
 //! Writes log lines about a directory and its entries.
 //!
-//! Not here: how often that is logged (`weir_common::log::limiter`).
+//! Not here: how often that is logged (`log::limiter`).
 
 use log::Level;
 use serde_json::json;
-use weir_common::log::events;
 
-use crate::identity::directory::response::TenantKind;
+use crate::directory::response::TenantKind;
+use crate::log::events;
 
 /// Logs an invalid entry.
-pub(super) fn unusable(kind: TenantKind, name: &str, why: &str) {
+pub fn unusable(kind: TenantKind, name: &str, why: &str) {
     let entry = format!("{}/{name}", kind.plural());
     let fields = [("entry", json!(entry)), ("error", json!(why))];
     events::event(Level::Error, "directory entry invalid", &fields);

@@ -8,12 +8,12 @@
 //!
 //! # Not here
 //!
-//! Sending them (`directory`).
+//! Sending them (`server`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use weir_common::time::Tick;
+use crate::time::Tick;
 
 /// Replacing a server loses one or two requests; three in a row without a response are an outage.
 const FAILURES_MAX: u32 = 3;

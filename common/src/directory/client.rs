@@ -1,19 +1,19 @@
-//! Builds the requests to a directory: their URL and token.
+//! Builds the requests to a directory: their URL and token; tries whether it responds.
 //!
-//! Not here: when they are sent, what a response means.
+//! Not here: when they are sent (`server`), what a response means (`response`).
 
 use std::path::Path;
 
 use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Client, RequestBuilder};
-use weir_common::config::files;
-use weir_common::config::watch::{Stamp, stamp};
-use weir_common::secret::Secret;
 
-use crate::identity::directory::response::TenantKind;
-use crate::settings::directory::HttpDirectory;
-use weir_common::http_client;
+use crate::config::files;
+use crate::config::watch::{Stamp, stamp};
+use crate::directory::response::TenantKind;
+use crate::directory::settings::HttpDirectory;
+use crate::http_client;
+use crate::secret::Secret;
 
 /// Builds requests to a directory.
 #[derive(Clone, Debug)]
@@ -26,7 +26,11 @@ pub struct DirectoryClient {
 }
 
 impl DirectoryClient {
-    /// A client by these settings; or the invalid key, and why.
+    /// A client by these settings.
+    ///
+    /// # Errors
+    ///
+    /// The invalid key, and why.
     pub fn new(settings: &HttpDirectory) -> Result<Self, (&'static str, String)> {
         let read = |file: &String| {
             let wrong = |why: String| ("token_file", format!("`{file}` has no token: {why}"));
@@ -55,6 +59,22 @@ impl DirectoryClient {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Tries whether the directory responds, with the name of a tenant that need not exist.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with the URL.
+    pub async fn try_out(&self, name: &str) -> Result<(), String> {
+        let request = self.request(TenantKind::Workspace, name);
+        let why = match http_client::send(request).await {
+            Ok(answer) if answer.status == 200 || answer.status == 404 => return Ok(()),
+            Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
+            Err(why) => why.to_string(),
+        };
+        let url = http_client::shown(&self.settings().url);
+        Err(format!("the directory at `{url}` is unavailable: {why}"))
     }
 
     /// The request for one tenant's entry. Its name is an identifier, which needs no escape.

@@ -7,17 +7,25 @@
 //!
 //! Not here: whether the settings have its plan and its limits (`rules::compile::tenants`).
 
-use serde_json::{Map, Value};
-use weir_common::config::document::{Document, Spanned};
-use weir_common::directory::values::Values;
-use weir_common::directory::{Instance, Organisation, Workspace};
-use weir_common::identifier::IdForm;
-use weir_common::json;
+use std::collections::BTreeSet;
 
-use crate::limit::key::Scope;
+use serde_json::{Map, Value};
+
+use crate::config::document::{Document, Spanned};
+use crate::directory::values::Values;
+use crate::directory::{Instance, Organisation, Workspace, is_mail_address};
+use crate::identifier::IdForm;
+use crate::json;
 
 /// Longest logged text of a response's errors, which may quote the whole response.
 const FAULT_CHARS_MAX: usize = 300;
+
+/// Most owners of a workspace: each of its mails is sent to all of them, and customers may be able
+/// to add owners.
+const OWNERS_MAX: usize = 100;
+
+/// Longest mail address (RFC 5321, 4.5.3.1.3, without the brackets).
+const ADDRESS_BYTES_MAX: usize = 254;
 
 /// The kind of a tenant, which determines its URL and the members of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +63,6 @@ impl TenantKind {
         }
     }
 
-    /// The scope of its counters.
-    #[must_use]
-    pub fn scope(self) -> Scope {
-        match self {
-            Self::Organisation => Scope::Organisation,
-            Self::Workspace => Scope::Workspace,
-            Self::Instance => Scope::Instance,
-        }
-    }
-
     /// An entry without values: the tenant exists.
     #[must_use]
     pub fn bare(self) -> RawEntry {
@@ -76,13 +74,35 @@ impl TenantKind {
     }
 }
 
-/// Parses a response, or returns all of its errors. `workspaces` is the form of workspace
-/// identifiers.
+/// Parses a response for its plan and limits; owners and domains are left out. `workspaces` is the
+/// form of workspace identifiers.
+///
+/// # Errors
+///
+/// Everything that is wrong with these members.
 pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEntry, String> {
+    parsed(body, |members| raw_entry(kind, members, workspaces))
+}
+
+/// Parses a workspace's response for the mail addresses of its owners, each once; other members are
+/// ignored.
+///
+/// # Errors
+///
+/// Everything that is wrong with the member `owners`.
+pub fn read_owners(body: &[u8]) -> Result<BTreeSet<String>, String> {
+    parsed(body, |members| members.owners())
+}
+
+fn parsed<T>(body: &[u8], read: impl FnOnce(&Members<'_>) -> T) -> Result<T, String> {
     let members = json::object(body).map_err(|why| format!("the answer is {why}"))?;
     let document = Document::new("", "");
-    let members = Members { members: &members, document: &document };
-    let raw = match kind {
+    let made = read(&Members { members: &members, document: &document });
+    faults(&document).map_or(Ok(made), Err)
+}
+
+fn raw_entry(kind: TenantKind, members: &Members<'_>, workspaces: &IdForm) -> RawEntry {
+    match kind {
         TenantKind::Organisation => RawEntry::Organisation(Organisation {
             plan: members.text("plan"),
             limits: members.limits(),
@@ -98,8 +118,7 @@ pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEnt
             domains: Vec::new(),
             limits: members.limits(),
         }),
-    };
-    faults(&document).map_or(Ok(raw), Err)
+    }
 }
 
 /// All errors found, in one line of bounded length.
@@ -144,6 +163,30 @@ impl Members<'_> {
             return None;
         }
         Some(name)
+    }
+
+    fn owners(&self) -> BTreeSet<String> {
+        let owners = match self.get("owners") {
+            None => return BTreeSet::new(),
+            Some(Value::Array(owners)) => owners,
+            Some(other) => {
+                self.fault(format!("owners must be a list, not {}", kind_of(other)));
+                return BTreeSet::new();
+            }
+        };
+        if owners.len() > OWNERS_MAX {
+            self.fault(format!("owners has {} addresses, of {OWNERS_MAX} at most", owners.len()));
+            return BTreeSet::new();
+        }
+        let address = |(nth, owner): (usize, &Value)| {
+            let is_address = |text: &&str| text.len() <= ADDRESS_BYTES_MAX && is_mail_address(text);
+            let text = owner.as_str().filter(is_address);
+            if text.is_none() {
+                self.fault(format!("owners[{nth}] is no mail address, as owner@example.com"));
+            }
+            text.map(str::to_owned)
+        };
+        owners.iter().enumerate().filter_map(address).collect()
     }
 
     fn limits(&self) -> Vec<(Spanned<String>, Values)> {
@@ -217,6 +260,37 @@ mod tests {
         let raw = read(TenantKind::Instance, br#"{"workspace": "ws_a"}"#).unwrap();
         let RawEntry::Instance(instance) = raw else { panic!("{raw:?}") };
         assert_eq!(instance.workspace.map(|name| name.value).as_deref(), Some("ws_a"));
+    }
+
+    #[test]
+    fn owners_are_mail_addresses_each_once_and_nothing_else_is_read_for_them() {
+        let check = |body: &str, expected: Result<&[&str], &str>| {
+            let found = read_owners(body.as_bytes());
+            match expected {
+                Ok(owners) => {
+                    assert_eq!(found, Ok(owners.iter().map(ToString::to_string).collect()))
+                }
+                Err(why) => {
+                    assert!(found.clone().is_err_and(|found| found.contains(why)), "{found:?}")
+                }
+            }
+        };
+        check(
+            r#"{"owners": ["b@x.example", "a@x.example", "b@x.example"], "plan": 7}"#,
+            Ok(&["a@x.example", "b@x.example"]),
+        );
+        for none in ["{}", r#"{"owners": null}"#, r#"{"owners": []}"#] {
+            check(none, Ok(&[]));
+        }
+        check(r#"{"owners": "a@x.example"}"#, Err("owners must be a list, not text"));
+        check(r#"{"owners": ["a@x.example", "owner"]}"#, Err("owners[1] is no mail address"));
+        check(r#"{"owners": [7]}"#, Err("owners[0] is no mail address"));
+        let long = format!(r#"{{"owners": ["{}@x.example"]}}"#, "a".repeat(ADDRESS_BYTES_MAX));
+        check(&long, Err("owners[0] is no mail address"));
+        check("<html>", Err("the answer is not"));
+        let many = |count: usize| format!(r#"{{"owners": {:?}}}"#, vec!["a@x.example"; count]);
+        check(&many(OWNERS_MAX), Ok(&["a@x.example"]));
+        check(&many(OWNERS_MAX + 1), Err("owners has 101 addresses, of 100 at most"));
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! Caches what a directory answers for as long as it is valid.
+//!
+//! # Invariants
+//!
+//! 1. Both parts, `known` and `absent`, are bounded. Invented names are only in `absent`, so they
+//!    never evict an entry.
+//! 2. An entry is used until `good_until`; after that, until `stale_until`, only while the
+//!    directory is unavailable.
+//!
+//! # Not here
+//!
+//! Fetching entries (`server`), reading them (`response`), what of them is kept: a program bounds
+//! the size of a value, and the cache their number.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use moka::future::Cache;
+
+use crate::directory::breaker::PAUSE;
+use crate::time::Tick;
+
+/// The cache of a directory's responses, by the keys of tenants.
+pub struct EntryCache<K, V> {
+    known: Cache<K, Arc<Entry<V>>>,
+    absent: Cache<K, Absent>,
+    /// How often a tenant was removed: a response requested before a removal is not cached.
+    forgotten: AtomicU64,
+}
+
+/// A tenant that the directory knows.
+#[derive(Debug)]
+pub struct Entry<V> {
+    /// What is kept of its entry.
+    pub value: V,
+    good_until: Tick,
+    stale_until: Tick,
+    /// It is not fetched again before this time, in ticks.
+    again_at: AtomicU64,
+}
+
+/// A tenant without an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    /// Until when it is not looked up again.
+    pub until: Tick,
+    /// Whether the directory reported this; false if it was unavailable.
+    pub is_certain: bool,
+}
+
+impl Absent {
+    /// Nothing is known of it: a lookup at `now` failed, and the next may come after [`PAUSE`].
+    #[must_use]
+    pub fn after_failure(now: Tick) -> Self {
+        Self { until: now.plus(PAUSE), is_certain: false }
+    }
+}
+
+/// The cached state of a tenant.
+#[derive(Debug)]
+pub enum Cached<V> {
+    /// A fresh entry.
+    Entry(Arc<Entry<V>>),
+    /// It has no entry.
+    Absent(Absent),
+    /// Nothing, or an entry for use only while the directory is unavailable.
+    Stale(Option<Arc<Entry<V>>>),
+}
+
+impl<K, V> EntryCache<K, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    /// A cache of at most `entries_max` tenants that exist, and as many that do not.
+    #[must_use]
+    pub fn new(entries_max: usize) -> Self {
+        let most = u64::try_from(entries_max).unwrap_or(u64::MAX);
+        Self { known: Cache::new(most), absent: Cache::new(most), forgotten: AtomicU64::default() }
+    }
+
+    /// The cached state of a tenant at `now`.
+    pub async fn get(&self, key: &K, now: Tick) -> Cached<V> {
+        let entry = self.known.get(key).await;
+        match entry {
+            Some(entry) if now < entry.good_until => Cached::Entry(entry),
+            Some(entry) => Cached::Stale(Some(entry).filter(|e| now < e.stale_until)),
+            None => match self.absent.get(key).await {
+                Some(absent) if now < absent.until => Cached::Absent(absent),
+                _ => Cached::Stale(None),
+            },
+        }
+    }
+
+    /// Read before a request is sent, for [`Self::keep`] and [`Self::keep_absent`].
+    pub fn mark(&self) -> u64 {
+        self.forgotten.load(Ordering::Acquire)
+    }
+
+    /// Caches an entry, unless a tenant was removed since `mark`.
+    pub async fn keep(&self, key: K, entry: Arc<Entry<V>>, mark: u64) {
+        if self.mark() == mark {
+            self.absent.invalidate(&key).await;
+            self.known.insert(key, entry).await;
+        }
+    }
+
+    /// Caches that there is no entry, unless a tenant was removed since `mark`.
+    pub async fn keep_absent(&self, key: K, absent: Absent, mark: u64) {
+        if self.mark() == mark {
+            self.known.invalidate(&key).await;
+            self.absent.insert(key, absent).await;
+        }
+    }
+
+    /// Removes a tenant, so that the next request fetches it.
+    pub async fn forget(&self, key: &K) {
+        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.known.invalidate(key).await;
+        self.absent.invalidate(key).await;
+    }
+
+    /// How many tenants are cached: those that exist, and those that do not.
+    pub async fn fill(&self) -> [u64; 2] {
+        self.known.run_pending_tasks().await;
+        self.absent.run_pending_tasks().await;
+        [self.known.entry_count(), self.absent.entry_count()]
+    }
+}
+
+impl<V> Entry<V> {
+    /// An entry as of `requested`, fresh for `ttl` and stale for `stale_for` after that.
+    #[must_use]
+    pub fn new(value: V, requested: Tick, [ttl, stale_for]: [Duration; 2]) -> Self {
+        let good_until = requested.plus(ttl);
+        let stale_until = good_until.plus(stale_for);
+        Self { value, good_until, stale_until, again_at: AtomicU64::default() }
+    }
+
+    /// Records that a fetch of it failed: it is not fetched again for [`PAUSE`].
+    pub fn failed(&self, now: Tick) {
+        self.again_at.store(now.plus(PAUSE).0, Ordering::Relaxed);
+    }
+
+    /// Whether a fetch of it failed less than [`PAUSE`] ago.
+    pub fn has_just_failed(&self, now: Tick) -> bool {
+        now.0 < self.again_at.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+    }
+
+    fn entry() -> Arc<Entry<()>> {
+        let spans = [Duration::from_secs(60), Duration::from_secs(3_600)];
+        Arc::new(Entry::new((), Tick(0), spans))
+    }
+
+    #[test]
+    fn an_entry_is_fresh_then_stale_then_evicted() {
+        run(async {
+            let cache = EntryCache::new(10);
+            cache.keep("a", entry(), cache.mark()).await;
+            for (second, good, stale) in [
+                (0, true, false),
+                (59, true, false),
+                (60, false, true),
+                (3_659, false, true),
+                (3_660, false, false),
+            ] {
+                let found = cache.get(&"a", Tick(second * 1_000_000)).await;
+                assert_eq!(matches!(found, Cached::Entry(_)), good, "{second}");
+                assert_eq!(matches!(found, Cached::Stale(Some(_))), stale, "{second}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_requested_before_it_was_forgotten_is_not_kept() {
+        run(async {
+            let cache = EntryCache::new(10);
+            let mark = cache.mark();
+            cache.forget(&"a").await;
+            cache.keep("a", entry(), mark).await;
+            let absent = Absent { until: Tick(9), is_certain: true };
+            cache.keep_absent("b", absent, mark).await;
+            for name in ["a", "b"] {
+                let found = cache.get(&name, Tick(0)).await;
+                assert!(matches!(found, Cached::Stale(None)), "{found:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn names_without_number_push_out_no_entry() {
+        run(async {
+            let cache = EntryCache::new(100);
+            for n in 0..50 {
+                cache.keep(format!("ws_{n}"), entry(), cache.mark()).await;
+            }
+            for n in 0..20_000 {
+                let absent = Absent { until: Tick(u64::MAX), is_certain: true };
+                cache.keep_absent(format!("invented_{n}"), absent, cache.mark()).await;
+            }
+            let [known, absent] = cache.fill().await;
+            assert_eq!(known, 50);
+            assert!(absent <= 100, "{absent}");
+        });
+    }
+}

@@ -1,0 +1,126 @@
+//! Fetches entries from a directory over HTTP, unless it is down.
+//!
+//! # Invariants
+//!
+//! 1. A request has the deadline of its client, and a response of bounded size.
+//! 2. During an outage at most one request is sent in each pause of the `breaker`; its start and
+//!    its end are logged once.
+//!
+//! # Not here
+//!
+//! For which tenants, and how many requests at a time: each program has its own bounds. How long an
+//! entry is valid (`cache`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::directory::breaker::Breaker;
+use crate::directory::client::DirectoryClient;
+use crate::directory::error_log;
+use crate::directory::response::TenantKind;
+use crate::http_client::{self, RequestError, Response};
+use crate::time::{Clock, Tick};
+
+/// The metrics of requests to a directory.
+pub trait DirectoryMetrics: Send + Sync + 'static {
+    /// Counts a request by outcome: known, unknown, invalid, failed or unanswered.
+    fn fetched_entry(&self, outcome: &'static str);
+
+    /// Records how long a request took.
+    fn directory_took(&self, took: Duration);
+}
+
+/// The state of a directory over HTTP, as its responses show it.
+pub struct DirectoryServer {
+    clock: Clock,
+    metrics: Arc<dyn DirectoryMetrics>,
+    breaker: Breaker,
+}
+
+/// What the directory answers about a tenant.
+#[derive(Debug)]
+pub enum FetchedEntry<T> {
+    /// Its entry.
+    Known(T),
+    /// It has none.
+    Unknown,
+    /// Neither: its entry is invalid, or the directory failed.
+    Unusable(String),
+    /// There was no response; an outage is logged once for all tenants.
+    Unanswered(String),
+}
+
+impl DirectoryServer {
+    /// A directory of which nothing is known.
+    #[must_use]
+    pub fn new(metrics: Arc<dyn DirectoryMetrics>, clock: &Clock) -> Self {
+        Self { clock: clock.clone(), metrics, breaker: Breaker::default() }
+    }
+
+    /// Whether the last requests had no response.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Whether no request may be sent at `now`.
+    #[must_use]
+    pub fn is_paused(&self, now: Tick) -> bool {
+        self.breaker.is_paused(now)
+    }
+
+    /// Whether a request may be sent at `now`. If true, the caller must send one.
+    #[must_use]
+    pub fn may_send(&self, now: Tick) -> bool {
+        self.breaker.may_send(now)
+    }
+
+    /// Fetches the entry of a tenant, which `read` parses; also returns the time of the response.
+    pub async fn fetch<T>(
+        &self,
+        client: &DirectoryClient,
+        (kind, name): (TenantKind, &str),
+        read: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> (FetchedEntry<T>, Tick) {
+        let started = self.clock.now().tick;
+        let response = http_client::send(client.request(kind, name)).await;
+        // The pause starts now, however long the request took to fail.
+        let now = self.clock.now().tick;
+        self.metrics.directory_took(now.since(started));
+        self.note_outage(client, &response, now);
+        let (outcome, fetched) = match response {
+            Ok(response) if response.status == 200 => match read(&response.body) {
+                Ok(entry) => ("known", FetchedEntry::Known(entry)),
+                Err(why) => ("invalid", FetchedEntry::Unusable(why)),
+            },
+            Ok(response) if response.status == 404 => ("unknown", FetchedEntry::Unknown),
+            Ok(Response { status, .. }) => {
+                let why = format!("the directory answered {status}");
+                ("failed", FetchedEntry::Unusable(why))
+            }
+            Err(why) => {
+                let why = format!("the directory did not answer: {why}");
+                ("unanswered", FetchedEntry::Unanswered(why))
+            }
+        };
+        self.metrics.fetched_entry(outcome);
+        (fetched, now)
+    }
+
+    /// Records whether there was a response, and logs when an outage starts or ends.
+    fn note_outage(
+        &self,
+        client: &DirectoryClient,
+        response: &Result<Response, RequestError>,
+        now: Tick,
+    ) {
+        match response {
+            Ok(_) if self.breaker.answered() => error_log::outage_over(),
+            Ok(_) => {}
+            Err(why) if self.breaker.unanswered(now) => {
+                error_log::outage(client.url(), &why.to_string());
+            }
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The organisations and owners of workspaces: from a file, or from a directory over HTTP, which is
+//! asked for the owners when a mail to them is due.
+//!
+//! # Invariants
+//!
+//! 1. A request has a deadline, and there is none while the directory is down, except to find out
+//!    whether it still is.
+//! 2. While the directory is unavailable, the last good entry of a workspace is used until it is
+//!    too old. Then its owners are unknown, which is not the same as none.
+//!
+//! Not here: when owners are looked for (`email::outbox`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_common::config::document::Document;
+use weir_common::config::file::ConfigFile;
+use weir_common::directory::Directory;
+use weir_common::directory::cache::{Absent, Cached, Entry, EntryCache};
+use weir_common::directory::client::DirectoryClient;
+use weir_common::directory::error_log;
+use weir_common::directory::response::{TenantKind, read_owners};
+use weir_common::directory::server::{DirectoryServer, FetchedEntry};
+use weir_common::directory::settings::HttpDirectory;
+use weir_common::identifier::IdForm;
+use weir_common::log::limiter::LogLimiter;
+use weir_common::time::{Clock, Tick};
+
+use crate::config::settings::DirectorySource;
+use crate::metrics::Metrics;
+
+const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
+
+/// Time between two log lines about one entry that stays invalid.
+const UNUSABLE_LOG_EVERY: Duration = Duration::from_secs(600);
+
+/// What a configuration says of the directory.
+pub(super) struct LoadedDirectory {
+    /// Collects the errors of the file.
+    pub(super) document: Document,
+    /// The text of the file.
+    pub(super) text: String,
+    /// The entries of the file: none if it is elsewhere.
+    pub(super) entries: Directory,
+    /// The client, if it is elsewhere.
+    pub(super) client: Option<DirectoryClient>,
+}
+
+impl LoadedDirectory {
+    /// Reads the file, or the files of the client; `settings` collects their errors.
+    pub(super) fn new(
+        source: &DirectorySource,
+        config: &ConfigFile,
+        settings: &Document,
+        workspaces: &IdForm,
+    ) -> Self {
+        let (name, text, client) = match source {
+            DirectorySource::File(path) => {
+                let text = config.beside(settings, path, "directory.path", SHIPPED_DIRECTORY);
+                (path.value.as_str(), text, None)
+            }
+            DirectorySource::Http(http) => {
+                let client = DirectoryClient::new(http);
+                let fault = |(key, why)| settings.fault_in(&format!("directory.{key}"), why);
+                ("", String::new(), client.map_err(fault).ok())
+            }
+        };
+        let document = Document::new(name, &text);
+        let entries = Directory::read(&document, workspaces);
+        Self { document, text, entries, client }
+    }
+}
+
+/// The owners of workspaces, from a directory over HTTP.
+#[derive(Clone)]
+pub struct RemoteOwners {
+    client: DirectoryClient,
+    shared: Arc<SharedOwners>,
+}
+
+/// What a reload keeps if the directory's settings stay the same.
+struct SharedOwners {
+    settings: HttpDirectory,
+    clock: Clock,
+    server: DirectoryServer,
+    cache: EntryCache<Box<str>, BTreeSet<String>>,
+    unusable_log: LogLimiter<Box<str>>,
+}
+
+impl RemoteOwners {
+    /// A directory. Keeps the cache of the `earlier` one if the settings are the same.
+    pub(super) fn new(
+        client: DirectoryClient,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
+        let settings = client.settings();
+        let kept = earlier.filter(|earlier| earlier.shared.settings == *settings);
+        let shared = kept.map(|earlier| Arc::clone(&earlier.shared)).unwrap_or_else(|| {
+            Arc::new(SharedOwners {
+                settings: settings.clone(),
+                clock: clock.clone(),
+                server: DirectoryServer::new(Arc::clone(metrics) as Arc<_>, clock),
+                cache: EntryCache::new(settings.entries_max),
+                unusable_log: LogLimiter::new(UNUSABLE_LOG_EVERY),
+            })
+        });
+        Self { client, shared }
+    }
+
+    /// The mail addresses of a workspace's owners; none if the directory does not know it.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be found now.
+    pub(super) async fn find(&self, workspace: &str) -> Result<BTreeSet<String>, String> {
+        let SharedOwners { clock, server, cache, .. } = &*self.shared;
+        let now = clock.now().tick;
+        let stale = match cache.get(&workspace.into(), now).await {
+            Cached::Entry(entry) => return Ok(entry.value.clone()),
+            Cached::Absent(absent) if absent.is_certain => return Ok(BTreeSet::new()),
+            Cached::Absent(_) => return Err("the directory has just failed".to_owned()),
+            Cached::Stale(stale) => stale,
+        };
+        let has_just_failed = stale.as_ref().is_some_and(|entry| entry.has_just_failed(now));
+        let fetched = if has_just_failed || !server.may_send(now) {
+            Err("the directory is unavailable".to_owned())
+        } else {
+            self.fetch(workspace, stale.as_deref(), now).await
+        };
+        match (fetched, stale) {
+            (Ok(owners), _) => Ok(owners),
+            (Err(_), Some(entry)) => Ok(entry.value.clone()),
+            (Err(why), None) => Err(why),
+        }
+    }
+
+    async fn fetch(
+        &self,
+        workspace: &str,
+        stale: Option<&Entry<BTreeSet<String>>>,
+        requested: Tick,
+    ) -> Result<BTreeSet<String>, String> {
+        let SharedOwners { settings, server, cache, unusable_log, .. } = &*self.shared;
+        let (key, mark) = (Box::<str>::from(workspace), cache.mark());
+        let which = (TenantKind::Workspace, workspace);
+        let (fetched, now) = server.fetch(&self.client, which, read_owners).await;
+        let why = match fetched {
+            FetchedEntry::Known(owners) => {
+                unusable_log.recovered(&key);
+                let spans = [settings.ttl, settings.stale_for];
+                let entry = Arc::new(Entry::new(owners.clone(), requested, spans));
+                cache.keep(key, entry, mark).await;
+                return Ok(owners);
+            }
+            FetchedEntry::Unknown => {
+                let until = requested.plus(settings.negative_ttl);
+                cache.keep_absent(key, Absent { until, is_certain: true }, mark).await;
+                return Ok(BTreeSet::new());
+            }
+            FetchedEntry::Unusable(why) => {
+                if unusable_log.due(key.clone(), now).is_some() {
+                    error_log::unusable(which.0, workspace, &why);
+                }
+                why
+            }
+            FetchedEntry::Unanswered(why) => why,
+        };
+        match stale {
+            Some(entry) => entry.failed(now),
+            None => cache.keep_absent(key, Absent::after_failure(now), mark).await,
+        }
+        Err(why)
+    }
+}

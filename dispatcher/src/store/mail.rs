@@ -1,0 +1,82 @@
+//! Mails to owners, as the outbox has them.
+//!
+//! Not here: their texts (`email::templates`).
+
+use std::collections::BTreeSet;
+
+use weir_common::time::UnixTime;
+
+use crate::domain::id::MailId;
+
+/// A mail to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMail {
+    /// One address.
+    pub to: String,
+    /// The subject.
+    pub subject: String,
+    /// Plain text.
+    pub text: String,
+    /// Unique: a second mail with this key is not stored until a month after the first one's end.
+    pub key: String,
+}
+
+/// A mail to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueuedMail {
+    /// To its address.
+    Addressed(NewMail),
+    /// To the owners of a workspace, who are found when it is due. It has no address, and each
+    /// owner's mail has its key with the address behind it.
+    ToOwners(Box<str>, NewMail),
+}
+
+impl From<NewMail> for QueuedMail {
+    fn from(mail: NewMail) -> Self {
+        Self::Addressed(mail)
+    }
+}
+
+/// A mail that waits to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    /// Its number.
+    pub id: MailId,
+    /// The content.
+    pub mail: NewMail,
+    /// The number of failed attempts.
+    pub failures: u32,
+}
+
+/// The result of sending a mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// The server accepted it.
+    Sent,
+    /// It failed permanently, or too often.
+    Abandoned,
+    /// Not sent; retry at this time.
+    Again(UnixTime),
+}
+
+/// A mail whose recipients are to be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnaddressedMail {
+    /// Its number.
+    pub id: MailId,
+    /// The workspace whose owners get it.
+    pub workspace: String,
+    /// How often they were not found.
+    pub failures: u32,
+}
+
+/// The result of looking for a mail's recipients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// One mail for each of these addresses; none if there are none.
+    To(BTreeSet<String>),
+    /// They were sought too often.
+    Abandoned,
+    /// Not found now; look again at this time.
+    Again(UnixTime),
+}
