@@ -21,11 +21,14 @@
 )]
 
 mod commands;
+mod conformance;
 mod data;
 mod faults;
 mod fleet;
+mod gateway;
 mod history;
 mod network;
 mod plan;
 mod runs;
 mod scripts;
+mod virtual_time;

@@ -1,25 +1,22 @@
 //! Seeded runs, one after the other.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use tokio::runtime::Builder;
-use tokio::task::LocalSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use weir_gateway::limit::shared::call::SCRIPT;
 use weir_tests::rng::SeededRng;
 
 use super::faults;
-use super::fleet::{Clocks, Fleet};
+use super::fleet::Fleet;
 use super::history::{Broken, Outcome};
 use super::network::Network;
 use super::plan::Situation::{FailedOver, Flushed, InTime, Restarted, Unreachable};
 use super::plan::{Plan, SITUATIONS, Situation};
 use super::scripts::Mutant::{self, Script};
+use super::virtual_time::{self, Clocks};
 
 /// November 2026, in microseconds since 1970.
-const START: u64 = 1_795_000_000_000_000;
+pub(crate) const START: u64 = 1_795_000_000_000_000;
 
 /// How many runs `./test` makes; `WEIR_RUNS` makes others.
 const RUNS: u64 = 120;
@@ -43,15 +40,8 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Ran {
     let mut rng = SeededRng::new(seed);
     let situation = situation_of(seed);
     let plan = Plan::new(situation, &mut rng);
-    let (clocks, epoch) = (Clocks::default(), Arc::new(OnceLock::new()));
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .on_thread_unpark(following(clocks.clone(), epoch.clone()))
-        .build()
-        .unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        epoch.set(Instant::now()).unwrap();
+    let clocks = Clocks::default();
+    virtual_time::run(&clocks.clone(), async {
         let network = Network::start(rng, START, plan.delay, mutant);
         let fleet = Fleet::new(plan, network.clone(), clocks, seed);
         for place in 0..fleet.plan.gateways {
@@ -72,21 +62,6 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Ran {
             broken: fleet.plan.check(&history).err(),
         }
     })
-}
-
-/// Lets all clocks go on with the runtime's, before anything runs at a new time.
-fn following(clocks: Clocks, epoch: Arc<OnceLock<Instant>>) -> impl Fn() + Send + Sync + 'static {
-    let known = Mutex::new(Duration::ZERO);
-    move || {
-        let Some(epoch) = epoch.get() else { return };
-        let mut known = known.lock().unwrap();
-        let now = epoch.elapsed();
-        let passed = now - *known;
-        *known = now;
-        for clock in &*clocks.lock().unwrap() {
-            clock.advance(passed);
-        }
-    }
 }
 
 /// Faults that are planted: what each is, the situations that show it, and where it is.

@@ -273,6 +273,10 @@ impl SharedStore {
         let checks = self.effective(store, checks, latest);
         let refusal = |check: &LimitCheck| match is_in_flight(check) {
             true => self.slots.refusal(store, check, latest),
+            // Whatever is used of it.
+            false if check.cost > check.quota.limit() => {
+                Some(CheckResult { decision: Decision::TooLarge, ..self.unasked(check, earliest) })
+            }
             false => self.standings.refusal(check, latest),
         };
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {
