@@ -13,10 +13,10 @@ use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::limiter::Limiter;
 use weir_gateway::limit::shared::SharedConfig;
 use weir_gateway::limit::{LimitCheck, Quota};
+use weir_tests::admissions::{Admissions, Outcome, Sent};
 use weir_tests::rng::SeededRng;
 
 use super::gateway::{Gateway, address, decide};
-use super::history::{History, Outcome, Sent};
 use super::network::Network;
 use super::plan::Plan;
 use super::virtual_time::Clocks;
@@ -25,7 +25,7 @@ use super::virtual_time::Clocks;
 pub(crate) struct Fleet {
     pub(crate) plan: Plan,
     pub(crate) network: Rc<Network>,
-    pub(crate) history: RefCell<History>,
+    pub(crate) history: RefCell<Admissions>,
     clocks: Clocks,
     places: Vec<RefCell<Option<Gateway>>>,
     processes: Vec<Cell<usize>>,
@@ -101,7 +101,7 @@ impl Fleet {
         }
     }
 
-    fn end_requests(&self, history: &mut History, place: usize, now: u64) {
+    fn end_requests(&self, history: &mut Admissions, place: usize, now: u64) {
         let own = history.sent.iter_mut().filter(|one| one.gateway == place);
         own.for_each(|one| one.ended = one.ended.min(now));
     }
@@ -148,6 +148,10 @@ impl Fleet {
             let own = &mut history.sent[nth];
             let Ok(verdict) = verdict else {
                 own.outcome = Outcome::Unavailable;
+                if answered == sent {
+                    // It made no call, so it is charged nowhere.
+                    own.limits.clear();
+                }
                 return;
             };
             own.answered = answered;

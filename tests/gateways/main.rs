@@ -26,7 +26,6 @@ mod data;
 mod faults;
 mod fleet;
 mod gateway;
-mod history;
 mod network;
 mod plan;
 mod runs;
