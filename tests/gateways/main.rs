@@ -28,6 +28,7 @@ mod fleet;
 mod gateway;
 mod network;
 mod plan;
+mod real_server;
 mod runs;
 mod scripts;
 mod virtual_time;

@@ -2,7 +2,8 @@
 //!
 //! The promises are the rows of "What is promised" in docs/scaling.md.
 //!
-//! Not here: the model that checks them (`weir_tests::admissions`), when something fails (`faults`).
+//! Not here: the model that checks them (`weir_tests::admissions`), when something fails
+//! (`faults`).
 
 use std::time::Duration;
 
