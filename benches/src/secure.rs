@@ -25,7 +25,8 @@ impl Pair {
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
             .args(["-nodes", "-days", "2", "-subj", "/CN=bench", "-addext"])
-            .args(["subjectAltName=DNS:api.localhost", "-keyout"])
+            .args(["subjectAltName=DNS:api.localhost", "-addext"])
+            .args(["basicConstraints=critical,CA:FALSE", "-keyout"])
             .arg(&key)
             .arg("-out")
             .arg(&certificate)
@@ -46,6 +47,12 @@ impl Pair {
         )
     }
 
+    /// The certificate's file.
+    #[must_use]
+    pub fn certificate(&self) -> &Path {
+        &self.certificate
+    }
+
     fn paths(&self) -> [String; 2] {
         [&self.certificate, &self.key].map(|path| path.display().to_string())
     }
@@ -56,6 +63,19 @@ impl Pair {
         let text = text.map(|text| text.unwrap_or_else(|error| fail(&error.to_string())));
         folder.write("both.pem", &text.concat()).display().to_string()
     }
+}
+
+/// nginx that answers 204, over HTTP/1.1 and HTTP/2.
+#[must_use]
+pub fn receiver(folder: &Folder, pair: &Pair) -> Target {
+    let (address, [certificate, key]) = (free_address(), pair.paths());
+    let http = "access_log off; keepalive_requests 1000000000; http2_max_requests 1000000000;";
+    let server = format!(
+        "listen {address} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {key};
+        location / {{ return 204; }}"
+    );
+    let process = run_nginx(folder, "receiver", http, &server);
+    Target::new("nginx", Limits::None, address, process)
 }
 
 /// nginx without limits.

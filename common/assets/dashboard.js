@@ -5,6 +5,7 @@ const REFRESH_MS = 5000;
 
 // Times in the reader's zone; UTC stays in the tooltip.
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const localOfDay = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 function localise(root) {
   for (const time of root.querySelectorAll("time:not([data-relative])")) {
@@ -12,6 +13,9 @@ function localise(root) {
     if (Number.isNaN(date.getTime())) continue;
     time.title ||= time.textContent;
     time.textContent = local.format(date);
+  }
+  for (const text of root.querySelectorAll("text[data-time]")) {
+    text.textContent = localOfDay.format(new Date(text.dataset.time));
   }
 }
 

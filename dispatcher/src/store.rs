@@ -35,6 +35,7 @@ use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::operator_event::{OperatorEvent, Recorded};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::filter::WebhookFilter;
+use crate::domain::webhook::stop::Stop;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::dashboard::DashboardStore;
 use crate::store::types::{
@@ -143,6 +144,10 @@ pub trait Management: Send + Sync + 'static {
         workspace: &str,
         id: DeliveryId,
     ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError>;
+
+    /// When a webhook was sent nothing, because it was paused or disabled: what ended after
+    /// `since`, oldest first.
+    async fn stops(&self, webhook: WebhookId, since: UnixTime) -> Result<Vec<Stop>, StoreError>;
 
     /// How many deliveries of a webhook are due before this one; counts up to `most`.
     async fn ahead_of(

@@ -118,6 +118,15 @@ async function journey(page, runsScript) {
   await page.getByRole("button", { name: "Reactivate" }).click();
   await until(page, () => page.getByText("● Delivered"));
   await page.getByText("● Delivering").waitFor();
+  const axis = page.locator("text[data-time]").first();
+  const at = new Date(await axis.getAttribute("data-time"));
+  const timeZone = runsScript ? "Europe/Berlin" : "UTC";
+  const shown = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone });
+  assert.equal(await axis.textContent(), shown);
+  // The first event was tried before the pause, which is on its time line.
+  await page.locator("tbody tr", { hasText: "user.created" }).last().locator("a").first().click();
+  await page.getByText("Sent nothing once: paused or disabled").waitFor();
+  assert.equal(await page.locator("svg.axis path.paused").count(), 1);
 
   // Now deliveries are given up soon.
   await set("giving_up");
@@ -234,6 +243,7 @@ async function inspect(page, label, name) {
   const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   if (stage.pictures) {
     await page.screenshot({ path: `${stage.pictures}/${label}-${name}.png`, fullPage: true });
+    await page.screenshot({ path: `${stage.pictures}/${label}-${name}-top.png` });
   }
   assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
   await page.evaluate(axe);

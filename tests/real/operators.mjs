@@ -206,6 +206,7 @@ async function look(page, label) {
     const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (stage.pictures) {
       await page.screenshot({ path: `${stage.pictures}/${program}-${label}-${name}.png`, fullPage: true });
+      await page.screenshot({ path: `${stage.pictures}/${program}-${label}-${name}-top.png` });
     }
     assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
     await page.evaluate(axe);

@@ -10,6 +10,9 @@
 
 use std::fmt::Write;
 
+use crate::pages::show::of_day;
+use crate::time::UnixTime;
+
 /// The width of a chart, in units of its own: it scales with the page.
 pub const WIDTH: f64 = 640.0;
 
@@ -27,8 +30,9 @@ const DOTTED_MAX: usize = 30;
 pub struct Plot<'a> {
     /// What it shows, for those who do not see it.
     pub label: &'a str,
-    /// What stands below each slot, if anything.
-    pub times: &'a [String],
+    /// The time that stands below each slot, if any: in UTC; the script writes it in the reader's
+    /// zone.
+    pub times: &'a [Option<UnixTime>],
     /// How a value is written at the axis.
     pub shown: fn(f64) -> String,
     /// A value with a line of its own, beyond which something is wrong.
@@ -162,10 +166,16 @@ impl Plot<'_> {
     }
 
     fn write_times(&self, svg: &mut String) {
-        let written = self.times.iter().enumerate().filter(|(_, time)| !time.is_empty());
-        for (at, time) in written {
-            let x = LEFT + self.slot() * at as f64;
-            draw(svg, format_args!("<text x=\"{x:.1}\" y=\"{:.1}\">{time}</text>", HEIGHT - 6.0));
+        for (at, time) in self.times.iter().enumerate() {
+            let Some(time) = *time else { continue };
+            let (x, y) = (LEFT + self.slot() * at as f64, HEIGHT - 6.0);
+            let (whole, shown) = (time.rfc3339(), of_day(time));
+            draw(
+                svg,
+                format_args!(
+                    "<text x=\"{x:.1}\" y=\"{y:.1}\" data-time=\"{whole}\">{shown}</text>"
+                ),
+            );
         }
     }
 }
@@ -201,6 +211,19 @@ pub fn sparkline(label: &str, bars: &[(u64, u64)]) -> String {
     }
     svg.push_str("</svg>");
     svg
+}
+
+/// What stands for a colour in a legend: with its hatch, or as a line.
+#[must_use]
+pub fn swatch(class: &str) -> String {
+    if class.starts_with('p') {
+        return format!("<span class=\"key {class}\" aria-hidden=\"true\"></span>");
+    }
+    format!(
+        "<svg class=\"swatch\" viewBox=\"0 0 12 12\" aria-hidden=\"true\">\
+         <path class=\"{class}\" d=\"M0 0h12v12H0z\"/>\
+         <path fill=\"url(#hatch-{class})\" d=\"M0 0h12v12H0z\"/></svg>"
+    )
 }
 
 /// What is there is seen, however little it is.
@@ -260,15 +283,17 @@ mod tests {
         }
     }
 
-    fn plot(times: &[String]) -> Plot<'_> {
+    fn plot(times: &[Option<UnixTime>]) -> Plot<'_> {
         Plot { label: "x", times, shown: |value| format!("{value:.0}"), threshold: None }
     }
 
     #[test]
     fn a_line_has_a_gap_where_there_is_no_value() {
         let values = vec![Some(1.0), Some(2.0), None, Some(1.0)];
-        let svg = plot(&["a", "", "", "b"].map(str::to_owned))
-            .lines(&[PlotLine { class: "p50", values }]);
+        let hour = Some(UnixTime(7 * 3_600_000_000));
+        let svg = plot(&[hour, None, None, None]).lines(&[PlotLine { class: "p50", values }]);
+        let time = " data-time=\"1970-01-01T07:00:00.000Z\">07:00</text>";
+        assert_eq!((svg.contains(time), svg.matches("data-time").count()), (true, 1), "{svg}");
         let path = svg.split(" d=\"").last().unwrap();
         assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 3);
@@ -277,7 +302,7 @@ mod tests {
     #[test]
     fn bars_stand_on_zero_and_what_is_little_is_seen() {
         let bars = [Some(vec![1000.0, 0.1]), Some(vec![0.0, 0.0]), None];
-        let svg = plot(&vec![String::new(); 3]).stacked(&["ok", "bad"], &bars);
+        let svg = plot(&[None; 3]).stacked(&["ok", "bad"], &bars);
         assert!(svg.contains("<path class=\"ok\" d=\"M49.0 77.0h195.3v69.0h-195.3z\"/>"), "{svg}");
         assert!(svg.contains("<path class=\"bad\" d=\"M49.0 76.0h195.3v1.0h-195.3z\"/>"), "{svg}");
         assert!(svg.contains("<path class=\"unknown\" d=\"M443.7 145.0h195.3\"/>"), "{svg}");
@@ -288,7 +313,7 @@ mod tests {
     fn a_threshold_is_on_the_scale_whatever_the_values_are() {
         let values = vec![Some(1.0); 2];
         let lines = [PlotLine { class: "p50", values }];
-        let svg = Plot { threshold: Some(60.0), ..plot(&vec![String::new(); 2]) }.lines(&lines);
+        let svg = Plot { threshold: Some(60.0), ..plot(&[None; 2]) }.lines(&lines);
         assert!(svg.contains("<path class=\"threshold\" d=\"M48 8.0H640\"/>"), "{svg}");
     }
 }

@@ -13,7 +13,7 @@ use askama::Template;
 use crate::http_server::reply::Reply;
 use crate::pages::assets::{ICON, SCRIPT, STYLE};
 use crate::pages::history::{History, HistorySlot};
-use crate::pages::plot::{HATCHES, Plot, PlotLine};
+use crate::pages::plot::{HATCHES, Plot, PlotLine, swatch};
 use crate::pages::reply::html;
 use crate::pages::show::{Mark, of_day, span, utc};
 use crate::time::{Moment, UnixTime};
@@ -295,12 +295,9 @@ impl<'h> Hour<'h> {
         self.slots.iter().map(|(start, _)| *start)
     }
 
-    fn times(&self) -> Vec<String> {
+    fn times(&self) -> Vec<Option<UnixTime>> {
         let all = self.starts().enumerate();
-        let text = |(at, start)| {
-            if at % TIMES_EVERY == 0 { of_day(start) } else { String::new() }
-        };
-        all.map(text).collect()
+        all.map(|(at, start)| (at % TIMES_EVERY == 0).then_some(start)).collect()
     }
 }
 
@@ -333,18 +330,6 @@ impl ScreenPage<'_> {
     fn icon(&self) -> &'static str {
         &ICON.path
     }
-}
-
-/// What stands for a colour in a legend: with its hatch, or as a line.
-fn key(class: &str) -> String {
-    if class.starts_with('p') {
-        return format!("<span class=\"key {class}\" aria-hidden=\"true\"></span>");
-    }
-    format!(
-        "<svg class=\"swatch\" viewBox=\"0 0 12 12\" aria-hidden=\"true\">\
-         <path class=\"{class}\" d=\"M0 0h12v12H0z\"/>\
-         <path fill=\"url(#hatch-{class})\" d=\"M0 0h12v12H0z\"/></svg>"
-    )
 }
 
 /// The page as a response.

@@ -9,7 +9,7 @@ use weir_common::time::UnixTime;
 
 use crate::api::dto::attempt::AttemptView;
 use crate::api::dto::{
-    DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
+    DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, StopView, Time,
 };
 use crate::api::pace::start_limits;
 use crate::api::wait_reason::{self, AHEAD_MAX, WaitFacts};
@@ -39,9 +39,26 @@ pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let found = request.store().delivery(request.workspace, id_of(request)?).await;
     let found = found.map_err(|error| request.failed(&error))?;
     let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
-    let delivery = shown(request, &delivery).await?;
+    let view = shown(request, &delivery).await?;
+    let stops = stops(request, &delivery, &view).await?;
     let attempt_log = attempts.into_iter().map(AttemptView::of).collect();
-    Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
+    Ok(json(200, &DeliveryDetail { delivery: view, stops, attempt_log }))
+}
+
+/// When nothing was sent since the first attempt, because the webhook was paused or disabled.
+async fn stops(
+    request: &ApiRequest<'_>,
+    delivery: &Delivery,
+    view: &DeliveryView,
+) -> Result<Vec<StopView>, Reply> {
+    let Some(first) = delivery.first_attempt_at else { return Ok(Vec::new()) };
+    let ended = request.store().stops(delivery.webhook, first).await;
+    let ended = ended.map_err(|error| request.failed(&error))?;
+    let stops =
+        ended.into_iter().filter(|stop| delivery.ended_at.is_none_or(|end| stop.from < end));
+    let stops = stops.map(|stop| StopView { from: Time(stop.from), until: Some(Time(stop.until)) });
+    let now = view.waiting_for.as_ref().and_then(|why| why.since);
+    Ok(stops.chain(now.map(|from| StopView { from, until: None })).collect())
 }
 
 pub(super) async fn redeliver(request: &ApiRequest<'_>) -> Result<Reply, Reply> {

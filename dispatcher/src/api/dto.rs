@@ -77,8 +77,21 @@ pub(super) struct DeliveryView {
 pub(super) struct DeliveryDetail {
     #[serde(flatten)]
     pub(super) delivery: DeliveryView,
+    /// When nothing was sent since its first attempt, because the webhook was paused or disabled;
+    /// oldest first.
+    pub(super) stops: Vec<StopView>,
     /// The attempts, oldest first.
     pub(super) attempt_log: Vec<AttemptView>,
+}
+
+/// A time in which a webhook was sent nothing.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Stop")]
+pub(super) struct StopView {
+    /// When it was paused or disabled.
+    pub(super) from: Time,
+    /// When it was reactivated or enabled; null while it is not.
+    pub(super) until: Option<Time>,
 }
 
 /// A page of deliveries.

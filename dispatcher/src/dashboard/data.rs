@@ -197,8 +197,6 @@ impl DeliveryData {
 
 #[derive(Deserialize)]
 pub(super) struct WaitData {
-    pub(super) reason: String,
-    pub(super) since: Option<When>,
     pub(super) text: Prose,
 }
 
@@ -206,7 +204,14 @@ pub(super) struct WaitData {
 pub(super) struct DeliveryDetailData {
     #[serde(flatten)]
     pub(super) delivery: DeliveryData,
+    pub(super) stops: Vec<StopData>,
     pub(super) attempt_log: Vec<AttemptData>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct StopData {
+    pub(super) from: When,
+    pub(super) until: Option<When>,
 }
 
 #[derive(Deserialize)]

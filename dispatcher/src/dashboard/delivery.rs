@@ -8,7 +8,9 @@ use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::Mark;
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::{AttemptData, DeliveryData, DeliveryDetailData, WebhookDetailData};
+use crate::dashboard::data::{
+    AttemptData, DeliveryData, DeliveryDetailData, StopData, WebhookDetailData,
+};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot::{self, Axis, AxisMark};
@@ -30,6 +32,7 @@ struct DeliveryPage {
     /// The webhook's URL; `None` once it is deleted.
     url: Option<String>,
     axis: Option<String>,
+    stops: Vec<StopData>,
     payload: Option<Payload>,
     curl: Option<String>,
     now: UnixTime,
@@ -49,7 +52,7 @@ struct Payload {
 }
 
 pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let DeliveryDetailData { delivery, attempt_log: attempts } =
+    let DeliveryDetailData { delivery, stops, attempt_log: attempts } =
         visit.get(&format!("deliveries/{id}"), "").await?;
     let path = format!("webhooks/{}", delivery.webhook_id);
     let webhook = match visit.get::<WebhookDetailData>(&path, "").await {
@@ -66,7 +69,7 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
     let page = DeliveryPage {
         frame: if waits { frame.refreshing() } else { frame },
         mark: delivery_mark(&delivery.state),
-        axis: axis(&delivery, &attempts, now).map(|axis| plot::axis(&axis)),
+        axis: axis(&delivery, &attempts, &stops, now).map(|axis| plot::axis(&axis)),
         curl: attempts.last().and_then(|last| curl(last, body.as_deref()?)),
         payload: body.map(|body| {
             let text = cut(&body, PAYLOAD_BYTES_MAX);
@@ -74,6 +77,7 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
         }),
         attempts: attempts.into_iter().rev().collect(),
         url: webhook.map(|webhook| webhook.url),
+        stops,
         delivery,
         now,
     };
@@ -86,15 +90,17 @@ fn cut(text: &str, most: usize) -> &str {
 }
 
 /// The time that the delivery has; `None` before the first attempt.
-fn axis(delivery: &DeliveryData, attempts: &[AttemptData], now: UnixTime) -> Option<Axis> {
+fn axis(
+    delivery: &DeliveryData,
+    attempts: &[AttemptData],
+    stops: &[StopData],
+    now: UnixTime,
+) -> Option<Axis> {
     // Attempts before a redelivery belong to an earlier schedule.
     let first = delivery.first_attempt_at.as_ref()?.unix();
     let of_schedule = attempts.iter().filter(|one| one.started_at.unix() >= first);
     let ended = delivery.ended_at.as_ref().map(|at| at.unix());
-    let stopped = delivery
-        .waiting_for
-        .as_ref()
-        .filter(|why| matches!(why.reason.as_str(), "paused" | "disabled"));
+    let until = |stop: &StopData| stop.until.as_ref().map_or(now, |at| at.unix());
     Some(Axis {
         start: first,
         end: ended.or_else(|| delivery.deadline_at.as_ref().map(|at| at.unix())).unwrap_or(now),
@@ -103,7 +109,7 @@ fn axis(delivery: &DeliveryData, attempts: &[AttemptData], now: UnixTime) -> Opt
             .map(|one| AxisMark { at: one.started_at.unix(), class: outcome(&one.outcome).1 })
             .collect(),
         next: delivery.next_attempt_at.as_ref().map(|at| at.unix()),
-        paused_since: stopped.and_then(|why| Some(why.since.as_ref()?.unix().max(first))),
+        stops: stops.iter().map(|stop| (stop.from.unix(), until(stop))).collect(),
         ended: ended.is_some(),
     })
 }

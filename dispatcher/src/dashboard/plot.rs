@@ -44,9 +44,9 @@ pub(super) fn answer_times(hours: &[HourData]) -> String {
 }
 
 /// The times of every fourth hour.
-fn times(hours: &[HourData]) -> Vec<String> {
+fn times(hours: &[HourData]) -> Vec<Option<UnixTime>> {
     let all = hours.iter().enumerate();
-    all.map(|(at, hour)| if at % 4 == 0 { hour.start.of_day() } else { "" }.to_owned()).collect()
+    all.map(|(at, hour)| (at % 4 == 0).then(|| hour.start.unix())).collect()
 }
 
 /// One attempt on the axis of a delivery.
@@ -65,8 +65,8 @@ pub(super) struct Axis {
     pub(super) now: UnixTime,
     pub(super) attempts: Vec<AxisMark>,
     pub(super) next: Option<UnixTime>,
-    /// Since when nothing is sent, if so.
-    pub(super) paused_since: Option<UnixTime>,
+    /// From when until when nothing was sent.
+    pub(super) stops: Vec<(UnixTime, UnixTime)>,
     /// Whether it has ended.
     pub(super) ended: bool,
 }
@@ -92,8 +92,8 @@ pub(super) fn axis(axis: &Axis) -> String {
             place(reached)
         ),
     );
-    if let Some(since) = axis.paused_since {
-        let (from, to) = (place(since), place(axis.now));
+    for (from, until) in &axis.stops {
+        let (from, to) = (place(*from), place(*until));
         draw(&mut svg, format_args!("<path class=\"paused\" d=\"M{from:.1} 20H{to:.1}\"/>"));
     }
     for hours in [0.25, 1.0, 4.0, 12.0, 24.0, 48.0] {

@@ -53,11 +53,6 @@ impl When {
             format!("{} ago", span(now.since(time)))
         }
     }
-
-    /// The time of day, for axes.
-    pub(super) fn of_day(&self) -> &str {
-        self.0.get(11..16).unwrap_or_default()
-    }
 }
 
 /// `2026-11-24 05:12:03 UTC`; the script writes it in the reader's zone.
@@ -120,10 +115,7 @@ mod tests {
     #[test]
     fn times_are_absolute_and_relative() {
         let when = When("2026-11-24T05:12:03.000Z".to_owned());
-        assert_eq!(
-            (when.to_string().as_str(), when.of_day()),
-            ("2026-11-24 05:12:03 UTC", "05:12")
-        );
+        assert_eq!(when.to_string(), "2026-11-24 05:12:03 UTC");
         let after = |seconds: u64| when.unix().plus(Duration::from_secs(seconds));
         assert_eq!(when.relative(after(0)), "0 seconds ago");
         assert_eq!(when.relative(after(61)), "1 minute ago");

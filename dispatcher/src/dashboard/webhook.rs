@@ -5,6 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 use weir_common::http_server::reply::Reply;
 use weir_common::pages::form::{Form, query};
+use weir_common::pages::plot::swatch;
 use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{Mark, grouped, ms, share, span};
 use weir_common::time::UnixTime;

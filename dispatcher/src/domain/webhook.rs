@@ -8,6 +8,7 @@ pub mod headers;
 pub mod options;
 pub mod secrets;
 pub mod signing_key;
+pub mod stop;
 
 use std::sync::Arc;
 use std::time::Duration;

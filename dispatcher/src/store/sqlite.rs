@@ -75,6 +75,7 @@ mod secrets;
 mod selection;
 mod sessions;
 mod steady_clock;
+mod stops;
 mod unfinished_restore;
 mod wal;
 mod webhooks;

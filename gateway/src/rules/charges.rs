@@ -139,8 +139,8 @@ impl Rules {
         }
     }
 
-    /// The slot of a key in a shared store. In a Cluster workspaces share their organisation's, so
-    /// that one call can charge both; other keys have their own.
+    /// The slot of a key in a shared store, which has all that one call can charge. In a Cluster
+    /// workspaces share their organisation's; other keys share that of their first part.
     pub(super) fn slot_of(
         &self,
         limit: &Limit,
@@ -151,7 +151,7 @@ impl Rules {
             |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
         let shares = self.by_home && limit.key.parts().iter().any(by_organisation);
         let home = if shares { identity.home(&self.seed) } else { None };
-        home.unwrap_or(subject.owner).slot()
+        home.unwrap_or(subject.first).slot()
     }
 
     /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.

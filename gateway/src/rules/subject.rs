@@ -203,7 +203,7 @@ impl Rules {
 
 impl<'t> FoundPart<'t> {
     fn of(subject: &Subject<'t>) -> Self {
-        let Subject { name, owner, tenant } = subject;
+        let Subject { name, owner, tenant, .. } = subject;
         Self { name: name.clone(), owner: *owner, tenant: *tenant }
     }
 
@@ -244,7 +244,8 @@ fn single_value<'r>(sources: &KeySources<'r>, name: &HeaderName) -> Option<&'r [
 
 fn subject_of<'t>(seed: &Seed, parts: &[FoundPart<'t>]) -> Subject<'t> {
     if let [part] = parts {
-        return Subject { name: part.name.clone(), owner: part.owner, tenant: part.tenant };
+        let (name, owner) = (part.name.clone(), part.owner);
+        return Subject { name, owner, first: owner, tenant: part.tenant };
     }
     let mut name = String::new();
     for part in parts {
@@ -253,9 +254,11 @@ fn subject_of<'t>(seed: &Seed, parts: &[FoundPart<'t>]) -> Subject<'t> {
         name.extend([slash, &part.name.replace('/', "%2F")]);
     }
     let all_known = parts.iter().all(|part| part.tenant.is_some());
+    let owner = seed.combined(parts.iter().map(|part| part.owner));
     Subject {
         name: name.into(),
-        owner: seed.combined(parts.iter().map(|part| part.owner)),
+        owner,
+        first: parts.first().map_or(owner, |part| part.owner),
         tenant: parts.first().and_then(|part| part.tenant).filter(|_| all_known),
     }
 }

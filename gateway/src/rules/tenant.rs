@@ -79,6 +79,8 @@ pub struct Subject<'t> {
     pub name: Arc<str>,
     /// Its part of the keys of its states.
     pub owner: Owner,
+    /// Where those are in a Cluster: with the keys of its first part.
+    pub first: Owner,
     /// Its entry in the directory, if there is one.
     pub tenant: Option<&'t Tenant>,
 }
@@ -173,7 +175,7 @@ impl<'t> Identity<'t> {
             Some(tenant) => Subject::known(tenant),
             None => {
                 let owner = seed.owner(scope, name.as_bytes());
-                Subject { name: name.into(), owner, tenant: None }
+                Subject { name: name.into(), owner, first: owner, tenant: None }
             }
         };
         let instance = names.instance.map(|name| subject(Scope::Instance, name));
@@ -242,7 +244,8 @@ fn parent_of<'t>(tenant: Option<&'t Tenant>, name: &str) -> Option<&'t str> {
 
 impl<'t> Subject<'t> {
     fn known(tenant: &'t Tenant) -> Self {
-        Self { name: tenant.name.clone(), owner: tenant.owner, tenant: Some(tenant) }
+        let owner = tenant.owner;
+        Self { name: tenant.name.clone(), owner, first: owner, tenant: Some(tenant) }
     }
 
     fn parent(&self) -> Option<&'t str> {
@@ -262,7 +265,7 @@ impl<'t> Subject<'t> {
                 (format!("{network}/64").into(), seed.owner(Scope::Address, &network.octets()[..8]))
             }
         };
-        Self { name, owner, tenant: None }
+        Self { name, owner, first: owner, tenant: None }
     }
 }
 
@@ -272,6 +275,7 @@ fn own_organisation<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
     Subject {
         name: format!("{OWN_ORGANISATION}{}", workspace.name).into(),
         owner,
+        first: owner,
         tenant: workspace.tenant,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use weir_tests::config::Config;
 use weir_tests::folder::Folder;
 use weir_tests::gateway::Gateway;
 use weir_tests::redis_cluster::RedisCluster;
@@ -13,13 +14,18 @@ use super::{Fleet, count};
 
 /// Two gateways on a Cluster with so many replicas of each primary.
 fn fleet(replicas: usize) -> Fleet<RedisCluster> {
+    fleet_with(replicas, |config| config)
+}
+
+/// The same, with a change of their configuration.
+fn fleet_with(replicas: usize, change: impl FnOnce(Config) -> Config) -> Fleet<RedisCluster> {
     // One primary that is away does not stop the others.
     let cluster = RedisCluster::start(replicas, &["--cluster-require-full-coverage", "no"]);
     let url = cluster.url();
     // No test lasts as long as its window.
     let fleet = Fleet::on(cluster, &url, 2, |config| {
         let config = config.with("[limits.workspace]", "window = \"10m\"");
-        config.with("[store]", "cluster = true")
+        change(config.with("[store]", "cluster = true"))
     });
     fleet.wait_until_known();
     fleet
@@ -65,6 +71,31 @@ fn each_workspace_has_one_allowance_wherever_its_keys_are() {
     assert_eq!(used, [0, 1, 2], "all primaries have keys");
     assert_eq!(alone(&fleet), 0.0);
     assert_eq!(fleet.gateways[0].metric("weir_gateway_store_servers_up"), 3.0);
+}
+
+#[test]
+fn an_address_and_what_it_sends_are_charged_in_one_call_wherever_their_keys_are() {
+    let route = "plane = \"control\"\npath = \"/dashboard/{*rest}\"\nverify = \"none\"\n\
+        limits = [\"dashboard\", \"session\"]\nupstream = \"dispatcher\"";
+    let limit = |key: &str, requests: u32| {
+        let values = "algorithm = \"rolling_window\"\nwindow = \"10m\"";
+        format!("key = {key}\nrequests = {requests}\n{values}")
+    };
+    let fleet = fleet_with(0, |config| {
+        let config = config.with("[limits.dashboard]", &limit("\"address\"", 1_200));
+        let session = limit("[\"address\", \"header:Cookie\"]", 120);
+        config.with("[limits.session]", &session).with("[[routes]]", route)
+    });
+    let page = |cookie: String| Request::get("/dashboard/x").field("cookie", &cookie);
+    // Each session has its own allowance, which both gateways charge.
+    for session in 0..5 {
+        let answer = |nth: usize| fleet.call(nth % 2, &page(format!("weir_session={session}")));
+        assert_eq!(count(&(0..122).map(answer).collect::<Vec<_>>(), 429), 2);
+    }
+    // Those who invent one for each request have that of their address.
+    let answer = |nth: usize| fleet.call(nth % 2, &page(format!("weir_session=x{nth}")));
+    assert_eq!(count(&(0..610).map(answer).collect::<Vec<_>>(), 429), 10);
+    assert_eq!(alone(&fleet), 0.0);
 }
 
 #[test]

@@ -15,6 +15,9 @@ const CALLS: usize = 50;
 /// The workspace whose one webhook has a tenth of the backlog.
 pub(crate) const LARGE: &str = "/v1/workspaces/ws_b0";
 
+/// The number of that webhook in SQL: it is the newest one.
+pub(crate) const LARGEST: &str = "(SELECT max(id) FROM webhooks)";
+
 impl Lab {
     /// Makes each call [`CALLS`] times; returns the durations in milliseconds.
     pub(crate) fn calls(&self, dispatcher: &Dispatcher) -> Vec<(String, Series)> {

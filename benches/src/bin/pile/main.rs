@@ -1,7 +1,7 @@
 //! Measures weir-dispatcher with millions of waiting deliveries: the time and memory of a start,
-//! the response times of customers' and operators' calls (`calls`), and the latency of events
-//! during large maintenance jobs (`upkeep`); whether a backlog drains at exactly the rate limit
-//! (`drain`); and the size of the database after days of traffic (`churn`).
+//! the response times of customers' and operators' calls (`calls`) and of pages (`pages`), and the
+//! latency of events during large maintenance jobs (`upkeep`); whether a backlog drains at exactly
+//! the rate limit (`drain`); and the size of the database after days of traffic (`churn`).
 //!
 //! The deliveries are created by posting events: a rate limit of one attempt an hour keeps all but
 //! one delivery of each endpoint waiting. The database is in the folder for temporary files.
@@ -9,6 +9,7 @@
 mod calls;
 mod churn;
 mod drain;
+mod pages;
 mod upkeep;
 
 use std::net::SocketAddr;
@@ -130,6 +131,7 @@ impl Lab {
         println!("{}", table("Calls beside the pile", &head, &rows));
         dispatcher = self.starts(&folder, dispatcher);
         println!("Waiting by the metric: {}", dispatcher.metric("deliveries_waiting"));
+        let dispatcher = self.pages(&folder, dispatcher);
         self.upkeep(&folder, dispatcher);
     }
 

@@ -15,7 +15,7 @@ use weir_benches::post::{Aim, Line, seconds};
 use weir_benches::report::{quantile, table};
 
 use crate::Lab;
-use crate::calls::{LARGE, call, id_in};
+use crate::calls::{LARGE, LARGEST, call, id_in};
 
 /// The longest time that a job is observed.
 const LOOK_MAX: Duration = Duration::from_secs(120);
@@ -28,9 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Ended deliveries that retention deletes.
 const ENDED: i64 = 300_000;
-
-/// The webhook with a tenth of all deliveries: the newest one.
-const LARGEST: &str = "(SELECT max(id) FROM webhooks)";
 
 /// A maintenance job.
 struct Work {
@@ -172,7 +169,7 @@ fn works(webhook: &str) -> Vec<Work> {
     ]
 }
 
-fn change(folder: &Folder, sql: &str) {
+pub(crate) fn change(folder: &Folder, sql: &str) {
     let conn = Connection::open(folder.path("dispatcher.db"));
     let done = conn.and_then(|conn| conn.execute_batch(sql));
     done.unwrap_or_else(|error| fail(&format!("{sql}: {error}")));

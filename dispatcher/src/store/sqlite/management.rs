@@ -11,8 +11,9 @@ use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
+use crate::domain::webhook::stop::Stop;
 use crate::store::sqlite::webhooks::Nonces;
-use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, webhooks};
+use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, stops, webhooks};
 use crate::store::types::{
     Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
     Page, Paging, Rotated, Rotation, SecretRemoval, WebhookChange,
@@ -124,6 +125,10 @@ impl Management for SqliteStore {
     ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, StoreError> {
         let workspace = workspace.to_owned();
         self.readers.read(move |conn| deliveries::with_attempts(conn, &workspace, id)).await
+    }
+
+    async fn stops(&self, webhook: WebhookId, since: UnixTime) -> Result<Vec<Stop>, StoreError> {
+        self.readers.read(move |conn| stops::ended_after(conn, webhook, since)).await
     }
 
     async fn ahead_of(

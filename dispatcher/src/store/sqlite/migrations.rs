@@ -17,7 +17,7 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 14] = [
+pub(super) const MIGRATIONS: [&str; 15] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
@@ -32,6 +32,7 @@ pub(super) const MIGRATIONS: [&str; 14] = [
     include_str!("migrations/012_dashboard.sql"),
     include_str!("migrations/013_client_certificates.sql"),
     include_str!("migrations/014_lost_secrets.sql"),
+    include_str!("migrations/015_stops.sql"),
 ];
 
 /// The tables of the last version.

@@ -27,7 +27,7 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::steady_clock::before;
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::{attempts, deliveries, webhooks};
+use crate::store::sqlite::{attempts, deliveries, stops, webhooks};
 
 /// A month. No rate-limit window is longer: an endpoint that was unused for this long has no start
 /// that still counts. The result of a job is available for as long.
@@ -204,6 +204,7 @@ fn drop_deleted(session: &mut WriteSession, most: usize, now: UnixTime) -> Resul
                 .conn
                 .prepare_cached("DELETE FROM webhooks WHERE id = ?1")?
                 .execute([webhook])?;
+            stops::drop_all(&session.conn, webhook)?;
             webhooks::mark_unused(session, endpoint)?;
             left -= 1;
         }

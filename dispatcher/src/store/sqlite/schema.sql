@@ -90,6 +90,14 @@ CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL
 CREATE INDEX webhooks_on ON webhooks (endpoint);
 CREATE INDEX webhooks_deleted ON webhooks (id) WHERE deleted_up_to IS NOT NULL;
 
+-- When webhooks were sent nothing, paused or disabled: the latest ones of each.
+CREATE TABLE stops (
+    webhook INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    began_at INTEGER NOT NULL,
+    PRIMARY KEY (webhook, ended_at)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE events (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL,

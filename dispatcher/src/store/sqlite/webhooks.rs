@@ -12,10 +12,12 @@ use crate::domain::webhook::Webhook;
 use crate::domain::webhook::client_certificate::ClientCertificate;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
+use crate::domain::webhook::stop::Stop;
 use crate::store::StoreError;
 use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
+use crate::store::sqlite::stops;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::types::{Changed, Created, KeyChange, NewWebhook, Page, WebhookChange};
 
@@ -361,6 +363,9 @@ pub(super) fn secret_found(
 /// Ends the time without deliveries: the health starts anew, and so do the waiting deliveries, in
 /// order, one of them first.
 fn resume(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
+    if let Some(from) = webhook.stopped_since().filter(|from| *from < now) {
+        stops::record(&session.conn, webhook.id, Stop { from, until: now })?;
+    }
     let stopped = webhook.stopped_since().map_or(Duration::ZERO, |since| now.since(since));
     // At least 1 µs, however the clock was set: `paused_total` must change, so that updates from
     // before are ignored.

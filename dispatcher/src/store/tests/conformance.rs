@@ -54,6 +54,7 @@ promises! {
     webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,
     webhooks::a_webhook_is_paused_and_disabled_at_one_time,
+    webhooks::the_latest_times_without_deliveries_are_kept,
     secrets::every_secret_signs_until_its_own_overlap_ends,
     secrets::a_secret_without_an_end_signs_until_it_is_removed,
     secrets::secrets_without_an_end_count_as_well,

@@ -2,7 +2,7 @@
 //!
 //! A Cluster has a key on one of its servers, and one call decides all limits of a request: their
 //! keys must be on the same server. Keys with a workspace or an organisation are where their
-//! organisation is, others where their own value is.
+//! organisation is, others where the value of their first part is.
 
 use crate::limit::shared::address::Topology;
 use crate::request::route::{Index, Pattern};
@@ -36,15 +36,17 @@ impl Checker<'_> {
             if !share_a_slot(&first.key, &other.key) {
                 let text = format!(
                     "limits `{}` and `{}` cannot be decided together: in a Cluster their keys are \
-                     on different servers. Limits of one route need the same key, or keys with a \
-                     workspace or an organisation",
+                     on different servers. Limits of one route need keys with the same first part, \
+                     or with a workspace or an organisation",
                     first.name, other.name
                 );
                 self.document.fault(at, text);
             }
         }
         let lacks_a_part = |limit: &&&Limit| {
-            limit.key.parts().len() > 1 && self.may_be_by_address(&limit.key, pattern)
+            let parts = limit.key.parts();
+            let is_elsewhere = parts.len() > 1 && parts.first() != Some(&KeyPart::Address);
+            is_elsewhere && self.may_be_by_address(&limit.key, pattern)
         };
         if let Some(limit) = limits.iter().find(lacks_a_part).filter(|_| !others.is_empty()) {
             let text = format!(
@@ -62,7 +64,11 @@ fn share_a_slot(one: &LimitKey, other: &LimitKey) -> bool {
         let part = |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
         key.parts().iter().any(part)
     };
-    (by_organisation(one) && by_organisation(other)) || one.parts() == other.parts()
+    match (by_organisation(one), by_organisation(other)) {
+        (true, true) => true,
+        (false, false) => one.parts().first() == other.parts().first(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -39,9 +39,10 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "eeb468b64be81926",
     "21173dd55173a80e",
     "d8b5f78746c94cd6",
+    "e8e843215e58bfa7",
 ];
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "meta",
     "counters",
     "workspaces",
@@ -57,6 +58,7 @@ const TABLES: [&str; 15] = [
     "event_types",
     "sessions",
     "activity",
+    "stops",
 ];
 
 fn paths(folder: &Folder) -> [PathBuf; 2] {
@@ -188,7 +190,11 @@ async fn a_database_of_any_earlier_version_is_migrated_whole_and_works() {
             Ok((TABLES.map(|table| count(table).unwrap()), schema_of(&session.conn)))
         };
         let (counts, schema) = store.writer.run(counts).await.unwrap();
-        assert_eq!(counts[1..], [1, 1, 1, 3, 5, 4, 1, 0, 1, 0, 1, 12, 0, 0], "version {version}");
+        assert_eq!(
+            counts[1..],
+            [1, 1, 1, 3, 5, 4, 1, 0, 1, 0, 1, 12, 0, 0, 0],
+            "version {version}"
+        );
         assert_eq!(schema, fresh_schema(), "version {version}");
         check_whole(&store).await;
         // The job had examined the third delivery, and continues after it.

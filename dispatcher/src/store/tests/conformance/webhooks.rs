@@ -6,6 +6,7 @@ use crate::domain::webhook::options::{
     CertificateChange, OptionsChange, OptionsError, WebhookOptions,
 };
 use crate::domain::webhook::signing_key::{SEED_BYTES, SigningKey};
+use crate::domain::webhook::stop::Stop;
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
 use crate::store::types::{Changed, KeyChange, WebhookChange};
@@ -208,6 +209,25 @@ pub(super) async fn a_disabled_webhook_resumes_like_a_paused_one(store: &dyn Sto
     let stale = WebhookUpdate { paused_at: Some(t(9)), ..stale };
     store.record(Vec::new(), vec![stale], Vec::new(), Vec::new()).await.unwrap();
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(enabled));
+}
+
+pub(super) async fn the_latest_times_without_deliveries_are_kept(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    let other = webhook(store, "b").await;
+    pause(store, &made, t(10)).await;
+    assert_eq!(store.stops(made.id, t(0)).await.unwrap(), [], "it goes on");
+    store.reactivate(WS, made.id, t(15)).await.unwrap();
+    for nth in 1..=100 {
+        disable(store, made.id, true, t(nth * 20)).await;
+        disable(store, made.id, false, t(nth * 20 + 5)).await;
+    }
+    let all = store.stops(made.id, t(0)).await.unwrap();
+    let expected = |nth: u64| Stop { from: t(nth * 20), until: t(nth * 20 + 5) };
+    assert_eq!(all, (1..=100).map(expected).collect::<Vec<_>>(), "the first is kept no longer");
+    // One that ended then is over.
+    assert_eq!(store.stops(made.id, t(1_985)).await.unwrap(), [expected(100)]);
+    assert_eq!(store.stops(made.id, t(1_984)).await.unwrap().len(), 2);
+    assert_eq!(store.stops(other.id, t(0)).await.unwrap(), []);
 }
 
 pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Store) {
