@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 use weir_common::limit::decision::Decision;
-use weir_common::time::{Clock, Tick, UnixTime};
+use weir_common::time::{Clock, Tick, UnixTime, micros};
 use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::limiter::Limiter;
-use weir_gateway::limit::shared::SharedConfig;
+use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig};
 use weir_gateway::limit::{LimitCheck, Quota};
 use weir_tests::admissions::{Admissions, Outcome, Sent};
 use weir_tests::rng::SeededRng;
@@ -133,8 +133,9 @@ impl Fleet {
             cost,
             outcome: Outcome::Nothing,
             sent,
-            // A call is sent within its time, and charges within that from then on.
-            answered: sent + 2 * self.plan.timeout.as_micros() as u64 + 10_000,
+            // A call is sent within its time, and charges within that from then on by the gateway's
+            // estimate of the server's time: that is ahead by what a heartbeat took at most.
+            answered: sent + micros(2 * self.plan.timeout + BEAT_EVERY) + 10_000,
             ended: u64::MAX,
         });
         let mut checks: Vec<LimitCheck> =

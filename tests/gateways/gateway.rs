@@ -64,6 +64,17 @@ impl Gateway {
     }
 }
 
+/// How the gateway of this number shares one server with the others, so many in all.
+pub(crate) fn config(nth: usize, of: usize) -> SharedConfig {
+    SharedConfig {
+        address: address(false, 0),
+        timeout: Duration::from_secs(1),
+        gateways_min: of as u32,
+        fingerprint: "f".to_owned(),
+        id: format!("{nth:016x}"),
+    }
+}
+
 /// A store's servers as a gateway is told of them.
 pub(crate) fn address(has_sentinel: bool, acknowledge: u32) -> StoreAddress {
     let (topology, port) = match has_sentinel {

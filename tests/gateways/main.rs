@@ -25,6 +25,7 @@ mod conformance;
 mod data;
 mod faults;
 mod fleet;
+mod forgetting;
 mod gateway;
 mod network;
 mod plan;

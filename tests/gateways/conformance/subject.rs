@@ -11,16 +11,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 use weir_common::time::{Clock, Tick, UnixTime};
 use weir_gateway::limit::limiter::Limiter;
-use weir_gateway::limit::shared::SharedConfig;
 use weir_gateway::limit::{LimitCheck, Verdict};
 use weir_tests::rng::SeededRng;
 
-use crate::gateway::{Gateway, address, decide};
+use crate::gateway::{Gateway, config, decide};
 use crate::network::Network;
 use crate::virtual_time::Clocks;
-
-/// How long a request waits for the store.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After this every gateway knows of a change, and has returned what it does not use.
 pub(super) const SETTLES: Duration = Duration::from_secs(1);
@@ -46,16 +42,9 @@ impl Subject {
         let clock = Clock::manual(UnixTime(start));
         clocks.lock().unwrap().push(clock.clone());
         let network = Network::start(SeededRng::new(1), start, (0, 0), None);
-        let gateways = |count: u32| {
-            let sharing = |nth: u32| SharedConfig {
-                address: address(false, 0),
-                timeout: TIMEOUT,
-                gateways_min: count,
-                fingerprint: "f".to_owned(),
-                id: format!("{nth:016x}"),
-            };
-            let way = |nth: u32| network.way(nth as usize);
-            (0..count).map(|nth| Gateway::start(&clock, Some((sharing(nth), way(nth))))).collect()
+        let gateways = |count: usize| {
+            let sharing = |nth: usize| Some((config(nth, count), network.way(nth)));
+            (0..count).map(|nth| Gateway::start(&clock, sharing(nth))).collect()
         };
         let gateways = match kind {
             Kind::Memory => vec![Gateway::start(&clock, None)],

@@ -6,7 +6,8 @@
 //! and checked both ways: nothing was admitted beyond the table in docs/scaling.md, and nothing was
 //! refused that fits. A seed repeats the faults, not their moments.
 //!
-//! Not here: the checks (`weir_tests::admissions`), whether they find anything (`made_up`), the same in virtual time (`gateways`).
+//! Not here: the checks (`weir_tests::admissions`), whether they find anything (`made_up`), the
+//! same in virtual time (`gateways`).
 
 mod made_up;
 
