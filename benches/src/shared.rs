@@ -31,12 +31,16 @@ impl RedisServer {
         Self { address, process }
     }
 
-    /// How many scripts it has run.
+    /// How many scripts it has run, and for how many microseconds.
     #[must_use]
-    pub fn scripts(&self) -> f64 {
+    pub fn scripts(&self) -> [f64; 2] {
         let stats = self.info("commandstats");
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0.0)
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let of = |name: &str| {
+            let mut fields = line?.split(',');
+            fields.find_map(|field| field.strip_prefix(name)?.parse().ok())
+        };
+        ["calls=", "usec="].map(|name| of(name).unwrap_or(0.0))
     }
 
     fn info(&self, section: &str) -> String {

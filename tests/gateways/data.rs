@@ -87,11 +87,18 @@ impl Data {
                 Ok(Reply::Number(added.into()))
             }
             (b"HDEL", [key, field]) => {
-                let removed = self.fields(key)?.remove(*field).is_some();
+                let fields = self.fields(key)?;
+                let removed = fields.remove(*field).is_some();
+                if fields.is_empty() {
+                    self.keys.remove(*key);
+                }
                 Ok(Reply::Number(removed.into()))
             }
             (b"HGETALL", [key]) => {
                 let fields = self.fields(key)?.clone();
+                if fields.is_empty() {
+                    self.keys.remove(*key);
+                }
                 let all = fields.into_iter().flat_map(|(field, value)| [field, value]);
                 Ok(Reply::List(all.map(Reply::Text).collect()))
             }
@@ -100,23 +107,14 @@ impl Data {
                 let added = self.scores(key)?.insert(member.to_vec(), score).is_none();
                 Ok(Reply::Number(added.into()))
             }
-            (b"ZRANGEBYSCORE", [key, from, to]) => {
-                let from = std::str::from_utf8(from).ok().and_then(|from| from.strip_prefix('('));
-                let (Some(from), b"+inf") = (from, *to) else {
-                    return Err("ERR only a range above an excluded score".to_owned());
-                };
-                let above = number(from.as_bytes())?;
-                let mut found: Vec<(i64, Vec<u8>)> = self
-                    .scores(key)?
-                    .iter()
-                    .filter(|(_, score)| **score > above)
-                    .map(|(member, score)| (*score, member.clone()))
-                    .collect();
-                found.sort();
-                Ok(Reply::List(found.into_iter().map(|(_, member)| Reply::Text(member)).collect()))
+            (b"ZRANGEBYSCORE", [key, from, b"+inf"]) if from.starts_with(b"(") => {
+                let above = number(&from[1..])?;
+                let found = self.ranked(key)?.into_iter().filter(|(score, _)| *score > above);
+                Ok(Reply::List(found.map(|(_, member)| Reply::Text(member)).collect()))
             }
-            // No run has as many resets.
-            (b"ZREMRANGEBYRANK", [_, _, _]) => Ok(Reply::Number(0)),
+            (b"ZREMRANGEBYRANK", [key, from, to]) => {
+                self.remove_ranked(key, number(from)?, number(to)?)
+            }
             _ => Err(format!("ERR unknown command {:?}", String::from_utf8_lossy(name))),
         }
     }
@@ -135,14 +133,23 @@ impl Data {
 
     fn range(&self, key: &[u8], from: i64, to: i64) -> Found {
         let whole = self.string(key)?.map_or(&[][..], Vec::as_slice);
-        let length = whole.len() as i64;
-        let at = |nth: i64| if nth < 0 { (length + nth).max(0) } else { nth };
-        let (from, to) = (at(from), at(to).min(length - 1));
-        let piece = if from > to { &[] } else { &whole[from as usize..=to as usize] };
+        let (is_none, last) = (from < 0 && to < 0 && from > to, -(whole.len() as i64));
+        // One before the first byte is the first, but for this.
+        let to = if is_none {
+            i64::MIN
+        } else if to < 0 {
+            to.max(last)
+        } else {
+            to
+        };
+        let piece = whole.get(within(whole.len(), from, to)).unwrap_or_default();
         Ok(Reply::Text(piece.to_vec()))
     }
 
     fn set_range(&mut self, key: &[u8], at: i64, piece: &[u8]) -> Found {
+        if piece.is_empty() {
+            return Ok(Reply::Number(self.string(key)?.map_or(0, Vec::len) as i64));
+        }
         let whole = self.string_or_new(key)?;
         let end = at as usize + piece.len();
         whole.resize(whole.len().max(end), 0);
@@ -151,10 +158,33 @@ impl Data {
     }
 
     fn add(&mut self, key: &[u8], by: i64) -> Found {
-        let own = self.string_or_new(key)?;
-        let sum = if own.is_empty() { by } else { number(own)? + by };
-        *own = sum.to_string().into_bytes();
+        let before = self.string(key)?.map_or(Ok(0), |own| number(own))?;
+        let sum = before.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
+        *self.string_or_new(key)? = sum.to_string().into_bytes();
         Ok(Reply::Number(sum))
+    }
+
+    /// The members of a sorted set with their scores, in order.
+    fn ranked(&mut self, key: &[u8]) -> Result<Vec<(i64, Vec<u8>)>, String> {
+        let scores = self.scores(key)?;
+        let all = scores.iter().map(|(member, score)| (*score, member.clone()));
+        let mut all: Vec<(i64, Vec<u8>)> = all.collect();
+        if all.is_empty() {
+            self.keys.remove(key);
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    fn remove_ranked(&mut self, key: &[u8], from: i64, to: i64) -> Found {
+        let ranked = self.ranked(key)?;
+        let gone = ranked.get(within(ranked.len(), from, to)).unwrap_or_default();
+        let scores = self.scores(key)?;
+        scores.retain(|member, _| !gone.iter().any(|(_, one)| one == member));
+        if scores.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(Reply::Number(gone.len() as i64))
     }
 
     fn after(&self, millis: i64) -> u64 {
@@ -196,13 +226,23 @@ impl Data {
     }
 }
 
+/// The places from one to another, both included, of so many; negative ones count from the end.
+fn within(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
+    let length = length as i64;
+    let at = |nth: i64| if nth < 0 { length.saturating_add(nth) } else { nth };
+    let (from, to) = (at(from).max(0), (at(to) + 1).min(length));
+    from as usize..to.max(from) as usize
+}
+
 /// A text as a reply.
 pub(crate) fn text(text: &str) -> Reply {
     Reply::Text(text.as_bytes().to_vec())
 }
 
 fn number(text: &[u8]) -> Result<i64, String> {
-    let read = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    // Only as it would be written.
+    let read = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
     read.ok_or_else(|| "ERR value is not an integer or out of range".to_owned())
 }
 

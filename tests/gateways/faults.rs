@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use weir_tests::admissions::Loss;
 use weir_tests::rng::SeededRng;
 
 use super::fleet::Fleet;
-use super::history::Loss;
 use super::network::{Network, SENTINEL_PORT};
 use super::plan::Situation;
 
@@ -30,6 +30,11 @@ pub(crate) async fn run(fleet: Rc<Fleet>) {
                 1 => stands_still(&fleet, rng.millis(30, 1_500)).await,
                 _ => link_fails(&fleet, place, &mut rng).await,
             },
+            Situation::Unanswered if rng.chance(50) => {
+                let late = 2 * fleet.plan.timeout.as_millis() as u64;
+                stands_still(&fleet, rng.millis(late, 3 * late)).await;
+            }
+            Situation::Unanswered => replies_are_lost(&fleet, &mut rng).await,
             Situation::ClockBack => step(&fleet, -(rng.below(1_500_000) as i64)),
             Situation::ClockAhead => step(&fleet, rng.below(4_000_000) as i64),
             Situation::Flushed => {
@@ -63,7 +68,7 @@ pub(crate) async fn run(fleet: Rc<Fleet>) {
 /// Notes that the store has lost what was charged since some time.
 fn lost(fleet: &Fleet, since: u64, untold: u64) {
     let at = fleet.network.now();
-    let loss = Loss { since, at, untold, survivable: at + untold.max(HELD_OFF) };
+    let loss = Loss { since, began: at, at, untold, survivable: at + untold.max(HELD_OFF) };
     fleet.history.borrow_mut().losses.push(loss);
 }
 
@@ -107,6 +112,18 @@ async fn link_fails(fleet: &Fleet, place: usize, rng: &mut SeededRng) {
             sleep(rng.millis(50, 1_500)).await;
             link.is_down.set(false);
         }
+    }
+}
+
+/// All connections break, after no reply has come over them for less than a request waits.
+async fn replies_are_lost(fleet: &Fleet, rng: &mut SeededRng) {
+    let link = |place| fleet.network.link(place, Network::port(0));
+    let links: Vec<_> = (0..fleet.plan.gateways).map(link).collect();
+    links.iter().for_each(|link| link.swallows.set(true));
+    sleep(rng.millis(10, fleet.plan.timeout.as_millis() as u64)).await;
+    for link in links {
+        link.break_all();
+        link.swallows.set(false);
     }
 }
 

@@ -1,48 +1,31 @@
 //! The gateways of a run, and their clients.
 //!
-//! A gateway is what ships: its limiter, the store that it shares, and heartbeats. Left out is what
-//! has no part in a decision: HTTP, configuration, logs.
-//!
-//! Not here: the network (`network`), what fails when (`plan`).
+//! Not here: a gateway itself (`gateway`), the network (`network`), what fails when (`plan`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 use weir_common::limit::decision::Decision;
-use weir_common::time::{Clock, Tick, UnixTime};
+use weir_common::time::{Clock, Tick, UnixTime, micros};
 use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::limiter::Limiter;
-use weir_gateway::limit::shared::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
-use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig, SharedStore};
+use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig};
 use weir_gateway::limit::{LimitCheck, Quota};
+use weir_tests::admissions::{Admissions, Outcome, Sent};
 use weir_tests::rng::SeededRng;
 
-use super::history::{History, Outcome, Sent};
-use super::network::{FIRST_PORT, Network, SENTINEL_PORT};
+use super::gateway::{Gateway, address, decide};
+use super::network::Network;
 use super::plan::Plan;
-
-/// How often a gateway drops states that no longer matter.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
-/// All clocks of machines: they go on as the runtime's does.
-pub(crate) type Clocks = Arc<Mutex<Vec<Clock>>>;
-
-/// One process.
-struct Gateway {
-    limiter: Arc<Limiter>,
-    tasks: JoinSet<()>,
-}
+use super::virtual_time::Clocks;
 
 /// The gateways of a run.
 pub(crate) struct Fleet {
     pub(crate) plan: Plan,
     pub(crate) network: Rc<Network>,
-    pub(crate) history: RefCell<History>,
+    pub(crate) history: RefCell<Admissions>,
     clocks: Clocks,
     places: Vec<RefCell<Option<Gateway>>>,
     processes: Vec<Cell<usize>>,
@@ -73,61 +56,22 @@ impl Fleet {
         clock.set(UnixTime(now + rng.below(4_000_000) - 2_000_000));
         self.clocks.lock().unwrap().push(clock.clone());
         let config = SharedConfig {
-            address: self.address(),
+            address: address(self.plan.has_sentinel(), self.plan.acknowledge()),
             timeout: self.plan.timeout,
             gateways_min: self.plan.gateways as u32,
             fingerprint: "f".to_owned(),
             id: format!("{:016x}", rng.next()),
         };
-        let dial = Arc::new(self.network.way(place));
-        let shared = Arc::new(SharedStore::new(config, clock.clone(), dial));
-        let mut limiter = Limiter::new(clock.clone(), 1_000);
-        limiter.shared = Some(shared.clone());
-        let limiter = Arc::new(limiter);
-        let mut tasks = JoinSet::new();
-        let (own, is_started) = (limiter.clone(), Arc::new(Notify::new()));
-        let started = is_started.clone();
-        tasks.spawn_local(async move {
-            shared.beat(None).await;
-            // Clients connect once it listens.
-            started.notify_waiters();
-            loop {
-                shared.beat(Some((&own.store, &own.boosts))).await;
-                sleep(BEAT_EVERY).await;
-            }
-        });
-        let own = limiter.clone();
-        tasks.spawn_local(async move {
-            loop {
-                sleep(SWEEP_EVERY).await;
-                let (store, now) = own.own(clock.now().tick);
-                (0..store.shards()).for_each(|nth| store.sweep(nth, now));
-            }
-        });
+        let mut gateway = Gateway::start(&clock, Some((config, self.network.way(place))));
         for _ in 0..self.plan.clients {
-            let (fleet, limiter, started) = (self.clone(), limiter.clone(), is_started.clone());
-            tasks.spawn_local(async move {
+            let (fleet, limiter) = (self.clone(), gateway.limiter.clone());
+            let started = gateway.started.clone();
+            gateway.tasks.spawn_local(async move {
                 started.notified().await;
                 fleet.client(place, limiter).await;
             });
         }
-        *self.places[place].borrow_mut() = Some(Gateway { limiter, tasks });
-    }
-
-    fn address(&self) -> StoreAddress {
-        let (topology, port) = match self.plan.has_sentinel() {
-            true => (Topology::Sentinel("main".to_owned()), SENTINEL_PORT),
-            false => (Topology::Single, FIRST_PORT),
-        };
-        let login =
-            StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
-        StoreAddress {
-            topology,
-            servers: vec![ServerAddress { host: "10.0.0.1".to_owned(), port }],
-            login,
-            sentinel_password_file: None,
-            acknowledge: self.plan.acknowledge(),
-        }
+        *self.places[place].borrow_mut() = Some(gateway);
     }
 
     /// Kills a gateway: its requests end without an answer, and it is no witness any more.
@@ -145,7 +89,7 @@ impl Fleet {
     /// Ends a gateway as an operator does.
     pub(crate) async fn stop(&self, place: usize) {
         let gateway = self.places[place].borrow_mut().take();
-        let Some(Gateway { limiter, mut tasks }) = gateway else { return };
+        let Some(Gateway { limiter, mut tasks, .. }) = gateway else { return };
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
         let (now, process) = (self.network.now(), self.processes[place].get());
@@ -157,7 +101,7 @@ impl Fleet {
         }
     }
 
-    fn end_requests(&self, history: &mut History, place: usize, now: u64) {
+    fn end_requests(&self, history: &mut Admissions, place: usize, now: u64) {
         let own = history.sent.iter_mut().filter(|one| one.gateway == place);
         own.for_each(|one| one.ended = one.ended.min(now));
     }
@@ -189,27 +133,26 @@ impl Fleet {
             cost,
             outcome: Outcome::Nothing,
             sent,
-            // A call is sent within its time, and charges within that from then on.
-            answered: sent + 2 * self.plan.timeout.as_micros() as u64 + 10_000,
+            // A call is sent within its time, and charges within that from then on by the gateway's
+            // estimate of the server's time: that is ahead by what a heartbeat took at most.
+            answered: sent + micros(2 * self.plan.timeout + BEAT_EVERY) + 10_000,
             ended: u64::MAX,
         });
         let mut checks: Vec<LimitCheck> =
             limits.iter().map(|limit| self.check(*limit, cost)).collect();
         // The monotonic clocks of all machines agree: none of them is shown to another.
         let now = Tick(self.network.now());
-        let verdict = match limiter.check(&mut checks, now) {
-            Ok(mut verdict) => {
-                limiter.hold(&mut verdict, &checks);
-                Ok(verdict)
-            }
-            Err(_moved) => limiter.check_at_owner(&mut checks).await,
-        };
+        let verdict = decide(limiter, &mut checks, now).await;
         let answered = self.network.now();
         let verdict = {
             let mut history = self.history.borrow_mut();
             let own = &mut history.sent[nth];
             let Ok(verdict) = verdict else {
                 own.outcome = Outcome::Unavailable;
+                if answered == sent {
+                    // It made no call, so it is charged nowhere.
+                    own.limits.clear();
+                }
                 return;
             };
             own.answered = answered;

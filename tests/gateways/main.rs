@@ -21,11 +21,15 @@
 )]
 
 mod commands;
+mod conformance;
 mod data;
 mod faults;
 mod fleet;
-mod history;
+mod forgetting;
+mod gateway;
 mod network;
 mod plan;
+mod real_server;
 mod runs;
 mod scripts;
+mod virtual_time;

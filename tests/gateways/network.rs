@@ -6,7 +6,7 @@
 //! Not here: when links and servers fail (`plan`), what commands do (`data`, `scripts`).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ pub(crate) const SENTINEL_PORT: u16 = 26_379;
 
 /// The port of the first server.
 pub(crate) const FIRST_PORT: u16 = 1;
+
+/// Commands that were executed and not answered yet, the oldest first.
+type Sent = RefCell<VecDeque<Vec<Vec<u8>>>>;
 
 /// What a connection can have under way.
 const BUFFER: usize = 1 << 20;
@@ -121,6 +124,7 @@ pub(crate) struct Network {
     start: u64,
     /// A number that depends on all that was executed and replied.
     pub(crate) digest: Cell<u64>,
+    mutant: Option<Mutant>,
     to: mpsc::UnboundedSender<Connect>,
 }
 
@@ -142,6 +146,7 @@ impl Network {
             epoch: Instant::now(),
             start,
             digest: Cell::new(0),
+            mutant,
             to,
         });
         let own = network.clone();
@@ -208,23 +213,29 @@ impl Network {
         }
         let breaks = link.breaks.get();
         spawn_local(async move {
+            let unanswered = RefCell::default();
             tokio::select! {
                 biased;
                 () = link.broken.notified() => {}
                 () = std::future::ready(()), if link.breaks.get() != breaks => {}
-                () = self.serve(&link, port, stream) => {}
+                () = self.serve(&link, (port, &unanswered), stream) => {}
+            }
+            if let (Some(Mutant::Repeats), Some(server)) = (self.mutant, self.servers.get(server)) {
+                for words in unanswered.into_inner() {
+                    let _ = server.execute(self.now(), &words);
+                }
             }
         });
     }
 
-    async fn serve(&self, link: &Link, port: u16, stream: DuplexStream) {
+    async fn serve(&self, link: &Link, (port, unanswered): (u16, &Sent), stream: DuplexStream) {
         let (from, to) = tokio::io::split(stream);
         let (commands, received) = mpsc::unbounded_channel();
         let (replies, replied) = mpsc::unbounded_channel();
         tokio::join!(
             self.receive(link, from, commands),
-            self.execute_all(link, port, received, replies),
-            send(link, to, replied),
+            self.execute_all(link, (port, unanswered), received, replies),
+            send(link, unanswered, to, replied),
         );
     }
 
@@ -252,7 +263,7 @@ impl Network {
     async fn execute_all(
         &self,
         link: &Link,
-        port: u16,
+        (port, unanswered): (u16, &Sent),
         mut received: mpsc::UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
         replies: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
     ) {
@@ -271,6 +282,7 @@ impl Network {
             let mut bytes = Vec::new();
             write(&reply, &mut bytes);
             self.note(port, &words, &bytes);
+            unanswered.borrow_mut().push_back(words);
             last = last.max(self.arrival(link));
             if replies.send((last, bytes)).is_err() {
                 return;
@@ -353,6 +365,7 @@ impl Server {
 
 async fn send(
     link: &Link,
+    unanswered: &Sent,
     mut to: WriteHalf<DuplexStream>,
     mut replied: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
 ) {
@@ -360,7 +373,11 @@ async fn send(
     while let Some((at, bytes)) = replied.recv().await {
         sleep_until(at).await;
         is_lost |= link.swallows.get();
-        if !is_lost && to.write_all(&bytes).await.is_err() {
+        if is_lost {
+            continue;
+        }
+        unanswered.borrow_mut().pop_front();
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }

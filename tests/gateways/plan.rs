@@ -2,17 +2,18 @@
 //!
 //! The promises are the rows of "What is promised" in docs/scaling.md.
 //!
-//! Not here: the model that checks them (`history`), when something fails (`faults`).
+//! Not here: the model that checks them (`weir_tests::admissions`), when something fails
+//! (`faults`).
 
 use std::time::Duration;
 
 use weir_common::limit::concurrency::ConcurrencyQuota;
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::limit::token_bucket::{BucketQuota, Rate};
+use weir_common::time::micros;
 use weir_gateway::limit::{Quota, StoreFailure};
+use weir_tests::admissions::Admissions;
 use weir_tests::rng::SeededRng;
-
-use super::history::{Broken, History, window};
 
 /// What fails in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,8 @@ pub(crate) enum Situation {
     InTime,
     /// Replies are late or lost, connections break, the server stands still; limits refuse then.
     Unreachable,
+    /// Calls arrive late, or are executed and not answered, again and again; limits refuse then.
+    Unanswered,
     /// The server's clock is set back.
     ClockBack,
     /// The server's clock jumps ahead.
@@ -40,9 +43,10 @@ pub(crate) enum Situation {
 }
 
 /// All of them.
-pub(crate) const SITUATIONS: [Situation; 10] = [
+pub(crate) const SITUATIONS: [Situation; 11] = [
     Situation::InTime,
     Situation::Unreachable,
+    Situation::Unanswered,
     Situation::ClockBack,
     Situation::ClockAhead,
     Situation::Flushed,
@@ -112,7 +116,11 @@ impl Plan {
             Layout::Mixed => vec![own, own, bucket],
             Layout::InFlight => vec![in_flight, in_flight, bucket],
         };
-        let slowest = rng.below(13);
+        let slowest = match situation {
+            // Many calls are under way.
+            Situation::Unanswered => 12,
+            _ => rng.below(13),
+        };
         Self {
             situation,
             gateways: 1 + rng.below(4) as usize,
@@ -126,7 +134,10 @@ impl Plan {
             },
             timeout: Duration::from_millis(40 + rng.below(100)),
             delay: (rng.below(slowest + 1), slowest),
-            pause: 2 + rng.below(if layout == Layout::Buckets { 6 } else { 60 }),
+            pause: match (layout, situation) {
+                (Layout::Buckets, _) | (_, Situation::Unanswered) => 2 + rng.below(6),
+                _ => 2 + rng.below(60),
+            },
             lasts: Duration::from_millis(7_000 + rng.below(5_000)),
         }
     }
@@ -159,7 +170,7 @@ impl Plan {
     }
 
     /// Checks what is promised in this situation.
-    pub(crate) fn check(&self, history: &History) -> Result<(), Broken> {
+    pub(crate) fn check(&self, history: &Admissions) -> Result<(), String> {
         match self.situation {
             // The store counts by its own clock.
             Situation::ClockAhead => self.check_all(&history.by_server()),
@@ -167,20 +178,25 @@ impl Plan {
         }
     }
 
-    fn check_all(&self, history: &History) -> Result<(), Broken> {
+    fn check_all(&self, history: &Admissions) -> Result<(), String> {
         for (limit, quota) in self.limits.iter().enumerate() {
             use Situation::*;
             let most = u64::from(quota.limit());
             match quota {
-                Quota::Bucket(_) => history.check_bucket(limit, quota)?,
+                Quota::Bucket(quota) => {
+                    let rate = quota.rate;
+                    let per_second = f64::from(rate.tokens()) / rate.period().as_secs_f64();
+                    history.check_bucket(limit, (quota.burst, per_second))?;
+                }
                 Quota::Concurrency(_) if self.situation == InTime => {
                     history.check_in_flight(limit, most)?;
                 }
                 _ => {}
             }
-            let Some(window) = window(quota) else { continue };
+            let Quota::Rolling(RollingQuota { window, .. }) = quota else { continue };
+            let window = micros(*window);
             match self.situation {
-                InTime | Unreachable | ClockBack | ClockAhead | Acknowledged => {
+                InTime | Unreachable | Unanswered | ClockBack | ClockAhead | Acknowledged => {
                     history.check_windows(limit, window, most)?;
                 }
                 Flushed | Restarted | FailedOver => history.check_told(limit, window, most)?,
@@ -190,7 +206,10 @@ impl Plan {
                     history.check_windows(limit, window, most + 2 * others)?;
                 }
             }
-            if matches!(self.situation, InTime | Unreachable | Flushed | Restarted | FailedOver) {
+            if !matches!(
+                self.situation,
+                ClockBack | ClockAhead | Acknowledged | TwoPrimaries | Shares
+            ) {
                 history.check_refused(limit, window, (most, 1))?;
             }
         }

@@ -15,6 +15,9 @@ use super::data::{Data, Reply};
 pub(crate) enum Mutant {
     /// In a script: a text of it, and what stands there instead.
     Script(&'static str, &'static str),
+    /// In a gateway's client: what it has sent when its connection breaks, and has no reply to, it
+    /// sends once more.
+    Repeats,
 }
 
 /// The scripts that a server knows.

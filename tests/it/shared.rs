@@ -9,6 +9,7 @@ mod forgetting;
 mod in_flight;
 mod leases;
 mod operating;
+mod replay;
 mod sentinel;
 mod valkey;
 

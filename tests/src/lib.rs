@@ -14,6 +14,7 @@
     reason = "a test that cannot go on says why and stops"
 )]
 
+pub mod admissions;
 pub mod answer;
 pub mod api;
 pub mod authority;

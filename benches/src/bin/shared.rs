@@ -1,18 +1,27 @@
-//! Compares limits in a shared Redis server with limits in memory, and with nginx and a script.
+//! Compares limits in a shared Redis server with limits in memory, with nginx and a script of two
+//! INCR, and with an Envoy that runs already. Prints each figure that was aimed at beside its aim.
 //!
 //! All targets run in every round, one after the other, each round beginning with another one. The
-//! Redis server is the same for all, on the same machine.
+//! Redis server is the same for all but Envoy, on the same machine.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use weir_benches::flags::{Flags, fail, sibling};
 use weir_benches::lab::Folder;
-use weir_benches::load::saturate;
+use weir_benches::load::{Aim, saturate};
 use weir_benches::report::{Series, table};
 use weir_benches::shared::{RedisServer, nginx_lua, weir};
 use weir_benches::targets::{Limits, Plane, Target, upstream};
 
-const USAGE: &str = "usage: shared [--gateway PATH] [--rounds 7] [--seconds 3] [--connections 64]";
+const USAGE: &str = "usage: shared [--gateway PATH] [--rounds 7] [--seconds 3] [--connections 64] \
+    [--envoy ADDRESS]";
+
+/// The targets that figures compare.
+const WINDOWS: [&str; 2] = ["weir, Redis, two windows", "weir, memory, two windows"];
+const BUCKET: [&str; 2] = ["weir, Redis, one bucket", "weir, memory, one bucket"];
+const REFUSING: &str = "weir, Redis, two windows, refusing";
+const NGINX: &str = "nginx + Lua + Redis";
 
 /// What a refusing limit admits before it refuses, and once more where a window ends.
 const ADMITTED_MAX: f64 = 2.0;
@@ -26,6 +35,8 @@ struct Record {
     processor: Series,
     redis: Series,
     scripts: Series,
+    /// Microseconds of each script.
+    script: Series,
 }
 
 fn main() {
@@ -34,12 +45,16 @@ fn main() {
     let rounds: usize = flags.value("--rounds", 7);
     let seconds: u32 = flags.value("--seconds", 3);
     let connections: u32 = flags.value("--connections", 64);
+    let envoy: Option<SocketAddr> = flags.given("--envoy");
     let [] = flags.rest();
     let folder = Folder::new("shared");
     let redis = RedisServer::start(&folder);
     let up = upstream(&folder);
     let targets = targets(&folder, &gateway, &up, &redis);
     let mut records: Vec<Record> = targets.iter().map(|_| Record::default()).collect();
+    // The same request as to the others; it admits all that one machine can send.
+    let envoy = envoy.and_then(|address| Some(Aim { address, ..targets.first()?.aim.clone() }));
+    let mut beside = Series::default();
     for target in &targets {
         let _ = saturate(&target.aim, connections, 1);
     }
@@ -50,9 +65,13 @@ fn main() {
                 measure(target, &redis, (connections, seconds), record);
             }
         }
+        if let Some(aim) = &envoy {
+            beside.0.push(saturate(aim, connections, seconds).rate);
+        }
         eprintln!("round {} of {rounds}", round + 1);
     }
     println!("{}", shown(&targets, &records));
+    println!("{}", aims(&targets, &records, envoy.is_some().then_some(&beside)));
 }
 
 fn targets(
@@ -97,7 +116,50 @@ fn measure(target: &Target, redis: &RedisServer, load: (u32, u32), record: &mut 
     record.p99.0.push(run.p99);
     record.processor.0.push(used(before.0, after.0));
     record.redis.0.push(used(before.1, after.1));
-    record.scripts.0.push((after.2 - before.2) / run.answers);
+    let [calls, micros] = [0, 1].map(|nth: usize| {
+        let [before, after] = [before.2, after.2].map(|both| both.get(nth).copied());
+        after.unwrap_or(0.0) - before.unwrap_or(0.0)
+    });
+    record.scripts.0.push(calls / run.answers);
+    if calls > 0.0 {
+        record.script.0.push(micros / calls);
+    }
+}
+
+/// What was aimed at, beside what was measured.
+fn aims(targets: &[Target], records: &[Record], envoy: Option<&Series>) -> String {
+    let of = |name: &str| {
+        let nth = targets.iter().position(|target| target.name == name);
+        nth.and_then(|nth| records.get(nth)).unwrap_or_else(|| fail(&format!("no {name}")))
+    };
+    let [shared, memory] = WINDOWS.map(of);
+    let [bucket, bucket_memory] = BUCKET.map(of);
+    let nginx = of(NGINX);
+    let script = shared.script.ratio_to(&nginx.script);
+    // Heartbeats are scripts, too.
+    let refused = of(REFUSING).scripts.median();
+    let beside = envoy.map(|envoy| shared.rate.ratio_to(envoy));
+    let no_envoy = "not measured: Debian has no Envoy; --envoy takes one with Limitador that runs";
+    let figure = |value: f64| format!("{value:.3}");
+    let rows = [
+        (
+            "requests/s ÷ in memory, two windows",
+            figure(shared.rate.ratio_to(&memory.rate)),
+            "≥ 0.9",
+        ),
+        (
+            "requests/s ÷ in memory, one bucket",
+            figure(bucket.rate.ratio_to(&bucket_memory.rate)),
+            "≥ 0.9",
+        ),
+        ("requests/s ÷ nginx + Lua + Redis", figure(shared.rate.ratio_to(&nginx.rate)), "≥ 1.4"),
+        ("requests/s ÷ Envoy + Limitador", beside.map_or(no_envoy.to_owned(), figure), "≥ 3"),
+        ("script CPU ÷ a script of two INCR", figure(script), "≤ 2.3"),
+        ("calls a refused request", figure(refused), "0"),
+        ("calls a request of the data plane", figure(bucket.scripts.median()), "≤ 0.05"),
+    ];
+    let rows = rows.map(|(name, value, aim)| vec![name.to_owned(), value, aim.to_owned()]);
+    table("What was aimed at", &["", "measured", "aim"], &rows)
 }
 
 fn shown(targets: &[Target], records: &[Record]) -> String {
@@ -119,6 +181,7 @@ fn shown(targets: &[Target], records: &[Record]) -> String {
             format!("{:.1}", record.processor.median()),
             format!("{:.1}", record.redis.median()),
             format!("{:.3}", record.scripts.median()),
+            format!("{:.1}", record.script.median()),
         ]
     };
     let head = [
@@ -131,6 +194,7 @@ fn shown(targets: &[Target], records: &[Record]) -> String {
         "CPU µs/req",
         "Redis µs/req",
         "scripts/req",
+        "µs/script",
     ];
     let rows: Vec<Vec<String>> = targets.iter().zip(records).map(row).collect();
     table("Limits in a shared store, as fast as it goes", &head, &rows)

@@ -258,7 +258,8 @@ impl Limiter {
     /// Raises the allowance of a key, in all gateways that share a store.
     pub async fn boost(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
         self.boosts.set(key, boost, now)?;
-        if self.publish(key, Some(boost)).await.is_err() {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        if shared.publish(key, boost).await.is_err() {
             self.boosts.clear(key)?;
             return Err(Unset::Moved(Moved));
         }
@@ -267,15 +268,10 @@ impl Limiter {
 
     /// Ends the boost of a key.
     pub async fn unboost(&self, key: Key) -> Result<(), Unreachable> {
+        let ended = self.boosts.of(key, self.clock.now().tick);
         self.boosts.clear(key).map_err(|_| Unreachable)?;
-        self.publish(key, None).await
-    }
-
-    async fn publish(&self, key: Key, boost: Option<Boost>) -> Result<(), Unreachable> {
-        match &self.shared {
-            None => Ok(()),
-            Some(shared) => shared.publish(key, boost).await.map_err(|_| Unreachable),
-        }
+        let Some(shared) = &self.shared else { return Ok(()) };
+        shared.publish_end(key, ended).await.map_err(|_| Unreachable)
     }
 
     /// Records which process owns the counters from now on. Where that is this one, all shards are

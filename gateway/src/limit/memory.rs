@@ -357,28 +357,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_costs_nothing_in_any_limit() {
-        let store = Store::new(1_000);
-        let (workspace, organisation) =
-            (check("workspace", 3, "ws"), check("organisation", 10, "org"));
-        assert_eq!(admitted(&store, &[workspace, organisation], 100), 3);
-        assert_eq!(remaining(&store, &organisation), 7);
-        assert_eq!(admitted(&store, &[organisation, workspace], 100), 0);
-        assert_eq!(remaining(&store, &organisation), 7);
-    }
-
-    #[test]
-    fn an_observed_limit_counts_and_never_refuses() {
-        let store = Store::new(1_000);
-        let observed = LimitCheck { enforced: false, ..check("trial", 2, "ws") };
-        let enforced = check("workspace", 5, "ws");
-        assert_eq!(admitted(&store, &[observed, enforced], 100), 5);
-        assert_eq!(remaining(&store, &observed), 0);
-        let verdict = store.judge(&[observed], Tick(1)).unwrap();
-        assert!(matches!(verdict.answers().next().unwrap().decision, Decision::Refuse { .. }));
-    }
-
-    #[test]
     fn keys_of_one_shard_are_checked_under_one_lock() {
         let store = Store::with_shards(1_000, 1);
         let checks = [check("a", 2, "x"), check("b", 3, "x"), check("c", 4, "x")];
@@ -399,21 +377,6 @@ mod tests {
             let left: Vec<u32> = verdict.answers().map(|answer| answer.usage.remaining).collect();
             assert_eq!(left, if enough { [4, 0, 7 - nth] } else { [5, 0, 0] });
         }
-    }
-
-    #[test]
-    fn unknown_keys_beyond_the_maximum_share_entries_and_known_keys_do_not() {
-        let store = Store::with_shards(10, 1);
-        let unknown_keys: Vec<LimitCheck> =
-            (0..1_000).map(|n| check("w", 5, &format!("s{n}"))).collect();
-        let known = LimitCheck { known: true, ..check("w", 5, "acme") };
-        let total: usize =
-            unknown_keys.iter().map(|unknown| admitted(&store, &[*unknown], 5)).sum();
-        assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
-        assert_eq!(admitted(&store, &[known], 10), 5);
-        assert_eq!(store.fill().unknown_keys, 10);
-        assert_eq!(store.fill().keys, 10 + 16 + 1);
-        assert_eq!(remaining(&store, &unknown_keys[0]), 0, "the first is not forgotten");
     }
 
     #[test]
@@ -457,16 +420,6 @@ mod tests {
         let _ = store.judge(&[LimitCheck { known: true, ..unknown }], Tick(1));
         assert_eq!(store.fill(), Fill { keys: 1, unknown_keys: 0, overflowed: 0 });
         assert_eq!(remaining(&store, &unknown), 3);
-    }
-
-    #[test]
-    fn a_reset_key_has_used_nothing() {
-        let store = Store::new(10);
-        let check = check("w", 5, "ws");
-        let _ = store.judge(&[check], Tick(1));
-        store.reset(check.key).unwrap();
-        assert_eq!(remaining(&store, &check), 5);
-        assert_eq!(store.fill().keys, 0);
     }
 
     #[test]

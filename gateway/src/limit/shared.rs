@@ -77,7 +77,7 @@ mod testimony;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -138,6 +138,8 @@ pub struct SharedStore {
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
     id_bits: u64,
     changes: AtomicU64,
+    /// Whether the store may lack boosts that this gateway knows.
+    may_lack_boosts: AtomicBool,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
     connections: AtomicU64,
@@ -191,6 +193,7 @@ impl SharedStore {
             time,
             place: AtomicU64::new(packed(alone)),
             changes: AtomicU64::new(0),
+            may_lack_boosts: AtomicBool::new(false),
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             standings: Standings::default(),
@@ -273,6 +276,10 @@ impl SharedStore {
         let checks = self.effective(store, checks, latest);
         let refusal = |check: &LimitCheck| match is_in_flight(check) {
             true => self.slots.refusal(store, check, latest),
+            // Whatever is used of it.
+            false if check.cost > check.quota.limit() => {
+                Some(CheckResult { decision: Decision::TooLarge, ..self.unasked(check, earliest) })
+            }
             false => self.standings.refusal(check, latest),
         };
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {

@@ -59,7 +59,9 @@ fn a_gateway_with_many_admissions_testifies_them_in_pieces() {
     });
     assert_eq!(count(&fleet.at_once(4, 300, &Request::get(TARGET)), 200), 2_400);
     fleet.redis.run("FLUSHALL");
-    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 3_000 - 1_201);
+    // The other one may have told some of its own by now, with a heartbeat.
+    let left = fleet.get(0, TARGET).expect(200).allowance().remaining;
+    assert!((3_000 - 2_401..=3_000 - 1_201).contains(&left), "{left}");
     assert_eq!(fleet.get(1, TARGET).expect(200).allowance().remaining, 3_000 - 2_402);
 }
 

@@ -5,8 +5,12 @@
 //!
 //! # Invariants
 //!
-//! 1. A change is in the store before its number is: no gateway sees one without the other.
-//! 2. After a reset has returned, no gateway whose heartbeats are in time testifies what was
+//! 1. A change and its number are written together, and read together: no gateway sees one without
+//!    the other.
+//! 2. What a gateway knows of boosts it tells a store that may have lost them, which keeps what it
+//!    has: another gateway's change since then counts. The end of a boost is kept there until the
+//!    boost would have ended, so that no gateway brings it back.
+//! 3. After a reset has returned, no gateway whose heartbeats are in time testifies what was
 //!    admitted before it.
 //!
 //! # Not here
@@ -17,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use weir_common::directory::values::Values;
 use weir_common::time::Tick;
 
@@ -27,11 +31,11 @@ use super::super::key::Key;
 use super::super::memory::Store;
 use super::connection::{Script, StoreConnection};
 use super::errors::CallError;
-use super::heartbeat::{CHANGES, EVERY};
+use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
 use super::store_time::StoreTime;
 use super::{SharedStore, StoreAway, is_in_flight, remote};
 
-/// Boosts by key, each as JSON.
+/// Boosts by key, and those that were ended before their time, each as JSON.
 const BOOSTS: &str = "weir1:{gateways}boosts";
 
 /// Keys that were reset, by the number of the change.
@@ -45,8 +49,51 @@ redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
 redis.call('PEXPIRE', KEYS[2], 86400000)
 return number";
 
+/// Stores a boost or its end: `KEYS` are the number of changes and the boosts, `ARGV` the key and
+/// the text; none deletes it.
+const CHANGE: &str = "if ARGV[2] then
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+else
+  redis.call('HDEL', KEYS[2], ARGV[1])
+end
+return redis.call('INCR', KEYS[1])";
+
+/// Adds boosts that are not there, each a key and a text after `ARGV[1]`, a number of changes that
+/// the next one is above. `KEYS` are as those of a change.
+const PUBLISH_AGAIN: &str = "local known, is_there = redis.call('HGETALL', KEYS[2]), {}
+for at = 1, #known, 2 do
+  is_there[known[at]] = true
+end
+for at = 2, #ARGV, 2 do
+  if not is_there[ARGV[at]] then
+    redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+  end
+end
+local number = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), tonumber(ARGV[1])) + 1
+redis.call('SET', KEYS[1], number)
+return number";
+
+/// Returns the number of changes, the keys that were reset after the change `ARGV[1]`, and all
+/// boosts; nothing where the store has forgotten the gateway `ARGV[2]` since its heartbeat. `KEYS`
+/// are the number, the resets, the boosts and the gateways.
+const READ: &str = "local all, is_known = redis.call('HGETALL', KEYS[4]), false
+for at = 1, #all, 2 do
+  is_known = is_known or all[at] == ARGV[2]
+end
+return is_known and {redis.call('GET', KEYS[1]) or '0',
+  redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[1], '+inf'), redis.call('HGETALL', KEYS[3])}";
+
+/// Boosts that one call publishes again: the store does nothing else meanwhile.
+const AGAIN_MAX: usize = 512;
+
 /// Deletes a key.
 const DELETE: &str = "return redis.call('DEL', KEYS[1])";
+
+/// The member of a boost that was ended before its time.
+const ENDED: &str = "ended";
+
+/// What [`READ`] returns.
+type Changes = (u64, Vec<String>, HashMap<String, String>);
 
 /// After this every gateway that runs has had two heartbeats.
 const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
@@ -70,9 +117,9 @@ impl SharedStore {
         };
         self.forget(store, check.key);
         delete().await?;
-        let keys = [CHANGES, RESETS].map(|key| key.as_bytes().to_vec());
         let (script, own) = (Script::new(ADD_RESET), hex(check.key).into_bytes());
-        let added = registry.evaluate(&script, &script.call(&keys, &[own])).await;
+        let call = script.call(&names([CHANGES, RESETS]), &[own]);
+        let added = registry.evaluate(&script, &call).await;
         added.map_err(|_| StoreAway)?;
         tokio::time::sleep(HEARD_BY_ALL).await;
         // Until then another gateway may have testified what it was given before.
@@ -82,33 +129,52 @@ impl SharedStore {
         Ok(())
     }
 
-    /// Publishes a boost, or its end, to all gateways.
-    pub async fn publish(&self, key: Key, boost: Option<Boost>) -> Result<(), StoreAway> {
-        let registry = self.registry().ok_or(StoreAway)?;
-        let published = self.publish_over(&registry, key, boost).await;
-        published.map_err(|_| StoreAway)
+    /// Publishes a boost to all gateways.
+    pub async fn publish(&self, key: Key, boost: Boost) -> Result<(), StoreAway> {
+        self.publish_text(key, |time| Some(Self::boost_text(time, boost))).await
     }
 
-    async fn publish_over(
+    /// Publishes that a boost has been ended; `ended` is what this gateway knew of it.
+    pub async fn publish_end(&self, key: Key, ended: Option<Boost>) -> Result<(), StoreAway> {
+        self.publish_text(key, |time| ended.map(|boost| Self::end_text(time, boost))).await
+    }
+
+    async fn publish_text(
+        &self,
+        key: Key,
+        text: impl FnOnce(&StoreTime) -> Option<String>,
+    ) -> Result<(), StoreAway> {
+        let registry = self.registry().ok_or(StoreAway)?;
+        let own = [Some(hex(key)), text(&registry.time)];
+        let own: Vec<Vec<u8>> = own.into_iter().flatten().map(String::into_bytes).collect();
+        let script = Script::new(CHANGE);
+        let call = script.call(&names([CHANGES, BOOSTS]), &own);
+        let changed = registry.evaluate(&script, &call).await;
+        changed.map(drop).map_err(|_| StoreAway)
+    }
+
+    /// Tells a store that may have lost them all boosts that this gateway knows. Its number of
+    /// changes is above `known` then, so that all gateways read them.
+    async fn publish_again(
         &self,
         connection: &StoreConnection,
-        key: Key,
-        boost: Option<Boost>,
+        boosts: &Boosts,
+        (known, newest): (u64, u64),
     ) -> Result<(), CallError> {
-        let field = hex(key);
-        match boost {
-            Some(boost) => {
-                let text = Self::boost_text(&connection.time, boost);
-                let set: [&[u8]; 4] =
-                    [b"HSET", BOOSTS.as_bytes(), field.as_bytes(), text.as_bytes()];
-                connection.command::<()>(&set).await?;
-            }
-            None => {
-                let remove: [&[u8]; 3] = [b"HDEL", BOOSTS.as_bytes(), field.as_bytes()];
-                connection.command::<()>(&remove).await?;
-            }
+        let now = self.clock.now().tick;
+        let all = boosts.all().into_iter().filter(|(_, boost)| now < boost.until);
+        let texts = all.map(|(key, boost)| [hex(key), Self::boost_text(&connection.time, boost)]);
+        let texts: Vec<[String; 2]> = texts.collect();
+        let script = Script::new(PUBLISH_AGAIN);
+        // Without boosts the number alone is raised, where it was lost.
+        let rounds = texts.len().div_ceil(AGAIN_MAX).max(usize::from(newest < known));
+        for some in (0..rounds).map(|nth| texts.iter().skip(nth * AGAIN_MAX).take(AGAIN_MAX)) {
+            let mut own = vec![known.to_string().into_bytes()];
+            own.extend(some.flatten().map(|text| text.clone().into_bytes()));
+            let call = script.call(&names([CHANGES, BOOSTS]), &own);
+            connection.evaluate(&script, &call).await?;
         }
-        connection.command::<()>(&[b"INCR", CHANGES.as_bytes()]).await
+        Ok(())
     }
 
     /// Applies what has changed in the store up to the number `newest`.
@@ -119,29 +185,30 @@ impl SharedStore {
         newest: u64,
     ) -> Result<(), CallError> {
         let known = self.changes.load(Ordering::Relaxed);
-        if newest == known {
+        let may_lack_some = self.may_lack_boosts.load(Ordering::Relaxed);
+        if newest == known && !may_lack_some {
             return Ok(());
         }
         self.standings.forget_refusals();
-        if newest < known {
-            // The store has lost them: each gateway knows the boosts, and tells them again.
-            for (key, boost) in boosts.all() {
-                self.publish_over(connection, key, Some(boost)).await?;
-            }
-            let lost = (known - newest).to_string();
-            let raise: [&[u8]; 3] = [b"INCRBY", CHANGES.as_bytes(), lost.as_bytes()];
-            return connection.command::<()>(&raise).await;
+        if newest < known || may_lack_some {
+            self.publish_again(connection, boosts, (known, newest)).await?;
+            self.may_lack_boosts.store(false, Ordering::Relaxed);
         }
-        let from = format!("({known}");
-        let range: [&[u8]; 4] = [b"ZRANGEBYSCORE", RESETS.as_bytes(), from.as_bytes(), b"+inf"];
-        let reset: Vec<String> = connection.command(&range).await?;
+        let (script, id) = (Script::new(READ), self.config.id.clone().into_bytes());
+        let own = [known.to_string().into_bytes(), id];
+        let call = script.call(&names([CHANGES, RESETS, BOOSTS, GATEWAYS]), &own);
+        let read = connection.evaluate(&script, &call).await?;
+        let read = redis::from_redis_value(read);
+        let read: Option<Changes> = read.map_err(|why| CallError::Refused(why.to_string()))?;
+        // Where it has forgotten all meanwhile, the next heartbeat finds that.
+        let Some((number, reset, found)) = read else { return Ok(()) };
         reset.iter().filter_map(|digits| key_of(digits)).for_each(|key| self.forget(store, key));
-        let found: HashMap<String, String> =
-            connection.command(&[b"HGETALL", BOOSTS.as_bytes()]).await?;
         let (mut active, now) = (Vec::new(), self.clock.now().tick);
         for (field, text) in &found {
-            match key_of(field).zip(Self::boost_of(&connection.time, text)) {
-                Some((key, boost)) if now < boost.until => active.push((key, boost)),
+            match key_of(field).zip(Self::published(&connection.time, text)) {
+                Some((key, (boost, is_on))) if now < boost.until => {
+                    active.extend(is_on.then_some((key, boost)));
+                }
                 _ => {
                     let remove: [&[u8]; 3] = [b"HDEL", BOOSTS.as_bytes(), field.as_bytes()];
                     connection.command::<()>(&remove).await?;
@@ -149,7 +216,7 @@ impl SharedStore {
             }
         }
         boosts.replace(active);
-        self.changes.store(newest, Ordering::Relaxed);
+        self.changes.store(number, Ordering::Relaxed);
         Ok(())
     }
 
@@ -168,13 +235,26 @@ impl SharedStore {
         Value::from(members).to_string()
     }
 
-    fn boost_of(time: &StoreTime, text: &str) -> Option<Boost> {
+    /// The end of a boost as JSON: it is of use until the boost would have ended.
+    fn end_text(time: &StoreTime, ended: Boost) -> String {
+        let [_, until] = time.range(ended.until);
+        json!({ENDED: true, "until": until.0}).to_string()
+    }
+
+    /// A boost, or one that was ended, and which of both.
+    fn published(time: &StoreTime, text: &str) -> Option<(Boost, bool)> {
         let mut members: Map<String, Value> = serde_json::from_str(text).ok()?;
         let until = members.remove("until")?.as_u64()?;
-        let mut is_wrong = false;
+        let (is_on, mut is_wrong) = (members.remove(ENDED).is_none(), false);
         let raised = Values::from_json(&members, |_, _| is_wrong = true);
-        (!is_wrong).then(|| Boost { raised, until: time.local(Tick(until)) })
+        let boost = Boost { raised, until: time.local(Tick(until)) };
+        (!is_wrong).then_some((boost, is_on))
     }
+}
+
+/// The keys of a script.
+fn names<const N: usize>(keys: [&str; N]) -> [Vec<u8>; N] {
+    keys.map(|key| key.as_bytes().to_vec())
 }
 
 fn hex(key: Key) -> String {

@@ -76,34 +76,48 @@ impl SharedStore {
         node: &Arc<StoreNode>,
         own: Option<(&Store, &Boosts)>,
     ) -> Beat {
-        let beaten = match self.connect(known, node).await {
-            Ok(connection) => {
-                let beaten = self.beat_over(known, (node, &connection), own);
-                match tokio::join!(beaten, self.nodes.is_replaced(&connection)) {
-                    (beaten, None) => beaten,
-                    (_, Some(now)) => {
-                        let text = format!("the primary is {} now", now.address);
-                        Err(ConnectError::Unreachable(text))
-                    }
-                }
-            }
-            Err(error) => Err(error),
-        };
-        let availability = &node.availability;
-        match beaten {
+        let (availability, is_kept) = (&node.availability, node.known_connection().is_some());
+        let (mut beaten, mut lost) = (self.beat_once(known, node, own).await, None);
+        if is_kept && let Err(error @ ConnectError::Unreachable(_)) = &beaten {
+            // The server may have started again since: then it is told all with this heartbeat.
+            lost = self.lose(node).then(|| error.clone());
+            beaten = self.beat_once(known, node, own).await;
+        }
+        let beat = match beaten {
             Ok(()) => match availability.beaten(self.clock.now().tick) {
                 Answered::Steady => Beat::Steady,
                 Answered::Recovered => Beat::Recovered,
                 Answered::Recovering => Beat::Recovering,
             },
             Err(ConnectError::Silent) if availability.is_late_once() => Beat::Steady,
-            Err(error) => {
-                node.set_connection(None);
-                // Resets and boosts of other gateways may be missed from now on.
-                self.standings.forget_refusals();
-                if availability.lost() { Beat::Lost(error) } else { Beat::Away(error) }
+            Err(error) if self.lose(node) => Beat::Lost(error),
+            Err(error) => Beat::Away(error),
+        };
+        lost.map_or(beat, Beat::Lost)
+    }
+
+    async fn beat_once(
+        &self,
+        known: &NodeSet,
+        node: &Arc<StoreNode>,
+        own: Option<(&Store, &Boosts)>,
+    ) -> Result<(), ConnectError> {
+        let connection = self.connect(known, node).await?;
+        let beaten = self.beat_over(known, (node, &connection), own);
+        match tokio::join!(beaten, self.nodes.is_replaced(&connection)) {
+            (beaten, None) => beaten,
+            (_, Some(now)) => {
+                Err(ConnectError::Unreachable(format!("the primary is {} now", now.address)))
             }
         }
+    }
+
+    /// Drops the connection to a server. True where it was available until now.
+    fn lose(&self, node: &Arc<StoreNode>) -> bool {
+        node.set_connection(None);
+        // Resets and boosts of other gateways may be missed from now on.
+        self.standings.forget_refusals();
+        node.availability.lost()
     }
 
     /// Connects to each server as a gateway does, and changes nothing there. Returns what fails.
@@ -216,6 +230,9 @@ impl SharedStore {
 
     /// Records that a server may have lost all.
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
+        if known.is_registry(node) {
+            self.may_lack_boosts.store(true, Ordering::Relaxed);
+        }
         self.standings.owe_all(|check| is_on(known, node, check.slot));
         self.leases.forget_all();
         self.slots.forget_all();

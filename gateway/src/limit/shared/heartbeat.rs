@@ -17,6 +17,9 @@ pub(super) const EVERY: Duration = Duration::from_millis(250);
 /// For how long a gateway counts after its last heartbeat.
 pub(super) const LASTS: Duration = Duration::from_secs(3);
 
+/// The gateways, and until when each counts.
+pub(super) const GATEWAYS: &str = "weir1:{gateways}";
+
 /// The number of the newest reset or boost.
 pub(super) const CHANGES: &str = "weir1:{gateways}changes";
 

@@ -34,23 +34,6 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_keeps_within_its_quota_is_never_refused(
-        requests in 1..200_u32,
-        waits in prop::collection::vec(1..2_000_000_u64, 1..300),
-    ) {
-        let (mut store, key) = (Store::open(), fresh_key());
-        let mut sent: Vec<u64> = Vec::new();
-        for wait in waits {
-            store.now += wait;
-            let last = sent.len().checked_sub(requests as usize).map(|nth| sent[nth]);
-            store.now = store.now.max(last.map_or(0, |at| at + micros(MINUTE)));
-            sent.push(store.now);
-            let reply = store.call(&[check(&key, rolling(requests, MINUTE), 1)]);
-            prop_assert_eq!(reply.outcome, SharedOutcome::Admitted);
-        }
-    }
-
-    #[test]
     fn a_malformed_reply_is_an_error(cut in 0..200_usize, at in 0..100_usize, byte: u8) {
         let checks = [check(b"a", rolling(5, MINUTE), 1), check(b"b", rolling(5, MINUTE), 1)];
         let mut reply = vec![0; 9 + 2 * 38];

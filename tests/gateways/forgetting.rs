@@ -1,0 +1,137 @@
+//! A store that forgets, at whatever moment: gateways soon agree on boosts and their ends, and a
+//! server that starts again is told what was admitted with the next heartbeat.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use weir_common::directory::values::Values;
+use weir_common::limit::rolling::RollingQuota;
+use weir_common::time::{Clock, UnixTime};
+use weir_gateway::limit::boost::Boost;
+use weir_gateway::limit::key::{Key, LimitTag};
+use weir_gateway::limit::shared::BEAT_EVERY;
+use weir_gateway::limit::{LimitCheck, Quota};
+use weir_tests::rng::SeededRng;
+
+use super::gateway::{Gateway, config, decide};
+use super::network::Network;
+use super::runs::START;
+use super::virtual_time::{self, Clocks};
+
+/// What happens to a boost, with moments in between.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// The first gateway is told of it.
+    Boost,
+    /// The second gateway is told to end it.
+    End,
+    /// The store forgets all.
+    Forget,
+    /// All gateways have heard of what was before.
+    Settle,
+    /// Some time passes: less than a heartbeat and what follows it.
+    Pass,
+}
+
+/// Lets this happen, with each of many times for `Pass`, and checks whether the key is boosted.
+#[track_caller]
+fn check(acts: &[Act], is_boosted: bool) {
+    for millis in (0..300).step_by(5) {
+        let clocks = Clocks::default();
+        let limits = virtual_time::run(&clocks.clone(), shown(acts, millis, &clocks));
+        let limit = if is_boosted { 9 } else { 4 };
+        assert_eq!(limits, [limit; 2], "{acts:?}, {millis} ms");
+    }
+}
+
+/// A check of a key that may use so much in a minute.
+fn check_of(requests: u32) -> LimitCheck {
+    let quota = Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(60) });
+    let (key, tag) = (Key::from_bits(1 << 96 | 1), LimitTag::from_bits(1));
+    LimitCheck { known: true, slot: 1, ..LimitCheck::new(key, tag, quota) }
+}
+
+/// The limit that each gateway then shows.
+async fn shown(acts: &[Act], millis: u64, clocks: &Clocks) -> [u32; 2] {
+    let clock = Clock::manual(UnixTime(START));
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(millis), START, (1, 5), None);
+    let mut gateways = Vec::new();
+    for nth in 0..2 {
+        gateways.push(Gateway::start(&clock, Some((config(nth, 2), network.way(nth)))));
+        // Their heartbeats come one after the other.
+        sleep(Duration::from_millis(120)).await;
+    }
+    let own = check_of(4);
+    let key = own.key;
+    let raised = Values { requests: Some(9), ..Values::default() };
+    for act in acts {
+        let now = clock.now().tick;
+        match act {
+            Act::Boost => {
+                let boost = Boost { raised, until: now.plus(Duration::from_secs(60)) };
+                gateways[0].limiter.boost(key, boost, now).await.unwrap();
+            }
+            Act::End => gateways[1].limiter.unboost(key).await.unwrap(),
+            Act::Forget => network.servers[0].data.borrow_mut().flush(),
+            Act::Settle => sleep(Duration::from_secs(1)).await,
+            Act::Pass => sleep(Duration::from_millis(millis)).await,
+        }
+    }
+    sleep(Duration::from_millis(1_200)).await;
+    let mut limits = [0; 2];
+    for (limit, gateway) in limits.iter_mut().zip(&gateways) {
+        let verdict = decide(&gateway.limiter, &mut [own], clock.now().tick).await.unwrap();
+        *limit = verdict.answers().next().unwrap().usage.limit;
+    }
+    limits
+}
+
+#[test]
+fn a_boost_reaches_all_gateways_whenever_the_store_forgets() {
+    use Act::{Boost, Forget, Pass, Settle};
+    check(&[Settle, Boost, Pass, Forget], true);
+    check(&[Settle, Boost, Settle, Forget], true);
+    check(&[Settle, Forget, Pass, Boost], true);
+    check(&[Settle, Boost, Pass, Forget, Pass, Forget], true);
+}
+
+#[test]
+fn the_end_of_a_boost_reaches_all_gateways_although_the_store_has_just_forgotten_it() {
+    use Act::{Boost, End, Forget, Pass, Settle};
+    check(&[Settle, Boost, Settle, Forget, Pass, End], false);
+    check(&[Settle, Boost, Settle, End, Settle, Forget], false);
+    check(&[Settle, Boost, Settle, End, Settle, Boost, Pass, Forget], true);
+    check(&[Settle, Boost, Settle, End, Boost, Pass], true);
+}
+
+/// What is left of four requests for a gateway that starts after a server has started again, of
+/// which another gateway, idle since, has admitted three.
+async fn left_after_restart(millis: u64, clocks: &Clocks) -> u32 {
+    let clock = Clock::manual(UnixTime(START));
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(millis), START, (0, 0), None);
+    let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
+    sleep(Duration::from_secs(1)).await;
+    let own = check_of(4);
+    for _ in 0..3 {
+        let _ = decide(&first.limiter, &mut [own], clock.now().tick).await.unwrap();
+    }
+    sleep(Duration::from_millis(500 + millis)).await;
+    network.kill(0);
+    network.servers[0].is_alive.set(true);
+    sleep(BEAT_EVERY + Duration::from_millis(5)).await;
+    let second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+    second.started.notified().await;
+    let verdict = decide(&second.limiter, &mut [own], clock.now().tick).await.unwrap();
+    verdict.answers().next().unwrap().usage.remaining
+}
+
+#[test]
+fn a_server_that_starts_again_is_told_all_with_the_next_heartbeat() {
+    for millis in (0..260).step_by(10) {
+        let clocks = Clocks::default();
+        let left = virtual_time::run(&clocks.clone(), left_after_restart(millis, &clocks));
+        assert_eq!(left, 0, "{millis} ms");
+    }
+}

@@ -1,0 +1,42 @@
+//! Virtual time: everything runs on one thread, and all clocks go on with the runtime's.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+use weir_common::time::Clock;
+
+/// All clocks of machines.
+pub(crate) type Clocks = Arc<Mutex<Vec<Clock>>>;
+
+/// Runs this to its end. The clocks that it adds go on with the runtime's.
+pub(crate) fn run<T>(clocks: &Clocks, run: impl Future<Output = T>) -> T {
+    let epoch = Arc::new(OnceLock::new());
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .on_thread_unpark(following(clocks.clone(), epoch.clone()))
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        epoch.set(Instant::now()).unwrap();
+        run.await
+    })
+}
+
+/// Lets all clocks go on with the runtime's, before anything runs at a new time.
+fn following(clocks: Clocks, epoch: Arc<OnceLock<Instant>>) -> impl Fn() + Send + Sync + 'static {
+    let known = Mutex::new(Duration::ZERO);
+    move || {
+        let Some(epoch) = epoch.get() else { return };
+        let mut known = known.lock().unwrap();
+        let now = epoch.elapsed();
+        let passed = now - *known;
+        *known = now;
+        for clock in &*clocks.lock().unwrap() {
+            clock.advance(passed);
+        }
+    }
+}
