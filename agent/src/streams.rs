@@ -21,26 +21,26 @@ type Shared = Arc<Mutex<Pressure>>;
 
 /// The stream from the client.
 #[derive(Debug)]
-pub(crate) struct Input<R> {
+pub(crate) struct InputStream<R> {
     stream: R,
     pressure: Shared,
 }
 
 /// The stream to the client.
 #[derive(Debug)]
-pub(crate) struct Output<W> {
+pub(crate) struct OutputStream<W> {
     stream: W,
     pressure: Shared,
 }
 
 /// Both streams of one client.
-pub(crate) fn paired<R, W>(input: R, output: W) -> (Input<R>, Output<W>) {
+pub(crate) fn paired<R, W>(input: R, output: W) -> (InputStream<R>, OutputStream<W>) {
     let pressure = Shared::default();
-    let input = Input { stream: input, pressure: Arc::clone(&pressure) };
-    (input, Output { stream: output, pressure })
+    let input = InputStream { stream: input, pressure: Arc::clone(&pressure) };
+    (input, OutputStream { stream: output, pressure })
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for InputStream<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -57,7 +57,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
     }
 }
 
-impl<W> Output<W> {
+impl<W> OutputStream<W> {
     /// Notes whether a write waits.
     fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
         let mut pressure = self.pressure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl<W> Output<W> {
     }
 }
 
-impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
+impl<W: AsyncWrite + Unpin> AsyncWrite for OutputStream<W> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

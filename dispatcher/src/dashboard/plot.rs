@@ -71,6 +71,18 @@ pub(super) struct Axis {
     pub(super) ended: bool,
 }
 
+/// What an axis shows, for those who do not see it.
+fn words_of(axis: &Axis) -> String {
+    let mut label = format!("{} attempts so far", axis.attempts.len());
+    if let Some(next) = axis.next {
+        label.push_str(&format!(", the next in {}", in_words(next.since(axis.now))));
+    }
+    if !axis.ended {
+        label.push_str(&format!(", given up in {}", in_words(axis.end.since(axis.now))));
+    }
+    label
+}
+
 /// Attempts, the next one and the deadline on one line. Its scale is a root, so that the first
 /// attempts, which come soon after one another, are told apart.
 pub(super) fn axis(axis: &Axis) -> String {
@@ -79,13 +91,7 @@ pub(super) fn axis(axis: &Axis) -> String {
         let part = (at.since(axis.start).as_secs_f64() / span).clamp(0.0, 1.0);
         20.0 + part.sqrt() * (WIDTH - 40.0)
     };
-    let mut label = format!("{} attempts so far", axis.attempts.len());
-    if let Some(next) = axis.next {
-        label.push_str(&format!(", the next in {}", in_words(next.since(axis.now))));
-    }
-    if !axis.ended {
-        label.push_str(&format!(", given up in {}", in_words(axis.end.since(axis.now))));
-    }
+    let label = words_of(axis);
     let mut svg = format!(
         "<svg class=\"plot axis\" viewBox=\"0 0 {WIDTH} 56\" role=\"img\" aria-label=\"{label}\">"
     );

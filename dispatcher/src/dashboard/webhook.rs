@@ -128,7 +128,8 @@ fn banner(page: &WebhookDetailData, activity: &ActivityData, facts: &BannerFacts
         }
         "paused" => {
             lines.push(format!(
-                "Deliveries are paused{}: no attempt was answered with 2xx for {}. Nothing is lost.",
+                "Deliveries are paused{}: no attempt was answered with 2xx for {}. Nothing is \
+                 lost.",
                 since(&health.paused_since),
                 span(facts.pause_after)
             ));

@@ -40,7 +40,7 @@ pub enum Role {
 }
 
 /// The token that a link or a session comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Issuer {
     /// A registered token, by its SHA-256 in hex digits. Without it, its sessions end.

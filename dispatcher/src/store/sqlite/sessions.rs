@@ -1,24 +1,18 @@
 //! Sessions of the dashboard.
 //!
 //! Invariant: a link opens one session, ever: its nonce is kept until the link has expired, also
-//! when the session has ended. Links are forgotten by steady time: a clock that is set forgets none.
+//! when the session has ended. Links are forgotten by steady time: a clock that is set forgets
+//! none.
+
+use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
-use crate::domain::session::{Grant, NewSession, SESSIONS_MAX, SessionOpened};
+use crate::domain::session::{Grant, Issuer, NewSession, SESSIONS_MAX, SessionOpened};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::writer::session::WriteSession;
-
-/// Of the token with most sessions of a workspace, the one that ends first: whoever opens many loses
-/// their own.
-const TO_END: &str = "SELECT id FROM sessions \
-    WHERE workspace = ?1 AND ended = 0 AND expires_at > ?2 AND record ->> '$.issuer' = \
-        (SELECT record ->> '$.issuer' FROM sessions \
-         WHERE workspace = ?1 AND ended = 0 AND expires_at > ?2 \
-         GROUP BY 1 ORDER BY count(*) DESC LIMIT 1) \
-    ORDER BY expires_at LIMIT 1";
 
 /// Opens a session, unless its link has opened one. Beyond [`SESSIONS_MAX`], another one ends.
 pub(super) fn open(
@@ -42,19 +36,31 @@ pub(super) fn open(
     if written == 0 {
         return Ok(SessionOpened::LinkUsed);
     }
-    let sql = "SELECT count(*) FROM (SELECT 1 FROM sessions WHERE workspace = ?1 AND ended = 0 \
-        AND expires_at > ?2 LIMIT ?3)";
-    let row = (&new.grant.workspace, at(now), rows::count(SESSIONS_MAX + 1));
-    let open: i64 = conn.prepare_cached(sql)?.query_row(row, |row| row.get(0))?;
-    if open > rows::count(SESSIONS_MAX) {
-        let row = (&new.grant.workspace, at(now));
-        let ends: Option<[u8; 32]> =
-            conn.prepare_cached(TO_END)?.query_row(row, |row| row.get(0)).optional()?;
-        if let Some(id) = ends {
-            end(session, &id)?;
-        }
+    if let Some(id) = too_many(conn, &new.grant.workspace, now)? {
+        end(session, &id)?;
     }
     Ok(SessionOpened::Open)
+}
+
+/// The session that ends where a workspace has more than [`SESSIONS_MAX`]: of the token that has
+/// most, the one that expires first. A token that opens many loses its own.
+fn too_many(conn: &Connection, workspace: &str, now: UnixTime) -> Result<Option<[u8; 32]>, Fault> {
+    let sql = "SELECT id, record, expires_at FROM sessions \
+        WHERE workspace = ?1 AND ended = 0 AND expires_at > ?2";
+    let mut query = conn.prepare_cached(sql)?;
+    let mut found = query.query((workspace, at(now)))?;
+    let mut by_issuer: HashMap<Option<Issuer>, Vec<(UnixTime, [u8; 32])>> = HashMap::new();
+    while let Some(row) = found.next()? {
+        let record: String = row.get("record")?;
+        let grant: Option<Grant> = serde_json::from_str(&record).ok();
+        let session = (rows::time(row, "expires_at")?, row.get("id")?);
+        by_issuer.entry(grant.map(|grant| grant.issuer)).or_default().push(session);
+    }
+    if by_issuer.values().map(Vec::len).sum::<usize>() <= SESSIONS_MAX {
+        return Ok(None);
+    }
+    let most = by_issuer.into_values().max_by_key(Vec::len);
+    Ok(most.into_iter().flatten().min().map(|(_, id)| id))
 }
 
 fn record(grant: &Grant) -> Result<String, Fault> {

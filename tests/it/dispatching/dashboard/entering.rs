@@ -118,7 +118,7 @@ fn sessions_and_links_end_with_the_token_they_come_from() {
     site.stage.dispatcher.folder().write(TOKENS, &format!("{others}{reads}"));
     site.stage.dispatcher.reload().expect(200);
     assert!(visitor.get("webhooks").expect(200).text().contains("read only"));
-    visitor.get("webhooks/new").expect(200);
+    assert!(visitor.get("webhooks/new").expect(403).text().contains("Read only"));
     visitor.post("webhooks", &[("url", "https://a.example/")]).expect(403);
 }
 

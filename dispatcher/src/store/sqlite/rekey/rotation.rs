@@ -135,7 +135,7 @@ fn seal_all(
         anew.map_err(|fault| database.failed(fault))
     })?;
     set_check(&change, &new).map_err(|fault| database.failed(fault))?;
-    // Whoever had the key could open sessions.
+    // A thief of the key could open sessions.
     change.execute("DELETE FROM sessions", []).map_err(failed)?;
     change.commit().map_err(failed)?;
     Ok(webhooks)
