@@ -69,7 +69,7 @@ impl Pair {
 #[must_use]
 pub fn receiver(folder: &Folder, pair: &Pair) -> Target {
     let (address, [certificate, key]) = (free_address(), pair.paths());
-    let http = "access_log off; keepalive_requests 1000000000; http2_max_requests 1000000000;";
+    let http = "access_log off;";
     let server = format!(
         "listen {address} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {key};
         location / {{ return 204; }}"

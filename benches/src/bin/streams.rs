@@ -100,7 +100,7 @@ fn main() {
             let took = seconds(clock.now().tick.since(began));
             let now = own_usage();
             let busy = now.user + now.system - used.user - used.system;
-            into.cpu.0.push(busy / count as f64 * 1e6);
+            into.cpu.0.push(busy / count as f64);
             into.rate.0.push(count as f64 / took);
         };
         let (mut http1, mut http2) = (Figures::default(), Figures::default());

@@ -16,8 +16,8 @@ use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
 use crate::domain::outcome::OutcomeClass;
 
-/// Deliveries on a page.
-const ROWS: &str = "50";
+/// Deliveries on a page, which has less than 60 KiB with its files.
+const ROWS: &str = "40";
 
 /// Webhooks to choose from: more are found by their pages.
 const CHOICES: &str = "100";

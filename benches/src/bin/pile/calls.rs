@@ -74,7 +74,7 @@ pub(crate) fn beside(few: &[(String, Series)], many: &[(String, Series)]) -> Vec
 /// Makes a call that must succeed; returns the whole response.
 pub(crate) fn call(at: SocketAddr, token: &str, method: &str, path: &str, body: &str) -> String {
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {token}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );

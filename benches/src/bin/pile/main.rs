@@ -29,7 +29,7 @@ const USAGE: &str = "usage: pile [--dispatcher PATH] [--webhooks 100000] [--deli
     [--backlog 1000000] [--starts 3] [--days 30] [--only pile|drain|churn]";
 
 /// The rate limit in the shipped settings.
-const SHIPPED_REQUESTS: &str = "requests = 100                  # attempts";
+const SHIPPED_REQUESTS: &str = "requests = 100                  #";
 const SHIPPED_WINDOW: &str = "window = \"1m\"                   # …";
 
 /// The wait after a start until memory usage is stable.
