@@ -41,14 +41,16 @@ const CURSOR: &str = "cur_";
 /// Formats and parses identifiers.
 #[derive(Clone)]
 pub struct PublicIds {
-    key: [u8; 32],
+    /// With the key, and nothing hashed yet.
+    keyed: Hmac<Sha256>,
 }
 
 impl PublicIds {
     /// `key` must stay the same for the lifetime of the store.
     #[must_use]
     pub fn new(key: [u8; 32]) -> Self {
-        Self { key }
+        let keyed = Hmac::new_from_slice(&key).expect("HMAC accepts keys of any length");
+        Self { keyed }
     }
 
     /// Formats a webhook's identifier.
@@ -152,8 +154,7 @@ impl PublicIds {
     }
 
     fn hash(&self, parts: &[&[u8]]) -> [u8; 32] {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC accepts keys of any length");
+        let mut mac = self.keyed.clone();
         parts.iter().for_each(|part| mac.update(part));
         mac.finalize().into_bytes().into()
     }

@@ -60,15 +60,8 @@ impl Webhook {
     /// The state that the API shows.
     #[must_use]
     pub fn state(&self) -> WebhookState {
-        if self.disabled_reason().is_some() {
-            WebhookState::Disabled
-        } else if self.paused_at.is_some() {
-            WebhookState::Paused
-        } else if self.health.is_failing() {
-            WebhookState::Failing
-        } else {
-            WebhookState::Delivering
-        }
+        let (disabled, paused) = (self.disabled_reason().is_some(), self.paused_at.is_some());
+        WebhookState::of(disabled, paused, &self.health)
     }
 
     /// Since when it is in its state; `None` if it delivers.
@@ -180,6 +173,22 @@ pub enum WebhookState {
     /// Deliveries are queued until the owner enables the webhook, or makes a new secret for one
     /// whose secret was lost; none is dropped.
     Disabled,
+}
+
+impl WebhookState {
+    /// The state of a webhook that is disabled or paused, or has this health.
+    #[must_use]
+    pub fn of(disabled: bool, paused: bool, health: &Health) -> Self {
+        if disabled {
+            Self::Disabled
+        } else if paused {
+            Self::Paused
+        } else if health.is_failing() {
+            Self::Failing
+        } else {
+            Self::Delivering
+        }
+    }
 }
 
 /// Why a webhook is disabled.

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rusqlite::Row;
 use weir_common::time::UnixTime;
 
 use crate::domain::attempt::RecordedAttempt;
@@ -49,7 +50,10 @@ impl Management for SqliteStore {
         limit: usize,
     ) -> Result<Page<Webhook, WebhookId>, StoreError> {
         let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
-        let read = move |conn: &_| webhooks::page(conn, &sealer, Some(&workspace), after, limit);
+        let read = move |conn: &_| {
+            let every = |row: &Row<'_>| rows::webhook(row, &sealer).map(Some);
+            webhooks::page(conn, Some(&workspace), after, limit, every)
+        };
         self.readers.read(read).await
     }
 

@@ -5,7 +5,7 @@
 //! 1. There is at most one, in a workspace of its own; it does not count as a registered webhook.
 //! 2. Its waiting deliveries are bounded, however many others fail.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
 
 use crate::config::settings::OperatorEndpoint;
@@ -16,7 +16,7 @@ use crate::domain::webhook::Webhook;
 use crate::domain::webhook::options::WebhookOptions;
 use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::rows::at;
+use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::webhooks::Nonces;
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{deliveries, events, webhooks};
@@ -53,7 +53,8 @@ pub(super) fn set(
 }
 
 fn find(conn: &Connection, sealer: &Sealer) -> Result<Option<Webhook>, Fault> {
-    Ok(webhooks::page(conn, sealer, Some(WORKSPACE), None, 1)?.items.pop())
+    let every = |row: &Row<'_>| rows::webhook(row, sealer).map(Some);
+    Ok(webhooks::page(conn, Some(WORKSPACE), None, 1, every)?.items.pop())
 }
 
 fn types() -> EventSet {

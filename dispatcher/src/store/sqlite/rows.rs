@@ -24,7 +24,7 @@ use crate::domain::webhook::headers::CustomHeaders;
 use crate::domain::webhook::options::{Labels, WebhookOptions};
 use crate::domain::webhook::secrets::{Secrets, SigningSecret};
 use crate::domain::webhook::signing_key::SigningKey;
-use crate::domain::webhook::{Probe, Webhook};
+use crate::domain::webhook::{Probe, Webhook, WebhookState};
 use crate::store::encryption::{Content, Sealer};
 use crate::store::sqlite::error::Fault;
 
@@ -124,9 +124,6 @@ pub(super) use select_webhooks;
 /// A webhook from its row.
 pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> {
     let id = WebhookId(row.get("id")?);
-    let health: String = row.get("health")?;
-    let health: Health = serde_json::from_str(&health)
-        .map_err(|error| Fault::Damaged(format!("health of webhook {}: {error}", id.0)))?;
     Ok(Webhook {
         id,
         workspace: row.get("workspace")?,
@@ -141,9 +138,23 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         paused_total: duration(row, "paused_total")?,
         probing: probe(row.get("probing")?),
         reordering: row.get("reordering")?,
-        health,
+        health: health(row, id)?,
         last_outcome: last_outcome(row)?,
     })
+}
+
+/// The state of a webhook from its row, without the rest of it.
+pub(super) fn webhook_state(row: &Row<'_>) -> Result<WebhookState, Fault> {
+    let disabled = time_or(row, "disabled_at")?.or(time_or(row, "secret_lost_at")?);
+    let paused = time_or(row, "paused_at")?;
+    let health = health(row, WebhookId(row.get("id")?))?;
+    Ok(WebhookState::of(disabled.is_some(), paused.is_some(), &health))
+}
+
+fn health(row: &Row<'_>, id: WebhookId) -> Result<Health, Fault> {
+    let stored = row.get_ref("health")?.as_str().map_err(rusqlite::Error::from)?;
+    let damaged = |error| Fault::Damaged(format!("health of webhook {}: {error}", id.0));
+    serde_json::from_str(stored).map_err(damaged)
 }
 
 fn opened_secrets(row: &Row<'_>, id: WebhookId, sealer: &Sealer) -> Result<Secrets, Fault> {

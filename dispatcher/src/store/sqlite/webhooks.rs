@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
@@ -173,13 +173,14 @@ pub(super) fn of_workspace(
     Ok(load(conn, sealer, id)?.filter(|webhook| *webhook.workspace == *workspace))
 }
 
-/// A page of a workspace's webhooks, or of those of all, oldest first.
+/// A page of a workspace's webhooks, or of those of all, oldest first: of `limit` rows, those that
+/// `read` makes something of.
 pub(super) fn page(
     conn: &Connection,
-    sealer: &Sealer,
     workspace: Option<&str>,
     after: Option<WebhookId>,
     limit: usize,
+    read: impl Fn(&Row<'_>) -> Result<Option<Webhook>, Fault>,
 ) -> Result<Page<Webhook, WebhookId>, Fault> {
     let (sql, workspace) = match workspace {
         None => (PAGE_OF_ALL, 0),
@@ -192,14 +193,16 @@ pub(super) fn page(
     let after = after.map_or(0, |id| id.0);
     let one_more = rows::count(limit.saturating_add(1));
     let mut found = query.query((workspace, after, one_more))?;
-    let mut items = Vec::new();
+    let (mut items, mut examined, mut last) = (Vec::new(), 0, None);
     while let Some(row) = found.next()? {
-        items.push(rows::webhook(row, sealer)?);
+        if examined == limit {
+            return Ok(Page { items, next: last });
+        }
+        examined += 1;
+        last = Some(WebhookId(row.get("id")?));
+        items.extend(read(row)?);
     }
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let next = items.last().map(|last: &Webhook| last.id).filter(|_| more);
-    Ok(Page { items, next })
+    Ok(Page { items, next: None })
 }
 
 /// Changes a webhook.

@@ -286,10 +286,11 @@ impl Thread {
         let changes = self.session.conn.total_changes();
         let mut answers: Vec<(Box<dyn Task>, Result<(), StoreError>)> = Vec::new();
         let mut next = Some(first);
-        let mut result = self.session.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
+        let mut result = self.execute("BEGIN IMMEDIATE");
         while let Some(mut task) = next.take() {
             self.room.add_permits(1);
-            let done = if result.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
+            let first = answers.is_empty();
+            let done = if result.is_ok() { self.work(task.as_mut(), first) } else { Ok(Ok(())) };
             let own = done.unwrap_or_else(|fault| {
                 result = Err(fault);
                 Ok(())
@@ -315,13 +316,14 @@ impl Thread {
     /// Runs one task. The inner error fails this task only; the outer one, of the disk, fails the
     /// whole batch.
     ///
-    /// Within a savepoint SQLite copies every page before it changes. Large work is alone in its
-    /// transaction and needs none: the transaction itself is rolled back.
-    fn work(&mut self, task: &mut dyn Task, size: Size) -> Result<Result<(), StoreError>, Fault> {
+    /// Within a savepoint SQLite copies every page before it changes. The `first` task of a batch
+    /// needs none: the transaction itself is rolled back.
+    fn work(&mut self, task: &mut dyn Task, first: bool) -> Result<Result<(), StoreError>, Fault> {
         let counters = self.session.counters;
-        let [before, after, undo, redo] = match size {
-            Size::Small => ["SAVEPOINT task", "RELEASE task", "ROLLBACK TO task", "RELEASE task"],
-            Size::Large => ["", "", "ROLLBACK", "BEGIN IMMEDIATE"],
+        let [before, after, undo, redo] = if first {
+            ["", "", "ROLLBACK", "BEGIN IMMEDIATE"]
+        } else {
+            ["SAVEPOINT task", "RELEASE task", "ROLLBACK TO task", "RELEASE task"]
         };
         self.execute(before)?;
         match caught(|| task.work(&mut self.session)) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
 use weir_common::time::Clock;
 
 use crate::config::settings::Retention;
