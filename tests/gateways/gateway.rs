@@ -56,8 +56,8 @@ impl Gateway {
         tasks.spawn_local(async move {
             loop {
                 sleep(SWEEP_EVERY).await;
-                let (store, now) = own.own(clock.now().tick);
-                (0..store.shards()).for_each(|nth| store.sweep(nth, now));
+                let now = clock.now().tick;
+                (0..own.store.shards()).for_each(|nth| own.sweep(nth, now));
             }
         });
         Self { limiter, tasks, started }

@@ -119,6 +119,13 @@ impl Limiter {
         (&self.store, counted)
     }
 
+    /// Drops the states of one shard that equal a fresh one at `now`. `nth` is taken modulo the
+    /// number of shards.
+    pub fn sweep(&self, nth: usize, now: Tick) {
+        let counted = self.shared.as_ref().map_or(now, |shared| shared.earliest_time(now));
+        self.store.sweep(nth, counted);
+    }
+
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller
     /// must [hold](Self::hold) what the verdict counts as in flight.
     pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {

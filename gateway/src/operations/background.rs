@@ -188,8 +188,7 @@ pub async fn states(shared: Arc<Shared>) {
     for nth in (0..SHARDS).cycle() {
         tokio::time::sleep(SWEEP_EVERY).await;
         let now = shared.clock.now().tick;
-        let (store, counted) = shared.limiter.own(now);
-        store.sweep(nth, counted);
+        shared.limiter.sweep(nth, now);
         if now.since(faded) >= FADE_EVERY {
             shared.top.fade();
             faded = now;

@@ -1,10 +1,15 @@
 //! Decides without the store: by this gateway's share of each allowance, and by what it was given
 //! itself.
 //!
+//! Invariant: an admission leaves its window here no earlier than by the store's clock, however late
+//! the reply was that showed it.
+//!
 //! Not here: when the store counts as away (`shared::availability`).
 
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::quota::Quota;
+use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
+use weir_common::limit::state::State;
 use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::super::memory::Store;
@@ -58,17 +63,21 @@ impl SharedStore {
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, StoreAway> {
-        let [_, now] = time.range(self.clock.now().tick);
+        let [earliest, now] = time.range(self.clock.now().tick);
         let place = self.place();
         let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
+        // Nothing leaves a window before the store's clock has certainly reached its end.
+        let stamp = self.own_stamp(&shares, now);
+        let lasting = shares.iter().map(|share| lasting(store, share, [earliest, stamp]));
+        let lasting: Checks = lasting.collect();
         let has_none = |check: &LimitCheck| {
             check.enforced && is_shared_out(check) && share(check, place, now).is_none()
         };
         let lacks = checks.iter().any(has_none);
-        let decide = |at, charge| store.decide(&shares, at, charge).map_err(|_moved| StoreAway);
+        let decide = |at, charge| store.decide(&lasting, at, charge).map_err(|_moved| StoreAway);
         let mut verdict = decide(now, false)?;
         if charge && !lacks && verdict.is_admitted() {
-            verdict = decide(self.own_stamp(&shares, now), true)?;
+            verdict = decide(stamp, true)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
             for (answer, share) in charged {
@@ -108,4 +117,84 @@ fn share(check: &LimitCheck, place: Place, now: Tick) -> Option<LimitCheck> {
     let moment = Moment { tick: now, unix: UnixTime(now.0) };
     let quota = place.share(check.quota.at(moment)).filter(|_| is_shared_out(check))?;
     Some(LimitCheck { quota, lasting: quota, ..*check })
+}
+
+/// The check of a share at a time from the second of these on, while the store's clock may be as
+/// early as the first: its window is longer by what lies between them.
+fn lasting(store: &Store, share: &LimitCheck, [earliest, now]: [Tick; 2]) -> LimitCheck {
+    let newest = store.look(share.key, |state| match state {
+        State::Log(log) => log.newest(),
+        _ => Tick(0),
+    });
+    let now = now.max(newest.unwrap_or_default());
+    match share.quota {
+        // The slots of larger ones would be others.
+        Quota::Rolling(own) if own.requests <= EXACT_MAX => {
+            let quota = RollingQuota { window: own.window + now.since(earliest), ..own };
+            LimitCheck { quota: Quota::Rolling(quota), ..*share }
+        }
+        _ => *share,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use weir_common::time::Clock;
+
+    use super::super::super::key::{Key, LimitTag};
+    use super::super::SharedConfig;
+    use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+    use super::super::login::Tcp;
+    use super::*;
+
+    const START: u64 = 1_795_000_000_000_000;
+
+    /// A gateway alone, whose store replied last after so many milliseconds: that took as long.
+    fn alone(clock: &Clock, took: u64) -> (SharedStore, StoreTime) {
+        let login =
+            StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+        let config = SharedConfig {
+            address: StoreAddress {
+                topology: Topology::Single,
+                servers: vec![ServerAddress { host: "store".to_owned(), port: 1 }],
+                login,
+                sentinel_password_file: None,
+                acknowledge: 0,
+            },
+            timeout: Duration::from_millis(20),
+            gateways_min: 1,
+            fingerprint: "f".to_owned(),
+            id: "0".to_owned(),
+        };
+        let time = StoreTime::new(clock.now());
+        let answered = clock.now().tick;
+        time.learn(UnixTime(START), (Tick(answered.0 - 1_000 * took), answered));
+        (SharedStore::new(config, clock.clone(), Arc::new(Tcp)), time)
+    }
+
+    #[test]
+    fn an_admission_counts_until_the_store_has_certainly_reached_the_end_of_its_window() {
+        let clock = Clock::manual(UnixTime(START));
+        clock.advance(Duration::from_secs(10));
+        let (shared, time) = alone(&clock, 200);
+        let store = Store::new(16);
+        let window = Duration::from_millis(600);
+        let quota = Quota::Rolling(RollingQuota { requests: 2, window });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let admits = || {
+            let verdict = shared.by_share((&store, &time), &[check], true);
+            verdict.unwrap().is_admitted()
+        };
+        store.record(&check, Tick(START)).unwrap();
+        clock.advance(Duration::from_millis(450));
+        assert_eq!([admits(), admits()], [true, false], "the latest time is past the window");
+        clock.advance(Duration::from_millis(149));
+        assert!(!admits());
+        // A stamp of its own is at most a millisecond later.
+        clock.advance(Duration::from_millis(3));
+        assert_eq!([admits(), admits()], [true, false], "the first has left it");
+    }
 }
