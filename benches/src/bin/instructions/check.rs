@@ -17,7 +17,7 @@ use crate::recorded::{Figure, Recorded, Verdict, change, parse_why};
 use crate::upstream::upstream;
 
 /// How often a figure is counted before it is reported or recorded.
-const TRIES: usize = 3;
+const TRIES: usize = 5;
 /// Requests and refusals that are counted.
 const REQUESTS: usize = 800;
 /// Events and deliveries that are counted.
