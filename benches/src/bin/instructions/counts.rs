@@ -6,7 +6,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -87,6 +87,7 @@ pub(crate) fn delivery(folder: &Folder, program: &Path, deliveries: u64) -> (Pro
     lab.deliver(ENDPOINTS as u64, &clock);
     begin(&lab.dispatcher.process);
     lab.deliver(WARM_DELIVERIES, &clock);
+    lab.wait_for_checkpoint(&clock);
     reset(&lab.dispatcher.process);
     lab.deliver(deliveries, &clock);
     let counted = counted(&lab.dispatcher.process, 1) / deliveries;
@@ -106,6 +107,7 @@ pub(crate) fn event(folder: &Folder, program: &Path, events: u64) -> u64 {
     lab.deliver(ENDPOINTS as u64, &clock);
     begin(&lab.dispatcher.process);
     lab.post(WARM_DELIVERIES, &clock);
+    lab.wait_for_checkpoint(&clock);
     reset(&lab.dispatcher.process);
     lab.post(events, &clock);
     let counted = counted(&lab.dispatcher.process, 1) / events;
@@ -138,6 +140,7 @@ struct Deliveries {
     aim: Aim,
     line: Line,
     records: Connection,
+    wal: PathBuf,
     posted: u64,
 }
 
@@ -152,8 +155,8 @@ impl Deliveries {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let records = Connection::open_with_flags(folder.path("dispatcher.db"), flags);
         let records = records.unwrap_or_else(|error| fail(&format!("the database: {error}")));
-        let line = Line::connect(&aim);
-        Self { dispatcher, line, aim, records, posted: 0 }
+        let (line, wal) = (Line::connect(&aim), folder.path("dispatcher.db-wal"));
+        Self { dispatcher, line, aim, records, wal, posted: 0 }
     }
 
     /// Posts `count` events, one after another.
@@ -175,6 +178,18 @@ impl Deliveries {
                 }
                 std::thread::sleep(LOOK_EVERY);
             }
+        }
+    }
+
+    /// Waits until the WAL is empty, as it is after a second without work. The longer it is, the more
+    /// SQLite searches in its index for each page that it writes.
+    fn wait_for_checkpoint(&self, clock: &Clock) {
+        let began = clock.now().tick;
+        while self.wal.metadata().map_or(1, |wal| wal.len()) > 0 {
+            if clock.now().tick.since(began) > PATIENCE {
+                fail("the WAL was not checkpointed");
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
