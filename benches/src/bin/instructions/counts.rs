@@ -181,8 +181,8 @@ impl Deliveries {
         }
     }
 
-    /// Waits until the WAL is empty, as it is after a second without work. The longer it is, the more
-    /// SQLite searches in its index for each page that it writes.
+    /// Waits until the WAL is empty, as it is after a second without work. The longer it is, the
+    /// more SQLite searches in its index for each page that it writes.
     fn wait_for_checkpoint(&self, clock: &Clock) {
         let began = clock.now().tick;
         while self.wal.metadata().map_or(1, |wal| wal.len()) > 0 {
