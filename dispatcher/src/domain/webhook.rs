@@ -60,8 +60,7 @@ impl Webhook {
     /// The state that the API shows.
     #[must_use]
     pub fn state(&self) -> WebhookState {
-        let (disabled, paused) = (self.disabled_reason().is_some(), self.paused_at.is_some());
-        WebhookState::of(disabled, paused, &self.health)
+        WebhookState::of([self.disabled_at, self.secret_lost_at()], self.paused_at, &self.health)
     }
 
     /// Since when it is in its state; `None` if it delivers.
@@ -176,12 +175,17 @@ pub enum WebhookState {
 }
 
 impl WebhookState {
-    /// The state of a webhook that is disabled or paused, or has this health.
+    /// The state of a webhook that is disabled since `disabled_at` or since its secret was lost,
+    /// or paused since `paused_at`, or has this health.
     #[must_use]
-    pub fn of(disabled: bool, paused: bool, health: &Health) -> Self {
-        if disabled {
+    pub fn of(
+        [disabled_at, secret_lost_at]: [Option<UnixTime>; 2],
+        paused_at: Option<UnixTime>,
+        health: &Health,
+    ) -> Self {
+        if disabled_at.or(secret_lost_at).is_some() {
             Self::Disabled
-        } else if paused {
+        } else if paused_at.is_some() {
             Self::Paused
         } else if health.is_failing() {
             Self::Failing

@@ -119,11 +119,11 @@ impl Limiter {
         (&self.store, counted)
     }
 
-    /// Drops the states of one shard that equal a fresh one at `now`. `nth` is taken modulo the
-    /// number of shards.
+    /// Drops the states of one shard that equal a fresh one at `now`, and that the shared store
+    /// cannot count any more. `nth` is taken modulo the number of shards.
     pub fn sweep(&self, nth: usize, now: Tick) {
-        let counted = self.shared.as_ref().map_or(now, |shared| shared.earliest_time(now));
-        self.store.sweep(nth, counted);
+        let [earliest, _] = self.shared.as_ref().map_or([now; 2], |shared| shared.times(now));
+        self.store.sweep(nth, earliest);
     }
 
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller

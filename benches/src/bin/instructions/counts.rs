@@ -171,26 +171,15 @@ impl Deliveries {
     fn deliver(&mut self, count: u64, clock: &Clock) {
         for _ in 0..count {
             self.post(1, clock);
-            let began = clock.now().tick;
-            while self.recorded() < self.posted {
-                if clock.now().tick.since(began) > PATIENCE {
-                    fail("a delivery was not recorded");
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
+            wait_until(clock, "a delivery was not recorded", || self.recorded() >= self.posted);
         }
     }
 
     /// Waits until the WAL is empty, as it is after a second without work. The longer it is, the
     /// more SQLite searches in its index for each page that it writes.
     fn wait_for_checkpoint(&self, clock: &Clock) {
-        let began = clock.now().tick;
-        while self.wal.metadata().map_or(1, |wal| wal.len()) > 0 {
-            if clock.now().tick.since(began) > PATIENCE {
-                fail("the WAL was not checkpointed");
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let empty = || self.wal.metadata().is_ok_and(|wal| wal.len() == 0);
+        wait_until(clock, "the WAL was not checkpointed", empty);
     }
 
     /// Attempts on disk. The dispatcher's own gauges would count as its work.
@@ -198,6 +187,17 @@ impl Deliveries {
         let last = "SELECT coalesce(max(id), 0) FROM attempts";
         let last = self.records.query_row(last, [], |row| row.get::<_, i64>(0));
         last.unwrap_or_else(|error| fail(&format!("the attempts: {error}"))).cast_unsigned()
+    }
+}
+
+/// Waits until it is `done`, or fails with this message.
+fn wait_until(clock: &Clock, otherwise: &str, done: impl Fn() -> bool) {
+    let began = clock.now().tick;
+    while !done() {
+        if clock.now().tick.since(began) > PATIENCE {
+            fail(otherwise);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 

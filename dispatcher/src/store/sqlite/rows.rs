@@ -145,10 +145,9 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
 
 /// The state of a webhook from its row, without the rest of it.
 pub(super) fn webhook_state(row: &Row<'_>) -> Result<WebhookState, Fault> {
-    let disabled = time_or(row, "disabled_at")?.or(time_or(row, "secret_lost_at")?);
-    let paused = time_or(row, "paused_at")?;
+    let disabled = [time_or(row, "disabled_at")?, time_or(row, "secret_lost_at")?];
     let health = health(row, WebhookId(row.get("id")?))?;
-    Ok(WebhookState::of(disabled.is_some(), paused.is_some(), &health))
+    Ok(WebhookState::of(disabled, time_or(row, "paused_at")?, &health))
 }
 
 fn health(row: &Row<'_>, id: WebhookId) -> Result<Health, Fault> {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -147,6 +148,16 @@ async fn accept(store: &SqliteStore, id: &str) -> Result<bool, StoreError> {
         Accepted::Stored { new, .. } => Ok(new == [true]),
         Accepted::Conflict(places) => panic!("conflicts at {places:?}"),
     }
+}
+
+/// Blocks the writer until the sender has sent.
+fn blocked(store: &SqliteStore) -> (Sender<()>, impl Future<Output = Result<(), StoreError>>) {
+    let (release, released) = std::sync::mpsc::channel();
+    let blocked = store.writer.run(move |_| {
+        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
+        Ok(())
+    });
+    (release, blocked)
 }
 
 async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {

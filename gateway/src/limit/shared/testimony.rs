@@ -4,7 +4,6 @@
 //!
 //! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
 //! 2. A key that the store cannot read keeps no other from being told.
-//! 3. What the store may still count is kept.
 //!
 //! # Not here
 //!
@@ -36,16 +35,6 @@ const TESTIFY_MAX: Duration = Duration::from_secs(1);
 const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 impl SharedStore {
-    /// The earliest time that a server of the store can have at a tick of this machine: what has
-    /// ended then counts nowhere.
-    #[must_use]
-    pub fn earliest_time(&self, now: Tick) -> Tick {
-        let known = self.nodes.known();
-        let times = known.nodes.iter().map(|node| node.time.range(now));
-        let earliest = times.map(|[earliest, _]| earliest).min();
-        earliest.unwrap_or_else(|| self.time.range(now)[0])
-    }
-
     /// Tells the store what this gateway has admitted alone.
     pub(super) async fn testify(
         &self,

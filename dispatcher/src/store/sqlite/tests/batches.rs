@@ -77,11 +77,7 @@ fn wrong(session: &mut WriteSession) -> Result<(), Fault> {
 async fn a_failed_task_undoes_nothing_of_an_earlier_one_of_its_batch() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let blocked = store.writer.run(move |_| {
-        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
-        Ok(())
-    });
+    let (release, blocked) = blocked(&store);
     // The writer is blocked until the other calls are queued behind it, in this order.
     let (earlier, wrong) = (accept(&store, "evt_0"), store.writer.run(wrong));
     let (blocked, earlier, wrong, later, ()) =
@@ -114,11 +110,7 @@ async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
 async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let blocked = store.writer.run(move |_| {
-        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
-        Ok(())
-    });
+    let (release, blocked) = blocked(&store);
     let fails = store.writer.run::<(), _>(|session| {
         session.counters.waiting += 5;
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
@@ -142,11 +134,7 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
 async fn an_event_waits_for_one_large_call_of_others_at_most() {
     let (_folder, store) = fresh();
     webhook(&store).await;
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let blocked = store.writer.run(move |_| {
-        released.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
-        Ok(())
-    });
+    let (release, blocked) = blocked(&store);
     let call = async |name: &'static str, events: usize| {
         let events = (0..events).map(|number| event(&format!("evt_{name}_{number}"))).collect();
         store.accept(events, NOW).await.unwrap();

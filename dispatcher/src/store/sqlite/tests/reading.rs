@@ -8,11 +8,7 @@ async fn the_workers_reads_do_not_wait_for_the_writer() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
     accept(&store, "evt_1").await.unwrap();
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let blocked = store.writer.run(move |_| {
-        released.recv_timeout(Duration::from_secs(10)).expect("the test releases it");
-        Ok(())
-    });
+    let (release, blocked) = blocked(&store);
     let (blocked, ()) = tokio::join!(blocked, async {
         let queue = store.load(webhook).await.unwrap().expect("it is there");
         assert_eq!(queue.due, Some(NOW));
