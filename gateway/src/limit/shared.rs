@@ -243,16 +243,6 @@ impl SharedStore {
         latest
     }
 
-    /// The earliest and the latest time that a server of the store can have at a tick of this
-    /// machine. What has ended by the earliest counts nowhere.
-    #[must_use]
-    pub fn times(&self, now: Tick) -> [Tick; 2] {
-        let known = self.nodes.known();
-        let times = known.nodes.iter().map(|node| node.time.range(now));
-        let all = times.reduce(|[first, last], [from, to]| [first.min(from), last.max(to)]);
-        all.unwrap_or_else(|| self.time.range(now))
-    }
-
     /// Records the time of a connection's server, in a reply to a call that was sent and answered
     /// at these ticks.
     fn learn_time(&self, from: &StoreConnection, time: UnixTime, ticks: (Tick, Tick)) {

@@ -1,8 +1,8 @@
 //! Decides without the store: by this gateway's share of each allowance, and by what it was given
 //! itself.
 //!
-//! Invariant: an admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than by
-//! the store's clock, however late the reply was that showed it.
+//! Invariant: an admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than
+//! by the store's clock, however late the reply was that showed it.
 //!
 //! Not here: when the store counts as away (`shared::availability`).
 

@@ -35,6 +35,16 @@ const TESTIFY_MAX: Duration = Duration::from_secs(1);
 const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 impl SharedStore {
+    /// The earliest and the latest time that a server of the store can have at a tick of this
+    /// machine. What has ended by the earliest counts nowhere.
+    #[must_use]
+    pub fn times(&self, now: Tick) -> [Tick; 2] {
+        let known = self.nodes.known();
+        let times = known.nodes.iter().map(|node| node.time.range(now));
+        let all = times.reduce(|[first, last], [from, to]| [first.min(from), last.max(to)]);
+        all.unwrap_or_else(|| self.time.range(now))
+    }
+
     /// Tells the store what this gateway has admitted alone.
     pub(super) async fn testify(
         &self,
