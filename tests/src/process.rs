@@ -167,8 +167,14 @@ pub fn run(name: &str, folder: &Folder, arguments: &[&str]) -> Finished {
 
 /// Waits for the end of a process, and returns its exit code and output.
 #[track_caller]
-pub fn finish(mut process: Process) -> Finished {
-    let code = process.wait_for_exit();
+pub fn finish(process: Process) -> Finished {
+    finish_within(wait::PATIENCE, process)
+}
+
+/// The same, with a longer timeout for a slow program.
+#[track_caller]
+pub fn finish_within(patience: Duration, mut process: Process) -> Finished {
+    let code = process.wait_for_exit_within(patience);
     Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
 }
 

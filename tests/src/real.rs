@@ -6,8 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::process::{Finished, Process, finish};
+use crate::process::{Finished, Process, finish_within};
+
+/// The longest time of such a program: it may start slowly on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -69,7 +73,7 @@ pub fn node_tool(path: &str) -> Command {
 #[track_caller]
 pub fn run(command: &mut Command) -> Finished {
     let name = format!("{command:?}");
-    finish(Process::spawn(&name, command))
+    finish_within(PATIENCE, Process::spawn(&name, command))
 }
 
 /// The path of something that `./test` installs; panics if it is missing.

@@ -95,7 +95,7 @@ fn fifty_clients_that_list_without_pause_cost_one_call_in_five_seconds() {
     wait::until("the lines of the start", || (lists() > 0).then_some(()));
     let before = lists();
     let began = wait::now();
-    let task = served.task(json!({ "clients": 50, "milliseconds": 11_000 }));
+    let task = served.task(json!({ "clients": 50, "milliseconds": 6_000 }));
     let seen = driven(Sdk::Node, task);
     let seconds = began.elapsed().as_secs_f64();
     assert_eq!(seen["errors"], 0, "{seen}");

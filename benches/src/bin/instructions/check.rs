@@ -115,7 +115,7 @@ impl Lab {
             Figure::LoggedRequest => request(Limits::Admit, true),
             Figure::Refusal => request(Limits::Refuse, false),
             Figure::Decision => counts::decision(&self.folder, &sibling("decide")),
-            Figure::Event => counts::event(&folder(), &sibling("weir-dispatcher"), EVENTS),
+            Figure::Event => counts::event(&folder(), &sibling("weir-dispatcher"), EVENTS).1,
             Figure::Delivery => counts::delivery(&folder(), &sibling("weir-dispatcher"), EVENTS).1,
         }
     }

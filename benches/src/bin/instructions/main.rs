@@ -29,7 +29,7 @@ use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstrea
 use crate::counts::CONNECTIONS;
 
 const USAGE: &str = "usage: instructions [--gateway PATH] [--dispatcher PATH] [--requests 3200] \
-    [--deliveries 400] [--only TEXT] [--by plain|tls|delivery] [--keep FILE]
+    [--deliveries 400] [--only TEXT] [--by plain|tls|event|delivery] [--keep FILE]
        instructions --check [--only TEXT] | --record WHY | --release VERSION";
 /// Beside the benches, from the root of the repository.
 const RECORDED: &str = "benches/recorded.md";
@@ -89,10 +89,15 @@ fn compare(mut flags: Flags) {
             }
         }
     }
-    let name = "weir-dispatcher, a delivery";
-    if wants("delivery") && name.contains(&only) {
-        let (process, counted) = counts::delivery(&counting, &dispatcher, deliveries);
-        row(name.to_owned(), &process, counted, 1);
+    type Count = fn(&Folder, &Path, u64) -> (Process, u64);
+    let counts: [(&str, Count); 2] = [("event", counts::event), ("delivery", counts::delivery)];
+    for (part, count) in counts {
+        let name = format!("weir-dispatcher, {part}");
+        if wants(part) && name.contains(&only) {
+            let folder = Folder::counting(part);
+            let (process, counted) = count(&folder, &dispatcher, deliveries);
+            row(name, &process, counted, 1);
+        }
     }
     println!("{}", table("User instructions per request", &["", "instructions"], &rows));
 }
