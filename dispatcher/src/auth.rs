@@ -226,7 +226,8 @@ impl Callers {
         };
         let token = match registered {
             Some(token) => token,
-            None if self.verifies => self.verify(headers, now, metrics).await?,
+            // Boxed: it may fetch keys, and the callers' futures would all have room for that.
+            None if self.verifies => Box::pin(self.verify(headers, now, metrics)).await?,
             None => return Err(AuthRefusal::Unknown),
         };
         let caller = Caller::new(token, Arc::clone(&self.directory));

@@ -20,6 +20,10 @@ const HELD_OFF: u64 = 1_500_000;
 /// Lets things fail until the run is over.
 pub(crate) async fn run(fleet: Rc<Fleet>) {
     let mut rng = fleet.rng();
+    if fleet.plan.situation == Situation::Shares {
+        // Before the first reply a gateway goes by its machine's clock, which is wrong here.
+        sleep(Duration::from_secs(1)).await;
+    }
     loop {
         sleep(rng.millis(150, 2_500)).await;
         let place = rng.below(fleet.plan.gateways as u64) as usize;

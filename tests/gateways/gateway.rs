@@ -56,7 +56,7 @@ impl Gateway {
         tasks.spawn_local(async move {
             loop {
                 sleep(SWEEP_EVERY).await;
-                let now = clock.now().tick;
+                let now = clock.now();
                 (0..own.store.shards()).for_each(|nth| own.sweep(nth, now));
             }
         });

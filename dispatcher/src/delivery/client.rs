@@ -137,8 +137,8 @@ impl DeliveryClient {
         reading: Reading<'_>,
     ) -> (AttemptResponse, Echo) {
         // An address in a URL is never resolved, and the rules may have changed since the URL was
-        // registered, so the whole URL is checked again.
-        if self.rules.canonical(request.url.as_str()).is_err() {
+        // registered, so the URL is checked again.
+        if self.rules.check(&request.url).is_err() {
             let blocked = Outcome::Failed(Failure::BlockedAddress);
             return (AttemptResponse::of(blocked), Echo::Absent);
         }

@@ -36,8 +36,8 @@ tokio::task_local! {
 }
 
 /// Runs an attempt whose lookups use the workspace's permits.
-pub async fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> F::Output {
-    WORKSPACE.scope(workspace, attempt).await
+pub fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> impl Future<Output = F::Output> {
+    WORKSPACE.scope(workspace, attempt)
 }
 
 /// The operator's egress rules.
@@ -77,6 +77,11 @@ impl Rules {
     /// The canonical form of an allowed URL, or why it is refused.
     pub fn canonical(&self, text: &str) -> Result<Url, String> {
         canonical_url::canonical(text, &self.egress)
+    }
+
+    /// Whether a canonical URL may be called, or why it is refused.
+    pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+        canonical_url::check(url, &self.egress)
     }
 
     /// Why an address may not be called; `None` if it may.

@@ -58,11 +58,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             let over = OverLimit { most: self.most };
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, over)));
         }
-        let room = left.min(into.remaining());
-        let mut part = ReadBuf::new(into.initialize_unfilled_to(room));
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
-        let count = part.filled().len();
-        into.advance(count);
+        let before = into.filled().len();
+        if left >= into.remaining() {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        } else {
+            // Only near the limit: it has to be zeroed.
+            let mut part = ReadBuf::new(into.initialize_unfilled_to(left));
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+            let count = part.filled().len();
+            into.advance(count);
+        }
+        let count = into.filled().len() - before;
         self.meter.0.fetch_add(count, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }

@@ -96,7 +96,9 @@ pub fn headers<'s>(
     };
     add(&CONTENT_TYPE, "application/json");
     add(&signature.header, &own_header);
-    if let Some(name) = test_header(signature).filter(|_| signed.is_test) {
+    if signed.is_test
+        && let Some(name) = test_header(signature)
+    {
         add(&name, "true");
     }
     if !standard.is_empty() {

@@ -115,7 +115,11 @@ impl PublicIds {
         let hash = self.hash(&[HASHES, prefix.as_bytes(), &plain]);
         let hash = hash.get(..WORD).unwrap_or_default();
         let hidden = self.hide(prefix, hash, &plain);
-        prefix.chars().chain(digits(&[hash, &hidden].concat())).collect()
+        let bytes = [hash, &hidden].concat();
+        let mut text = String::with_capacity(prefix.len() + digits_count(bytes.len()));
+        text.push_str(prefix);
+        text.extend(digits(&bytes));
+        text
     }
 
     fn number(&self, prefix: &str, text: &str) -> Option<i64> {
@@ -166,17 +170,26 @@ fn digits_count(bytes: usize) -> usize {
 }
 
 fn digits(bytes: &[u8]) -> impl Iterator<Item = char> {
-    let count = digits_count(bytes.len());
-    (0..count).map(move |nth| {
-        // Counted from the last bit, where bytes and digits end together.
-        let low = (count - 1 - nth) * DIGIT_BITS;
-        let bit = |at: usize| {
-            let byte = bytes.len().checked_sub(1 + at / 8).and_then(|nth| bytes.get(nth));
-            byte.map_or(0, |byte| usize::from(byte >> (at % 8) & 1))
-        };
-        let value = (0..DIGIT_BITS).fold(0, |value, nth| value | bit(low + nth) << nth);
-        DIGITS.get(value).copied().map_or('0', char::from)
-    })
+    // From the last bit, where bytes and digits end together.
+    let mut digits = Vec::with_capacity(digits_count(bytes.len()));
+    let mut put = |value: u16| {
+        let digit = DIGITS.get(usize::from(value) % DIGITS.len()).copied();
+        digits.push(digit.map_or('0', char::from));
+    };
+    let (mut held, mut bits) = (0_u16, 0);
+    for byte in bytes.iter().rev() {
+        held |= u16::from(*byte) << bits;
+        bits += 8;
+        while bits >= DIGIT_BITS {
+            put(held);
+            held >>= DIGIT_BITS;
+            bits -= DIGIT_BITS;
+        }
+    }
+    if bits > 0 {
+        put(held);
+    }
+    digits.into_iter().rev()
 }
 
 /// Decodes exactly `count` bytes.

@@ -2,6 +2,7 @@
 //!
 //! Not here: the consequences of the result (`scheduler`).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use crate::config::settings::KeptAnswers;
@@ -22,7 +23,7 @@ use crate::worker::panics::caught;
 pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> Input {
     let active = resources.active.load_full();
     // A panic ends the attempt as a fault of the dispatcher.
-    let sent = caught(sent(&attempt, &resources, &active)).await;
+    let sent = caught(pin!(sent(&attempt, &resources, &active))).await;
     let (response, transcript) =
         sent.unwrap_or_else(|| (AttemptResponse::of(Outcome::Internal(Fault::Broken)), None));
     let AttemptResponse { outcome, retry_after, trace, .. } = response;
@@ -65,8 +66,9 @@ async fn sent(
         client_certificate: target.client_certificate.clone(),
         keep,
     };
-    let sending = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request()));
-    let mut response = sending.await;
+    // Boxed: the runtime moves the task around it several times.
+    let sending = Box::pin(active.client.deliver(request()));
+    let mut response = egress::on_behalf_of(target.workspace.clone(), sending).await;
     // Few attempts have a transcript: making the request once more for it costs the others nothing.
     let transcript = response.kept.take().map(|kept| {
         let request = request();
@@ -74,4 +76,19 @@ async fn sent(
         recording::transcript(request, kept, custom, &mask)
     });
     (response, transcript)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<F>(_: impl FnOnce(StartedAttempt, Arc<Resources>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_attempts_task_is_small() {
+        let size = future_size(send);
+        assert!(size <= 1_024, "{size} bytes, which the runtime moves several times");
+    }
 }

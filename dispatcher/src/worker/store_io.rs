@@ -2,6 +2,7 @@
 //!
 //! Not here: what is read and written, and how many reads run at a time (`scheduler`).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use log::Level;
@@ -28,7 +29,7 @@ pub(super) async fn read(read: StoreRead, resources: Arc<Resources>) -> Input {
         | StoreRead::Fetch { webhook, .. }
         | StoreRead::FetchOne { webhook, .. } => (webhook, StoreAnswer::Failed),
     };
-    let answered = caught(answer(&*resources.store, webhook, read)).await;
+    let answered = caught(pin!(answer(&*resources.store, webhook, read))).await;
     let answer = answered.and_then(Result::ok).unwrap_or_else(|| {
         resources.metrics.store_failures.inc();
         failed
@@ -61,12 +62,12 @@ async fn answer(
 pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
     let Write { records, updates, alerts, exhausted } = write;
     let count = records.len();
-    let written = caught(async {
+    let written = pin!(async {
         let mails = alerts.iter().flat_map(|alert| notifications::mails(&resources, alert));
         let events = operator_events::of(&resources, &alerts, &exhausted);
         resources.store.record(records, updates, mails.collect(), events).await
     });
-    let error = match written.await {
+    let error = match caught(written).await {
         Some(Ok(Recorded { arrivals, dropped })) => {
             resources.metrics.operator_events.with_label_values(&["dropped"]).inc_by(dropped);
             return Input::Written(arrivals);

@@ -23,7 +23,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use weir_common::limit::decision::Usage;
-use weir_common::time::{Clock, Moment, Tick};
+use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use super::boost::{Boost, Boosts, Unset};
 use super::held::{Held, Releases};
@@ -119,11 +119,20 @@ impl Limiter {
         (&self.store, counted)
     }
 
+    /// A moment as the counters of this process count it, at the earliest: what has ended by then
+    /// counts nowhere.
+    #[must_use]
+    pub fn earliest(&self, now: Moment) -> Moment {
+        self.shared.as_ref().map_or(now, |shared| {
+            let [earliest, _] = shared.times(now.tick);
+            Moment { tick: earliest, unix: UnixTime(earliest.0) }
+        })
+    }
+
     /// Drops the states of one shard that equal a fresh one at `now`, and that the shared store
     /// cannot count any more. `nth` is taken modulo the number of shards.
-    pub fn sweep(&self, nth: usize, now: Tick) {
-        let [earliest, _] = self.shared.as_ref().map_or([now; 2], |shared| shared.times(now));
-        self.store.sweep(nth, earliest);
+    pub fn sweep(&self, nth: usize, now: Moment) {
+        self.store.sweep(nth, self.earliest(now).tick);
     }
 
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller

@@ -74,6 +74,8 @@ pub mod standing;
 mod store_time;
 #[path = "shared/testimony.rs"]
 mod testimony;
+#[path = "shared/under_way.rs"]
+mod under_way;
 
 use std::fmt;
 use std::sync::Arc;
@@ -96,6 +98,7 @@ use self::share::Place;
 use self::slot_leasing::Slots;
 use self::standing::Standings;
 use self::store_time::StoreTime;
+use self::under_way::UnderWay;
 use super::memory::Store;
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
@@ -144,6 +147,7 @@ pub struct SharedStore {
     fault_reported: AtomicU64,
     connections: AtomicU64,
     standings: Standings,
+    under_way: UnderWay,
     leases: Leases,
     slots: Slots,
     /// What has happened since the start.
@@ -197,6 +201,7 @@ impl SharedStore {
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             standings: Standings::default(),
+            under_way: UnderWay::default(),
             leases: Leases::default(),
             slots: Slots::default(),
             counts: StoreCounts::default(),

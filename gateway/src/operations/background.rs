@@ -184,12 +184,12 @@ fn stamps(shared: &Shared) -> Vec<Stamp> {
 
 /// Sweeps the states of limits in a loop, and halves the counts of the busiest keys.
 pub async fn states(shared: Arc<Shared>) {
-    let mut faded = shared.clock.now().tick;
+    let mut faded = shared.clock.now();
     for nth in (0..SHARDS).cycle() {
         tokio::time::sleep(SWEEP_EVERY).await;
-        let now = shared.clock.now().tick;
+        let now = shared.clock.now();
         shared.limiter.sweep(nth, now);
-        if now.since(faded) >= FADE_EVERY {
+        if now.tick.since(faded.tick) >= FADE_EVERY {
             shared.top.fade();
             faded = now;
         }

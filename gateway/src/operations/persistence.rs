@@ -91,7 +91,7 @@ pub fn save(shared: &Shared) -> Result<(), SnapshotFileError> {
     let active = shared.active.load();
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
-    let now = shared.limiter.moment(shared.clock.now());
+    let now = shared.limiter.earliest(shared.clock.now());
     let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, now);
     let written = || -> io::Result<()> {
         let mut file = open(path)?;

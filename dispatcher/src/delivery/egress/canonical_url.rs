@@ -29,27 +29,40 @@ const LABEL_BYTES_MAX: usize = 63;
 pub fn canonical(text: &str, egress: &Egress) -> Result<Url, String> {
     check_spelling(text, egress)?;
     let mut url = Url::parse(text).map_err(|e| format!("The URL cannot be parsed: {e}."))?;
-    match url.host().map(|host| host.to_owned()) {
-        None => return Err("The URL has no host.".to_owned()),
-        Some(Host::Ipv4(four)) => check_address(four.into(), egress)?,
-        Some(Host::Ipv6(six)) => {
-            check_address(six.into(), egress)?;
-            if let Some(four) = six.to_ipv4_mapped() {
-                // One spelling per endpoint: its rate limit is counted by URL.
-                set_host(&mut url, &four.to_string())?;
-            }
-        }
+    // One spelling per endpoint: its rate limit is counted by URL.
+    let plain = match url.host() {
+        Some(Host::Ipv6(six)) => six.to_ipv4_mapped().map(|four| four.to_string()),
         Some(Host::Domain(name)) => {
-            let plain = name.strip_suffix('.').unwrap_or(&name);
-            check_name(plain, egress)?;
-            if plain.len() < name.len() {
-                set_host(&mut url, plain)?;
-            }
+            name.strip_suffix('.').filter(|plain| !plain.is_empty()).map(str::to_owned)
         }
+        Some(Host::Ipv4(_)) | None => None,
+    };
+    if let Some(host) = plain {
+        url.set_host(Some(&host)).map_err(|e| format!("The host cannot be parsed: {e}."))?;
     }
-    port::check(url.port_or_known_default().unwrap_or_default(), &egress.ports)?;
+    check(&url, egress)?;
     check_length(url.as_str())?;
     Ok(url)
+}
+
+/// Whether a canonical URL may be called: its scheme, host and port.
+pub(super) fn check(url: &Url, egress: &Egress) -> Result<(), String> {
+    check_scheme(url.scheme(), egress)?;
+    match url.host() {
+        None => return Err("The URL has no host.".to_owned()),
+        Some(Host::Ipv4(four)) => check_address(four.into(), egress)?,
+        Some(Host::Ipv6(six)) => check_address(six.into(), egress)?,
+        Some(Host::Domain(name)) => check_name(name, egress)?,
+    }
+    port::check(url.port_or_known_default().unwrap_or_default(), &egress.ports)
+}
+
+fn check_scheme(scheme: &str, egress: &Egress) -> Result<(), String> {
+    let allowed: &[&str] = if egress.allow_http { &["https", "http"] } else { &["https"] };
+    if allowed.iter().any(|one| one.eq_ignore_ascii_case(scheme)) {
+        return Ok(());
+    }
+    Err(format!("The URL must begin with {}://.", allowed.join(":// or ")))
 }
 
 fn check_spelling(text: &str, egress: &Egress) -> Result<(), String> {
@@ -58,12 +71,8 @@ fn check_spelling(text: &str, egress: &Egress) -> Result<(), String> {
     if let Some(odd) = text.chars().find(|c| odd(*c)) {
         return Err(format!("The URL contains {odd:?}; percent-encode it, or remove it."));
     }
-    let allowed: &[&str] = if egress.allow_http { &["https", "http"] } else { &["https"] };
-    let scheme_is = |scheme: &str| allowed.iter().any(|one| one.eq_ignore_ascii_case(scheme));
-    let rest = text.split_once("://").filter(|(scheme, _)| scheme_is(scheme));
-    let Some((_, rest)) = rest else {
-        return Err(format!("The URL must begin with {}://.", allowed.join(":// or ")));
-    };
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    check_scheme(scheme, egress)?;
     if rest.contains('#') {
         return Err("The URL has a fragment, which is never sent; remove it.".to_owned());
     }
@@ -113,10 +122,6 @@ fn check_name(name: &str, egress: &Egress) -> Result<(), String> {
             });
     }
     Ok(())
-}
-
-fn set_host(url: &mut Url, host: &str) -> Result<(), String> {
-    url.set_host(Some(host)).map_err(|e| format!("The host cannot be parsed: {e}."))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Settings of the connection that writes: durability, memory, the size of the WAL.
+//! Settings of connections: durability, memory, plans, the size of the WAL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,11 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Small: a commit writes every page that it touches, and narrow rows with indexes touch many.
 const PAGE_BYTES: i64 = 4 * 1_024;
 
-/// The page cache, in KiB: enough for the hot ends of a few indexes.
+/// The writer's page cache, in KiB: enough for the hot ends of a few indexes.
 const CACHE_KIB: i64 = 32 * 1_024;
+
+/// A reader's page cache, in KiB.
+const READER_CACHE_KIB: i64 = 4 * 1_024;
 
 /// The WAL is checkpointed at 32 MiB (8,192 pages of 4 KiB): rarely, and briefly.
 pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
@@ -34,20 +37,29 @@ pub(super) fn no_hook() -> ConnectionHook {
 
 /// Sets up a connection for the writer, and migrates the tables to our version.
 pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
-    conn.busy_timeout(BUSY_TIMEOUT)?;
-    conn.set_prepared_statement_cache_capacity(128);
-    // Otherwise statements on tables with partial indexes are planned anew for each new value.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    prepare_any(conn, 128, CACHE_KIB)?;
     // The page size is fixed once the first table exists; the rest applies to this connection.
     conn.pragma_update(None, "page_size", PAGE_BYTES)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", false)?;
-    conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
     // No memory mapping: a disk error there would be a signal that kills the process.
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
     migrations::migrate(conn)
+}
+
+/// Sets up a connection that only reads.
+pub(super) fn prepare_reader(conn: &Connection) -> rusqlite::Result<()> {
+    prepare_any(conn, 64, READER_CACHE_KIB)
+}
+
+fn prepare_any(conn: &Connection, statements: usize, cache_kib: i64) -> rusqlite::Result<()> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(statements);
+    // Otherwise SQLite plans many statements anew for each new value, such as that of a LIMIT.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "cache_size", -cache_kib)
 }

@@ -21,7 +21,7 @@ use weir_common::log::events;
 use crate::blocking_pool::Threads;
 use crate::store::StoreError;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::pragmas::{BUSY_TIMEOUT, ConnectionHook};
+use crate::store::sqlite::pragmas::{ConnectionHook, prepare_reader};
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
 use crate::store::sqlite::wal::reader_gate::ReaderGate;
 use crate::store::sqlite::writer::closed;
@@ -33,9 +33,6 @@ pub(super) const CUSTOMERS_MAX: usize = 4;
 
 /// Reads of the worker at a time: a single long one delays no other.
 pub(super) const WORKERS_MAX: usize = 2;
-
-/// The page cache of each connection, in KiB.
-const CACHE_KIB: i64 = 4 * 1_024;
 
 /// How readers open their connections.
 #[derive(Clone)]
@@ -127,10 +124,7 @@ impl Shared {
     fn open(&self) -> Result<Connection, Fault> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(&self.source.path, flags)?;
-        conn.busy_timeout(BUSY_TIMEOUT)?;
-        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        conn.pragma_update(None, "temp_store", "MEMORY")?;
-        conn.set_prepared_statement_cache_capacity(64);
+        prepare_reader(&conn)?;
         (self.source.hook)(&mut conn)?;
         Ok(conn)
     }

@@ -1,10 +1,15 @@
 //! Decides without the store: by this gateway's share of each allowance, and by what it was given
 //! itself.
 //!
-//! Invariant: an admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than
-//! by the store's clock, however late the reply was that showed it.
+//! # Invariants
 //!
-//! Not here: when the store counts as away (`shared::availability`).
+//! 1. An admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than by the
+//!    store's clock, however late the reply was that showed it.
+//! 2. What a call under way may still be given counts as admitted.
+//!
+//! # Not here
+//!
+//! When the store counts as away (`shared::availability`).
 
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::quota::Quota;
@@ -56,6 +61,12 @@ impl SharedStore {
         Tick(if at < now.0 { at + step } else { at })
     }
 
+    /// The check of a share of which calls under way may still be given their costs.
+    fn with_under_way(&self, check: &LimitCheck) -> LimitCheck {
+        let others = if is_in_flight(check) { 0 } else { self.under_way.cost(check.key) };
+        LimitCheck { cost: check.cost.saturating_add(others), ..*check }
+    }
+
     /// Decides by this gateway's shares, at the latest time that the keys' server can have.
     pub(super) fn by_share(
         &self,
@@ -74,10 +85,14 @@ impl SharedStore {
             check.enforced && is_shared_out(check) && share(check, place, now).is_none()
         };
         let lacks = checks.iter().any(has_none);
-        let decide = |at, charge| store.decide(&lasting, at, charge).map_err(|_moved| StoreAway);
-        let mut verdict = decide(now, false)?;
+        let decide = |checks: &[LimitCheck], at, charge| {
+            store.decide(checks, at, charge).map_err(|_moved| StoreAway)
+        };
+        let with_others = lasting.iter().map(|check| self.with_under_way(check));
+        let with_others: Checks = with_others.collect();
+        let mut verdict = decide(&with_others, now, false)?;
         if charge && !lacks && verdict.is_admitted() {
-            verdict = decide(stamp, true)?;
+            verdict = decide(&lasting, stamp, true)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
             for (answer, share) in charged {
@@ -91,8 +106,16 @@ impl SharedStore {
         let answers = checks.iter().map(|check| {
             let limit = check.quota.limit();
             let answer = match found.next_if(|(_, share)| share.key == check.key) {
-                Some((answer, _)) => {
-                    CheckResult { usage: Usage { limit, ..answer.usage }, ..*answer }
+                Some((answer, share)) => {
+                    let usage = Usage { limit, ..answer.usage };
+                    let decision = match answer.decision {
+                        // With what is under way, of which the store may refuse some.
+                        Decision::TooLarge if check.cost <= share.quota.limit() => {
+                            Decision::Refuse { retry_at: Tick(now.0 + RETRY_AFTER) }
+                        }
+                        other => other,
+                    };
+                    CheckResult { decision, usage }
                 }
                 None if has_none(check) => {
                     let retry_at = Tick(now.0 + RETRY_AFTER);
@@ -173,6 +196,27 @@ mod tests {
         let answered = clock.now().tick;
         time.learn(UnixTime(START), (Tick(answered.0 - 1_000 * took), answered));
         (SharedStore::new(config, clock.clone(), Arc::new(Tcp)), time)
+    }
+
+    #[test]
+    fn what_is_under_way_counts_as_admitted() {
+        let clock = Clock::manual(UnixTime(START));
+        let (shared, time) = alone(&clock, 0);
+        let store = Store::new(16);
+        let quota = RollingQuota { requests: 4, window: Duration::from_secs(60) };
+        let quota = Quota::Rolling(quota);
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let decide = || {
+            let verdict = shared.by_share((&store, &time), &[check], true).unwrap();
+            verdict.answers().next().unwrap().decision
+        };
+        let under_way = shared.under_way.begin(&[check, check]);
+        assert_eq!([decide(), decide()], [Decision::Admit; 2]);
+        assert!(matches!(decide(), Decision::Refuse { .. }));
+        let more = shared.under_way.begin(&[LimitCheck { cost: 9, ..check }]);
+        assert!(matches!(decide(), Decision::Refuse { .. }), "it is not too large");
+        drop((under_way, more));
+        assert_eq!(decide(), Decision::Admit);
     }
 
     #[test]

@@ -72,6 +72,7 @@ impl SharedStore {
     ) -> Option<Verdict> {
         let [_, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.slots.begin((store, self.id_bits), checks, (charge, latest))?;
+        let _under_way = charge.then(|| self.under_way.begin(checks));
         let reply = self.decide_in_time(over, store, (checks, &turns), charge).await?;
         let (admitted, now) = (reply.outcome == SharedOutcome::Admitted, Tick(reply.now.0));
         let own = turns.into_iter().zip(&reply.results);

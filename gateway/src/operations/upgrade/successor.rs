@@ -184,12 +184,12 @@ pub(super) fn send_states(
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
     for nth in 0..shared.limiter.store.shards() {
         let Some(closed) = shared.limiter.store.close(nth) else { break };
-        let now = shared.clock.now().tick;
+        let now = shared.clock.now();
         closed_shards.push(closed);
-        if now > deadline {
+        if now.tick > deadline {
             return Err(UpgradeError::Slow);
         }
-        let (_, counted) = shared.limiter.own(now);
+        let counted = shared.limiter.earliest(now).tick;
         for kept in closed_shards.last().into_iter().flat_map(|closed| closed.each(counted)) {
             count += 1;
             snapshot::put(&mut piece, kept, of_machine(counted));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, StatementStatus};
 
 use crate::store::sqlite::migrations::migrate;
-use crate::store::sqlite::pragmas::prepare;
+use crate::store::sqlite::pragmas::{prepare, prepare_reader};
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::{Store, conformance, watched};
 
@@ -88,10 +88,14 @@ fn a_scan_and_a_sort_are_seen() {
 
 #[test]
 fn no_statement_is_replanned_for_another_value() {
-    let mut conn = Connection::open_in_memory().unwrap();
-    prepare(&mut conn).unwrap();
-    for sql in statements() {
-        let mut query = conn.prepare(&sql).unwrap();
+    let [mut writer, mut reader] = [(); 2].map(|()| Connection::open_in_memory().unwrap());
+    prepare(&mut writer).unwrap();
+    migrate(&mut reader).unwrap();
+    prepare_reader(&reader).unwrap();
+    let statements = statements();
+    let of = |conn| statements.iter().map(move |sql| (conn, sql));
+    for (conn, sql) in of(&writer).chain(of(&reader)) {
+        let mut query = conn.prepare(sql).unwrap();
         for value in 0..3 {
             for nth in 1..=query.parameter_count() {
                 query.raw_bind_parameter(nth, value).unwrap();
