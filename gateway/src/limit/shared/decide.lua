@@ -254,6 +254,16 @@ function rarely(kind)
   -- The bytes of the slots of one gateway.
   local SLOTS = 28
 
+  -- Decides the checks after the ith, whose decision is known. Says whether it is charged.
+  local function later(i, outcome, enforced, decision)
+    if decision > 0 and enforced == 1 and outcome == 0 then
+      outcome = 1
+    end
+    local replies
+    outcome, replies = visit(i + 1, outcome)
+    return outcome, replies, outcome == 0 and decision == 0 and mode == 1
+  end
+
   local function is_bucket(length)
     local leases = (length - BUCKET) / LEASE
     return leases >= 0 and leases <= LEASES_MAX and floor(leases) == leases
@@ -537,13 +547,10 @@ function rarely(kind)
     elseif over > 0 or over == 0 and rest > 0 then
       decision, retry_at = 1, reached(burst - cost)
     end
-    if decision > 0 and enforced == 1 and outcome == 0 then
-      outcome = 1
-    end
-    local replies, stamp, granted
-    outcome, replies = visit(i + 1, outcome)
-    stamp, granted = 0, 0
-    if outcome == 0 and decision == 0 and mode == 1 then
+    local replies, charges
+    outcome, replies, charges = later(i, outcome, enforced, decision)
+    local stamp, granted = 0, 0
+    if charges then
       whole, stamp = whole + cost, now
       -- The others find as much as this gateway gets.
       granted = floor((burst - whole - (rest > 0 and 1 or 0)) / 2)
@@ -609,13 +616,10 @@ function rarely(kind)
     elseif used + cost > requests then
       decision, retry_at = 1, stops
     end
-    if decision > 0 and enforced == 1 and outcome == 0 then
-      outcome = 1
-    end
-    local replies, stamp
-    outcome, replies = visit(i + 1, outcome)
-    stamp = 0
-    if outcome == 0 and decision == 0 and mode == 1 then
+    local replies, charges
+    outcome, replies, charges = later(i, outcome, enforced, decision)
+    local stamp = 0
+    if charges then
       used, stamp = used + cost, starts
     end
     if stamp > 0 or forgot > 0 then
@@ -652,14 +656,11 @@ function rarely(kind)
     local room, decision, retry_at = requests - others, 0, 0
     if cost > 0 and needed > room then
       decision, retry_at = 1, time + RETRY_AFTER
-      if enforced == 1 and outcome == 0 then
-        outcome = 1
-      end
     end
-    local replies, usable, ends
-    outcome, replies = visit(i + 1, outcome)
-    usable, ends = 0, 0
-    if outcome == 0 and decision == 0 and mode == 1 then
+    local replies, charges
+    outcome, replies, charges = later(i, outcome, enforced, decision)
+    local usable, ends = 0, 0
+    if charges then
       local kept = (cost > 0 or sequence < newest) and own or 0
       own, ends = max(kept, used, min(wanted, room)), time + LEASE_LASTS
       usable = max(0, min(own, room))
