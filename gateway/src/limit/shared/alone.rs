@@ -167,7 +167,9 @@ mod tests {
 
     use weir_common::time::Clock;
 
-    use super::super::super::key::{Key, LimitTag};
+    use super::super::super::key::{Key, LimitTag, Seed};
+    use super::super::super::limiter::Limiter;
+    use super::super::super::snapshot;
     use super::super::SharedConfig;
     use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::login::Tcp;
@@ -196,6 +198,34 @@ mod tests {
         let answered = clock.now().tick;
         time.learn(UnixTime(START), (Tick(answered.0 - 1_000 * took), answered));
         (SharedStore::new(config, clock.clone(), Arc::new(Tcp)), time)
+    }
+
+    #[test]
+    fn a_snapshot_has_what_the_store_may_still_count() {
+        let clock = Clock::manual(UnixTime(START));
+        clock.advance(Duration::from_secs(10));
+        let (shared, _) = alone(&clock, 0);
+        let answered = clock.now().tick;
+        let late = (Tick(answered.0 - 200_000), answered);
+        shared.time.learn(UnixTime(START), late);
+        shared.nodes.known().nodes.iter().for_each(|node| {
+            node.time.learn(UnixTime(START), late);
+        });
+        let mut limiter = Limiter::new(clock.clone(), 16);
+        limiter.shared = Some(Arc::new(shared));
+        let quota = RollingQuota { requests: 2, window: Duration::from_millis(600) };
+        let quota = Quota::Rolling(quota);
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        limiter.store.record(&check, Tick(START)).unwrap();
+        let kept = || {
+            let now = limiter.earliest(clock.now());
+            let bytes = snapshot::write(&limiter.store, Seed::new([0; 16]), b"", now);
+            snapshot::read(&bytes, now).unwrap().restore(&Store::new(16))
+        };
+        clock.advance(Duration::from_millis(450));
+        assert_eq!(kept(), 1, "the latest time is past the window, the earliest is not");
+        clock.advance(Duration::from_millis(150));
+        assert_eq!(kept(), 0);
     }
 
     #[test]

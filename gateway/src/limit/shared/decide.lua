@@ -148,8 +148,10 @@ function visit(i, outcome)
       forgot, outcome = 1, 2
     end
   end
-  if n > 0 and newest + span > now then
-    first, before, stamp, sum = seek(key, tail, n, base, low, (newest + span - now) / unit, first)
+  if n > 0 and first == 0 and oldest + span > now then
+    before, used = base, (total - base) % 2^32
+  elseif n > 0 and newest + span > now then
+    first, before, stamp = seek(key, tail, n, base, low, (newest + span - now) / unit, first)
     used = (total - before) % 2^32
   else
     first = n
@@ -163,6 +165,7 @@ function visit(i, outcome)
     else
       decision = 1
       local from, to = first, n - 1
+      stamp, sum = entry(key, tail, n, first)
       if (sum - before) % 2^32 < surplus then
         from = first + 1
         while from < to do
