@@ -125,9 +125,10 @@ fn seeded_runs_break_no_promise() {
         Some(seed) => seed..seed + 1,
         None => base..base + number("WEIR_RUNS").unwrap_or(RUNS),
     };
-    let only = std::env::var("WEIR_SITUATION").ok();
-    let wanted =
-        |seed: &u64| only.as_ref().is_none_or(|name| *name == format!("{:?}", situation_of(*seed)));
+    let only = std::env::var_os("WEIR_SITUATION");
+    let wanted = |seed: &u64| {
+        only.as_ref().is_none_or(|name| *name == *format!("{:?}", situation_of(*seed)))
+    };
     let mut totals: BTreeMap<Situation, [usize; 4]> = BTreeMap::new();
     let mut broken = Vec::new();
     for seed in seeds.filter(wanted) {

@@ -63,7 +63,7 @@ impl SharedStore {
 
     /// The check of a share of which calls under way may still be given their costs.
     fn with_under_way(&self, check: &LimitCheck) -> LimitCheck {
-        let others = if is_in_flight(check) { 0 } else { self.under_way.cost(check.key) };
+        let others = self.under_way.cost(check.key);
         LimitCheck { cost: check.cost.saturating_add(others), ..*check }
     }
 
@@ -102,6 +102,7 @@ impl SharedStore {
                 }
             }
         }
+        let retry_at = Tick(now.0 + RETRY_AFTER);
         let mut found = verdict.answers().zip(&shares).peekable();
         let answers = checks.iter().map(|check| {
             let limit = check.quota.limit();
@@ -111,14 +112,13 @@ impl SharedStore {
                     let decision = match answer.decision {
                         // With what is under way, of which the store may refuse some.
                         Decision::TooLarge if check.cost <= share.quota.limit() => {
-                            Decision::Refuse { retry_at: Tick(now.0 + RETRY_AFTER) }
+                            Decision::Refuse { retry_at }
                         }
                         other => other,
                     };
                     CheckResult { decision, usage }
                 }
                 None if has_none(check) => {
-                    let retry_at = Tick(now.0 + RETRY_AFTER);
                     let usage = Usage { limit, remaining: 0, full_at: retry_at };
                     CheckResult { decision: Decision::Refuse { retry_at }, usage }
                 }

@@ -128,7 +128,7 @@ function visit(i, outcome)
     end
   end
 
-  local forgot, before, stamp, sum, used = 0, total, low, total, 0
+  local forgot, before, stamp, used = 0, total, low, 0
   if count > 0 and not testimony and claimed + horizon > now then
     -- The claimed entry has its number unless others were added before it.
     local nth, rounded, found, own, earlier = sequence - dropped, ceil(claimed / unit)
@@ -149,6 +149,7 @@ function visit(i, outcome)
     end
   end
   if n > 0 and first == 0 and oldest + span > now then
+    -- None has left it.
     before, used = base, (total - base) % 2^32
   elseif n > 0 and newest + span > now then
     first, before, stamp = seek(key, tail, n, base, low, (newest + span - now) / unit, first)
@@ -164,8 +165,8 @@ function visit(i, outcome)
       decision = 2
     else
       decision = 1
-      local from, to = first, n - 1
-      stamp, sum = entry(key, tail, n, first)
+      local from, to, sum = first, n - 1
+      retry_at, sum = entry(key, tail, n, first)
       if (sum - before) % 2^32 < surplus then
         from = first + 1
         while from < to do
@@ -178,8 +179,6 @@ function visit(i, outcome)
           end
         end
         retry_at = entry(key, tail, n, from)
-      else
-        retry_at = stamp
       end
       retry_at = newest - (low - retry_at) % 2^32 * unit + span
     end

@@ -10,11 +10,12 @@ use arrayvec::ArrayVec;
 
 use super::super::key::Key;
 use super::super::{CHECKS_MAX, LimitCheck};
+use super::is_in_flight;
 
 /// Enough that workers rarely contend for one.
 const SHARDS: usize = 64;
 
-/// The cost of the calls under way, by key.
+/// The cost of the calls under way, by key: as many keys at most as requests wait for the store.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     shards: Box<[Mutex<HashMap<Key, u32>>]>,
@@ -34,10 +35,11 @@ impl Default for UnderWay {
 }
 
 impl UnderWay {
-    /// Counts a call that charges these checks.
+    /// Counts a call that charges these checks. What is in flight is counted elsewhere.
     pub(super) fn begin(&self, checks: &[LimitCheck]) -> CallUnderWay<'_> {
+        let counted = checks.iter().filter(|check| !is_in_flight(check));
         let costs: ArrayVec<(Key, u32), CHECKS_MAX> =
-            checks.iter().map(|check| (check.key, check.cost)).collect();
+            counted.map(|check| (check.key, check.cost)).collect();
         for (key, cost) in &costs {
             let mut shard = self.shard(*key);
             let sum = shard.entry(*key).or_default();
