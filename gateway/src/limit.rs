@@ -49,7 +49,7 @@ use self::key::{Key, LimitTag};
 pub const CHECKS_MAX: usize = 8;
 
 /// Checks whether a request of a key fits one limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitCheck {
     /// The key of the state.
     pub key: Key,

@@ -20,6 +20,7 @@
     reason = "the network is simulated on the runtime's own clock, and seeds come from outside"
 )]
 
+mod coalescing;
 mod commands;
 mod conformance;
 mod data;

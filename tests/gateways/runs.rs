@@ -22,7 +22,7 @@ pub(crate) const START: u64 = 1_795_000_000_000_000;
 const RUNS: u64 = 120;
 
 /// Runs within which each fault that is planted must be found.
-const MUTANT_RUNS: usize = 200;
+const MUTANT_RUNS: usize = 400;
 
 /// What one run was.
 #[derive(Debug, PartialEq, Eq)]

@@ -34,10 +34,14 @@ pub mod call;
 mod changes;
 #[path = "shared/cluster.rs"]
 mod cluster;
+#[path = "shared/coalescing.rs"]
+mod coalescing;
 #[path = "shared/connecting.rs"]
 mod connecting;
 #[path = "shared/connection.rs"]
 pub mod connection;
+#[path = "shared/counts.rs"]
+mod counts;
 #[path = "shared/errors.rs"]
 pub mod errors;
 #[path = "shared/heartbeat.rs"]
@@ -60,6 +64,8 @@ mod remote;
 pub mod reply;
 #[path = "shared/sentinel.rs"]
 mod sentinel;
+#[path = "shared/sharded.rs"]
+mod sharded;
 #[path = "shared/share.rs"]
 pub mod share;
 #[path = "shared/slot_lease.rs"]
@@ -87,8 +93,10 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use self::address::{StoreAddress, Topology};
+use self::coalescing::Coalescing;
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::connection::{Script, StoreConnection};
+use self::counts::StoreCounts;
 use self::leasing::Leases;
 use self::login::Dial;
 use self::node::StoreNode;
@@ -148,29 +156,11 @@ pub struct SharedStore {
     connections: AtomicU64,
     standings: Standings,
     under_way: UnderWay,
+    coalescing: Arc<Coalescing>,
     leases: Leases,
     slots: Slots,
     /// What has happened since the start.
     pub counts: StoreCounts,
-}
-
-/// What has happened to a shared store's calls since the start.
-#[derive(Debug, Default)]
-pub struct StoreCounts {
-    /// Calls that were answered.
-    pub answered: AtomicU64,
-    /// Calls that were not answered in time, or refused.
-    pub failed: AtomicU64,
-    /// Decisions made without the store.
-    pub alone: AtomicU64,
-    /// Decisions by a remembered refusal, without a call.
-    pub remembered: AtomicU64,
-    /// Decisions by tokens and slots that were leased, without a call.
-    pub leased: AtomicU64,
-    /// Calls to which the store answered that it has forgotten.
-    pub forgotten: AtomicU64,
-    /// Times at which the store's clock was seen to jump ahead.
-    pub jumps: AtomicU64,
 }
 
 impl fmt::Debug for SharedStore {
@@ -202,6 +192,7 @@ impl SharedStore {
             connections: AtomicU64::new(0),
             standings: Standings::default(),
             under_way: UnderWay::default(),
+            coalescing: Arc::default(),
             leases: Leases::default(),
             slots: Slots::default(),
             counts: StoreCounts::default(),
@@ -335,7 +326,11 @@ impl SharedStore {
                     return Ok(verdict);
                 }
                 let over = Over { node, connection: &connection };
-                if let Some(verdict) = self.check_remotely(over, store, &effective, charge).await {
+                let found = match charge {
+                    true => self.check_with_others(over, store, &effective).await,
+                    false => self.check_by_itself(over, store, &effective, false).await,
+                };
+                if let Some(verdict) = found {
                     return Ok(verdict);
                 }
             }

@@ -189,7 +189,8 @@ fn show_store(shared: &Shared) {
         raise(&metrics.store_calls.with_label_values(&[outcome]), count);
     }
     let decisions = [
-        ("call", &counts.answered),
+        ("call", &counts.called),
+        ("together", &counts.together),
         ("leased", &counts.leased),
         ("remembered", &counts.remembered),
         ("alone", &counts.alone),

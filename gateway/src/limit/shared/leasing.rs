@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -34,10 +34,8 @@ use super::lease::{KeyLease, Spent};
 use super::nodes::NodeSet;
 use super::remote::{self, Over, RemoteError};
 use super::reply::SharedResult;
+use super::sharded::{Sharded, lock};
 use super::{Checks, SharedStore, is_in_flight, local};
-
-/// Enough that workers rarely contend for one.
-const SHARDS: usize = 64;
 
 /// Entries of one shard from which on those that no longer matter are dropped.
 const SWEEP_FROM: usize = 64;
@@ -56,9 +54,9 @@ const RETURN_MAX: Duration = Duration::from_millis(250);
 const BARRED_FOR: Duration = Duration::from_secs(2);
 
 /// The leases of all keys.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Leases {
-    shards: Box<[LeaseShard]>,
+    shards: Sharded<LeaseShard>,
     /// The number of the newest call that may bring a lease.
     calls: AtomicU64,
 }
@@ -99,13 +97,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Default for Leases {
-    fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| LeaseShard::default()).collect();
-        Self { shards, calls: AtomicU64::new(0) }
-    }
-}
-
 impl Leases {
     /// Starts a call at `now` that decides these checks: it returns their leases and, where it
     /// charges, may bring new ones.
@@ -119,7 +110,7 @@ impl Leases {
         let turn = |check: &LimitCheck| {
             let (mut number, mut request) = (None, None);
             if is_bucket(check) {
-                let mut table = self.shard(check.key).lock();
+                let mut table = self.shards.part(check.key).lock();
                 if leasable {
                     table.make_room(now);
                     table.by_key.entry(check.key).or_default();
@@ -143,7 +134,7 @@ impl Leases {
 
     /// Waits for the call that renews the lease of a check's key; false where there is none.
     async fn renewed(&self, check: &LimitCheck) -> bool {
-        let shard = self.shard(check.key);
+        let shard = self.shards.part(check.key);
         let renewal = || shard.lock().by_key.get(&check.key).and_then(KeyLease::renewal);
         let Some(number) = renewal() else { return false };
         self.with(check.key, |own| own.wait(check.cost));
@@ -163,7 +154,7 @@ impl Leases {
     fn spend(&self, checks: &[LimitCheck], latest: Tick) -> Option<ArrayVec<Spent, CHECKS_MAX>> {
         let mut all = ArrayVec::new();
         for check in checks {
-            let mut table = self.shard(check.key).lock();
+            let mut table = self.shards.part(check.key).lock();
             let spent = table.by_key.get_mut(&check.key).and_then(|own| own.spend(check, latest));
             drop(table);
             let Some(spent) = spent else {
@@ -183,14 +174,14 @@ impl Leases {
 
     /// Drops the lease of a key, because it was reset. It has none before `barred_until`.
     pub(super) fn forget(&self, key: Key, barred_until: Tick) {
-        let shard = self.shard(key);
+        let shard = self.shards.part(key);
         shard.lock().by_key.entry(key).or_default().forget(barred_until);
         shard.renewed.notify_waiters();
     }
 
     /// Drops all leases: the store may have lost them.
     pub(super) fn forget_all(&self) {
-        for shard in &self.shards {
+        for shard in self.shards.parts() {
             shard.lock().by_key.values_mut().for_each(|own| own.forget(Tick(0)));
             shard.renewed.notify_waiters();
         }
@@ -203,7 +194,7 @@ impl Leases {
         is_there: impl Fn(&LimitCheck) -> bool,
     ) -> Vec<(LimitCheck, ReturnedLease)> {
         let mut idle = Vec::new();
-        for shard in &self.shards {
+        for shard in self.shards.parts() {
             let mut table = shard.lock();
             let left = RETURNS_MAX.saturating_sub(idle.len());
             let there = table.by_key.values_mut().filter(|own| own.check().is_some_and(&is_there));
@@ -214,19 +205,15 @@ impl Leases {
     }
 
     fn with(&self, key: Key, act: impl FnOnce(&mut KeyLease)) {
-        if let Some(own) = self.shard(key).lock().by_key.get_mut(&key) {
+        if let Some(own) = self.shards.part(key).lock().by_key.get_mut(&key) {
             act(own);
         }
-    }
-
-    fn shard(&self, key: Key) -> &LeaseShard {
-        self.shards.get(key.shard(SHARDS)).expect("a shard is below their number")
     }
 }
 
 impl LeaseShard {
     fn lock(&self) -> MutexGuard<'_, LeaseTable> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.keys)
     }
 }
 
@@ -255,7 +242,7 @@ impl LeaseTurn<'_> {
                 own.renewed(number, brought, now);
             }
         });
-        self.leases.shard(self.key).renewed.notify_waiters();
+        self.leases.shards.part(self.key).renewed.notify_waiters();
     }
 }
 
@@ -263,7 +250,7 @@ impl Drop for LeaseTurn<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             self.leases.with(self.key, |own| own.renewed(number, None, Tick(0)));
-            self.leases.shard(self.key).renewed.notify_waiters();
+            self.leases.shards.part(self.key).renewed.notify_waiters();
         }
     }
 }
@@ -344,7 +331,7 @@ impl SharedStore {
         let of = |shard: &LeaseShard| -> u64 {
             shard.lock().by_key.values().map(|own| u64::from(own.unspent(now))).sum()
         };
-        self.leases.shards.iter().map(of).sum()
+        self.leases.shards.parts().map(of).sum()
     }
 
     /// Returns a server's leases that are not used, or all of them, with calls that charge nothing.

@@ -52,6 +52,8 @@ pub(super) enum RemoteError {
     Slow,
     #[error("it forgets what it is told")]
     Forgets,
+    #[error("another process has the counters")]
+    Elsewhere,
 }
 
 /// A server, and the connection to it.
@@ -62,16 +64,17 @@ pub(super) struct Over<'c> {
 }
 
 impl SharedStore {
-    /// The verdict on a request; none where the store does not answer in time.
+    /// The verdict on a request.
     pub(super) async fn check_remotely(
         &self,
         over: Over<'_>,
         store: &Store,
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Option<Verdict> {
+    ) -> Result<Verdict, RemoteError> {
         let [_, latest] = over.node.time.range(self.clock.now().tick);
-        let turns = self.slots.begin((store, self.id_bits), checks, (charge, latest))?;
+        let turns = self.slots.begin((store, self.id_bits), checks, (charge, latest));
+        let turns = turns.ok_or(RemoteError::Elsewhere)?;
         let _under_way = charge.then(|| self.under_way.begin(checks));
         let reply = self.decide_in_time(over, store, (checks, &turns), charge).await?;
         let (admitted, now) = (reply.outcome == SharedOutcome::Admitted, Tick(reply.now.0));
@@ -79,7 +82,7 @@ impl SharedStore {
         own.for_each(|(turn, found)| turn.finish((found, admitted), now));
         let found = checks.iter().zip(&reply.results);
         let found = found.map(|(check, found)| local(&over.node.time, result(check, found)));
-        Some(Verdict::new(found.collect(), admitted))
+        Ok(Verdict::new(found.collect(), admitted))
     }
 
     async fn decide_in_time(
@@ -88,36 +91,34 @@ impl SharedStore {
         store: &Store,
         asked: (&[LimitCheck], &[SlotTurn<'_>]),
         charge: bool,
-    ) -> Option<SharedReply> {
+    ) -> Result<SharedReply, RemoteError> {
         let decided = self.decide_there(over, store, asked, charge);
         let decided = tokio::time::timeout(self.config.timeout, decided).await;
-        let error = match decided {
-            Ok(Ok(reply)) => {
+        let decided = decided.unwrap_or(Err(RemoteError::Slow));
+        match &decided {
+            Ok(_) => {
                 over.node.availability.answered();
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
-                return Some(reply);
             }
-            Ok(Err(error)) => error,
-            Err(_elapsed) => RemoteError::Slow,
-        };
-        self.counts.failed.fetch_add(1, Ordering::Relaxed);
-        if let RemoteError::Call(CallError::Faulty(why)) = &error {
+            Err(_) => _ = self.counts.failed.fetch_add(1, Ordering::Relaxed),
+        }
+        decided
+    }
+
+    /// Records why so many requests have no answer.
+    pub(super) fn unanswered(&self, node: &StoreNode, error: &RemoteError, requests: u32) {
+        let turned = match error {
             // Other keys are none the worse for it.
-            self.report_fault(why);
-            return None;
-        }
-        if let RemoteError::Call(CallError::Moving) = &error {
-            return None;
-        }
-        let availability = &over.node.availability;
-        let is_lost = matches!(error, RemoteError::Call(CallError::Lost(_)));
-        let turned = if is_lost { availability.lost() } else { availability.failed() };
+            RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
+            RemoteError::Call(CallError::Moving) | RemoteError::Elsewhere => return,
+            RemoteError::Call(CallError::Lost(_)) => node.availability.lost(),
+            _ => node.availability.failed(requests),
+        };
         if turned {
-            let store = over.node.address.to_string();
+            let store = node.address.to_string();
             let fields = [("store", json!(store)), ("error", json!(error.to_string()))];
             events::event(Level::Error, "shared store unavailable", &fields);
         }
-        None
     }
 
     async fn decide_there(

@@ -14,8 +14,8 @@
 //! the store grants (`decide.lua`), who releases a request that has ended (`limit::held`).
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
 use weir_common::limit::concurrency::ConcurrencyQuota;
@@ -29,10 +29,8 @@ use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota};
 use super::call::SlotRequest;
 use super::is_in_flight;
 use super::reply::{SharedDecision, SharedResult};
+use super::sharded::Sharded;
 use super::slot_lease::KeySlots;
-
-/// Enough that workers rarely contend for one.
-const SHARDS: usize = 64;
 
 /// Entries of one shard from which on those that no longer matter are dropped.
 const SWEEP_FROM: usize = 64;
@@ -41,9 +39,9 @@ const SWEEP_FROM: usize = 64;
 const RENEWALS_MAX: usize = 512;
 
 /// The slots of all keys.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slots {
-    shards: Box<[Mutex<SlotTable>]>,
+    shards: Sharded<Mutex<SlotTable>>,
     /// The number of the newest call.
     calls: AtomicU64,
 }
@@ -89,13 +87,6 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Default for Slots {
-    fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, calls: AtomicU64::new(0) }
-    }
-}
-
 impl Slots {
     /// Counts a request as in flight where each of its keys has a slot left at `latest`, the latest
     /// time that the store can have; none where that needs a call.
@@ -108,7 +99,7 @@ impl Slots {
         let (keys, used) = (ArrayVec::new(), ArrayVec::new());
         let mut entered = Entered { store, keys, used };
         for check in checks.iter().filter(|check| is_in_flight(check)) {
-            let mut table = self.table(check.key);
+            let mut table = self.shards.lock(check.key);
             let own = table.by_key.get_mut(&check.key)?;
             let most = own.usable(latest).min(check.quota.limit());
             let in_flight = count(store, check, most, latest)?;
@@ -130,7 +121,7 @@ impl Slots {
         for check in checks {
             let mut turn = SlotTurn { slots: self, store, counted: None, request: None };
             if is_in_flight(check) {
-                let mut table = self.table(check.key);
+                let mut table = self.shards.lock(check.key);
                 if charge {
                     let in_flight = count(store, check, u32::MAX, now)?;
                     let own = table.own(store, check, now);
@@ -151,7 +142,7 @@ impl Slots {
 
     /// Remembers that a request was counted as in flight without the store, at its time `now`.
     pub(super) fn note(&self, store: &Store, check: &LimitCheck, now: Tick) {
-        self.table(check.key).own(store, check, now);
+        self.shards.lock(check.key).own(store, check, now);
     }
 
     /// The refusal of a check that holds at `latest`, without a call.
@@ -161,15 +152,14 @@ impl Slots {
         check: &LimitCheck,
         latest: Tick,
     ) -> Option<CheckResult> {
-        let table = self.table(check.key);
+        let table = self.shards.lock(check.key);
         let own = table.by_key.get(&check.key)?;
         own.refusal(check, in_flight(store, check.key), latest)
     }
 
     /// Drops all slots: the store may have lost them.
     pub(super) fn forget_all(&self) {
-        for shard in &self.shards {
-            let mut table = lock(shard);
+        for mut table in self.shards.locked() {
             let newest = self.calls.load(Ordering::Relaxed);
             table.by_key.values_mut().for_each(|own| own.forget(newest));
         }
@@ -184,15 +174,14 @@ impl Slots {
         is_there: impl Fn(&LimitCheck) -> bool,
     ) -> Vec<(LimitCheck, SlotRequest)> {
         let mut due: Vec<(Tick, Key)> = Vec::new();
-        for shard in &self.shards {
-            let mut table = lock(shard);
+        for mut table in self.shards.locked() {
             table.sweep(store, now);
             let there = table.by_key.iter().filter(|(_, own)| is_there(own.check()));
             due.extend(there.map(|(key, own)| (own.ends(), *key)));
         }
         due.sort_unstable_by_key(|(ends, _)| *ends);
         let renewal = |(_, key): (Tick, Key)| {
-            let mut table = self.table(key);
+            let mut table = self.shards.lock(key);
             let own = table.by_key.get_mut(&key)?;
             let numbers = (gateway, self.next_call());
             let in_flight = store.map(|store| in_flight(store, key));
@@ -212,17 +201,13 @@ impl Slots {
         found: &SharedResult,
         now: Tick,
     ) {
-        if let Some(own) = self.table(key).by_key.get_mut(&key) {
+        if let Some(own) = self.shards.lock(key).by_key.get_mut(&key) {
             own.replied(request.sequence, (found, true), now);
         }
     }
 
     fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn table(&self, key: Key) -> MutexGuard<'_, SlotTable> {
-        lock(self.shards.get(key.shard(SHARDS)).expect("a shard is below their number"))
     }
 }
 
@@ -248,7 +233,7 @@ impl SlotTurn<'_> {
     /// which is counted as in flight from now on where its limit has admitted it.
     pub(super) fn finish(mut self, (found, admitted): (&SharedResult, bool), now: Tick) {
         let Some((key, request)) = self.counted.zip(self.request) else { return };
-        let mut table = self.slots.table(key);
+        let mut table = self.slots.shards.lock(key);
         let Some(own) = table.by_key.get_mut(&key) else { return };
         own.stop_waiting();
         own.replied(request.sequence, (found, admitted), now);
@@ -263,17 +248,13 @@ impl SlotTurn<'_> {
 impl Drop for SlotTurn<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.counted {
-            let mut table = self.slots.table(key);
+            let mut table = self.slots.shards.lock(key);
             if let Some(own) = table.by_key.get_mut(&key) {
                 own.stop_waiting();
             }
             let _ = self.store.release(key);
         }
     }
-}
-
-fn lock(shard: &Mutex<SlotTable>) -> MutexGuard<'_, SlotTable> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many requests of a key are in flight.

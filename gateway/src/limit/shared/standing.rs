@@ -17,13 +17,14 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Tick, UnixTime};
 
 use super::super::key::Key;
 use super::super::{CheckResult, LimitCheck, Quota};
+use super::sharded::Sharded;
 
 /// An admission of this gateway that the store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +37,13 @@ pub struct Claim {
     pub count: u32,
 }
 
-/// Enough that workers rarely contend for one.
-const SHARDS: usize = 64;
-
 /// Entries of one shard from which on those that no longer matter are dropped.
 const SWEEP_FROM: usize = 64;
 
 /// What is known of each key. Times are the store's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Standings {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Sharded<Mutex<Shard>>,
 }
 
 #[derive(Debug, Default)]
@@ -105,17 +103,11 @@ impl Standing {
     }
 }
 
-impl Default for Standings {
-    fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
-    }
-}
-
 impl Standings {
     /// The refusal of a check that holds at `latest`, the latest time that the store can have.
     #[must_use]
     pub fn refusal(&self, check: &LimitCheck, latest: Tick) -> Option<CheckResult> {
-        let shard = self.shard(check.key);
+        let shard = self.shards.lock(check.key);
         let standing = shard.by_key.get(&check.key)?;
         let refusal = standing.refusal.as_ref()?;
         let holds = is_same(&refusal.quota, &check.quota)
@@ -128,7 +120,7 @@ impl Standings {
     /// The usage of a key when the store last reported it, unless all of it is back at `now`.
     #[must_use]
     pub fn usage(&self, check: &LimitCheck, now: Tick) -> Option<Usage> {
-        let shard = self.shard(check.key);
+        let shard = self.shards.lock(check.key);
         let standing = shard.by_key.get(&check.key)?;
         let limit = check.quota.limit();
         let holds = standing.usage.limit == limit && now < standing.usage.full_at;
@@ -139,7 +131,7 @@ impl Standings {
     /// often the gateway has decided alone; no claim where it has.
     #[must_use]
     pub fn claim(&self, key: Key, connection: u64) -> (Option<Claim>, u32) {
-        let shard = self.shard(key);
+        let shard = self.shards.lock(key);
         let Some(standing) = shard.by_key.get(&key) else { return (None, 0) };
         let claim = standing.claim.filter(|(_, made_over)| *made_over == connection);
         (claim.map(|(claim, _)| claim).filter(|_| standing.owed == 0), standing.owed)
@@ -147,7 +139,7 @@ impl Standings {
 
     /// Records that the gateway has admitted a request of a check's key alone.
     pub fn owe(&self, check: &LimitCheck, usage: Usage, now: Tick) {
-        let mut shard = self.shard(check.key);
+        let mut shard = self.shards.lock(check.key);
         shard.make_room(now);
         let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
         standing.owed = standing.owed.wrapping_add(1).max(1);
@@ -156,8 +148,7 @@ impl Standings {
 
     /// Records that the store may have lost all that it knew of some checks' keys.
     pub fn owe_all(&self, is_lost: impl Fn(&LimitCheck) -> bool) {
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut shard in self.shards.locked() {
             let lost = shard.by_key.values_mut().filter(|standing| is_lost(&standing.check));
             for standing in lost {
                 standing.owed = standing.owed.wrapping_add(1).max(1);
@@ -174,8 +165,7 @@ impl Standings {
         is_there: impl Fn(&LimitCheck) -> bool,
     ) -> Vec<(LimitCheck, u32)> {
         let mut all = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for shard in self.shards.locked() {
             let matters =
                 |own: &&Standing| own.owed > 0 && now < own.usage.full_at && is_there(&own.check);
             let owed = shard.by_key.values().filter(matters);
@@ -187,7 +177,7 @@ impl Standings {
     /// Records that the store was told all of a key, as the gateway knew it when it had decided
     /// alone `owed` times.
     pub fn settle(&self, key: Key, owed: u32) {
-        if let Some(standing) = self.shard(key).by_key.get_mut(&key)
+        if let Some(standing) = self.shards.lock(key).by_key.get_mut(&key)
             && standing.owed == owed
         {
             standing.owed = 0;
@@ -204,7 +194,7 @@ impl Standings {
             }
             Decision::Admit | Decision::TooLarge => None,
         };
-        let mut shard = self.shard(check.key);
+        let mut shard = self.shards.lock(check.key);
         shard.make_room(now);
         let known =
             shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
@@ -220,20 +210,14 @@ impl Standings {
 
     /// Forgets the refusal of one key, because its allowance was reset.
     pub fn forget(&self, key: Key) {
-        self.shard(key).by_key.remove(&key);
+        self.shards.lock(key).by_key.remove(&key);
     }
 
     /// Forgets all refusals: resets of other gateways may have been missed.
     pub fn forget_refusals(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut shard in self.shards.locked() {
             shard.by_key.values_mut().for_each(|standing| standing.refusal = None);
         }
-    }
-
-    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
-        let shard = self.shards.get(key.shard(SHARDS)).expect("a shard is below their number");
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -264,6 +248,7 @@ mod tests {
     use weir_common::limit::rolling::RollingQuota;
 
     use super::super::super::key::LimitTag;
+    use super::super::sharded::SHARDS;
     use super::*;
 
     fn check(requests: u32, cost: u32) -> LimitCheck {
@@ -379,7 +364,7 @@ mod tests {
             let usage = Usage { limit: 60, remaining: 5, full_at: Tick(now + 1) };
             standings.owe(&check, usage, Tick(now));
         }
-        let kept = |shard: &Mutex<Shard>| shard.lock().unwrap().by_key.len();
-        assert!(standings.shards.iter().map(kept).sum::<usize>() <= SHARDS * SWEEP_FROM);
+        let kept = standings.shards.locked().map(|shard| shard.by_key.len());
+        assert!(kept.sum::<usize>() <= SHARDS * SWEEP_FROM);
     }
 }

@@ -4,21 +4,19 @@
 //! Not here: what replies have confirmed (`limit::memory`, `shared::standing`).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use arrayvec::ArrayVec;
 
 use super::super::key::Key;
 use super::super::{CHECKS_MAX, LimitCheck};
 use super::is_in_flight;
-
-/// Enough that workers rarely contend for one.
-const SHARDS: usize = 64;
+use super::sharded::Sharded;
 
 /// The cost of the calls under way, by key: as many keys at most as requests wait for the store.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    shards: Box<[Mutex<HashMap<Key, u32>>]>,
+    shards: Sharded<Mutex<HashMap<Key, u32>>>,
 }
 
 /// A call under way, until it is dropped.
@@ -28,12 +26,6 @@ pub(super) struct CallUnderWay<'a> {
     costs: ArrayVec<(Key, u32), CHECKS_MAX>,
 }
 
-impl Default for UnderWay {
-    fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
-    }
-}
-
 impl UnderWay {
     /// Counts a call that charges these checks. What is in flight is counted elsewhere.
     pub(super) fn begin(&self, checks: &[LimitCheck]) -> CallUnderWay<'_> {
@@ -41,7 +33,7 @@ impl UnderWay {
         let costs: ArrayVec<(Key, u32), CHECKS_MAX> =
             counted.map(|check| (check.key, check.cost)).collect();
         for (key, cost) in &costs {
-            let mut shard = self.shard(*key);
+            let mut shard = self.shards.lock(*key);
             let sum = shard.entry(*key).or_default();
             *sum = sum.saturating_add(*cost);
         }
@@ -50,19 +42,14 @@ impl UnderWay {
 
     /// What the calls under way would charge to a key.
     pub(super) fn cost(&self, key: Key) -> u32 {
-        self.shard(key).get(&key).copied().unwrap_or_default()
-    }
-
-    fn shard(&self, key: Key) -> MutexGuard<'_, HashMap<Key, u32>> {
-        let shard = self.shards.get(key.shard(SHARDS)).expect("a shard is below their number");
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.lock(key).get(&key).copied().unwrap_or_default()
     }
 }
 
 impl Drop for CallUnderWay<'_> {
     fn drop(&mut self) {
         for (key, cost) in &self.costs {
-            let mut shard = self.all.shard(*key);
+            let mut shard = self.all.shards.lock(*key);
             if let Some(sum) = shard.get_mut(key) {
                 *sum = sum.saturating_sub(*cost);
                 if *sum == 0 {
@@ -100,6 +87,6 @@ mod tests {
         assert_eq!(costs(), [3, 0, 0]);
         drop(other);
         assert_eq!(costs(), [0, 0, 0]);
-        assert!(under_way.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+        assert!(under_way.shards.locked().all(|shard| shard.is_empty()));
     }
 }
