@@ -3,6 +3,7 @@
 //! Not here: load at a fixed rate (`steady`).
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::flags::fail;
@@ -16,6 +17,8 @@ pub struct Aim {
     pub host: String,
     /// The path.
     pub path: String,
+    /// A script for `wrk` that makes other requests.
+    pub script: Option<PathBuf>,
 }
 
 /// The result of one run.
@@ -36,7 +39,9 @@ pub struct Run {
 /// Runs `wrk` with one thread and `connections` for `seconds`.
 #[must_use]
 pub fn saturate(aim: &Aim, connections: u32, seconds: u32) -> Run {
+    let script = aim.script.iter().flat_map(|script| ["-s".as_ref(), script.as_os_str()]);
     let output = Command::new("wrk")
+        .args(script)
         .args(["-t1", "--latency", "-c", &connections.to_string()])
         .args(["-d", &format!("{seconds}s"), "-H", &format!("Host: {}", aim.host)])
         .arg(format!("http://{}{}", aim.address, aim.path))

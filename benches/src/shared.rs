@@ -84,6 +84,23 @@ pub fn weir(
     weir_of(folder, gateway, upstream, (plane, limits, false), (&name, quota, &store))
 }
 
+/// A target that is asked by so many workspaces in turn.
+#[must_use]
+pub fn many(folder: &Folder, workspaces: u32, mut target: Target) -> Target {
+    let script = format!(
+        "local all, nth = {{}}, 0
+        function init()
+            for i = 1, {workspaces} do
+                all[i] = wrk.format('GET', '/v1/workspaces/ws_' .. i .. '/users')
+            end
+        end
+        function request() nth = nth % {workspaces} + 1 return all[nth] end"
+    );
+    target.aim.script = Some(folder.write("many.lua", &script));
+    target.name += &format!(", {workspaces} workspaces");
+    target
+}
+
 /// nginx with two fixed windows in Redis, by workspace and by address.
 #[must_use]
 pub fn nginx_lua(

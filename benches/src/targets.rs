@@ -59,7 +59,8 @@ impl Target {
         mut process: Process,
     ) -> Self {
         process.wait_for(address);
-        let aim = Aim { address, host: CONTROL_HOST.to_owned(), path: CONTROL_PATH.to_owned() };
+        let (host, path) = (CONTROL_HOST.to_owned(), CONTROL_PATH.to_owned());
+        let aim = Aim { address, host, path, script: None };
         Self { name: name.to_owned(), limits, aim, process }
     }
 

@@ -11,7 +11,7 @@ use weir_benches::flags::{Flags, fail, sibling};
 use weir_benches::lab::Folder;
 use weir_benches::load::{Aim, saturate};
 use weir_benches::report::{Series, table};
-use weir_benches::shared::{RedisServer, nginx_lua, weir};
+use weir_benches::shared::{RedisServer, many, nginx_lua, weir};
 use weir_benches::targets::{Limits, Plane, Target, upstream};
 
 const USAGE: &str = "usage: shared [--gateway PATH] [--rounds 7] [--seconds 3] [--connections 64] \
@@ -22,6 +22,9 @@ const WINDOWS: [&str; 2] = ["weir, Redis, two windows", "weir, memory, two windo
 const BUCKET: [&str; 2] = ["weir, Redis, one bucket", "weir, memory, one bucket"];
 const REFUSING: &str = "weir, Redis, two windows, refusing";
 const NGINX: &str = "nginx + Lua + Redis";
+
+/// Enough that hardly any two requests at once are of the same one.
+const WORKSPACES: u32 = 10_000;
 
 /// What a refusing limit admits before it refuses, and once more where a window ends.
 const ADMITTED_MAX: f64 = 2.0;
@@ -93,6 +96,9 @@ fn targets(
         weir(folder, gateway, database(3), refusing),
         nginx_lua(folder, to, at, Limits::Admit),
         nginx_lua(folder, to, at, Limits::Refuse),
+        many(folder, WORKSPACES, weir(folder, gateway, (to, None), windows)),
+        many(folder, WORKSPACES, weir(folder, gateway, database(4), windows)),
+        many(folder, WORKSPACES, nginx_lua(folder, to, at, Limits::Admit)),
     ]
 }
 

@@ -7,8 +7,9 @@
 //!
 //! Not here: where states are stored (`limit::memory`), who owns an allowance (`rules::tenant`).
 
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hasher;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -214,6 +215,28 @@ impl LimitTag {
 pub struct Key {
     high: u64,
     low: u64,
+}
+
+/// What is known of each key.
+pub type KeyMap<T> = HashMap<Key, T, BuildHasherDefault<KeyHasher>>;
+
+/// Takes a half of a key for its hash: a key is a keyed hash already, so no client can find keys
+/// that collide.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, half: u64) {
+        self.0 = half;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// How many states of each limit a full shard has for all further unknown keys together.

@@ -19,7 +19,6 @@
 //! The call (`shared::remote`), refusals that are remembered (`shared::standing`), requests that
 //! wait for a lease (`shared::leasing`).
 
-use std::collections::HashMap;
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -27,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use weir_common::limit::decision::Usage;
 
-use super::super::key::Key;
+use super::super::key::{Key, KeyMap};
 use super::super::memory::Store;
 use super::super::{CheckResult, LimitCheck, Quota, Verdict};
 use super::remote::Over;
@@ -39,7 +38,7 @@ const TOGETHER_MAX: usize = 2;
 
 /// The requests that wait, by the key of their first check.
 #[derive(Debug, Default)]
-pub(super) struct Coalescing(Sharded<Mutex<HashMap<Key, Group>>>);
+pub(super) struct Coalescing(Sharded<Mutex<KeyMap<Group>>>);
 
 /// Requests with the same checks, of which one calls.
 #[derive(Debug)]

@@ -13,7 +13,6 @@
 //! Slots of requests in flight (`shared::slot_leasing`), what is known of one key
 //! (`shared::lease`), what the store grants (`decide.lua`).
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -24,7 +23,7 @@ use tokio::sync::Notify;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Tick;
 
-use super::super::key::Key;
+use super::super::key::{Key, KeyMap};
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{CallMode, LeaseRequest, ReturnedLease, SharedCheck};
@@ -70,7 +69,7 @@ struct LeaseShard {
 
 #[derive(Debug, Default)]
 struct LeaseTable {
-    by_key: HashMap<Key, KeyLease>,
+    by_key: KeyMap<KeyLease>,
     /// Entries at which the next sweep is due.
     sweep_at: usize,
 }

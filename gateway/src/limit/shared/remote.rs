@@ -28,7 +28,7 @@ use super::call::{self, CallMode, SharedCheck, WitnessClaim};
 use super::connection::StoreConnection;
 use super::errors::CallError;
 use super::node::StoreNode;
-use super::nodes::tag;
+use super::nodes::{hex, tag};
 use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
 use super::slot_leasing::SlotTurn;
 use super::standing::{Claim, Learned};
@@ -236,7 +236,8 @@ pub(super) fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
 /// The name of a key in the store.
 #[must_use]
 pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
-    format!("weir1:{{{}}}{:032x}", tag(check.slot), check.key.bits()).into_bytes()
+    let (slot, key) = (tag(check.slot), hex::<32>(check.key.bits()));
+    [b"weir1:{", slot.as_bytes(), b"}", key.as_bytes()].concat()
 }
 
 /// One check as the store decides it, with what this gateway knows of its key.

@@ -13,7 +13,6 @@
 //! What is known of one key (`shared::slot_lease`), calls that renew (`shared::slot_renewal`), what
 //! the store grants (`decide.lua`), who releases a request that has ended (`limit::held`).
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +22,7 @@ use weir_common::limit::decision::Usage;
 use weir_common::limit::state::State;
 use weir_common::time::Tick;
 
-use super::super::key::Key;
+use super::super::key::{Key, KeyMap};
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota};
 use super::call::SlotRequest;
@@ -48,7 +47,7 @@ pub(super) struct Slots {
 
 #[derive(Debug, Default)]
 struct SlotTable {
-    by_key: HashMap<Key, KeySlots>,
+    by_key: KeyMap<KeySlots>,
     /// Entries at which the next sweep is due.
     sweep_at: usize,
 }

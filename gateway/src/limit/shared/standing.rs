@@ -16,13 +16,12 @@
 //! What the gateway was given itself (`limit::memory`), the calls (`shared::call`).
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Tick, UnixTime};
 
-use super::super::key::Key;
+use super::super::key::{Key, KeyMap};
 use super::super::{CheckResult, LimitCheck, Quota};
 use super::sharded::Sharded;
 
@@ -48,7 +47,7 @@ pub struct Standings {
 
 #[derive(Debug, Default)]
 struct Shard {
-    by_key: HashMap<Key, Standing>,
+    by_key: KeyMap<Standing>,
     /// Entries at which the next sweep is due.
     sweep_at: usize,
 }

@@ -3,12 +3,11 @@
 //!
 //! Not here: what replies have confirmed (`limit::memory`, `shared::standing`).
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use arrayvec::ArrayVec;
 
-use super::super::key::Key;
+use super::super::key::{Key, KeyMap};
 use super::super::{CHECKS_MAX, LimitCheck};
 use super::is_in_flight;
 use super::sharded::Sharded;
@@ -16,7 +15,7 @@ use super::sharded::Sharded;
 /// The cost of the calls under way, by key: as many keys at most as requests wait for the store.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    shards: Sharded<Mutex<HashMap<Key, u32>>>,
+    shards: Sharded<Mutex<KeyMap<u32>>>,
 }
 
 /// A call under way, until it is dropped.
