@@ -25,15 +25,14 @@ local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
-local floor, ceil, format = math.floor, math.ceil, string.format
+local floor, ceil = math.floor, math.ceil
 local mode, not_after = unpack('>Bd', ARGV[1])
 if not_after > 0 and time > not_after then
   return pack('>Bd', 3, time)
 end
 
--- The bytes after the entries of a window, and those that one read brings: of 16 entries, too. The
--- server hashes each byte of a text that a script reads.
-local TRAILER, TAIL = 58, 186
+-- The bytes after the entries of a window, and those that one read brings: of 64 entries, too.
+local TRAILER, TAIL = 58, 570
 -- A window with more entries loses those that have left it, whatever other plans may count.
 local ENTRIES_MAX = 131072
 
@@ -106,7 +105,7 @@ function visit(i, outcome)
     return rarely(kind)(i, outcome, key, enforced, cost, requests, count, span, grain, unit,
       sequence, claimed, horizon, token, form, testimony)
   end
-  local tail = call('GETRANGE', key, '-186', '-1')
+  local tail = call('GETRANGE', key, '-570', '-1')
   testimony = testimony <= #text and testimony
   if testimony or tail ~= '' and sub(tail, -6) ~= form then
     tail, unit, form = rarely(kind)(i, key, tail, form, grain, unit, horizon, token, testimony)
@@ -118,7 +117,7 @@ function visit(i, outcome)
   else
     low, total, charged, dropped, newest, oldest, kept, n, first, base =
       unpack('>I4I4dddddI4I4I4', tail, length - TRAILER - 7)
-    if length ~= n * 8 + TRAILER and (length ~= TAIL or n <= 16) or first > n then
+    if length ~= n * 8 + TRAILER and (length ~= TAIL or n <= 64) or first > n then
       error('WEIR unreadable ' .. key, 0)
     end
     if charged > now then
@@ -234,12 +233,11 @@ function visit(i, outcome)
     oldest, kept, nth + 1 - cut, first > cut and first - cut or 0, base, form)
   if anew then
     local text = cut < nth and call('GETRANGE', key, cut * 8, nth * 8 - 1) or ''
-    call('SET', key, text .. written, 'PX', format('%d', ceil(keep / 500)))
+    call('SET', key, text .. written, 'PX', ceil(keep / 500))
   else
-    -- Formatted here: the server writes a number as if it had a fraction, which takes longer.
-    call('SETRANGE', key, format('%d', nth * 8), written)
+    call('SETRANGE', key, nth * 8, written)
     if extended then
-      call('PEXPIRE', key, format('%d', ceil(keep / 500)))
+      call('PEXPIRE', key, ceil(keep / 500))
     end
   end
   return outcome,
@@ -251,9 +249,8 @@ end
 function rarely(kind)
   local max, min = math.max, math.min
 
-  -- The bytes of a bucket without leases, and those of a lease. One read brings so many leases, or
-  -- 64 entries of a window.
-  local BUCKET, LEASE, LEASES_MAX, LONG = 38, 20, 24, 570
+  -- The bytes of a bucket without leases, and those of a lease. One read brings so many leases.
+  local BUCKET, LEASE, LEASES_MAX = 38, 20, 24
   -- How long a lease lasts, and when a request is tried again that found no slot, in microseconds.
   local LEASE_LASTS, RETRY_AFTER = 1000000, 1000000
   -- The bytes of the slots of one gateway.
@@ -279,7 +276,7 @@ function rarely(kind)
     local length = #tail
     if length >= TRAILER + 8 and sub(tail, -2) == 'w1' then
       local n, first = unpack('>I4I4', tail, length - TRAILER + 41)
-      if (length == n * 8 + TRAILER or length == LONG and n > 64) and first <= n then
+      if (length == n * 8 + TRAILER or length == TAIL and n > 64) and first <= n then
         return unpack('>I4I4dddddI4I4I4I4', tail, length - TRAILER - 7)
       end
     end
@@ -323,8 +320,7 @@ function rarely(kind)
   -- Writes a window that has another form, or adds what is testified. Returns its end, its unit and
   -- its form. A unit becomes larger, but not smaller while an entry matters: gateways claim and
   -- testify stamps in smaller ones, which are then rounded as those of the entries were.
-  local function restate(i, key, short, form, grain, unit, horizon, token, testimony)
-    local tail = call('GETRANGE', key, '-570', '-1')
+  local function restate(i, key, tail, form, grain, unit, horizon, token, testimony)
     local stamps, counts, charged, dropped, oldest, first, base, from, before =
       {}, {}, 0, 0, 0, 0, 0, 0, 0
     local added, times, low, n, newest, size, _ = {}, {}
@@ -351,7 +347,7 @@ function rarely(kind)
       if newest + horizon <= time then
         dropped, first, base, n = 0, 0, 0, 0
       elseif #times == 0 then
-        return short, unit, form
+        return tail, unit, form
       else
         from, before = n, base
         if times[1] <= newest then
@@ -408,7 +404,7 @@ function rarely(kind)
       call('SETRANGE', key, from * 8, written)
       call('PEXPIRE', key, ceil(keep / 500))
     end
-    return call('GETRANGE', key, '-186', '-1'), unit, form
+    return call('GETRANGE', key, '-570', '-1'), unit, form
   end
 
   -- The whole part of a * b / c, and what is left of a * b. Exact if c is below 2^42, b below 2^50
