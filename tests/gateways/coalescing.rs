@@ -91,7 +91,10 @@ impl Scene {
 /// A check of the key of this number.
 fn window(nth: u128, requests: u32) -> LimitCheck {
     let window = Duration::from_secs(3_600);
-    let quota = Quota::Rolling(RollingQuota { requests, window });
+    check(nth, Quota::Rolling(RollingQuota { requests, window }))
+}
+
+fn check(nth: u128, quota: Quota) -> LimitCheck {
     let key = Key::from_bits(nth << 96 | nth);
     LimitCheck { known: true, slot: 1, ..LimitCheck::new(key, LimitTag::from_bits(nth), quota) }
 }
@@ -133,8 +136,9 @@ fn what_fits_is_admitted_and_the_others_are_refused_with_few_calls() {
             assert!(matches!(own.decision, Decision::Refuse { .. }), "{own:?}");
             assert_eq!(own.usage.remaining, 0);
         }
-        // The first, the others, as many of them as fit, those left, and one of these.
-        assert_eq!(scene.counts()[0], 5);
+        // The first, the others, as many of them as fit, and the next one.
+        assert_eq!(scene.counts()[0], 4);
+        assert!(ended.iter().all(|(_, took, _)| *took <= 3 * TRIP));
     });
 }
 
@@ -149,11 +153,12 @@ fn other_checks_of_the_same_key_do_not_wait() {
         scene.comes(3, &observed);
         scene.comes(4, &observed);
         scene.comes(5, &of(1));
+        scene.comes(6, &of(2));
         let ended = scene.end().await;
         let took: Vec<u32> =
             ended.iter().map(|one| (one.1.as_millis() / TRIP.as_millis()) as u32).collect();
-        assert_eq!(took, [1, 1, 1, 1, 1, 2]);
-        assert_eq!(left(&ended), [99, 97, 96, 95, 94, 93]);
+        assert_eq!(took, [1, 1, 1, 1, 1, 2, 2]);
+        assert_eq!(left(&ended), [99, 97, 96, 95, 94, 93, 91]);
     });
 }
 
@@ -189,9 +194,33 @@ fn where_a_call_has_no_reply_those_that_wait_for_it_wait_no_longer() {
         let timeout = Duration::from_secs(1);
         assert!(ended.iter().all(|(_, took, _)| *took <= timeout));
         assert_eq!(left(&ended).len(), 10, "decided alone");
-        // As many as were not answered make it unavailable, not as many calls.
-        scene.comes(10, &checks);
+        // Three calls without a reply make it unavailable, one by one.
+        for nth in 10..12 {
+            scene.comes(nth, &checks);
+            assert_eq!(scene.end().await[0].1, timeout);
+        }
+        scene.comes(12, &checks);
         assert_eq!(scene.end().await[0].1, Duration::ZERO);
+    });
+}
+
+#[test]
+fn no_request_waits_for_a_second_turn_however_many_come() {
+    Scene::play(async |scene| {
+        // Half of them fit, and at each moment others do.
+        let length = Duration::from_millis(95);
+        let quota = Quota::Rolling(RollingQuota { requests: 95, window: length });
+        let checks = [check(1, quota)];
+        for nth in 0..1_000 {
+            scene.comes(2 * nth, &checks);
+            scene.comes(2 * nth + 1, &checks);
+            sleep(Duration::from_millis(1)).await;
+        }
+        let ended = scene.end().await;
+        let longest = ended.iter().map(|(_, took, _)| *took).max().unwrap();
+        assert!(longest <= 5 * TRIP, "{longest:?}");
+        let admitted = left(&ended).len();
+        assert!((900..=1_100).contains(&admitted), "{admitted}");
     });
 }
 

@@ -75,11 +75,9 @@ impl Availability {
         }
     }
 
-    /// So many requests were not answered, or too late. True where the server counts as away from
-    /// now on.
-    pub(super) fn failed(&self, requests: u32) -> bool {
-        let failures =
-            self.failures.fetch_add(requests, Ordering::Relaxed).saturating_add(requests);
+    /// A call was not answered, or too late. True where the server counts as away from now on.
+    pub(super) fn failed(&self) -> bool {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel)
     }
 
@@ -137,11 +135,11 @@ mod tests {
         assert!(!server.is_available(), "before the first heartbeat");
         assert_eq!(server.beaten(Tick(1)), Answered::Recovered);
         assert_eq!(server.beaten(Tick(2)), Answered::Steady);
-        assert_eq!([server.failed(1), server.failed(1)], [false, false]);
+        assert_eq!([server.failed(), server.failed()], [false, false]);
         server.answered();
-        assert_eq!([server.failed(1), server.failed(1), server.failed(1)], [false, false, true]);
+        assert_eq!([server.failed(), server.failed(), server.failed()], [false, false, true]);
         assert!(!server.is_available());
-        assert!(!server.failed(1), "reported once");
+        assert!(!server.failed(), "reported once");
         assert_eq!(server.beaten(Tick(3)), Answered::Recovered);
         assert!(server.lost() && !server.lost());
     }
@@ -150,7 +148,7 @@ mod tests {
     fn a_server_that_missed_something_is_used_after_the_others_had_time_to_testify() {
         for missed in [Availability::lost as fn(&Availability) -> bool, |server| {
             server.decided_alone();
-            server.failed(1)
+            server.failed()
         }] {
             let server = Availability::new(false);
             missed(&server);

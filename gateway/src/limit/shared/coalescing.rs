@@ -2,16 +2,17 @@
 //!
 //! The first request of some checks calls at once. Those with equal checks that come while its call
 //! is under way wait for its end, and are then one call together, which charges all of them or
-//! none. So a tenant has one call under way in each gateway, however many requests it sends, and
-//! no other tenant's call waits behind a thousand of its.
+//! none. So a tenant has one call under way for the same checks in each gateway, however many
+//! requests it sends, and no other tenant's call waits behind a thousand of its.
 //!
 //! # Invariants
 //!
-//! 1. A request is not refused because of others that were asked for together with it: where they
-//!    do not fit together, fewer are asked for, and at last one.
+//! 1. A request is not refused because of others that were asked for together with it. Where they
+//!    do not fit together, as many as fit are asked for once more, and the next one alone: where
+//!    that is refused, so are those behind it, which waited when it was sent.
 //! 2. A request whose call may have been executed is never asked for again.
-//! 3. A request waits for one call of others, whose end is its turn; where that is not answered, it
-//!    waits no longer.
+//! 3. A turn decides all whose turn it is, by three calls at most, or lets them call alone: no
+//!    request waits for a second turn.
 //! 4. While requests wait, one of them calls: where that is given up, the next one does.
 //!
 //! # Not here
@@ -20,7 +21,7 @@
 //! wait for a lease (`shared::leasing`).
 
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -29,20 +30,23 @@ use weir_common::limit::decision::Usage;
 use super::super::key::{Key, KeyMap};
 use super::super::memory::Store;
 use super::super::{CheckResult, LimitCheck, Quota, Verdict};
-use super::remote::Over;
+use super::remote::{Over, RemoteError};
 use super::sharded::Sharded;
 use super::{Checks, SharedStore};
 
-/// How often requests are asked for together before one is asked for alone.
-const TOGETHER_MAX: usize = 2;
-
-/// The requests that wait, by the key of their first check.
+/// The requests that wait.
 #[derive(Debug, Default)]
-pub(super) struct Coalescing(Sharded<Mutex<KeyMap<Group>>>);
+pub(super) struct Coalescing {
+    /// By the key of their first check: as many groups as there are different checks under way.
+    groups: Sharded<Mutex<KeyMap<Vec<Group>>>>,
+    /// The number of the newest group.
+    newest: AtomicU64,
+}
 
 /// Requests with the same checks, of which one calls.
 #[derive(Debug)]
 struct Group {
+    number: u64,
     checks: Vec<LimitCheck>,
     /// Those that wait, in the order in which they came.
     waiting: Vec<Waiting>,
@@ -54,98 +58,79 @@ type Waiting = oneshot::Sender<Message>;
 /// What becomes of a request that waited.
 #[derive(Debug)]
 enum Message {
-    /// It was admitted by the call of another one, with all that this decided, and before so many
+    /// It was decided by the call of another one, with all that this decided, and before so many
     /// of these.
-    Admitted(Arc<Verdict>, u32),
-    /// It calls.
+    Decided(Arc<Verdict>, u32),
+    /// It calls, for others as well.
     Calls(Turn),
+    /// It calls alone.
+    Alone,
 }
 
 /// What a request does that has come.
 enum Entry {
-    /// It calls.
     Calls(Turn),
-    /// It waits.
     Waits(oneshot::Receiver<Message>),
-    /// It has other checks than those that wait for its key: it calls alone.
-    Apart,
 }
 
 /// The turn of a request to call, for itself and for others. Dropped, it is the next one's.
 #[derive(Debug)]
 struct Turn {
     all: Arc<Coalescing>,
-    key: Key,
+    /// The key and the number of its group.
+    group: (Key, u64),
     /// The others, in the order in which they came.
     others: Vec<Waiting>,
 }
 
 impl Coalescing {
-    fn enter(self: &Arc<Self>, checks: &[LimitCheck]) -> Entry {
-        let Some(first) = checks.first() else { return Entry::Apart };
-        let mut groups = self.0.lock(first.key);
-        match groups.get_mut(&first.key) {
-            Some(group) if group.checks == checks => {
-                let (told, waits) = oneshot::channel();
-                group.waiting.push(told);
-                Entry::Waits(waits)
-            }
-            Some(_) => Entry::Apart,
-            None => {
-                let group = Group { checks: checks.to_vec(), waiting: Vec::new() };
-                groups.insert(first.key, group);
-                Entry::Calls(Turn { all: self.clone(), key: first.key, others: Vec::new() })
-            }
+    fn enter(self: &Arc<Self>, key: Key, checks: &[LimitCheck]) -> Entry {
+        let mut groups = self.groups.lock(key);
+        let groups = groups.entry(key).or_default();
+        if let Some(group) = groups.iter_mut().find(|group| group.checks == checks) {
+            let (message, waits) = oneshot::channel();
+            group.waiting.push(message);
+            return Entry::Waits(waits);
         }
-    }
-}
-
-impl Turn {
-    /// Leaves all but the first `kept` others to the next turn.
-    fn leave(&mut self, kept: usize) {
-        let mut left = self.others.split_off(kept.min(self.others.len()));
-        if let Some(group) = self.all.0.lock(self.key).get_mut(&self.key) {
-            left.append(&mut group.waiting);
-            group.waiting = left;
-        }
+        let number = self.newest.fetch_add(1, Ordering::Relaxed);
+        groups.push(Group { number, checks: checks.to_vec(), waiting: Vec::new() });
+        Entry::Calls(Turn { all: self.clone(), group: (key, number), others: Vec::new() })
     }
 
-    /// Tells all that wait that there is no reply. Returns how many.
-    fn give_up(&mut self) -> u32 {
-        self.leave(0);
-        let given_up = match self.all.0.lock(self.key).get_mut(&self.key) {
-            Some(group) => mem::take(&mut group.waiting),
-            None => Vec::new(),
-        };
-        u32::try_from(given_up.len()).unwrap_or(u32::MAX)
+    /// Takes those that wait in a group, after `first`; where there are none, it is over.
+    fn take(&self, (key, number): (Key, u64), mut first: Vec<Waiting>) -> Vec<Waiting> {
+        let mut by_key = self.groups.lock(key);
+        let Some(groups) = by_key.get_mut(&key) else { return first };
+        if let Some(group) = groups.iter_mut().find(|group| group.number == number) {
+            first.append(&mut group.waiting);
+        }
+        first.retain(|one| !one.is_closed());
+        if first.is_empty() {
+            groups.retain(|group| group.number != number);
+        }
+        if groups.is_empty() {
+            by_key.remove(&key);
+        }
+        first
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.leave(0);
-        let mut groups = self.all.0.lock(self.key);
-        let Some(group) = groups.get_mut(&self.key) else { return };
-        let mut waiting = mem::take(&mut group.waiting).into_iter().filter(|one| !one.is_closed());
-        let Some(next) = waiting.next() else {
-            groups.remove(&self.key);
-            return;
-        };
-        let turn = Self { all: self.all.clone(), key: self.key, others: waiting.collect() };
-        drop(groups);
-        // Where that has gone meanwhile, its turn is dropped here, and is the one's after it.
-        let _ = next.send(Message::Calls(turn));
+        let mut waiting = self.all.take(self.group, mem::take(&mut self.others)).into_iter();
+        if let Some(next) = waiting.next() {
+            let turn = Self { all: self.all.clone(), group: self.group, others: waiting.collect() };
+            // Where that has gone meanwhile, its turn is dropped here, and is the one's after it.
+            let _ = next.send(Message::Calls(turn));
+        }
     }
 }
 
-/// Whether requests with these checks can be one call. One whose limits are leased has few calls;
-/// one that counts as in flight does so by itself; a limit that only observes is charged as far as
+/// Whether requests with these checks can be one call. Those with leases have few calls, and what
+/// counts as in flight does so request by request; a limit that only observes is charged as far as
 /// it goes, whatever the others do.
-fn is_for_many(checks: &[LimitCheck]) -> bool {
-    let counts =
-        |check: &LimitCheck| check.enforced && !matches!(check.quota, Quota::Concurrency(_));
-    let is_called = |check: &LimitCheck| !matches!(check.quota, Quota::Bucket(_));
-    checks.iter().all(counts) && checks.iter().any(is_called)
+fn is_for_many(check: &LimitCheck) -> bool {
+    check.enforced && matches!(check.quota, Quota::Rolling(_) | Quota::Calendar(_))
 }
 
 /// The checks of so many requests.
@@ -166,10 +151,37 @@ fn shared_out(checks: &[LimitCheck], together: &Verdict, later: u32) -> Verdict 
 }
 
 /// How many requests fit, by the results of some that did not fit together.
-fn fitting(checks: &[LimitCheck], together: &Verdict) -> u32 {
+fn fitting(checks: &[LimitCheck], together: &Verdict) -> usize {
     let results = checks.iter().zip(together.answers());
     let fitting = results.map(|(check, found)| found.usage.remaining / check.cost.max(1));
-    fitting.min().unwrap_or_default()
+    fitting.min().and_then(|fitting| usize::try_from(fitting).ok()).unwrap_or_default()
+}
+
+fn count(waiting: &[Waiting]) -> u32 {
+    u32::try_from(waiting.len()).unwrap_or(u32::MAX)
+}
+
+/// Tells requests what was decided of them together.
+fn share_out(waiting: Vec<Waiting>, together: &Arc<Verdict>) {
+    let later = (0..count(&waiting)).rev();
+    for (one, later) in waiting.into_iter().zip(later) {
+        // One that has gone meanwhile was charged, as with a call of its own.
+        let _ = one.send(Message::Decided(together.clone(), later));
+    }
+}
+
+/// Lets requests be refused where the one before them was; otherwise they call alone.
+fn follow(behind: Vec<Waiting>, one: &Arc<Verdict>) {
+    if one.is_admitted() {
+        return call_alone(behind);
+    }
+    for waiting in behind {
+        let _ = waiting.send(Message::Decided(one.clone(), 0));
+    }
+}
+
+fn call_alone(waiting: Vec<Waiting>) {
+    waiting.into_iter().for_each(|one| drop(one.send(Message::Alone)));
 }
 
 impl SharedStore {
@@ -181,29 +193,29 @@ impl SharedStore {
         store: &Store,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
-        let entry = match is_for_many(checks) {
-            true => self.coalescing.enter(checks),
-            false => Entry::Apart,
+        let first = checks.first().filter(|_| checks.iter().all(is_for_many));
+        let Some(first) = first else {
+            return self.check_by_itself(over, store, checks, true).await;
         };
-        let turn = match entry {
-            Entry::Apart => return self.check_by_itself(over, store, checks, true).await,
-            Entry::Calls(turn) => turn,
+        match self.coalescing.enter(first.key, checks) {
+            Entry::Calls(turn) => self.call_for_all(over, store, (checks, turn)).await,
             Entry::Waits(message) => match message.await.ok()? {
-                Message::Admitted(together, later) => {
-                    self.counts.together.fetch_add(1, Ordering::Relaxed);
-                    return Some(shared_out(checks, &together, later));
-                }
-                Message::Calls(turn) => {
-                    // The call that has ended may have been refused, as this one would be.
-                    let refused = self.remembered(store, checks, self.clock.now().tick);
-                    if refused.is_some() {
-                        return refused;
+                Message::Calls(mut turn) => {
+                    // The call that has ended may have been refused, as these would be.
+                    if let Some(refused) = self.remembered(store, checks, self.clock.now().tick) {
+                        let refused = Arc::new(refused);
+                        follow(mem::take(&mut turn.others), &refused);
+                        return Some(shared_out(checks, &refused, 0));
                     }
-                    turn
+                    self.call_for_all(over, store, (checks, turn)).await
+                }
+                Message::Alone => self.check_by_itself(over, store, checks, true).await,
+                Message::Decided(together, later) => {
+                    self.counts.together.fetch_add(1, Ordering::Relaxed);
+                    Some(shared_out(checks, &together, later))
                 }
             },
-        };
-        self.call_for_all(over, store, (checks, turn)).await
+        }
     }
 
     /// The verdict on a request that is asked for alone.
@@ -215,7 +227,7 @@ impl SharedStore {
         charge: bool,
     ) -> Option<Verdict> {
         let found = self.check_remotely(over, store, checks, charge).await;
-        let found = found.map_err(|error| self.unanswered(over.node, &error, 1)).ok()?;
+        let found = found.map_err(|error| self.unanswered(over.node, &error)).ok()?;
         self.counts.called.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -226,36 +238,72 @@ impl SharedStore {
         store: &Store,
         (checks, mut turn): (&[LimitCheck], Turn),
     ) -> Option<Verdict> {
-        let mut calls = 0;
-        loop {
-            calls += 1;
-            if calls > TOGETHER_MAX {
-                turn.leave(0);
-            }
-            // Where this is given up, or not answered, none of them is asked for again.
-            let asked_for = mem::take(&mut turn.others);
-            let others = u32::try_from(asked_for.len()).unwrap_or(u32::MAX);
-            let together = joined(checks, others.saturating_add(1));
-            let together = match self.check_remotely(over, store, &together, true).await {
-                Ok(together) => together,
-                Err(error) => {
-                    let given_up = turn.give_up().saturating_add(others).saturating_add(1);
-                    self.unanswered(over.node, &error, given_up);
-                    return None;
-                }
-            };
-            if together.is_admitted() || others == 0 {
-                let together = Arc::new(together);
-                for (waiting, later) in asked_for.into_iter().zip((0..others).rev()) {
-                    // One that has gone meanwhile was charged, as with a call of its own.
-                    let _ = waiting.send(Message::Admitted(together.clone(), later));
-                }
+        // Where this is given up, or not answered, none of them is asked for again.
+        let others = mem::take(&mut turn.others);
+        let decided = self.decide_all(over, store, (checks, others)).await;
+        match decided {
+            Ok(own) => {
                 self.counts.called.fetch_add(1, Ordering::Relaxed);
-                return Some(shared_out(checks, &together, others));
+                Some(own)
             }
-            turn.others = asked_for;
-            let fitting = fitting(checks, &together).min(others);
-            turn.leave(usize::try_from(fitting.saturating_sub(1)).unwrap_or(usize::MAX));
+            Err(error) => {
+                self.unanswered(over.node, &error);
+                // Those that have come meanwhile would wait for the same.
+                drop(turn.all.take(turn.group, Vec::new()));
+                None
+            }
         }
+    }
+
+    /// Decides a request and the others whose turn it is. Returns its own verdict.
+    async fn decide_all(
+        &self,
+        over: Over<'_>,
+        store: &Store,
+        (checks, mut others): (&[LimitCheck], Vec<Waiting>),
+    ) -> Result<Verdict, RemoteError> {
+        let of = |requests: u32| joined(checks, requests);
+        let all = of(count(&others).saturating_add(1));
+        let together = self.check_remotely(over, store, &all, true).await?;
+        if together.is_admitted() || others.is_empty() {
+            let (together, later) = (Arc::new(together), count(&others));
+            share_out(others, &together);
+            return Ok(shared_out(checks, &together, later));
+        }
+        let fitting = fitting(checks, &together);
+        others.retain(|one| !one.is_closed());
+        if fitting == 0 {
+            let own = Box::pin(self.check_remotely(over, store, checks, true)).await?;
+            let own = Arc::new(own);
+            follow(others, &own);
+            return Ok(shared_out(checks, &own, 0));
+        }
+        let mut behind = others.split_off(others.len().min(fitting - 1));
+        let next = (!behind.is_empty()).then(|| behind.remove(0));
+        // Both travel at once, and are decided in this order.
+        let some = of(count(&others).saturating_add(1));
+        let (some, one) = tokio::join!(
+            Box::pin(self.check_remotely(over, store, &some, true)),
+            Box::pin(async { Some((next?, self.check_remotely(over, store, checks, true).await)) }),
+        );
+        if let Some((next, found)) = one {
+            match found {
+                Ok(found) => {
+                    let found = Arc::new(found);
+                    follow(behind, &found);
+                    share_out(vec![next], &found);
+                }
+                Err(error) => self.unanswered(over.node, &error),
+            }
+        }
+        let some = some?;
+        if some.is_admitted() || others.is_empty() {
+            let (some, later) = (Arc::new(some), count(&others));
+            share_out(others, &some);
+            return Ok(shared_out(checks, &some, later));
+        }
+        // Another gateway was faster.
+        call_alone(others);
+        Box::pin(self.check_remotely(over, store, checks, true)).await
     }
 }

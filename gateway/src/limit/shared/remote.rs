@@ -105,14 +105,14 @@ impl SharedStore {
         decided
     }
 
-    /// Records why so many requests have no answer.
-    pub(super) fn unanswered(&self, node: &StoreNode, error: &RemoteError, requests: u32) {
+    /// Records why a call has no answer.
+    pub(super) fn unanswered(&self, node: &StoreNode, error: &RemoteError) {
         let turned = match error {
             // Other keys are none the worse for it.
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
             RemoteError::Call(CallError::Moving) | RemoteError::Elsewhere => return,
             RemoteError::Call(CallError::Lost(_)) => node.availability.lost(),
-            _ => node.availability.failed(requests),
+            _ => node.availability.failed(),
         };
         if turned {
             let store = node.address.to_string();
