@@ -121,7 +121,7 @@ type Checks = ArrayVec<LimitCheck, CHECKS_MAX>;
 pub struct SharedConfig {
     /// How to reach it.
     pub address: StoreAddress,
-    /// How long a request waits for it.
+    /// How long a call may take.
     pub timeout: Duration,
     /// How many gateways there are at least.
     pub gateways_min: u32,

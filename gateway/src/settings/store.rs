@@ -76,7 +76,7 @@ fn redis(table: &mut Table<'_>, is_shared: bool) -> RedisSettings {
                all gateways. Keys are derived from it.";
     let secret_file = plain(table.text("secret_file", doc)).unwrap_or_default();
     let range = Duration::from_millis(1)..=Duration::from_secs(1);
-    let doc = "redis: how long a request waits for it, before on_store_failure decides.";
+    let doc = "redis: how long a call may take, before on_store_failure decides.";
     let timeout = table.span_or("timeout", range, Duration::from_millis(20), doc);
     let doc = "redis: how many gateways there are at least. While it is away, each admits its \
                share of an allowance; those that are known to run are counted by themselves.";
