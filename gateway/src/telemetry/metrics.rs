@@ -60,9 +60,9 @@ metrics! {
     /// Tokens of buckets in the shared store that this gateway may spend without a call: others
     /// find them spent.
     store_leased: IntGauge = "store_leased_tokens";
-    /// Decisions on requests, by kind: call, leased (by tokens that the gateway held), remembered
-    /// (a refusal that still holds), or alone (by this gateway's share, because the shared store
-    /// was away).
+    /// Decisions on requests, by kind: call, together (by the call of another request with the same
+    /// limits), leased (by tokens that the gateway held), remembered (a refusal that still holds),
+    /// or alone (by this gateway's share, because the shared store was away).
     store_decisions: IntCounterVec = "store_decisions_total", "kind";
     /// Times at which the shared store's clock was seen to jump ahead.
     store_clock_jumps: IntCounter = "store_clock_jumps_total";
