@@ -151,7 +151,7 @@ fn aims(targets: &[Target], records: &[Record], envoy: Option<&Series>) -> Strin
     let refused = of(REFUSING).scripts.median();
     let [shared, ..] = busy;
     let beside = envoy.map(|envoy| shared.rate.ratio_to(envoy));
-    let no_envoy = "not measured: Debian has no Envoy; --envoy takes one with Limitador that runs";
+    let no_envoy = "not measured: --envoy takes one with Limitador that runs";
     let figure = |value: f64| format!("{value:.3}");
     let each = [(busy, "one workspace"), (many, "10,000 workspaces")];
     let windows = each.into_iter().flat_map(|([shared, memory, nginx], of)| {
