@@ -163,6 +163,19 @@ fn other_checks_of_the_same_key_do_not_wait() {
 }
 
 #[test]
+fn a_client_that_chooses_many_costs_has_a_few_groups_and_the_others_call_alone() {
+    Scene::play(async |scene| {
+        for nth in 0..40 {
+            scene.comes(nth, &[LimitCheck { cost: 1 + nth as u32 % 20, ..window(1, 1_000) }]);
+        }
+        let ended = scene.end().await;
+        assert_eq!(left(&ended).iter().min(), Some(&(1_000 - 2 * 210)));
+        let waited = ended.iter().filter(|(_, took, _)| *took > TRIP).count();
+        assert_eq!(waited, 8);
+    });
+}
+
+#[test]
 fn a_request_that_is_given_up_leaves_its_turn_to_the_next() {
     Scene::play(async |scene| {
         let checks = [window(1, 100)];

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use arrayvec::ArrayString;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// The kind of owner that a limit counts.
@@ -217,6 +218,17 @@ pub struct Key {
     low: u64,
 }
 
+/// The last `digits` hexadecimal digits of a number, 32 at most.
+#[must_use]
+pub fn hex(number: u128, digits: usize) -> ArrayString<32> {
+    let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
+    let all = number.to_be_bytes().map(|byte| [digit(byte >> 4), digit(byte & 0xf)]);
+    let all = all.as_flattened();
+    let last = all.get(32_usize.saturating_sub(digits)..).unwrap_or(all);
+    // The digits are text, and fit.
+    std::str::from_utf8(last).ok().and_then(|text| ArrayString::from(text).ok()).unwrap_or_default()
+}
+
 /// What is known of each key.
 pub type KeyMap<T> = HashMap<Key, T, BuildHasherDefault<KeyHasher>>;
 
@@ -292,6 +304,22 @@ fn high_half(bits: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn any_digits_are_those_of_the_formatter(number: u128, slot: u64) {
+            assert_eq!(&hex(number, 32)[..], format!("{number:032x}"));
+            assert_eq!(&hex(slot.into(), 16)[..], format!("{slot:016x}"));
+        }
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_those_of_the_standard_library() {
+        for number in [0, 1, 0xfedc_ba98_7654_3210, u128::MAX, u128::MAX - 15] {
+            assert_eq!(hex(number, 32).as_str(), format!("{number:032x}"));
+            assert_eq!(hex(number, 16).as_str(), format!("{:016x}", number & u128::from(u64::MAX)));
+        }
+    }
 
     #[test]
     fn another_limit_scope_or_name_is_another_key() {

@@ -1,9 +1,10 @@
 //! Checks limits in a store that several gateways share, and alone while it is away.
 //!
 //! A decision is one call: a script in the store checks all limits of a request, and charges all or
-//! none. Each gateway keeps what it was given as a witness; where the store has forgotten it, the
-//! gateway tells it again before anything is admitted. Tokens of buckets and slots of requests in
-//! flight are leased, so that few requests need a call.
+//! none; requests that wait for the same checks are one call. Each gateway keeps what it was given
+//! as a witness; where the store has forgotten it, the gateway tells it again before anything is
+//! admitted. Tokens of buckets and slots of requests in flight are leased, so that few requests
+//! need a call.
 //!
 //! # Invariants
 //!

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arrayvec::{ArrayString, ArrayVec};
+use arrayvec::ArrayVec;
 use http::header;
 use http::uri::Authority;
 use pingora_http::RequestHeader;
@@ -16,6 +16,7 @@ use weir_common::time::{Moment, Tick};
 use crate::admission::facts::RequestFacts;
 use crate::config::active::ActiveConfig;
 use crate::edge::exchange::Exchange;
+use crate::limit::key::hex;
 use crate::request::body_budget::BudgetPermit;
 use crate::request::cors::Cors;
 use crate::request::route::Index;
@@ -190,29 +191,5 @@ impl RequestContext {
         let port_at = host.rfind(':').filter(|_| !host.ends_with(']'));
         let name = host.get(..port_at.unwrap_or(host.len()))?.to_ascii_lowercase();
         self.config.rules.cors(None, Some(&name))
-    }
-}
-
-/// The last `digits` hexadecimal digits of a number, 32 at most.
-#[must_use]
-pub fn hex(number: u128, digits: usize) -> ArrayString<32> {
-    let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
-    let all = number.to_be_bytes().map(|byte| [digit(byte >> 4), digit(byte & 0xf)]);
-    let all = all.as_flattened();
-    let last = all.get(32_usize.saturating_sub(digits)..).unwrap_or(all);
-    // The digits are text, and fit.
-    std::str::from_utf8(last).ok().and_then(|text| ArrayString::from(text).ok()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hexadecimal_digits_are_those_of_the_standard_library() {
-        for number in [0, 1, 0xfedc_ba98_7654_3210, u128::MAX, u128::MAX - 15] {
-            assert_eq!(hex(number, 32).as_str(), format!("{number:032x}"));
-            assert_eq!(hex(number, 16).as_str(), format!("{:016x}", number & u128::from(u64::MAX)));
-        }
     }
 }

@@ -20,8 +20,9 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::admission::request_head::REQUEST_ID;
+use crate::limit::key::hex;
 use crate::limit::report::{forwarded, is_traceparent};
-use crate::proxy::context::{RequestContext, hex};
+use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
 use crate::request::client_address::{FORWARDED_FOR, address_text};
 use crate::request::cors;

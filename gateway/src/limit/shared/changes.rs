@@ -27,7 +27,7 @@ use weir_common::time::Tick;
 
 use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
-use super::super::key::Key;
+use super::super::key::{Key, hex};
 use super::super::memory::Store;
 use super::connection::{Script, StoreConnection};
 use super::errors::CallError;
@@ -117,7 +117,7 @@ impl SharedStore {
         };
         self.forget(store, check.key);
         delete().await?;
-        let (script, own) = (Script::new(ADD_RESET), hex(check.key).into_bytes());
+        let (script, own) = (Script::new(ADD_RESET), digits(check.key).into_bytes());
         let call = script.call(&names([CHANGES, RESETS]), &[own]);
         let added = registry.evaluate(&script, &call).await;
         added.map_err(|_| StoreAway)?;
@@ -145,7 +145,7 @@ impl SharedStore {
         text: impl FnOnce(&StoreTime) -> Option<String>,
     ) -> Result<(), StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
-        let own = [Some(hex(key)), text(&registry.time)];
+        let own = [Some(digits(key)), text(&registry.time)];
         let own: Vec<Vec<u8>> = own.into_iter().flatten().map(String::into_bytes).collect();
         let script = Script::new(CHANGE);
         let call = script.call(&names([CHANGES, BOOSTS]), &own);
@@ -163,7 +163,8 @@ impl SharedStore {
     ) -> Result<(), CallError> {
         let now = self.clock.now().tick;
         let all = boosts.all().into_iter().filter(|(_, boost)| now < boost.until);
-        let texts = all.map(|(key, boost)| [hex(key), Self::boost_text(&connection.time, boost)]);
+        let texts =
+            all.map(|(key, boost)| [digits(key), Self::boost_text(&connection.time, boost)]);
         let texts: Vec<[String; 2]> = texts.collect();
         let script = Script::new(PUBLISH_AGAIN);
         // Without boosts the number alone is raised, where it was lost.
@@ -257,8 +258,8 @@ fn names<const N: usize>(keys: [&str; N]) -> [Vec<u8>; N] {
     keys.map(|key| key.as_bytes().to_vec())
 }
 
-fn hex(key: Key) -> String {
-    format!("{:032x}", key.bits())
+fn digits(key: Key) -> String {
+    hex(key.bits(), 32).to_string()
 }
 
 fn key_of(digits: &str) -> Option<Key> {

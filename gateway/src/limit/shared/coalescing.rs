@@ -34,10 +34,14 @@ use super::remote::{Over, RemoteError};
 use super::sharded::Sharded;
 use super::{Checks, SharedStore};
 
+/// How many groups a key has at most: each request that comes looks through them, and clients
+/// choose what batches cost.
+const GROUPS_MAX: usize = 8;
+
 /// The requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct Coalescing {
-    /// By the key of their first check: as many groups as there are different checks under way.
+    /// By the key of their first check.
     groups: Sharded<Mutex<KeyMap<Vec<Group>>>>,
     /// The number of the newest group.
     newest: AtomicU64,
@@ -84,17 +88,22 @@ struct Turn {
 }
 
 impl Coalescing {
-    fn enter(self: &Arc<Self>, key: Key, checks: &[LimitCheck]) -> Entry {
+    /// None where a request calls by itself.
+    fn enter(self: &Arc<Self>, checks: &[LimitCheck]) -> Option<Entry> {
+        let key = checks.first().filter(|_| checks.iter().all(is_for_many))?.key;
         let mut groups = self.groups.lock(key);
         let groups = groups.entry(key).or_default();
         if let Some(group) = groups.iter_mut().find(|group| group.checks == checks) {
             let (message, waits) = oneshot::channel();
             group.waiting.push(message);
-            return Entry::Waits(waits);
+            return Some(Entry::Waits(waits));
+        }
+        if groups.len() >= GROUPS_MAX {
+            return None;
         }
         let number = self.newest.fetch_add(1, Ordering::Relaxed);
         groups.push(Group { number, checks: checks.to_vec(), waiting: Vec::new() });
-        Entry::Calls(Turn { all: self.clone(), group: (key, number), others: Vec::new() })
+        Some(Entry::Calls(Turn { all: self.clone(), group: (key, number), others: Vec::new() }))
     }
 
     /// Takes those that wait in a group, after `first`; where there are none, it is over.
@@ -161,13 +170,14 @@ fn count(waiting: &[Waiting]) -> u32 {
     u32::try_from(waiting.len()).unwrap_or(u32::MAX)
 }
 
-/// Tells requests what was decided of them together.
-fn share_out(waiting: Vec<Waiting>, together: &Arc<Verdict>) {
-    let later = (0..count(&waiting)).rev();
-    for (one, later) in waiting.into_iter().zip(later) {
+/// Tells the others what was decided of all together. Returns the verdict on the first request.
+fn share_out(checks: &[LimitCheck], together: Verdict, others: Vec<Waiting>) -> Verdict {
+    let (together, later) = (Arc::new(together), count(&others));
+    for (one, later) in others.into_iter().zip((0..later).rev()) {
         // One that has gone meanwhile was charged, as with a call of its own.
         let _ = one.send(Message::Decided(together.clone(), later));
     }
+    shared_out(checks, &together, later)
 }
 
 /// Lets requests be refused where the one before them was; otherwise they call alone.
@@ -176,6 +186,7 @@ fn follow(behind: Vec<Waiting>, one: &Arc<Verdict>) {
         return call_alone(behind);
     }
     for waiting in behind {
+        // One that has gone meanwhile needs no verdict.
         let _ = waiting.send(Message::Decided(one.clone(), 0));
     }
 }
@@ -193,11 +204,10 @@ impl SharedStore {
         store: &Store,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
-        let first = checks.first().filter(|_| checks.iter().all(is_for_many));
-        let Some(first) = first else {
+        let Some(entry) = self.coalescing.enter(checks) else {
             return self.check_by_itself(over, store, checks, true).await;
         };
-        match self.coalescing.enter(first.key, checks) {
+        match entry {
             Entry::Calls(turn) => self.call_for_all(over, store, (checks, turn)).await,
             Entry::Waits(message) => match message.await.ok()? {
                 Message::Calls(mut turn) => {
@@ -266,9 +276,7 @@ impl SharedStore {
         let all = of(count(&others).saturating_add(1));
         let together = self.check_remotely(over, store, &all, true).await?;
         if together.is_admitted() || others.is_empty() {
-            let (together, later) = (Arc::new(together), count(&others));
-            share_out(others, &together);
-            return Ok(shared_out(checks, &together, later));
+            return Ok(share_out(checks, together, others));
         }
         let fitting = fitting(checks, &together);
         others.retain(|one| !one.is_closed());
@@ -291,16 +299,15 @@ impl SharedStore {
                 Ok(found) => {
                     let found = Arc::new(found);
                     follow(behind, &found);
-                    share_out(vec![next], &found);
+                    // As of those behind it.
+                    let _ = next.send(Message::Decided(found, 0));
                 }
                 Err(error) => self.unanswered(over.node, &error),
             }
         }
         let some = some?;
         if some.is_admitted() || others.is_empty() {
-            let (some, later) = (Arc::new(some), count(&others));
-            share_out(others, &some);
-            return Ok(shared_out(checks, &some, later));
+            return Ok(share_out(checks, some, others));
         }
         // Another gateway was faster.
         call_alone(others);

@@ -18,6 +18,7 @@ use arrayvec::ArrayString;
 use redis::Value;
 use weir_common::time::Clock;
 
+use super::super::key::hex;
 use super::address::{ServerAddress, StoreAddress, Topology};
 use super::cluster::{ClusterMap, SLOTS, slot_of};
 use super::connection::{Script, StoreConnection};
@@ -144,17 +145,8 @@ impl NodeSet {
 }
 
 /// What is between the braces of the keys of a slot.
-pub(super) fn tag(slot: u64) -> ArrayString<16> {
-    hex(slot.into())
-}
-
-/// The lower digits of a number. Faster than `format!`, which each call would use three times.
-pub(super) fn hex<const DIGITS: usize>(number: u128) -> ArrayString<DIGITS> {
-    let digits = (0..DIGITS).rev().map(|nth| (number >> (4 * nth)) & 0xF);
-    let digits = digits.filter_map(|digit| char::from_digit(u32::try_from(digit).ok()?, 16));
-    let mut text = ArrayString::new();
-    digits.for_each(|digit| text.push(digit));
-    text
+pub(super) fn tag(slot: u64) -> ArrayString<32> {
+    hex(slot.into(), 16)
 }
 
 impl Nodes {
@@ -321,20 +313,5 @@ impl Nodes {
             (node, over, is_asking) = (next.clone(), connection, slot.is_none());
         }
         Err(CallError::Moving)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn digits_are_those_of_the_formatter(number: u128, slot: u64) {
-            prop_assert_eq!(&hex::<32>(number)[..], format!("{number:032x}"));
-            prop_assert_eq!(&tag(slot)[..], format!("{slot:016x}"));
-        }
     }
 }

@@ -22,13 +22,14 @@ use weir_common::limit::state::State;
 use weir_common::log::events;
 use weir_common::time::{Tick, UnixTime};
 
+use super::super::key::hex;
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{self, CallMode, SharedCheck, WitnessClaim};
 use super::connection::StoreConnection;
 use super::errors::CallError;
 use super::node::StoreNode;
-use super::nodes::{hex, tag};
+use super::nodes::tag;
 use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
 use super::slot_leasing::SlotTurn;
 use super::standing::{Claim, Learned};
@@ -236,7 +237,7 @@ pub(super) fn result(check: &LimitCheck, found: &SharedResult) -> CheckResult {
 /// The name of a key in the store.
 #[must_use]
 pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
-    let (slot, key) = (tag(check.slot), hex::<32>(check.key.bits()));
+    let (slot, key) = (tag(check.slot), hex(check.key.bits(), 32));
     [b"weir1:{", slot.as_bytes(), b"}", key.as_bytes()].concat()
 }
 

@@ -15,7 +15,8 @@ use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 
 use crate::admission::facts::LimitFacts;
-use crate::proxy::context::{RequestContext, hex};
+use crate::limit::key::hex;
+use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::{ADDED, value};
 use crate::rules::Rules;
 
