@@ -21,6 +21,7 @@ use weir_tests::upstream::Upstream;
 use crate::flags::fail;
 use crate::lab::{Folder, Process};
 use crate::secure::{self, Pair, Version};
+use crate::shared::{self, RedisServer};
 use crate::targets::{
     BODY, Limits, Plane, Target, run_weir, upstream, upstream_with, weir, weir_with,
 };
@@ -39,6 +40,8 @@ const TURNS: usize = 5;
 
 /// Requests to one workspace of the shipped configuration: none reaches a limit (60; 5 batches).
 const PER_WORKSPACE: usize = 40;
+/// Workspaces that ask in turn where limits are shared: no two connections ask of one at once.
+const SHARED_WORKSPACES: usize = 2_000;
 const BODY_BYTES: usize = 4 * 1024;
 const UPLOAD_BYTES: usize = 64 * 1024;
 const PAGE_BYTES: usize = 32 * 1024;
@@ -67,13 +70,14 @@ pub fn train(gateway: &Path, requests: usize) {
         send_row(name, &target, count);
         finish(name, count, target.process);
     };
-    weir_row("control-logged", (Plane::Control, Limits::Admit, true), share(22));
-    weir_row("control", (Plane::Control, Limits::Admit, false), share(11));
-    weir_row("data-logged", (Plane::Data, Limits::Admit, true), share(11));
-    weir_row("refused-logged", (Plane::Control, Limits::Refuse, true), share(8));
+    weir_row("control-logged", (Plane::Control, Limits::Admit, true), share(20));
+    weir_row("control", (Plane::Control, Limits::Admit, false), share(8));
+    weir_row("data-logged", (Plane::Data, Limits::Admit, true), share(9));
+    weir_row("refused-logged", (Plane::Control, Limits::Refuse, true), share(7));
     weir_row("refused", (Plane::Control, Limits::Refuse, false), share(4));
-    train_shipped(gateway, share(12));
+    train_shipped(gateway, share(10));
     train_tokens(gateway, &up, share(6));
+    train_shared(gateway, up.aim.address, &share);
     train_tls(gateway, &up, &share);
 }
 
@@ -176,6 +180,32 @@ fn call_of_workspace(nth: usize) -> (Request, Wanted) {
     (common(request), wanted)
 }
 
+/// Limits that are counted in Redis: windows of one workspace, which calls share, and of as many as
+/// there are, then a bucket, and a limit that refuses.
+fn train_shared(gateway: &Path, upstream: SocketAddr, share: &dyn Fn(usize) -> usize) {
+    let folder = Folder::new("shared");
+    let redis = RedisServer::start(&folder);
+    let target = |database, row| {
+        shared::weir(&folder, gateway, (upstream, Some((redis.address, database))), row)
+    };
+    let name = "shared-windows";
+    let windows = target(1, (Plane::Control, Limits::Admit));
+    send_row(name, &windows, share(2));
+    send(name, windows.aim.address, share(4), |nth| {
+        let path = format!("/v1/workspaces/ws_{}/users", nth % SHARED_WORKSPACES);
+        (common(Request::get(&path).host(&windows.aim.host)), Wanted::SHORT)
+    });
+    finish(name, share(2) + share(4), windows.process);
+    for (name, database, row, count) in [
+        ("shared-bucket", 2, (Plane::Data, Limits::Admit), share(4)),
+        ("shared-refused", 3, (Plane::Control, Limits::Refuse), share(2)),
+    ] {
+        let target = target(database, row);
+        send_row(name, &target, count);
+        finish(name, count, target.process);
+    }
+}
+
 /// Bearer tokens, verified by their signature the first time and from the cache after that.
 fn train_tokens(gateway: &Path, up: &Target, count: usize) {
     let name = "tokens";
@@ -218,7 +248,7 @@ fn train_tls(gateway: &Path, up: &Target, share: &dyn Fn(usize) -> usize) {
             "2xx",
             vec![
                 (Version::One, share(4), FIELDS_H2.as_slice()),
-                (Version::Two, share(17), &FIELDS_H2),
+                (Version::Two, share(15), &FIELDS_H2),
                 (Version::Two, share(3), &posted),
             ],
         ),

@@ -9,13 +9,26 @@ use std::time::Duration;
 use weir_tests::folder::Folder;
 use weir_tests::process::{Finished, Process, program};
 
-/// Starts nine gateways, on a machine that runs other tests too.
+/// Starts twelve gateways, on a machine that runs other tests too.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+const PARTS: [&str; 10] = [
+    "control",
+    "data-logged",
+    "refused",
+    "shipped",
+    "tokens",
+    "shared-windows",
+    "shared-bucket",
+    "shared-refused",
+    "tls",
+    "tls-refused",
+];
 
 #[test]
 fn a_gateway_answers_all_of_the_training() {
     let finished = train(&program("weir-gateway")).expect(0);
-    for part in ["control", "data-logged", "refused", "shipped", "tokens", "tls", "tls-refused"] {
+    for part in PARTS {
         let is_of_part = |line: &str| line.starts_with(&format!("{part}: "));
         let line = finished.stdout.lines().find(|line| is_of_part(line));
         assert!(
