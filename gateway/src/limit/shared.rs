@@ -102,7 +102,7 @@ use self::leasing::Leases;
 use self::login::Dial;
 use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
-use self::remote::Over;
+use self::remote::{Asking, Over};
 use self::share::Place;
 use self::slot_leasing::Slots;
 use self::standing::Standings;
@@ -327,9 +327,10 @@ impl SharedStore {
                     return Ok(verdict);
                 }
                 let over = Over { node, connection: &connection };
+                let asking = Asking { over, store, charge };
                 let found = match charge {
-                    true => self.check_with_others(over, store, &effective).await,
-                    false => self.check_by_itself(over, store, &effective, false).await,
+                    true => self.check_with_others(asking, &effective).await,
+                    false => self.check_by_itself(asking, &effective).await,
                 };
                 if let Some(verdict) = found {
                     return Ok(verdict);

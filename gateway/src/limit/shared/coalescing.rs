@@ -28,9 +28,8 @@ use tokio::sync::oneshot;
 use weir_common::limit::decision::Usage;
 
 use super::super::key::{Key, KeyMap};
-use super::super::memory::Store;
 use super::super::{CheckResult, LimitCheck, Quota, Verdict};
-use super::remote::{Over, RemoteError};
+use super::remote::{Asking, RemoteError};
 use super::sharded::Sharded;
 use super::{Checks, SharedStore};
 
@@ -200,26 +199,27 @@ impl SharedStore {
     /// does not answer in time.
     pub(super) async fn check_with_others(
         &self,
-        over: Over<'_>,
-        store: &Store,
+        asking: Asking<'_>,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
         let Some(entry) = self.coalescing.enter(checks) else {
-            return self.check_by_itself(over, store, checks, true).await;
+            return self.check_by_itself(asking, checks).await;
         };
         match entry {
-            Entry::Calls(turn) => self.call_for_all(over, store, (checks, turn)).await,
+            Entry::Calls(turn) => self.call_for_all(asking, (checks, turn)).await,
             Entry::Waits(message) => match message.await.ok()? {
                 Message::Calls(mut turn) => {
                     // The call that has ended may have been refused, as these would be.
-                    if let Some(refused) = self.remembered(store, checks, self.clock.now().tick) {
+                    if let Some(refused) =
+                        self.remembered(asking.store, checks, self.clock.now().tick)
+                    {
                         let refused = Arc::new(refused);
                         follow(mem::take(&mut turn.others), &refused);
                         return Some(shared_out(checks, &refused, 0));
                     }
-                    self.call_for_all(over, store, (checks, turn)).await
+                    self.call_for_all(asking, (checks, turn)).await
                 }
-                Message::Alone => self.check_by_itself(over, store, checks, true).await,
+                Message::Alone => self.check_by_itself(asking, checks).await,
                 Message::Decided(together, later) => {
                     self.counts.together.fetch_add(1, Ordering::Relaxed);
                     Some(shared_out(checks, &together, later))
@@ -231,33 +231,30 @@ impl SharedStore {
     /// The verdict on a request that is asked for alone.
     pub(super) async fn check_by_itself(
         &self,
-        over: Over<'_>,
-        store: &Store,
+        asking: Asking<'_>,
         checks: &[LimitCheck],
-        charge: bool,
     ) -> Option<Verdict> {
-        let found = self.check_remotely(over, store, checks, charge).await;
-        let found = found.map_err(|error| self.unanswered(over.node, &error)).ok()?;
+        let found = self.check_remotely(asking, checks).await;
+        let found = found.map_err(|error| self.unanswered(asking.over.node, &error)).ok()?;
         self.counts.called.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
     async fn call_for_all(
         &self,
-        over: Over<'_>,
-        store: &Store,
+        asking: Asking<'_>,
         (checks, mut turn): (&[LimitCheck], Turn),
     ) -> Option<Verdict> {
         // Where this is given up, or not answered, none of them is asked for again.
         let others = mem::take(&mut turn.others);
-        let decided = self.decide_all(over, store, (checks, others)).await;
+        let decided = self.decide_all(asking, (checks, others)).await;
         match decided {
             Ok(own) => {
                 self.counts.called.fetch_add(1, Ordering::Relaxed);
                 Some(own)
             }
             Err(error) => {
-                self.unanswered(over.node, &error);
+                self.unanswered(asking.over.node, &error);
                 // Those that have come meanwhile would wait for the same.
                 drop(turn.all.take(turn.group, Vec::new()));
                 None
@@ -268,20 +265,19 @@ impl SharedStore {
     /// Decides a request and the others whose turn it is. Returns its own verdict.
     async fn decide_all(
         &self,
-        over: Over<'_>,
-        store: &Store,
+        asking: Asking<'_>,
         (checks, mut others): (&[LimitCheck], Vec<Waiting>),
     ) -> Result<Verdict, RemoteError> {
         let of = |requests: u32| joined(checks, requests);
         let all = of(count(&others).saturating_add(1));
-        let together = self.check_remotely(over, store, &all, true).await?;
+        let together = self.check_remotely(asking, &all).await?;
         if together.is_admitted() || others.is_empty() {
             return Ok(share_out(checks, together, others));
         }
         let fitting = fitting(checks, &together);
         others.retain(|one| !one.is_closed());
         if fitting == 0 {
-            let own = Box::pin(self.check_remotely(over, store, checks, true)).await?;
+            let own = Box::pin(self.check_remotely(asking, checks)).await?;
             let own = Arc::new(own);
             follow(others, &own);
             return Ok(shared_out(checks, &own, 0));
@@ -291,8 +287,8 @@ impl SharedStore {
         // Both travel at once, and are decided in this order.
         let some = of(count(&others).saturating_add(1));
         let (some, one) = tokio::join!(
-            Box::pin(self.check_remotely(over, store, &some, true)),
-            Box::pin(async { Some((next?, self.check_remotely(over, store, checks, true).await)) }),
+            Box::pin(self.check_remotely(asking, &some)),
+            Box::pin(async { Some((next?, self.check_remotely(asking, checks).await)) }),
         );
         if let Some((next, found)) = one {
             match found {
@@ -302,7 +298,7 @@ impl SharedStore {
                     // As of those behind it.
                     let _ = next.send(Message::Decided(found, 0));
                 }
-                Err(error) => self.unanswered(over.node, &error),
+                Err(error) => self.unanswered(asking.over.node, &error),
             }
         }
         let some = some?;
@@ -311,6 +307,6 @@ impl SharedStore {
         }
         // Another gateway was faster.
         call_alone(others);
-        Box::pin(self.check_remotely(over, store, checks, true)).await
+        Box::pin(self.check_remotely(asking, checks)).await
     }
 }

@@ -64,20 +64,29 @@ pub(super) struct Over<'c> {
     pub connection: &'c StoreConnection,
 }
 
+/// How a request is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'c> {
+    pub over: Over<'c>,
+    /// Where this gateway keeps what it was given.
+    pub store: &'c Store,
+    /// False for a preview.
+    pub charge: bool,
+}
+
 impl SharedStore {
     /// The verdict on a request.
     pub(super) async fn check_remotely(
         &self,
-        over: Over<'_>,
-        store: &Store,
+        asking: Asking<'_>,
         checks: &[LimitCheck],
-        charge: bool,
     ) -> Result<Verdict, RemoteError> {
+        let Asking { over, store, charge } = asking;
         let [_, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.slots.begin((store, self.id_bits), checks, (charge, latest));
         let turns = turns.ok_or(RemoteError::Elsewhere)?;
         let _under_way = charge.then(|| self.under_way.begin(checks));
-        let reply = self.decide_in_time(over, store, (checks, &turns), charge).await?;
+        let reply = self.decide_in_time(asking, checks, &turns).await?;
         let (admitted, now) = (reply.outcome == SharedOutcome::Admitted, Tick(reply.now.0));
         let own = turns.into_iter().zip(&reply.results);
         own.for_each(|(turn, found)| turn.finish((found, admitted), now));
@@ -88,17 +97,16 @@ impl SharedStore {
 
     async fn decide_in_time(
         &self,
-        over: Over<'_>,
-        store: &Store,
-        asked: (&[LimitCheck], &[SlotTurn<'_>]),
-        charge: bool,
+        asking: Asking<'_>,
+        checks: &[LimitCheck],
+        slots: &[SlotTurn<'_>],
     ) -> Result<SharedReply, RemoteError> {
-        let decided = self.decide_there(over, store, asked, charge);
+        let decided = self.decide_there(asking, checks, slots);
         let decided = tokio::time::timeout(self.config.timeout, decided).await;
         let decided = decided.unwrap_or(Err(RemoteError::Slow));
         match &decided {
             Ok(_) => {
-                over.node.availability.answered();
+                asking.over.node.availability.answered();
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => _ = self.counts.failed.fetch_add(1, Ordering::Relaxed),
@@ -124,11 +132,11 @@ impl SharedStore {
 
     async fn decide_there(
         &self,
-        over: Over<'_>,
-        store: &Store,
-        (checks, slots): (&[LimitCheck], &[SlotTurn<'_>]),
-        charge: bool,
+        asking: Asking<'_>,
+        checks: &[LimitCheck],
+        slots: &[SlotTurn<'_>],
     ) -> Result<SharedReply, RemoteError> {
+        let Asking { over, store, charge } = asking;
         let mode = if charge { CallMode::Charge } else { CallMode::Preview };
         let claims: ArrayVec<(Option<Claim>, u32), CHECKS_MAX> = checks
             .iter()
