@@ -40,7 +40,8 @@ const TURNS: usize = 5;
 
 /// Requests to one workspace of the shipped configuration: none reaches a limit (60; 5 batches).
 const PER_WORKSPACE: usize = 40;
-/// Workspaces that ask in turn where limits are shared: no two connections ask of one at once.
+/// Workspaces that ask in turn where limits are shared: hardly any two connections ask of one at
+/// once.
 const SHARED_WORKSPACES: usize = 2_000;
 const BODY_BYTES: usize = 4 * 1024;
 const UPLOAD_BYTES: usize = 64 * 1024;
@@ -180,8 +181,8 @@ fn call_of_workspace(nth: usize) -> (Request, Wanted) {
     (common(request), wanted)
 }
 
-/// Limits that are counted in Redis: windows of one workspace, which calls share, and of as many as
-/// there are, then a bucket, and a limit that refuses.
+/// Limits that are counted in Redis: windows of one workspace, whose requests share calls, and of
+/// many, then a bucket, and a limit that refuses.
 fn train_shared(gateway: &Path, upstream: SocketAddr, share: &dyn Fn(usize) -> usize) {
     let folder = Folder::new("shared");
     let redis = RedisServer::start(&folder);

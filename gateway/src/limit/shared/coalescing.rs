@@ -206,7 +206,7 @@ impl SharedStore {
             return self.check_by_itself(asking, checks).await;
         };
         match entry {
-            Entry::Calls(turn) => self.call_for_all(asking, (checks, turn)).await,
+            Entry::Calls(turn) => self.call_for_all(asking, checks, turn).await,
             Entry::Waits(message) => match message.await.ok()? {
                 Message::Calls(mut turn) => {
                     // The call that has ended may have been refused, as these would be.
@@ -217,7 +217,7 @@ impl SharedStore {
                         follow(mem::take(&mut turn.others), &refused);
                         return Some(shared_out(checks, &refused, 0));
                     }
-                    self.call_for_all(asking, (checks, turn)).await
+                    self.call_for_all(asking, checks, turn).await
                 }
                 Message::Alone => self.check_by_itself(asking, checks).await,
                 Message::Decided(together, later) => {
@@ -243,11 +243,12 @@ impl SharedStore {
     async fn call_for_all(
         &self,
         asking: Asking<'_>,
-        (checks, mut turn): (&[LimitCheck], Turn),
+        checks: &[LimitCheck],
+        mut turn: Turn,
     ) -> Option<Verdict> {
         // Where this is given up, or not answered, none of them is asked for again.
         let others = mem::take(&mut turn.others);
-        let decided = self.decide_all(asking, (checks, others)).await;
+        let decided = self.decide_all(asking, checks, others).await;
         match decided {
             Ok(own) => {
                 self.counts.called.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +267,8 @@ impl SharedStore {
     async fn decide_all(
         &self,
         asking: Asking<'_>,
-        (checks, mut others): (&[LimitCheck], Vec<Waiting>),
+        checks: &[LimitCheck],
+        mut others: Vec<Waiting>,
     ) -> Result<Verdict, RemoteError> {
         let of = |requests: u32| joined(checks, requests);
         let all = of(count(&others).saturating_add(1));
@@ -295,7 +297,7 @@ impl SharedStore {
                 Ok(found) => {
                     let found = Arc::new(found);
                     follow(behind, &found);
-                    // As of those behind it.
+                    // One that has gone meanwhile was charged, or needs no verdict.
                     let _ = next.send(Message::Decided(found, 0));
                 }
                 Err(error) => self.unanswered(asking.over.node, &error),
