@@ -43,6 +43,8 @@ const PER_WORKSPACE: usize = 40;
 /// Workspaces that ask in turn where limits are shared: hardly any two connections ask of one at
 /// once.
 const SHARED_WORKSPACES: usize = 2_000;
+/// Far fewer than these workspaces need, and more than heartbeats are.
+const SHARED_CALLS_MIN: f64 = 40.0;
 const BODY_BYTES: usize = 4 * 1024;
 const UPLOAD_BYTES: usize = 64 * 1024;
 const PAGE_BYTES: usize = 32 * 1024;
@@ -197,6 +199,11 @@ fn train_shared(gateway: &Path, upstream: SocketAddr, share: &dyn Fn(usize) -> u
         (common(Request::get(&path).host(&windows.aim.host)), Wanted::SHORT)
     });
     finish(name, share(2) + share(4), windows.process);
+    // While the store is away, a gateway decides alone, and its responses are the same.
+    let [calls, _] = redis.scripts();
+    if calls < SHARED_CALLS_MIN {
+        fail(&format!("{name}: Redis ran {calls} scripts"));
+    }
     for (name, database, row, count) in [
         ("shared-bucket", 2, (Plane::Data, Limits::Admit), share(4)),
         ("shared-refused", 3, (Plane::Control, Limits::Refuse), share(2)),
