@@ -10,6 +10,7 @@ use weir_common::allocator::Allocator;
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    ALLOCATOR.retain_no_full_pages();
     // Fails only where a provider is installed already, which nothing has done before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Command::parse().execute().into()

@@ -6,15 +6,35 @@
 #![expect(unsafe_code, reason = "an allocator cannot be written without")]
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::{c_int, c_long};
 
 use libmimalloc_sys as mi;
 
 /// Every block of at least as many bytes has this alignment, and a smaller one that of its size.
 const USUAL_ALIGNMENT: usize = 16;
 
+/// mimalloc's option `page_full_retain`, which its crate does not name: how many full pages a thread
+/// keeps in the queue of each size.
+const PAGE_FULL_RETAIN: c_int = 36;
+
+unsafe extern "C" {
+    safe fn mi_option_set(option: c_int, value: c_long);
+}
+
 /// mimalloc.
 #[derive(Debug)]
 pub struct Allocator;
+
+impl Allocator {
+    /// Takes full pages out of the queues of threads that start from now on.
+    ///
+    /// mimalloc gives a page back as soon as it is empty and not alone in its queue: behind full
+    /// pages, the block of each request would take a page and give it back
+    /// (docs/decisions/speed.md).
+    pub fn retain_no_full_pages(&self) {
+        mi_option_set(PAGE_FULL_RETAIN, 0);
+    }
+}
 
 fn is_usual(alignment: usize, size: usize) -> bool {
     alignment <= USUAL_ALIGNMENT && alignment <= size
@@ -65,6 +85,18 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    unsafe extern "C" {
+        safe fn mi_option_get(option: c_int) -> c_long;
+    }
+
+    #[test]
+    fn the_option_is_the_one_that_mimalloc_sets_to_two() {
+        let of_two: Vec<_> = (0..47).filter(|&option| mi_option_get(option) == 2).collect();
+        assert_eq!(of_two, [4, PAGE_FULL_RETAIN], "4 is arena_eager_commit");
+        Allocator.retain_no_full_pages();
+        assert_eq!(mi_option_get(PAGE_FULL_RETAIN), 0);
+    }
 
     #[test]
     fn every_block_has_its_alignment_and_keeps_its_bytes() {

@@ -10,6 +10,7 @@ use weir_dispatcher::cli::CliCommand;
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    ALLOCATOR.retain_no_full_pages();
     // For requests to identity servers. Fails only where a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     CliCommand::parse().execute().into()

@@ -13,6 +13,7 @@ use weir_gateway::operations::upgrade::TAKE_OVER;
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    ALLOCATOR.retain_no_full_pages();
     // Fails only where a provider is installed already, which nothing has done before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let around = Surroundings {
