@@ -13,8 +13,8 @@ use libmimalloc_sys as mi;
 /// Every block of at least as many bytes has this alignment, and a smaller one that of its size.
 const USUAL_ALIGNMENT: usize = 16;
 
-/// mimalloc's option `page_full_retain`, which its crate does not name: how many full pages a thread
-/// keeps in the queue of each size.
+/// mimalloc's option `page_full_retain`, which its crate does not name: how many full pages stay in
+/// the queue of each size.
 const PAGE_FULL_RETAIN: c_int = 36;
 
 unsafe extern "C" {

@@ -53,6 +53,8 @@ mod join;
 mod lease;
 #[path = "shared/leasing.rs"]
 mod leasing;
+#[path = "shared/link.rs"]
+pub mod link;
 #[path = "shared/login.rs"]
 pub mod login;
 #[path = "shared/node.rs"]
@@ -81,6 +83,8 @@ pub mod standing;
 mod store_time;
 #[path = "shared/testimony.rs"]
 mod testimony;
+#[path = "shared/thread_links.rs"]
+mod thread_links;
 #[path = "shared/under_way.rs"]
 mod under_way;
 
@@ -96,9 +100,10 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use self::address::{StoreAddress, Topology};
 use self::coalescing::Coalescing;
 pub use self::connecting::{BEAT_EVERY, Beat};
-use self::connection::{Script, StoreConnection};
+use self::connection::StoreConnection;
 use self::counts::StoreCounts;
 use self::leasing::Leases;
+use self::link::Script;
 use self::login::Dial;
 use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
@@ -238,14 +243,6 @@ impl SharedStore {
     pub fn time(&self, now: Tick) -> Tick {
         let [_, latest] = self.times(now);
         latest
-    }
-
-    /// Records the time of a connection's server, in a reply to a call that was sent and answered
-    /// at these ticks.
-    fn learn_time(&self, from: &StoreConnection, time: UnixTime, ticks: (Tick, Tick)) {
-        if from.time.learn(time, ticks) {
-            self.counts.jumps.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// The clock of the server that has the keys of a request; where it is unknown, some server's.

@@ -70,6 +70,38 @@ fn a_store_that_was_never_reached_leaves_each_gateway_its_share() {
     }
 }
 
+/// The numbers of the connections that gateways have, in the order in which they were opened.
+fn connections(redis: &Redis) -> Vec<u64> {
+    let Reply::Text(list) = redis.run("CLIENT LIST TYPE normal") else { panic!("no text") };
+    // The tests' own come over a UNIX socket.
+    let of_gateways = list.lines().filter(|line| line.contains("addr=127.0.0.1:"));
+    let number = |line: &str| line.strip_prefix("id=")?.split(' ').next()?.parse().ok();
+    of_gateways.map(|line| number(line).unwrap()).collect()
+}
+
+#[test]
+fn each_worker_has_a_connection_of_its_own_and_one_that_is_cut_admits_nothing_twice() {
+    let limits = ["[limits.workspace]", "[limits.organisation]"];
+    let change =
+        |config| limits.iter().fold(config, |to: Config, of| to.with(of, "requests = 1_000_000"));
+    let (fleet, mut admitted) = (Fleet::of(Redis::start(&[]), 1, change), 0);
+    let mut some = || admitted += count(&fleet.at_once(4, 1, &Request::get(TARGET)), 200);
+    let cut = wait::until("both workers to have one beside the first", || {
+        some();
+        <[u64; 3]>::try_from(connections(&fleet.redis)).ok()
+    });
+    cut[1..].iter().for_each(|own| drop(fleet.redis.run(&format!("CLIENT KILL ID {own}"))));
+    let renewed = wait::until("both workers to have others", || {
+        some();
+        <[u64; 3]>::try_from(connections(&fleet.redis)).ok()
+    });
+    assert_eq!(renewed[0], cut[0], "the first one stays");
+    assert!(!fleet.gateways[0].log().text().contains("shared store unavailable"));
+    wait::until("what was admitted to be in the store, once", || {
+        (fleet.gateways[0].used("workspace", "ws_acme") == admitted as u64).then_some(())
+    });
+}
+
 #[test]
 fn a_password_is_read_from_its_file_at_each_connection() {
     let files = Folder::new();

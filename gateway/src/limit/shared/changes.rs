@@ -29,9 +29,10 @@ use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
 use super::super::key::{Key, hex};
 use super::super::memory::Store;
-use super::connection::{Script, StoreConnection};
+use super::connection::StoreConnection;
 use super::errors::CallError;
 use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
+use super::link::Script;
 use super::store_time::StoreTime;
 use super::{SharedStore, StoreAway, is_in_flight, remote};
 
@@ -112,7 +113,8 @@ impl SharedStore {
             let node = known.of_slot(check.slot).ok_or(StoreAway)?;
             let connection = node.connection().ok_or(StoreAway)?;
             let (script, keys) = (Script::new(DELETE), [remote::name(check)]);
-            let deleted = self.nodes.evaluate((node, &connection), &script, (&keys, &[])).await;
+            let deleted =
+                self.nodes.evaluate((node, &connection), &script, &script.call(&keys, &[])).await;
             deleted.map_err(|_| StoreAway)
         };
         self.forget(store, check.key);

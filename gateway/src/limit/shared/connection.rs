@@ -1,30 +1,24 @@
-//! A connection to a Redis or Valkey server that gateways share.
+//! A connection to a Redis or Valkey server that gateways share: checked, and one link or more.
 //!
-//! Calls of all requests travel over it, each at once: none waits for another's reply.
+//! Invariant: a server that could drop counters, that is a replica, or whose counters have other
+//! keys is never used.
 //!
-//! # Invariants
-//!
-//! 1. Nothing is sent twice that the server may have executed.
-//! 2. A server that could drop counters, that is a replica, or whose counters have other keys is
-//!    never used.
-//!
-//! # Not here
-//!
-//! What calls mean (`shared::call`), when a connection is replaced (`shared::connecting`), how it
-//! is made (`shared::login`), which server has a key (`shared::nodes`).
+//! Not here: how bytes travel (`shared::link`), over which link (`shared::thread_links`), when a
+//! connection is replaced (`shared::connecting`), how it is made (`shared::login`), which server
+//! has a key (`shared::nodes`).
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value, cmd};
+use redis::{Cmd, Value, cmd};
+use weir_common::time::Tick;
 
-use super::acknowledged::Acknowledging;
-use super::address::{StoreAddress, Topology};
-use super::errors::{CallError, ConnectError, failed, unreachable_for};
+use super::address::Topology;
+use super::errors::{CallError, ConnectError, unreachable_for};
+use super::link::{Link, Script};
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
+use super::thread_links::{self, Destination, ThreadLinks};
 
 /// The key whose value is the fingerprint of the secret that keys are derived from.
 const FINGERPRINT_KEY: &str = "weir1:{gateways}fingerprint";
@@ -32,14 +26,13 @@ const FINGERPRINT_KEY: &str = "weir1:{gateways}fingerprint";
 /// A connection, which is checked.
 #[derive(Clone)]
 pub struct StoreConnection {
-    inner: MultiplexedConnection,
+    links: Arc<ThreadLinks>,
     /// Differs from those of other connections of this process.
     pub number: u64,
     /// The clock of its server.
     pub(super) time: Arc<StoreTime>,
     /// What Sentinels named when it was made.
     pub(super) primary: Option<NamedPrimary>,
-    acknowledging: Option<Arc<Acknowledging>>,
 }
 
 impl fmt::Debug for StoreConnection {
@@ -48,59 +41,27 @@ impl fmt::Debug for StoreConnection {
     }
 }
 
-/// A script, and the digest that names it in the server.
-pub struct Script {
-    text: &'static str,
-    digest: String,
-}
-
-impl Script {
-    /// A script of this text.
-    #[must_use]
-    pub fn new(text: &'static str) -> Self {
-        let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
-        let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-        Self { text, digest: digits.collect() }
-    }
-
-    /// The call that runs it.
-    pub(super) fn call(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
-        let mut call = cmd("EVALSHA");
-        call.arg(&self.digest).arg(keys.len()).arg(keys).arg(arguments);
-        call
-    }
-}
-
 impl StoreConnection {
-    /// Checks that the server of a new connection can be used. `own` is the connection's number,
-    /// and the clock of its server.
+    /// Connects, and checks that the server can be used. `own` is the connection's number, and the
+    /// clock of its server.
     pub(super) async fn open(
-        address: &StoreAddress,
-        inner: MultiplexedConnection,
+        to: Destination,
+        topology: &Topology,
         (number, time): (u64, Arc<StoreTime>),
-        timeout: Duration,
     ) -> Result<Self, ConnectError> {
-        let acknowledging = Acknowledging::new(address.acknowledge, timeout).map(Arc::new);
-        let own = Self { inner, number, time, primary: None, acknowledging };
-        own.check_mode(&address.topology).await?;
-        own.check_role().await?;
-        own.check_eviction().await?;
-        Ok(own)
+        let first = to.open().await?;
+        let server = first.info("server").await?;
+        check_mode(&server, topology)?;
+        check_role(&first.info("replication").await?)?;
+        check_eviction(&first.info("memory").await?)?;
+        let links = ThreadLinks::new(first, to, thread_links::process(&server));
+        Ok(Self { links, number, time, primary: None })
     }
 
     /// Runs a script, which the server may not know yet.
     pub(super) async fn evaluate(&self, script: &Script, call: &Cmd) -> Result<Value, CallError> {
-        let run = async || match &self.acknowledging {
-            None => self.send(call).await.map_err(|error| failed(&error)),
-            Some(acknowledging) => acknowledging.send(&self.inner, call).await,
-        };
-        match run().await {
-            Err(CallError::UnknownScript) => {
-                self.load(script).await?;
-                run().await
-            }
-            ran => ran,
-        }
+        let link = self.links.of_this_thread();
+        self.kept(&link, link.evaluate(script, call).await)
     }
 
     /// Runs a script for a key that is moving to this server.
@@ -109,73 +70,28 @@ impl StoreConnection {
         script: &Script,
         call: &Cmd,
     ) -> Result<Value, CallError> {
-        // Known before: a script that is missing would end what ASKING allows.
-        self.load(script).await?;
-        let mut both = redis::Pipeline::with_capacity(2);
-        both.add_command(cmd("ASKING")).add_command(call.clone());
-        let replies = self.inner.clone().send_packed_commands(&both, 0, 2).await;
-        let replies = replies.map_err(|error| failed(&error))?;
-        let last = replies.into_iter().next_back().unwrap_or(Value::Nil);
-        last.extract_error().map_err(|error| failed(&error))
+        let link = self.links.of_this_thread();
+        self.kept(&link, link.evaluate_early(script, call).await)
     }
 
-    async fn load(&self, script: &Script) -> Result<(), CallError> {
-        let mut load = cmd("SCRIPT");
-        load.arg("LOAD").arg(script.text);
-        self.send(&load).await.map(drop).map_err(|error| failed(&error))
+    fn kept(&self, link: &Arc<Link>, ran: Result<Value, CallError>) -> Result<Value, CallError> {
+        match ran {
+            Err(CallError::Lost(why)) if self.links.give_up(link) => Err(CallError::Cut(why)),
+            ran => ran,
+        }
+    }
+
+    /// A call of this thread has no reply, and was sent at `sent`.
+    pub(super) fn missed_reply(&self, sent: Tick) {
+        self.links.give_up_silent(sent);
     }
 
     /// Sends one command.
-    pub async fn command<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> Result<T, CallError> {
-        let mut command = Cmd::new();
-        words.iter().for_each(|word| {
-            command.arg(word);
-        });
-        let reply = self.send(&command).await.map_err(|error| failed(&error))?;
-        redis::from_redis_value(reply).map_err(|why| CallError::Refused(why.to_string()))
-    }
-
-    async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.inner.clone().send_packed_command(command).await.and_then(Value::extract_error)
-    }
-
-    async fn check_mode(&self, topology: &Topology) -> Result<(), ConnectError> {
-        let info = self.info("server").await?;
-        let is = |mode: &str| {
-            info.contains(&format!("redis_mode:{mode}"))
-                || info.contains(&format!("server_mode:{mode}"))
-        };
-        let wrong = match topology {
-            Topology::Cluster if is("cluster") => return Ok(()),
-            Topology::Cluster => "it is no node of a Cluster: remove `cluster`",
-            _ if is("cluster") => "it is a node of a Cluster: set `cluster = true`",
-            _ if is("sentinel") => "it is a Sentinel: set `sentinel` to the name of the primary",
-            _ => return Ok(()),
-        };
-        Err(ConnectError::Unfit(wrong.to_owned()))
-    }
-
-    async fn check_role(&self) -> Result<(), ConnectError> {
-        let info = self.info("replication").await?;
-        match info.contains("role:master") {
-            true => Ok(()),
-            false => Err(ConnectError::Rejected("it is a replica, not a primary".to_owned())),
-        }
-    }
-
-    /// Counters expire: any policy but `noeviction` may drop them before.
-    async fn check_eviction(&self) -> Result<(), ConnectError> {
-        let info = self.info("memory").await?;
-        let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let (policy, memory) = (of("maxmemory_policy:"), of("maxmemory:"));
-        if policy == Some("noeviction") || (policy.is_some() && memory == Some("0")) {
-            return Ok(());
-        }
-        let policy = policy.unwrap_or("unknown");
-        Err(ConnectError::Unfit(format!(
-            "its maxmemory-policy is {policy}, which drops counters when memory is full: set \
-             `maxmemory-policy noeviction`"
-        )))
+    pub(super) async fn command<T: redis::FromRedisValue>(
+        &self,
+        words: &[&[u8]],
+    ) -> Result<T, CallError> {
+        self.links.first().command(words).await
     }
 
     /// Checks that the keys in the store are derived from the secret of this fingerprint, which is
@@ -183,7 +99,7 @@ impl StoreConnection {
     pub async fn check_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut set = cmd("SET");
         set.arg(FINGERPRINT_KEY).arg(own).arg("NX");
-        self.send(&set).await.map_err(|error| unreachable_for(&error))?;
+        self.links.first().send(&set).await.map_err(|error| unreachable_for(&error))?;
         self.compare_fingerprint(own).await
     }
 
@@ -191,7 +107,7 @@ impl StoreConnection {
     pub(super) async fn compare_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut get = cmd("GET");
         get.arg(FINGERPRINT_KEY);
-        let found = self.send(&get).await.map_err(|error| unreachable_for(&error))?;
+        let found = self.links.first().send(&get).await.map_err(|error| unreachable_for(&error))?;
         let found: Option<String> = redis::from_redis_value(found).unwrap_or_default();
         match found {
             Some(found) if found != own => Err(ConnectError::Unfit(
@@ -201,12 +117,40 @@ impl StoreConnection {
             _ => Ok(()),
         }
     }
+}
 
-    async fn info(&self, section: &str) -> Result<String, ConnectError> {
-        let mut info = cmd("INFO");
-        info.arg(section);
-        let reply = self.send(&info).await.map_err(|error| unreachable_for(&error))?;
-        redis::from_redis_value(reply)
-            .map_err(|why| ConnectError::Unreachable(format!("INFO {section}: {why}")))
+fn check_mode(info: &str, topology: &Topology) -> Result<(), ConnectError> {
+    let is = |mode: &str| {
+        info.contains(&format!("redis_mode:{mode}"))
+            || info.contains(&format!("server_mode:{mode}"))
+    };
+    let wrong = match topology {
+        Topology::Cluster if is("cluster") => return Ok(()),
+        Topology::Cluster => "it is no node of a Cluster: remove `cluster`",
+        _ if is("cluster") => "it is a node of a Cluster: set `cluster = true`",
+        _ if is("sentinel") => "it is a Sentinel: set `sentinel` to the name of the primary",
+        _ => return Ok(()),
+    };
+    Err(ConnectError::Unfit(wrong.to_owned()))
+}
+
+fn check_role(info: &str) -> Result<(), ConnectError> {
+    match info.contains("role:master") {
+        true => Ok(()),
+        false => Err(ConnectError::Rejected("it is a replica, not a primary".to_owned())),
     }
+}
+
+/// Counters expire: any policy but `noeviction` may drop them before.
+fn check_eviction(info: &str) -> Result<(), ConnectError> {
+    let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let (policy, memory) = (of("maxmemory_policy:"), of("maxmemory:"));
+    if policy == Some("noeviction") || (policy.is_some() && memory == Some("0")) {
+        return Ok(());
+    }
+    let policy = policy.unwrap_or("unknown");
+    Err(ConnectError::Unfit(format!(
+        "its maxmemory-policy is {policy}, which drops counters when memory is full: set \
+         `maxmemory-policy noeviction`"
+    )))
 }

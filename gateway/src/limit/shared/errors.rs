@@ -35,9 +35,16 @@ pub enum CallError {
     /// The server cannot execute this call: what it has of a key cannot be read.
     #[error("{0}")]
     Faulty(String),
-    /// The connection is lost, or of no use any more. The server may have executed it.
+    /// The connection is lost. The server may have executed it.
     #[error("{0}")]
     Lost(String),
+    /// A thread's own link is lost, and the server may have executed it. What has become of the
+    /// server, the first link tells.
+    #[error("{0}")]
+    Cut(String),
+    /// The server is no primary any more.
+    #[error("{0}")]
+    Demoted(String),
     /// The server does not know the script.
     #[error("it forgets its scripts")]
     UnknownScript,
@@ -69,7 +76,9 @@ pub(super) fn failed(error: &RedisError) -> CallError {
             (ServerErrorKind::TryAgain, _) => CallError::Moving,
             (ServerErrorKind::NoScript, _) => CallError::UnknownScript,
             // A replica, or one without data: another connection may lead to a primary.
-            (ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown, _) => CallError::Lost(text),
+            (ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown, _) => {
+                CallError::Demoted(text)
+            }
             (ServerErrorKind::ResponseError, _) => CallError::Faulty(text),
             _ => CallError::Refused(text),
         },

@@ -15,18 +15,20 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use arrayvec::ArrayString;
-use redis::Value;
+use redis::{Cmd, Value};
 use weir_common::time::Clock;
 
 use super::super::key::hex;
 use super::address::{ServerAddress, StoreAddress, Topology};
 use super::cluster::{ClusterMap, SLOTS, slot_of};
-use super::connection::{Script, StoreConnection};
+use super::connection::StoreConnection;
 use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError, refused_view};
 use super::join;
+use super::link::Script;
 use super::login::Dial;
 use super::node::StoreNode;
 use super::sentinel::{NamedPrimary, Sentinels};
+use super::thread_links::Destination;
 
 /// What is between the braces of the keys that all gateways have in common.
 pub(super) const REGISTRY_TAG: &str = "gateways";
@@ -188,8 +190,14 @@ impl Nodes {
         };
         let at = named.as_ref().map_or(&node.address, |named| &named.address);
         let clock = (number, node.time.clone());
-        let inner = self.dial.dial(&self.address.login, at).await?;
-        let mut opened = StoreConnection::open(&self.address, inner, clock, timeout).await?;
+        let to = Destination {
+            dial: self.dial.clone(),
+            login: self.address.login.clone(),
+            server: at.clone(),
+            acknowledge: (self.address.acknowledge, timeout),
+            clock: self.clock.clone(),
+        };
+        let mut opened = StoreConnection::open(to, &self.address.topology, clock).await?;
         opened.primary = named;
         Ok(opened)
     }
@@ -286,14 +294,13 @@ impl Nodes {
         &self,
         (node, connection): (&Arc<StoreNode>, &StoreConnection),
         script: &Script,
-        (keys, arguments): (&[Vec<u8>], &[Vec<u8>]),
+        call: &Cmd,
     ) -> Result<(Value, StoreConnection), CallError> {
-        let call = script.call(keys, arguments);
         let (mut node, mut over, mut is_asking) = (node.clone(), connection.clone(), false);
         for _ in 0..REDIRECTS_MAX {
             let ran = match is_asking {
-                false => over.evaluate(script, &call).await,
-                true => over.evaluate_early(script, &call).await,
+                false => over.evaluate(script, call).await,
+                true => over.evaluate_early(script, call).await,
             };
             let (to, slot) = match ran {
                 Err(CallError::Moved { slot, to }) => (to, Some(slot)),

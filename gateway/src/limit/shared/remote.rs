@@ -101,9 +101,13 @@ impl SharedStore {
         checks: &[LimitCheck],
         slots: &[SlotTurn<'_>],
     ) -> Result<SharedReply, RemoteError> {
+        let sent = self.clock.now().tick;
         let decided = self.decide_there(asking, checks, slots);
         let decided = tokio::time::timeout(self.config.timeout, decided).await;
-        let decided = decided.unwrap_or(Err(RemoteError::Slow));
+        let decided = decided.unwrap_or_else(|_| {
+            asking.over.connection.missed_reply(sent);
+            Err(RemoteError::Slow)
+        });
         match &decided {
             Ok(_) => {
                 asking.over.node.availability.answered();
@@ -119,8 +123,12 @@ impl SharedStore {
         let turned = match error {
             // Other keys are none the worse for it.
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
-            RemoteError::Call(CallError::Moving) | RemoteError::Elsewhere => return,
-            RemoteError::Call(CallError::Lost(_)) => node.availability.lost(),
+            RemoteError::Call(CallError::Moving | CallError::Cut(_)) | RemoteError::Elsewhere => {
+                return;
+            }
+            RemoteError::Call(CallError::Lost(_) | CallError::Demoted(_)) => {
+                node.availability.lost()
+            }
             _ => node.availability.failed(),
         };
         if turned {
@@ -194,15 +202,22 @@ impl SharedStore {
         let sent = self.clock.now().tick;
         let [_, latest] = over.connection.time.range(sent);
         let not_after = UnixTime(latest.plus(self.config.timeout).0);
-        let keys: Vec<Vec<u8>> = checks.iter().map(|check| check.key.clone()).collect();
-        let arguments = call::encode(checks, mode, Some(not_after));
-        let call = (&keys[..], &arguments[..]);
-        let called = self.nodes.evaluate((over.node, over.connection), &self.decide, call).await;
+        let keys: Vec<&[u8]> = checks.iter().map(|check| &*check.key).collect();
+        let call = self.decide.call(&keys, &call::encode(checks, mode, Some(not_after)));
+        let called = self.nodes.evaluate((over.node, over.connection), &self.decide, &call).await;
         let (reply, from) = called?;
         let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
         let reply = reply::decode(&bytes, checks)?;
         self.learn_time(&from, reply.now, (sent, self.clock.now().tick));
         Ok((reply, from.number))
+    }
+
+    /// Records the time of a connection's server, in a reply to a call that was sent and answered
+    /// at these ticks.
+    pub(super) fn learn_time(&self, from: &StoreConnection, time: UnixTime, ticks: (Tick, Tick)) {
+        if from.time.learn(time, ticks) {
+            self.counts.jumps.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Records what the store has charged, as a witness, and what it has refused.
