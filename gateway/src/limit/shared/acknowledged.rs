@@ -7,12 +7,14 @@
 //!
 //! Not here: what becomes of a request whose call failed (`shared::remote`).
 
-use std::sync::{Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::errors::{CallError, failed};
 
@@ -20,9 +22,15 @@ use super::errors::{CallError, failed};
 pub(super) struct Acknowledging {
     replicas: u32,
     timeout: Duration,
-    waiting: Mutex<Vec<Call>>,
-    /// The one who sends the next group.
-    turn: tokio::sync::Mutex<()>,
+    calls: Mutex<Calls>,
+    /// The task that sends groups, so that a call that is given up takes no other along.
+    sending: Mutex<JoinSet<()>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: Vec<Call>,
+    are_sent: bool,
 }
 
 type Reply = Result<Value, CallError>;
@@ -32,36 +40,70 @@ struct Call {
     reply: oneshot::Sender<Reply>,
 }
 
-impl Acknowledging {
-    /// None where no replica has to acknowledge anything.
-    pub(super) fn new(replicas: u32, timeout: Duration) -> Option<Self> {
-        let (waiting, turn) = (Mutex::default(), tokio::sync::Mutex::default());
-        (replicas > 0).then_some(Self { replicas, timeout, waiting, turn })
-    }
+/// Sends groups until none waits. Where it is dropped before, the next call starts another one.
+struct Sender(Option<Arc<Acknowledging>>);
 
-    /// Sends a command with those that wait, or waits until another has sent it.
-    pub(super) async fn send(&self, connection: &MultiplexedConnection, command: &Cmd) -> Reply {
-        let (reply, mut replied) = oneshot::channel();
-        let own = Call { command: command.clone(), reply };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(own);
-        let lost = || CallError::Lost("a call was given up".to_owned());
-        tokio::select! {
-            biased;
-            reply = &mut replied => return reply.unwrap_or_else(|_| Err(lost())),
-            turn = self.turn.lock() => {
-                self.send_group(connection).await;
-                drop(turn);
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if let Some(all) = &self.0 {
+            all.calls().are_sent = false;
+        }
+    }
+}
+
+impl Sender {
+    async fn send_groups(mut self, to: MultiplexedConnection) {
+        let Some(all) = self.0.clone() else { return };
+        while let Some(mut group) = all.next_group() {
+            // What was given up meanwhile needs no call.
+            group.retain(|call| !call.reply.is_closed());
+            if !group.is_empty() {
+                all.send_group(&to, group).await;
             }
         }
-        replied.await.unwrap_or_else(|_| Err(lost()))
+        self.0 = None;
+    }
+}
+
+impl Acknowledging {
+    /// None where no replica has to acknowledge anything.
+    pub(super) fn new(replicas: u32, timeout: Duration) -> Option<Arc<Self>> {
+        let (calls, sending) = (Mutex::default(), Mutex::default());
+        (replicas > 0).then(|| Arc::new(Self { replicas, timeout, calls, sending }))
     }
 
-    async fn send_group(&self, connection: &MultiplexedConnection) {
-        let group =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        if group.is_empty() {
-            return;
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calls that wait; none where there are none, and the next one needs a sender.
+    fn next_group(&self) -> Option<Vec<Call>> {
+        let mut calls = self.calls();
+        calls.are_sent = !calls.waiting.is_empty();
+        calls.are_sent.then(|| mem::take(&mut calls.waiting))
+    }
+
+    /// Lets a command wait for the next group. True where that needs a sender.
+    fn wait(&self, command: &Cmd, reply: oneshot::Sender<Reply>) -> bool {
+        let mut calls = self.calls();
+        calls.waiting.push(Call { command: command.clone(), reply });
+        !mem::replace(&mut calls.are_sent, true)
+    }
+
+    /// Sends a command with those that wait, after those that are under way.
+    pub(super) async fn send(self: &Arc<Self>, to: &MultiplexedConnection, command: &Cmd) -> Reply {
+        let (reply, replied) = oneshot::channel();
+        if self.wait(command, reply) {
+            let (sender, to) = (Sender(Some(self.clone())), to.clone());
+            let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+            while sending.try_join_next().is_some() {}
+            sending.spawn(sender.send_groups(to));
         }
+        let lost = |_| Err(CallError::Lost("the connection has ended".to_owned()));
+        replied.await.unwrap_or_else(lost)
+    }
+
+    async fn send_group(&self, connection: &MultiplexedConnection, group: Vec<Call>) {
         let mut sent = Pipeline::with_capacity(group.len() + 1);
         let (commands, replies): (Vec<Cmd>, Vec<_>) =
             group.into_iter().map(|call| (call.command, call.reply)).unzip();

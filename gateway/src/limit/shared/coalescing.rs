@@ -286,7 +286,7 @@ impl SharedStore {
         }
         let mut behind = others.split_off(others.len().min(fitting - 1));
         let next = (!behind.is_empty()).then(|| behind.remove(0));
-        // Both travel at once, and are decided in this order.
+        // Both travel at once, and over the same link, so that they are decided in this order.
         let some = of(count(&others).saturating_add(1));
         let (some, one) = tokio::join!(
             Box::pin(self.check_remotely(asking, &some)),

@@ -1,12 +1,13 @@
 //! One connection to a server: sends commands, and runs scripts.
 //!
-//! Calls of all requests travel over it, each at once: none waits for another's reply.
+//! All calls that use it travel at once: none waits for another's reply.
 //!
 //! Invariant: nothing is sent twice that the server may have executed.
 //!
 //! Not here: what is checked first (`shared::connection`), who uses which link
 //! (`shared::thread_links`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::errors::{CallError, ConnectError, failed, unreachable_for};
 /// A connection to a server.
 pub(super) struct Link {
     inner: MultiplexedConnection,
-    acknowledging: Option<Acknowledging>,
+    acknowledging: Option<Arc<Acknowledging>>,
     clock: Clock,
     /// When the newest reply came, in ticks.
     replied: AtomicU64,
@@ -73,6 +74,10 @@ impl Link {
         Tick(self.replied.load(Ordering::Relaxed))
     }
 
+    fn has_replied(&self) {
+        self.replied.store(self.clock.now().tick.0, Ordering::Relaxed);
+    }
+
     /// Runs a script, which the server may not know yet.
     pub(super) async fn evaluate(&self, script: &Script, call: &Cmd) -> Result<Value, CallError> {
         let run = async || match &self.acknowledging {
@@ -84,7 +89,7 @@ impl Link {
             self.load(script).await?;
             ran = run().await;
         }
-        self.replied.store(self.clock.now().tick.0, Ordering::Relaxed);
+        self.has_replied();
         ran
     }
 
@@ -100,6 +105,7 @@ impl Link {
         both.add_command(cmd("ASKING")).add_command(call.clone());
         let replies = self.inner.clone().send_packed_commands(&both, 0, 2).await;
         let replies = replies.map_err(|error| failed(&error))?;
+        self.has_replied();
         let last = replies.into_iter().next_back().unwrap_or(Value::Nil);
         last.extract_error().map_err(|error| failed(&error))
     }

@@ -10,8 +10,10 @@
 //!
 //! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use log::Level;
@@ -35,6 +37,9 @@ use super::slot_leasing::SlotTurn;
 use super::standing::{Claim, Learned};
 use super::{SharedStore, is_in_flight, local};
 
+/// How late a thread may be that notices a call without a reply: where it is later, it was busy.
+const LAG_MAX: Duration = Duration::from_millis(5);
+
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
 
@@ -47,10 +52,14 @@ pub(super) enum RemoteError {
     Reply(#[from] reply::BadReply),
     #[error("its answer is no text")]
     Form,
+    /// The store answers; this gateway was too busy to send it, or the way is slow.
     #[error("the call came too late")]
     Late,
     #[error("it did not answer in time")]
     Slow,
+    /// Nothing is known of the store: heartbeats tell whether it is away.
+    #[error("this gateway was too busy for its answer")]
+    Busy,
     #[error("it forgets what it is told")]
     Forgets,
     #[error("another process has the counters")]
@@ -102,12 +111,12 @@ impl SharedStore {
         slots: &[SlotTurn<'_>],
     ) -> Result<SharedReply, RemoteError> {
         let sent = self.clock.now().tick;
-        let decided = self.decide_there(asking, checks, slots);
-        let decided = tokio::time::timeout(self.config.timeout, decided).await;
-        let decided = decided.unwrap_or_else(|_| {
-            asking.over.connection.missed_reply(sent);
-            Err(RemoteError::Slow)
-        });
+        let mut decided = pin!(self.decide_there(asking, checks, slots));
+        let in_time = tokio::time::timeout(self.config.timeout, &mut decided).await;
+        let decided = match in_time {
+            Ok(decided) => decided,
+            Err(_) => arrived(decided).await.unwrap_or_else(|| Err(self.missed(asking, sent))),
+        };
         match &decided {
             Ok(_) => {
                 asking.over.node.availability.answered();
@@ -118,14 +127,24 @@ impl SharedStore {
         decided
     }
 
+    /// Why a call that was sent at `sent` has no answer in time.
+    fn missed(&self, asking: Asking<'_>, sent: Tick) -> RemoteError {
+        if self.clock.now().tick.since(sent) > self.config.timeout + LAG_MAX {
+            return RemoteError::Busy;
+        }
+        asking.over.connection.missed_reply(sent);
+        RemoteError::Slow
+    }
+
     /// Records why a call has no answer.
     pub(super) fn unanswered(&self, node: &StoreNode, error: &RemoteError) {
         let turned = match error {
             // Other keys are none the worse for it.
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
-            RemoteError::Call(CallError::Moving | CallError::Cut(_)) | RemoteError::Elsewhere => {
-                return;
-            }
+            RemoteError::Call(CallError::Moving | CallError::Cut(_))
+            | RemoteError::Elsewhere
+            | RemoteError::Late
+            | RemoteError::Busy => return,
             RemoteError::Call(CallError::Lost(_) | CallError::Demoted(_)) => {
                 node.availability.lost()
             }
@@ -240,6 +259,16 @@ impl SharedStore {
             self.standings.learn(check, &result(check, found), Learned { claim, now, until });
         }
     }
+}
+
+/// What a call has decided whose time is over, if its reply has come: a thread with much to do
+/// reads it late, and a call is not late for that.
+async fn arrived<T>(decided: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    // In one turn it is read, and in the next one handed on.
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(Duration::ZERO, decided).await.ok()
 }
 
 /// A result of the store as one of this gateway's, in the store's time.

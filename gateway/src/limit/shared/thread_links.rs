@@ -32,6 +32,10 @@ use super::login::Dial;
 /// After how long without a reply a link is opened anew: servers close those that are idle.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// How long a link has replied to nothing that is given up with a call that waits too long: a
+/// server may stand still for a moment.
+const SILENCE_MAX: Duration = Duration::from_millis(250);
+
 /// How long a thread does without a link of its own after one was lost, or could not be opened.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -62,13 +66,12 @@ pub(super) struct ThreadLinks {
     process: Option<String>,
     own: RwLock<Vec<(Id, Own)>>,
     opening: Mutex<JoinSet<()>>,
-    /// Whether it was logged that one could not be opened.
+    /// Whether it was logged that one could not be opened, since one was.
     reported: AtomicBool,
 }
 
 /// What a runtime has, which is a worker's thread.
 enum Own {
-    Opening,
     Open(Arc<Link>),
     None { until: Tick },
 }
@@ -135,7 +138,6 @@ impl ThreadLinks {
         let all = self.own.read().unwrap_or_else(PoisonError::into_inner);
         let (_, own) = all.iter().find(|(of, _)| *of == runtime)?;
         match own {
-            Own::Opening => Some(Err(())),
             Own::None { until } => (now < *until).then_some(Err(())),
             Own::Open(link) => (now < link.replied().plus(IDLE_MAX)).then(|| Ok(link.clone())),
         }
@@ -148,10 +150,14 @@ impl ThreadLinks {
     }
 
     fn begin(self: &Arc<Self>, runtime: Id) {
-        self.set(runtime, Own::Opening);
         let (all, to, process) = (Arc::downgrade(self), self.to.clone(), self.process.clone());
         let mut opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         while opening.try_join_next().is_some() {}
+        if !opening.is_empty() {
+            // One after the other: after a failover all gateways connect to the same server.
+            return;
+        }
+        self.set(runtime, self.none_for(CONNECT_TIMEOUT + RETRY_AFTER));
         opening.spawn(async move {
             let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(&to, process)).await;
             if let Some(all) = all.upgrade() {
@@ -162,17 +168,20 @@ impl ThreadLinks {
 
     fn opened(&self, runtime: Id, link: Result<Link, ConnectError>) {
         let own = match link {
-            Ok(link) => Own::Open(Arc::new(link)),
+            Ok(link) => {
+                self.reported.store(false, Ordering::Relaxed);
+                Own::Open(Arc::new(link))
+            }
             Err(why) => {
                 self.report(&why);
-                self.none()
+                self.none_for(RETRY_AFTER)
             }
         };
         self.set(runtime, own);
     }
 
-    fn none(&self) -> Own {
-        Own::None { until: self.to.clock.now().tick.plus(RETRY_AFTER) }
+    fn none_for(&self, time: Duration) -> Own {
+        Own::None { until: self.to.clock.now().tick.plus(time) }
     }
 
     fn report(&self, why: &ConnectError) {
@@ -188,17 +197,17 @@ impl ThreadLinks {
         let is_lost = |own: &Own| matches!(own, Own::Open(link) if Arc::ptr_eq(link, lost));
         let mut all = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, own)) = all.iter_mut().find(|(_, own)| is_lost(own)) {
-            *own = self.none();
+            *own = self.none_for(RETRY_AFTER);
         }
         !Arc::ptr_eq(lost, &self.first)
     }
 
-    /// Takes the present thread's link out of use where it has replied to nothing since a call was
+    /// Takes the present thread's link out of use where it has been silent since before a call was
     /// sent that has waited too long.
     pub(super) fn give_up_silent(&self, sent: Tick) {
-        if let Some(Ok(link)) = runtime().and_then(|own| self.of(own))
-            && link.replied() < sent
-        {
+        let Some(Ok(link)) = runtime().and_then(|own| self.of(own)) else { return };
+        let (since, now) = (link.replied(), self.to.clock.now().tick);
+        if since < sent && now >= since.plus(SILENCE_MAX) {
             self.give_up(&link);
         }
     }
