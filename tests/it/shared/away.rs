@@ -1,11 +1,13 @@
 //! While the store is away, each limit does what its configuration says, and soon.
 
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use weir_tests::redis::Redis;
 use weir_tests::relay::Replies;
 use weir_tests::request::Request;
+use weir_tests::response::Response;
 use weir_tests::wait;
 
 use super::exact::relayed;
@@ -126,6 +128,56 @@ fn a_limit_that_allows_is_not_checked_until_the_store_is_back() {
     fleet.redis.start_again();
     fleet.wait_for_return();
     assert_eq!(count(&fleet.at_once(1, 20, &Request::get("/v1/workspaces/ws_quiet")), 200), 5);
+}
+
+/// Sends requests of four workspaces whose calls the store cannot answer, and stops the gateway
+/// while they wait. `meanwhile` passes then, and ends after the time that a call may take.
+fn while_the_gateway_stands_still(fleet: &Fleet, meanwhile: impl FnOnce()) -> Vec<Response> {
+    let gateway = &fleet.gateways[0];
+    let others = ["ws_acme", "ws_beta", "ws_gamma", "ws_delta"];
+    fleet.redis.pause();
+    thread::scope(|scope| {
+        let get = |workspace| fleet.get(0, &format!("/v1/workspaces/{workspace}/users"));
+        let running = others.map(|workspace| scope.spawn(move || get(workspace)));
+        wait::until("all calls to be under way", || {
+            (gateway.metric("weir_gateway_requests_in_flight") == 4.0).then_some(())
+        });
+        gateway.signal("STOP");
+        meanwhile();
+        gateway.signal("CONT");
+        running.map(|one| one.join().unwrap()).into()
+    })
+}
+
+#[test]
+fn replies_that_a_busy_gateway_reads_too_late_have_come_in_time() {
+    let fleet =
+        Fleet::of(Redis::start(&[]), 1, |config| config.with("[store]", "timeout = \"1s\""));
+    // The store has the script from now on.
+    fleet.get(0, TARGET).expect(200);
+    let before = fleet.redis.calls("getrange");
+    let answers = while_the_gateway_stands_still(&fleet, || {
+        fleet.redis.resume();
+        // Each reads what it knows of two keys.
+        wait::until("the calls to be answered", || {
+            (fleet.redis.calls("getrange") >= before + 8).then_some(())
+        });
+        wait::pass(Duration::from_millis(1_500));
+    });
+    assert_eq!(count(&answers, 200), 4);
+    let alone = "weir_gateway_store_decisions_total{kind=\"alone\"}";
+    assert_eq!(fleet.gateways[0].metric(alone), 0.0);
+}
+
+#[test]
+fn a_gateway_that_was_too_busy_for_replies_does_not_blame_the_store() {
+    let fleet =
+        Fleet::of(Redis::start(&[]), 1, |config| config.with("[store]", "timeout = \"1s\""));
+    let stopped = Duration::from_millis(1_500);
+    let answers = while_the_gateway_stands_still(&fleet, || wait::pass(stopped));
+    fleet.redis.resume();
+    assert_eq!(count(&answers, 200), 4, "decided alone");
+    assert!(!fleet.gateways[0].log().text().contains("it did not answer in time"));
 }
 
 #[test]

@@ -37,8 +37,8 @@ use super::slot_leasing::SlotTurn;
 use super::standing::{Claim, Learned};
 use super::{SharedStore, is_in_flight, local};
 
-/// How late a thread may be that notices a call without a reply: where it is later, it was busy.
-const LAG_MAX: Duration = Duration::from_millis(5);
+/// A thread was busy that notices a call without a reply later than this part of the time limit.
+const LATE_BY: u32 = 4;
 
 /// How often one request tells the store what it has forgotten.
 const ROUNDS_MAX: usize = 3;
@@ -115,7 +115,14 @@ impl SharedStore {
         let in_time = tokio::time::timeout(self.config.timeout, &mut decided).await;
         let decided = match in_time {
             Ok(decided) => decided,
-            Err(_) => arrived(decided).await.unwrap_or_else(|| Err(self.missed(asking, sent))),
+            Err(_) => {
+                let (after, limit) = (self.clock.now().tick.since(sent), self.config.timeout);
+                let is_busy = after > limit + limit / LATE_BY;
+                // Other threads that read replies stood still as well, if this one did.
+                let wait = if is_busy { limit / LATE_BY } else { Duration::ZERO };
+                let missed = || Err(missed(asking, sent, is_busy));
+                arrived(decided, wait).await.unwrap_or_else(missed)
+            }
         };
         match &decided {
             Ok(_) => {
@@ -125,15 +132,6 @@ impl SharedStore {
             Err(_) => _ = self.counts.failed.fetch_add(1, Ordering::Relaxed),
         }
         decided
-    }
-
-    /// Why a call that was sent at `sent` has no answer in time.
-    fn missed(&self, asking: Asking<'_>, sent: Tick) -> RemoteError {
-        if self.clock.now().tick.since(sent) > self.config.timeout + LAG_MAX {
-            return RemoteError::Busy;
-        }
-        asking.over.connection.missed_reply(sent);
-        RemoteError::Slow
     }
 
     /// Records why a call has no answer.
@@ -261,14 +259,23 @@ impl SharedStore {
     }
 }
 
+/// Why a call that was sent at `sent` has no answer in time.
+fn missed(asking: Asking<'_>, sent: Tick, is_busy: bool) -> RemoteError {
+    if is_busy {
+        return RemoteError::Busy;
+    }
+    asking.over.connection.missed_reply(sent);
+    RemoteError::Slow
+}
+
 /// What a call has decided whose time is over, if its reply has come: a thread with much to do
 /// reads it late, and a call is not late for that.
-async fn arrived<T>(decided: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+async fn arrived<T>(decided: Pin<&mut impl Future<Output = T>>, wait: Duration) -> Option<T> {
     // In one turn it is read, and in the next one handed on.
     for _ in 0..2 {
         tokio::task::yield_now().await;
     }
-    tokio::time::timeout(Duration::ZERO, decided).await.ok()
+    tokio::time::timeout(wait, decided).await.ok()
 }
 
 /// A result of the store as one of this gateway's, in the store's time.
