@@ -136,3 +136,56 @@ impl Acknowledging {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Answers each command with 1, what it reads at once with one permit.
+    async fn serve(mut stream: DuplexStream, read: Arc<Mutex<String>>, permits: Arc<Semaphore>) {
+        let mut bytes = [0; 4_096];
+        while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+            let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+            read.lock().unwrap().push_str(&text);
+            permits.acquire().await.unwrap().forget();
+            let replies = ":1\r\n".repeat(text.matches('*').count());
+            stream.write_all(replies.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_given_up_takes_no_other_along() {
+        let (read, permits) = (Arc::new(Mutex::new(String::new())), Arc::new(Semaphore::new(0)));
+        let (near, far) = tokio::io::duplex(4_096);
+        let (mut world, mut given_up, mut kept) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        world.spawn(serve(far, read.clone(), permits.clone()));
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new();
+        let opened = MultiplexedConnection::new_with_config(&login, near, config).await;
+        let (connection, driver) = opened.unwrap();
+        world.spawn(driver);
+        let all = Acknowledging::new(1, Duration::from_secs(1)).unwrap();
+        let send = |name: &'static str| {
+            let (all, connection) = (all.clone(), connection.clone());
+            async move { all.send(&connection, &cmd(name)).await }
+        };
+
+        given_up.spawn(send("FIRST"));
+        while !read.lock().unwrap().contains("WAIT") {
+            tokio::task::yield_now().await;
+        }
+        given_up.spawn(send("SECOND"));
+        kept.spawn(send("THIRD"));
+        while all.calls().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        given_up.shutdown().await;
+        permits.add_permits(2);
+        assert_eq!(kept.join_next().await.unwrap().unwrap(), Ok(Value::Int(1)));
+        assert!(!read.lock().unwrap().contains("SECOND"));
+    }
+}
