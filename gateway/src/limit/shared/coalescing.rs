@@ -286,7 +286,8 @@ impl SharedStore {
         }
         let mut behind = others.split_off(others.len().min(fitting - 1));
         let next = (!behind.is_empty()).then(|| behind.remove(0));
-        // Both travel at once, and over the same link, so that they are decided in this order.
+        // Both travel at once, as a rule over the same link and so in this order. In the other one,
+        // those who fit may have to call alone.
         let some = of(count(&others).saturating_add(1));
         let (some, one) = tokio::join!(
             Box::pin(self.check_remotely(asking, &some)),

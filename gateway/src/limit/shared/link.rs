@@ -69,7 +69,7 @@ impl Link {
         Self { inner, acknowledging, clock, replied }
     }
 
-    /// When the newest reply came; before the first one, when the link was opened.
+    /// When the newest call over it ended; before the first one, when the link was opened.
     pub(super) fn replied(&self) -> Tick {
         Tick(self.replied.load(Ordering::Relaxed))
     }
