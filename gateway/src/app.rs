@@ -48,6 +48,7 @@ use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::watch::Watch;
 use crate::request::upload;
+use crate::settings::ServerSettings;
 use weir_common::http_server::listeners::{BindError, Listeners};
 
 /// How long a stop waits for the last lines of the access log to be written.
@@ -235,7 +236,7 @@ fn prepare(
     }
     let admin = sockets.bind("admin", settings.server.admin)?;
     sockets.drop_rest();
-    let connections_max = room_for(settings.server.caps.connections_max);
+    let connections_max = room_for(&settings.server);
     persistence::check(&settings.store)?;
     let store = store::reach(&checked, &clock, control)?;
     let differs = |earlier: &Predecessor| {
@@ -277,12 +278,17 @@ fn random_seed() -> io::Result<Seed> {
 
 /// Raises RLIMIT_NOFILE to two descriptors for each connection and some of our own. Returns how
 /// many connections fit.
-fn room_for(connections_max: u64) -> u64 {
+fn room_for(server: &ServerSettings) -> u64 {
     const OWN: u64 = 128;
-    let wanted = connections_max * 2 + OWN;
+    // Its runtime has some, and it calls each server of a shared store over a connection.
+    const OF_A_WORKER: u64 = 16;
+    let connections_max = server.caps.connections_max;
+    let workers = u64::try_from(workers::count(server.threads)).unwrap_or(u64::MAX);
+    let own = workers.saturating_mul(OF_A_WORKER).saturating_add(OWN);
+    let wanted = connections_max.saturating_mul(2).saturating_add(own);
     let descriptors = rlimit::raise_descriptors(wanted);
     // With few descriptors, a quarter of them goes to clients: two for each connection.
-    let fits = (descriptors.saturating_sub(OWN) / 2).max(descriptors / 8);
+    let fits = (descriptors.saturating_sub(own) / 2).max(descriptors / 8);
     if fits < connections_max {
         let fields = [
             ("file_descriptors", json!(descriptors)),

@@ -8,6 +8,7 @@
 mod model;
 mod subject;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use weir_common::limit::token_bucket::{BucketQuota, Rate};
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_gateway::limit::boost::Boost;
 use weir_gateway::limit::key::{Key, LimitTag};
+use weir_gateway::limit::limiter::Limiter;
 use weir_gateway::limit::memory::Fill;
 use weir_gateway::limit::{CheckResult, LimitCheck, Quota, Verdict};
 use weir_tests::rng::SeededRng;
@@ -236,6 +238,30 @@ fn a_reset_key_has_used_nothing_and_others_have() {
             assert_eq!((store.left(&own).await, store.left(&other).await), (3, 0));
             assert_eq!(store.admitted(&[own], 4).await, 3);
         }
+    });
+}
+
+#[test]
+fn what_was_refused_before_a_reset_returned_is_not_remembered() {
+    let clocks = Clocks::default();
+    virtual_time::run(&clocks.clone(), async {
+        let store = Subject::start(Kind::SharedByTwo, &clocks, DAY).await;
+        let [one, other] = [0, 1].map(|nth| store.gateways[nth].limiter.clone());
+        let own = check(1, window(3, HOUR));
+        let is_admitted = async |limiter: &Arc<Limiter>| {
+            decide(limiter, &mut [own], store.now()).await.unwrap().is_admitted()
+        };
+        let (mut resetting, limiter) = (JoinSet::new(), one.clone());
+        resetting.spawn_local(async move { limiter.reset(&own).await });
+        // The other gateway has heard of it, and the allowance is used up again.
+        sleep(Duration::from_millis(400)).await;
+        for _ in 0..3 {
+            assert!(is_admitted(&one).await);
+        }
+        assert!(!is_admitted(&other).await);
+        resetting.join_next().await.unwrap().unwrap().unwrap();
+        sleep(SETTLES).await;
+        assert!(is_admitted(&other).await);
     });
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn address(has_sentinel: bool, acknowledge: u32) -> StoreAddress {
         true => (Topology::Sentinel("main".to_owned()), SENTINEL_PORT),
         false => (Topology::Single, FIRST_PORT),
     };
-    let login = StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+    let login = StoreLogin::default();
     StoreAddress {
         topology,
         servers: vec![ServerAddress { host: "10.0.0.1".to_owned(), port }],

@@ -10,15 +10,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 use weir_gateway::limit::shared::address::{ServerAddress, StoreLogin};
 use weir_gateway::limit::shared::errors::ConnectError;
-use weir_gateway::limit::shared::login::{Dial, Dialled};
+use weir_gateway::limit::shared::login::{Dial, Dialled, LoggedIn};
 use weir_tests::rng::SeededRng;
 
 use super::commands::{read, write};
@@ -52,7 +50,7 @@ struct Connect {
 }
 
 impl Dial for Way {
-    fn dial<'d>(&'d self, _: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
+    fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
         Box::pin(async move {
             let refused = || ConnectError::Unreachable("connection refused".to_owned());
             let (stream, far) = tokio::io::duplex(BUFFER);
@@ -61,14 +59,7 @@ impl Dial for Way {
                 Connect { gateway: self.gateway, port: server.port, stream: far, accepted };
             self.to.send(connect).map_err(|_| refused())?;
             is_accepted.await.map_err(|_| refused())?;
-            let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-            let config =
-                AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
-            let opened = MultiplexedConnection::new_with_config(&login, stream, config).await;
-            let (connection, driver) =
-                opened.map_err(|why| ConnectError::Unreachable(why.to_string()))?;
-            tokio::spawn(driver);
-            Ok(connection)
+            LoggedIn::over(stream, login).await
         })
     }
 }

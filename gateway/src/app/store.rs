@@ -68,7 +68,7 @@ pub(crate) fn unconnected(
         fingerprint,
         id: format!("{:016x}", u64::from_be_bytes(id)),
     };
-    Ok((seed, SharedStore::new(config, clock.clone(), Arc::new(Tcp))))
+    Ok((seed, SharedStore::new(config, clock.clone(), Arc::<Tcp>::default())))
 }
 
 /// Whether the keys of an earlier process's states are those of this one.

@@ -27,11 +27,15 @@ pub(super) struct Workers {
     count: usize,
 }
 
+/// How many workers there are: as configured, or one for each core where that is 0.
+pub(super) fn count(threads: usize) -> usize {
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    if threads == 0 { cores() } else { threads }
+}
+
 impl Workers {
     pub(super) fn start(shared: &Arc<Shared>, end: &Drain) -> io::Result<Self> {
-        let threads = shared.active.load().settings.server.threads;
-        let cores = || thread::available_parallelism().map_or(1, usize::from);
-        let count = if threads == 0 { cores() } else { threads };
+        let count = count(shared.active.load().settings.server.threads);
         let (list, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
         let (done, ended) = watch::channel(0);
         let done = Arc::new(done);

@@ -163,7 +163,7 @@ fn address(table: &mut Table<'_>, is_shared: bool) -> StoreAddress {
 /// The address of a file that has none.
 fn nowhere(port: u16) -> (ServerAddress, StoreLogin) {
     let server = ServerAddress { host: "localhost".to_owned(), port };
-    let login = StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+    let login = StoreLogin::default();
     (server, login)
 }
 

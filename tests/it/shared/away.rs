@@ -130,9 +130,8 @@ fn a_limit_that_allows_is_not_checked_until_the_store_is_back() {
     assert_eq!(count(&fleet.at_once(1, 20, &Request::get("/v1/workspaces/ws_quiet")), 200), 5);
 }
 
-/// Sends requests of four workspaces whose calls the store cannot answer, and stops the gateway
-/// while they wait. `meanwhile` passes then, and ends after the time that a call may take.
-fn while_the_gateway_stands_still(fleet: &Fleet, meanwhile: impl FnOnce()) -> Vec<Response> {
+/// Stops the store, and sends requests of four workspaces. `meanwhile` passes while they wait.
+fn while_four_wait(fleet: &Fleet, meanwhile: impl FnOnce()) -> Vec<Response> {
     let gateway = &fleet.gateways[0];
     let others = ["ws_acme", "ws_beta", "ws_gamma", "ws_delta"];
     fleet.redis.pause();
@@ -142,11 +141,36 @@ fn while_the_gateway_stands_still(fleet: &Fleet, meanwhile: impl FnOnce()) -> Ve
         wait::until("all calls to be under way", || {
             (gateway.metric("weir_gateway_requests_in_flight") == 4.0).then_some(())
         });
-        gateway.signal("STOP");
         meanwhile();
-        gateway.signal("CONT");
         running.map(|one| one.join().unwrap()).into()
     })
+}
+
+/// The same, while the gateway stands still, too. `meanwhile` ends after the time that a call may
+/// take.
+fn while_the_gateway_stands_still(fleet: &Fleet, meanwhile: impl FnOnce()) -> Vec<Response> {
+    while_four_wait(fleet, || {
+        fleet.gateways[0].signal("STOP");
+        meanwhile();
+        fleet.gateways[0].signal("CONT");
+    })
+}
+
+#[test]
+fn a_store_that_stands_still_for_a_moment_is_asked_by_the_next_request() {
+    let fleet =
+        Fleet::of(Redis::start(&[]), 1, |config| config.with("[store]", "timeout = \"100ms\""));
+    fleet.get(0, TARGET).expect(200);
+    let decided = |kind| {
+        let name = format!("weir_gateway_store_decisions_total{{kind=\"{kind}\"}}");
+        fleet.gateways[0].metric(&name)
+    };
+    let answers = while_four_wait(&fleet, || {});
+    fleet.redis.resume();
+    assert_eq!((count(&answers, 200), decided("alone")), (4, 4.0));
+    let before = decided("call");
+    fleet.get(0, TARGET).expect(200);
+    assert_eq!(decided("call"), before + 1.0);
 }
 
 #[test]

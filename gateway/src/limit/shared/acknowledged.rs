@@ -11,12 +11,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::errors::{CallError, failed};
+use super::login::LoggedIn;
 
 /// Sends the calls of one connection in groups.
 pub(super) struct Acknowledging {
@@ -52,7 +52,7 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    async fn send_groups(mut self, to: MultiplexedConnection) {
+    async fn send_groups(mut self, to: LoggedIn) {
         let Some(all) = self.0.clone() else { return };
         while let Some(mut group) = all.next_group() {
             // What was given up meanwhile needs no call.
@@ -91,7 +91,7 @@ impl Acknowledging {
     }
 
     /// Sends a command with those that wait, after those that are under way.
-    pub(super) async fn send(self: &Arc<Self>, to: &MultiplexedConnection, command: &Cmd) -> Reply {
+    pub(super) async fn send(self: &Arc<Self>, to: &LoggedIn, command: &Cmd) -> Reply {
         let (reply, replied) = oneshot::channel();
         if self.wait(command, reply) {
             let (sender, to) = (Sender(Some(self.clone())), to.clone());
@@ -103,7 +103,7 @@ impl Acknowledging {
         replied.await.unwrap_or_else(lost)
     }
 
-    async fn send_group(&self, connection: &MultiplexedConnection, group: Vec<Call>) {
+    async fn send_group(&self, to: &LoggedIn, group: Vec<Call>) {
         let mut sent = Pipeline::with_capacity(group.len() + 1);
         let (commands, replies): (Vec<Cmd>, Vec<_>) =
             group.into_iter().map(|call| (call.command, call.reply)).unzip();
@@ -114,7 +114,7 @@ impl Acknowledging {
         let mut wait = cmd("WAIT");
         wait.arg(self.replicas).arg(self.timeout.as_millis().max(1).to_string());
         sent.add_command(wait);
-        let received = connection.clone().send_packed_commands(&sent, 0, count).await;
+        let received = to.send_all(&sent, count).await;
         let received = received.map_err(|error| failed(&error));
         let acknowledged = received.as_ref().ok().and_then(|values| values.last().cloned());
         let have = match acknowledged {
@@ -139,10 +139,10 @@ impl Acknowledging {
 
 #[cfg(test)]
 mod tests {
-    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::Semaphore;
 
+    use super::super::address::StoreLogin;
     use super::*;
 
     /// Answers each command with 1, what it reads at once with one permit.
@@ -163,11 +163,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(4_096);
         let (mut world, mut given_up, mut kept) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         world.spawn(serve(far, read.clone(), permits.clone()));
-        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let config = AsyncConnectionConfig::new();
-        let opened = MultiplexedConnection::new_with_config(&login, near, config).await;
-        let (connection, driver) = opened.unwrap();
-        world.spawn(driver);
+        let connection = LoggedIn::over(near, &StoreLogin::default()).await.unwrap();
         let all = Acknowledging::new(1, Duration::from_secs(1)).unwrap();
         let send = |name: &'static str| {
             let (all, connection) = (all.clone(), connection.clone());

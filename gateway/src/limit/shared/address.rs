@@ -33,7 +33,7 @@ pub enum Topology {
 }
 
 /// How to log in to a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreLogin {
     /// Whether connections use TLS.
     pub tls: bool,

@@ -179,8 +179,7 @@ mod tests {
 
     /// A gateway alone, whose store replied last after so many milliseconds: that took as long.
     fn alone(clock: &Clock, took: u64) -> (SharedStore, StoreTime) {
-        let login =
-            StoreLogin { tls: false, database: 0, user: None, password_file: None, ca: None };
+        let login = StoreLogin::default();
         let config = SharedConfig {
             address: StoreAddress {
                 topology: Topology::Single,
@@ -197,7 +196,7 @@ mod tests {
         let time = StoreTime::new(clock.now());
         let answered = clock.now().tick;
         time.learn(UnixTime(START), (Tick(answered.0 - 1_000 * took), answered));
-        (SharedStore::new(config, clock.clone(), Arc::new(Tcp)), time)
+        (SharedStore::new(config, clock.clone(), Arc::<Tcp>::default()), time)
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Decides whether requests ask a server of the shared store, or their own gateway.
 //!
-//! After some failures in a row no request waits for the server any more. Heartbeats that succeed
-//! end that: at once where no gateway can have decided alone, and otherwise after some time.
+//! After some failures in a row no request waits for the server any more. Calls that waited at the
+//! same time fail together: that is one failure, however many requests a gateway has in progress.
+//! Heartbeats that succeed end that: at once where no gateway can have decided alone, and otherwise
+//! after some time.
 //!
 //! # Invariants
 //!
@@ -30,6 +32,8 @@ const HOLD_OFF: Duration = Duration::from_millis(600);
 pub(super) struct Availability {
     available: AtomicBool,
     failures: AtomicU32,
+    /// When the newest of them was noticed, in ticks.
+    failed_at: AtomicU64,
     /// Heartbeats in a row that were not answered in time.
     silent: AtomicU32,
     /// Whether a gateway may have decided alone since the server was last asked.
@@ -56,6 +60,7 @@ impl Availability {
         Self {
             available: AtomicBool::new(false),
             failures: AtomicU32::new(0),
+            failed_at: AtomicU64::new(0),
             silent: AtomicU32::new(0),
             missed_some: AtomicBool::new(missed_some),
             answers_since: AtomicU64::new(0),
@@ -75,8 +80,13 @@ impl Availability {
         }
     }
 
-    /// A call was not answered, or too late. True where the server counts as away from now on.
-    pub(super) fn failed(&self) -> bool {
+    /// A call that was sent at `sent` was not answered, or too late, as is known at `now`. True
+    /// where the server counts as away from now on.
+    pub(super) fn failed(&self, sent: Tick, now: Tick) -> bool {
+        let counts = |newest: u64| (sent.0 >= newest).then_some(now.0);
+        if self.failed_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counts).is_err() {
+            return false;
+        }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel)
     }
@@ -135,20 +145,32 @@ mod tests {
         assert!(!server.is_available(), "before the first heartbeat");
         assert_eq!(server.beaten(Tick(1)), Answered::Recovered);
         assert_eq!(server.beaten(Tick(2)), Answered::Steady);
-        assert_eq!([server.failed(), server.failed()], [false, false]);
+        let fail = |at| server.failed(Tick(at), Tick(at));
+        assert_eq!([fail(2), fail(3)], [false, false]);
         server.answered();
-        assert_eq!([server.failed(), server.failed(), server.failed()], [false, false, true]);
+        assert_eq!([fail(4), fail(5), fail(6)], [false, false, true]);
         assert!(!server.is_available());
-        assert!(!server.failed(), "reported once");
+        assert!(!fail(7), "reported once");
         assert_eq!(server.beaten(Tick(3)), Answered::Recovered);
         assert!(server.lost() && !server.lost());
+    }
+
+    #[test]
+    fn calls_that_wait_at_the_same_time_fail_once() {
+        let server = Availability::new(false);
+        server.beaten(Tick(1));
+        let mut turned = Vec::new();
+        for (sent, noticed) in [(10, 30), (11, 31), (29, 49), (30, 50), (49, 69), (50, 70)] {
+            turned.push(server.failed(Tick(sent), Tick(noticed)));
+        }
+        assert_eq!(turned, [false, false, false, false, false, true]);
     }
 
     #[test]
     fn a_server_that_missed_something_is_used_after_the_others_had_time_to_testify() {
         for missed in [Availability::lost as fn(&Availability) -> bool, |server| {
             server.decided_alone();
-            server.failed()
+            server.failed(Tick(1), Tick(1))
         }] {
             let server = Availability::new(false);
             missed(&server);

@@ -11,7 +11,7 @@
 //!    has: another gateway's change since then counts. The end of a boost is kept there until the
 //!    boost would have ended, so that no gateway brings it back.
 //! 3. After a reset has returned, no gateway whose heartbeats are in time testifies what was
-//!    admitted before it.
+//!    admitted before it, nor remembers for longer than a heartbeat that it was refused.
 //!
 //! # Not here
 //!
@@ -128,7 +128,9 @@ impl SharedStore {
         self.standings.forget(check.key);
         self.forget_lease(check.key);
         delete().await?;
-        Ok(())
+        // What they have remembered of that: a refusal, which outlives what it was given for.
+        let forget = registry.command::<u64>(&[b"INCR", CHANGES.as_bytes()]).await;
+        forget.map(drop).map_err(|_| StoreAway)
     }
 
     /// Publishes a boost to all gateways.

@@ -234,8 +234,7 @@ impl SharedStore {
         asking: Asking<'_>,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
-        let found = self.check_remotely(asking, checks).await;
-        let found = found.map_err(|error| self.unanswered(asking.over.node, &error)).ok()?;
+        let found = self.check_remotely(asking, checks).await.ok()?;
         self.counts.called.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -254,8 +253,7 @@ impl SharedStore {
                 self.counts.called.fetch_add(1, Ordering::Relaxed);
                 Some(own)
             }
-            Err(error) => {
-                self.unanswered(asking.over.node, &error);
+            Err(_) => {
                 // Those that have come meanwhile would wait for the same.
                 drop(turn.all.take(turn.group, Vec::new()));
                 None
@@ -293,16 +291,11 @@ impl SharedStore {
             Box::pin(self.check_remotely(asking, &some)),
             Box::pin(async { Some((next?, self.check_remotely(asking, checks).await)) }),
         );
-        if let Some((next, found)) = one {
-            match found {
-                Ok(found) => {
-                    let found = Arc::new(found);
-                    follow(behind, &found);
-                    // One that has gone meanwhile was charged, or needs no verdict.
-                    let _ = next.send(Message::Decided(found, 0));
-                }
-                Err(error) => self.unanswered(asking.over.node, &error),
-            }
+        if let Some((next, Ok(found))) = one {
+            let found = Arc::new(found);
+            follow(behind, &found);
+            // One that has gone meanwhile was charged, or needs no verdict.
+            let _ = next.send(Message::Decided(found, 0));
         }
         let some = some?;
         if some.is_admitted() || others.is_empty() {

@@ -105,3 +105,30 @@ pub(super) fn refused_view(error: &RedisError) -> ConnectError {
         _ => unreachable_for(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_a_server_are_classified() {
+        let of = |reply: &str| {
+            let value = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            failed(&value.extract_error().unwrap_err())
+        };
+        let is_refused = |reply| matches!(of(reply), CallError::Refused(_));
+        for reply in ["LOADING it", "BUSY it", "OOM it", "NOREPLICAS it", "CLUSTERDOWN it"] {
+            assert!(is_refused(reply), "{reply}");
+        }
+        for reply in ["READONLY it", "MASTERDOWN it"] {
+            assert!(matches!(of(reply), CallError::Demoted(_)), "{reply}");
+        }
+        for reply in ["ERR it", "WRONGTYPE it"] {
+            assert!(matches!(of(reply), CallError::Faulty(_)), "{reply}");
+        }
+        assert_eq!(of("NOSCRIPT it"), CallError::UnknownScript);
+        assert_eq!(of("TRYAGAIN it"), CallError::Moving);
+        assert_eq!(of("ASK 7 a:1"), CallError::Asked("a:1".to_owned()));
+        assert_eq!(of("MOVED 7 a:1"), CallError::Moved { slot: 7, to: "a:1".to_owned() });
+    }
+}

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value, cmd};
 use weir_common::time::{Clock, Tick};
 
 use super::acknowledged::Acknowledging;
 use super::errors::{CallError, ConnectError, failed, unreachable_for};
+use super::login::LoggedIn;
 
 /// A connection to a server.
 pub(super) struct Link {
-    inner: MultiplexedConnection,
+    inner: LoggedIn,
     acknowledging: Option<Arc<Acknowledging>>,
     clock: Clock,
     /// When the newest reply came, in ticks.
@@ -59,11 +59,7 @@ impl Script {
 
 impl Link {
     /// A link that was just opened. So many replicas must have its charges, which may take so long.
-    pub(super) fn new(
-        inner: MultiplexedConnection,
-        (replicas, timeout): (u32, Duration),
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(inner: LoggedIn, (replicas, timeout): (u32, Duration), clock: Clock) -> Self {
         let acknowledging = Acknowledging::new(replicas, timeout);
         let replied = AtomicU64::new(clock.now().tick.0);
         Self { inner, acknowledging, clock, replied }
@@ -103,7 +99,7 @@ impl Link {
         self.load(script).await?;
         let mut both = redis::Pipeline::with_capacity(2);
         both.add_command(cmd("ASKING")).add_command(call.clone());
-        let replies = self.inner.clone().send_packed_commands(&both, 0, 2).await;
+        let replies = self.inner.send_all(&both, 2).await;
         let replies = replies.map_err(|error| failed(&error))?;
         self.has_replied();
         let last = replies.into_iter().next_back().unwrap_or(Value::Nil);
@@ -130,7 +126,7 @@ impl Link {
     }
 
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.inner.clone().send_packed_command(command).await.and_then(Value::extract_error)
+        self.inner.send(command).await
     }
 
     /// What the server tells of a section of its state.

@@ -5,16 +5,21 @@
 //! Not here: what is checked afterwards (`shared::connection`, `shared::sentinel`).
 
 use std::future::Future;
-use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, TlsCertificates, io::tcp::TcpSettings,
-};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::ConfigVerifierExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
 use weir_common::config::files;
 
 use super::address::{ServerAddress, StoreLogin};
@@ -24,8 +29,7 @@ use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection under way.
-pub type Dialled<'d> =
-    Pin<Box<dyn Future<Output = Result<MultiplexedConnection, ConnectError>> + Send + 'd>>;
+pub type Dialled<'d> = Pin<Box<dyn Future<Output = Result<LoggedIn, ConnectError>> + Send + 'd>>;
 
 /// How servers are reached.
 pub trait Dial: Send + Sync {
@@ -33,56 +37,132 @@ pub trait Dial: Send + Sync {
     fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d>;
 }
 
-/// TCP, with or without TLS.
-#[derive(Clone, Copy, Debug)]
-pub struct Tcp;
+/// A connection that is logged in. It ends with the last of its clones.
+#[derive(Clone)]
+pub struct LoggedIn {
+    connection: MultiplexedConnection,
+    _driver: Arc<JoinSet<()>>,
+}
 
-impl Dial for Tcp {
-    fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
-        Box::pin(connect(login, server))
+/// TCP, with or without TLS.
+#[derive(Default)]
+pub struct Tcp {
+    /// The newest settings of TLS, and the roots that they were made of; none: the system's.
+    tls: Mutex<Option<(Option<String>, Arc<ClientConfig>)>>,
+}
+
+impl LoggedIn {
+    /// Logs in over a stream.
+    ///
+    /// # Errors
+    ///
+    /// If the password cannot be read, or the server refuses the login.
+    pub async fn over<S>(stream: S, login: &StoreLogin) -> Result<Self, ConnectError>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut own = RedisConnectionInfo::default().set_db(login.database).set_skip_set_lib_name();
+        if let Some(user) = &login.user {
+            own = own.set_username(user);
+        }
+        if let Some(path) = &login.password_file {
+            let password = files::first_line(Path::new(path));
+            let password = password.map_err(|why| unreadable(path, &why))?;
+            own = own.set_password(password.expose());
+        }
+        // Requests and heartbeats wait for less. Nothing else may wait for ever either.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT));
+        let opened = MultiplexedConnection::new_with_config(&own, stream, config).await;
+        let (connection, reader) = opened.map_err(|error| unreachable_for(&error))?;
+        let mut driver = JoinSet::new();
+        driver.spawn(reader);
+        Ok(Self { connection, _driver: Arc::new(driver) })
+    }
+
+    /// Sends one command.
+    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.connection.clone().send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    /// Sends so many commands. Each reply may be an error.
+    pub(super) async fn send_all(
+        &self,
+        commands: &Pipeline,
+        count: usize,
+    ) -> Result<Vec<Value>, RedisError> {
+        self.connection.clone().send_packed_commands(commands, 0, count).await
     }
 }
 
-async fn connect(
-    login: &StoreLogin,
-    server: &ServerAddress,
-) -> Result<MultiplexedConnection, ConnectError> {
-    let unreadable = |path: &str, why: io::Error| {
-        ConnectError::Unreachable(format!("cannot read `{path}`: {why}"))
-    };
-    let mut own = RedisConnectionInfo::default().set_db(login.database).set_skip_set_lib_name();
-    if let Some(user) = &login.user {
-        own = own.set_username(user);
+impl Dial for Tcp {
+    fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
+        Box::pin(async {
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(login, server));
+            let late = |_| unreachable(&format!("no answer in {CONNECT_TIMEOUT:?}"));
+            connected.await.map_err(late)?
+        })
     }
-    if let Some(path) = &login.password_file {
-        let password = files::first_line(Path::new(path)).map_err(|why| unreadable(path, why))?;
-        own = own.set_password(password.expose());
-    }
-    let (host, port) = (server.host.clone(), server.port);
-    let place = match login.tls {
-        false => ConnectionAddr::Tcp(host, port),
-        true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-    };
-    let wrong = |error: RedisError| ConnectError::Unfit(error.to_string());
-    let info = place.into_connection_info().map_err(wrong)?.set_redis_settings(own);
-    // Calls are small, and each request waits for its own.
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = match login.tls {
-        false => Client::open(info).map_err(wrong)?,
-        true => {
-            let root = login.ca.as_deref();
-            let root_cert = root
-                .map(|path| files::read(Path::new(path)).map_err(|why| unreadable(path, why)))
-                .transpose()?
-                .map(String::into_bytes);
-            let certificates = TlsCertificates { client_tls: None, root_cert };
-            Client::build_with_tls(info, certificates).map_err(wrong)?
+}
+
+impl Tcp {
+    async fn connect(
+        &self,
+        login: &StoreLogin,
+        server: &ServerAddress,
+    ) -> Result<LoggedIn, ConnectError> {
+        let stream = TcpStream::connect((server.host.as_str(), server.port)).await;
+        let stream = stream.map_err(|why| unreachable(&why))?;
+        // Calls are small, and each request waits for its own.
+        stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
+        if !login.tls {
+            return LoggedIn::over(stream, login).await;
         }
-    };
-    // Requests and heartbeats wait for less. Nothing else may wait for ever either.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(RESPONSE_TIMEOUT));
-    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-    connected.map_err(|error| unreachable_for(&error))
+        let name = ServerName::try_from(server.host.clone());
+        let name = name.map_err(|why| ConnectError::Unfit(why.to_string()))?;
+        let connector = TlsConnector::from(self.tls(login.ca.as_deref())?);
+        let stream = connector.connect(name, stream).await.map_err(|why| unreachable(&why))?;
+        LoggedIn::over(stream, login).await
+    }
+
+    /// The settings of TLS that trust the roots in a file, or else the system's, which are read
+    /// once.
+    fn tls(&self, ca: Option<&str>) -> Result<Arc<ClientConfig>, ConnectError> {
+        let read = |path: &str| files::read(Path::new(path)).map_err(|why| unreadable(path, &why));
+        let roots = ca.map(read).transpose()?;
+        let mut known = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, config)) = known.as_ref().filter(|(of, _)| *of == roots) {
+            return Ok(config.clone());
+        }
+        let config = match &roots {
+            Some(text) => trusting(text).map_err(|why| {
+                let path = ca.unwrap_or_default();
+                ConnectError::Unfit(format!("`{path}` is no root: {why}"))
+            })?,
+            None => ClientConfig::with_platform_verifier().map_err(|why| unreachable(&why))?,
+        };
+        let config = Arc::new(config);
+        *known = Some((roots, config.clone()));
+        Ok(config)
+    }
+}
+
+/// The settings of TLS that trust the roots in a text.
+fn trusting(text: &str) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    for root in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        let root = root.map_err(|why| why.to_string())?;
+        roots.add(root).map_err(|why| why.to_string())?;
+    }
+    match roots.is_empty() {
+        true => Err("it has no certificate in PEM".to_owned()),
+        false => Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()),
+    }
+}
+
+fn unreadable(path: &str, why: &impl ToString) -> ConnectError {
+    unreachable(&format!("cannot read `{path}`: {}", why.to_string()))
+}
+
+fn unreachable(why: &impl ToString) -> ConnectError {
+    ConnectError::Unreachable(why.to_string())
 }

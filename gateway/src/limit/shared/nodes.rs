@@ -272,11 +272,10 @@ impl Nodes {
     /// What a server says of the Cluster that no connection leads to.
     async fn first_view(&self, at: &ServerAddress) -> Result<ClusterMap, ConnectError> {
         let asked = async {
-            let mut connection = self.dial.dial(&self.address.login, at).await?;
+            let connection = self.dial.dial(&self.address.login, at).await?;
             let mut question = redis::cmd("CLUSTER");
             question.arg("NODES");
-            let reply = connection.send_packed_command(&question).await;
-            let reply = reply.and_then(Value::extract_error);
+            let reply = connection.send(&question).await;
             let reply = reply.map_err(|error| refused_view(&error))?;
             let text: String = redis::from_redis_value(reply).unwrap_or_default();
             Ok(ClusterMap::read(&text, at, self.address.login.tls))

@@ -84,7 +84,7 @@ pub(super) struct Asking<'c> {
 }
 
 impl SharedStore {
-    /// The verdict on a request.
+    /// The verdict on a request. What its call teaches of the server is recorded.
     pub(super) async fn check_remotely(
         &self,
         asking: Asking<'_>,
@@ -129,13 +129,16 @@ impl SharedStore {
                 asking.over.node.availability.answered();
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
             }
-            Err(_) => _ = self.counts.failed.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                self.unanswered(asking.over.node, error, sent);
+            }
         }
         decided
     }
 
-    /// Records why a call has no answer.
-    pub(super) fn unanswered(&self, node: &StoreNode, error: &RemoteError) {
+    /// Records why a call has no answer that was sent at `sent`.
+    fn unanswered(&self, node: &StoreNode, error: &RemoteError, sent: Tick) {
         let turned = match error {
             // Other keys are none the worse for it.
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
@@ -146,7 +149,7 @@ impl SharedStore {
             RemoteError::Call(CallError::Lost(_) | CallError::Demoted(_)) => {
                 node.availability.lost()
             }
-            _ => node.availability.failed(),
+            _ => node.availability.failed(sent, self.clock.now().tick),
         };
         if turned {
             let store = node.address.to_string();

@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Value, cmd};
+use redis::cmd;
 
 use super::address::{ServerAddress, StoreAddress, StoreLogin};
 use super::errors::{ConnectError, unreachable_for};
 use super::join;
-use super::login::Dial;
+use super::login::{Dial, LoggedIn};
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -36,7 +35,7 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     address: ServerAddress,
-    connection: Mutex<Option<MultiplexedConnection>>,
+    connection: Mutex<Option<LoggedIn>>,
     /// How often it is left out from now on.
     pause: AtomicU32,
 }
@@ -104,13 +103,13 @@ impl Sentinels {
 
     async fn fetch(&self, own: &Sentinel) -> Result<NamedPrimary, ConnectError> {
         let open = own.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut connection = match open {
+        let connection = match open {
             Some(connection) => connection,
             None => self.dial.dial(&self.login, &own.address).await?,
         };
         let mut question = cmd("SENTINEL");
         question.arg("MASTER").arg(&self.primary);
-        let reply = connection.send_packed_command(&question).await.and_then(Value::extract_error);
+        let reply = connection.send(&question).await;
         let reply = reply.map_err(|error| unreachable_for(&error))?;
         own.set(Some(connection));
         let fields: HashMap<String, String> = redis::from_redis_value(reply).unwrap_or_default();
@@ -131,7 +130,7 @@ impl Sentinel {
         self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    fn set(&self, connection: Option<MultiplexedConnection>) {
+    fn set(&self, connection: Option<LoggedIn>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 }

@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::atomic::AtomicUsize;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value, cmd};
+use redis::{Value, cmd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
 use weir_common::time::UnixTime;
@@ -13,7 +12,7 @@ use super::super::address::Topology;
 use super::super::connection::StoreConnection;
 use super::super::errors::CallError;
 use super::super::link::Script;
-use super::super::login::Dialled;
+use super::super::login::{Dialled, LoggedIn};
 use super::super::store_time::StoreTime;
 use super::*;
 
@@ -30,6 +29,8 @@ struct Server {
     links: AtomicUsize,
     /// Those from this one on end with their next call.
     ends: AtomicUsize,
+    /// Those that are opened get no answer.
+    hangs: AtomicBool,
 }
 
 impl Server {
@@ -47,6 +48,7 @@ impl Server {
             let reply = match command.contains("INFO") {
                 true => format!("${}\r\n{text}\r\n", text.len()),
                 false if count == 0 || nth >= self.ends.load(Ordering::SeqCst) => return Ok(()),
+                false if command.contains("WAIT") => format!(":{nth}\r\n:0\r\n"),
                 false => format!(":{nth}\r\n"),
             };
             stream.write_all(reply.as_bytes()).await?;
@@ -62,13 +64,11 @@ impl Dial for Way {
         Box::pin(async {
             let (stream, far) = tokio::io::duplex(4_096);
             let nth = self.0.links.fetch_add(1, Ordering::SeqCst) + 1;
+            if self.0.hangs.load(Ordering::SeqCst) {
+                return std::future::pending().await;
+            }
             tokio::spawn(self.0.clone().answer(far, nth));
-            let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-            let config = AsyncConnectionConfig::new();
-            let opened = MultiplexedConnection::new_with_config(&login, stream, config).await;
-            let (link, driver) = opened.unwrap();
-            tokio::spawn(driver);
-            Ok(link)
+            LoggedIn::over(stream, &StoreLogin::default()).await
         })
     }
 }
@@ -84,24 +84,19 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        Self::of("run_id:one\r\n")
+        Self::of("run_id:one\r\n", 0)
     }
 
-    fn of(process: &str) -> Self {
+    /// A server that says this of its process, and where so many replicas must have each charge.
+    fn of(process: &str, replicas: u32) -> Self {
         let server = Arc::new(Server { ends: AtomicUsize::new(usize::MAX), ..Server::default() });
         server.lead_to(process);
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let to = Destination {
             dial: Arc::new(Way(server.clone())),
-            login: StoreLogin {
-                tls: false,
-                database: 0,
-                user: None,
-                password_file: None,
-                ca: None,
-            },
+            login: StoreLogin::default(),
             server: ServerAddress { host: "redis".to_owned(), port: 6_379 },
-            acknowledge: (0, Duration::from_secs(1)),
+            acknowledge: (replicas, Duration::from_secs(1)),
             clock: clock.clone(),
         };
         let home = Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
@@ -176,9 +171,34 @@ fn a_link_to_another_process_is_not_used_and_opened_again_after_a_second() {
 
 #[test]
 fn a_server_that_does_not_name_its_process_has_one_link() {
-    let stage = Stage::of("");
+    let stage = Stage::of("", 0);
     assert_eq!([stage.call(), stage.call(), stage.call()], [Ok(1), Ok(1), Ok(1)]);
     assert_eq!(stage.links(), 1);
+}
+
+#[test]
+fn an_opening_that_hangs_ends_and_another_one_begins_a_second_later() {
+    let stage = Stage::new();
+    stage.server.hangs.store(true, Ordering::SeqCst);
+    assert_eq!((stage.call(), stage.call(), stage.links()), (Ok(1), Ok(1), 2));
+    stage.server.hangs.store(false, Ordering::SeqCst);
+    stage.worker.block_on(async {
+        tokio::time::pause();
+        tokio::time::advance(CONNECT_TIMEOUT + Duration::from_secs(1)).await;
+        tokio::time::resume();
+    });
+    assert_eq!((stage.call(), stage.links()), (Ok(1), 2));
+    stage.clock.advance(RETRY_AFTER);
+    assert_eq!([stage.call(), stage.call()], [Ok(1), Ok(3)]);
+}
+
+#[test]
+fn what_replicas_must_have_they_must_have_whatever_link_is_used() {
+    let stage = Stage::of("run_id:one\r\n", 1);
+    for links in [2, 2] {
+        assert!(matches!(stage.call(), Err(CallError::Refused(_))), "no replica has it");
+        assert_eq!(stage.links(), links);
+    }
 }
 
 #[test]
