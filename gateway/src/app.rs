@@ -236,7 +236,7 @@ fn prepare(
     }
     let admin = sockets.bind("admin", settings.server.admin)?;
     sockets.drop_rest();
-    let connections_max = room_for(&settings.server);
+    let connections_max = room_for(&settings.server, settings.store.redis.is_some());
     persistence::check(&settings.store)?;
     let store = store::reach(&checked, &clock, control)?;
     let differs = |earlier: &Predecessor| {
@@ -278,13 +278,13 @@ fn random_seed() -> io::Result<Seed> {
 
 /// Raises RLIMIT_NOFILE to two descriptors for each connection and some of our own. Returns how
 /// many connections fit.
-fn room_for(server: &ServerSettings) -> u64 {
+fn room_for(server: &ServerSettings, has_shared_store: bool) -> u64 {
     const OWN: u64 = 128;
     // Its runtime has some, and it calls each server of a shared store over a connection.
-    const OF_A_WORKER: u64 = 16;
+    let of_a_worker = if has_shared_store { 16 } else { 4 };
     let connections_max = server.caps.connections_max;
     let workers = u64::try_from(workers::count(server.threads)).unwrap_or(u64::MAX);
-    let own = workers.saturating_mul(OF_A_WORKER).saturating_add(OWN);
+    let own = workers.saturating_mul(of_a_worker).saturating_add(OWN);
     let wanted = connections_max.saturating_mul(2).saturating_add(own);
     let descriptors = rlimit::raise_descriptors(wanted);
     // With few descriptors, a quarter of them goes to clients: two for each connection.

@@ -16,7 +16,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 use weir_gateway::limit::shared::address::{ServerAddress, StoreLogin};
 use weir_gateway::limit::shared::errors::ConnectError;
-use weir_gateway::limit::shared::login::{Dial, Dialled, LoggedIn};
+use weir_gateway::limit::shared::login::{Dial, Dialled, Session};
 use weir_tests::rng::SeededRng;
 
 use super::commands::{read, write};
@@ -59,7 +59,7 @@ impl Dial for Way {
                 Connect { gateway: self.gateway, port: server.port, stream: far, accepted };
             self.to.send(connect).map_err(|_| refused())?;
             is_accepted.await.map_err(|_| refused())?;
-            LoggedIn::over(stream, login).await
+            Session::over(stream, login).await
         })
     }
 }

@@ -11,6 +11,7 @@ mod leases;
 mod operating;
 mod replay;
 mod sentinel;
+mod tls;
 mod valkey;
 
 use std::sync::Mutex;

@@ -159,7 +159,7 @@ fn while_the_gateway_stands_still(fleet: &Fleet, meanwhile: impl FnOnce()) -> Ve
 #[test]
 fn a_store_that_stands_still_for_a_moment_is_asked_by_the_next_request() {
     let fleet =
-        Fleet::of(Redis::start(&[]), 1, |config| config.with("[store]", "timeout = \"100ms\""));
+        Fleet::of(Redis::start(&[]), 1, |config| config.with("[store]", "timeout = \"1s\""));
     fleet.get(0, TARGET).expect(200);
     let decided = |kind| {
         let name = format!("weir_gateway_store_decisions_total{{kind=\"{kind}\"}}");

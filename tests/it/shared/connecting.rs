@@ -1,6 +1,5 @@
 //! How gateways reach the store, and which stores they do not use.
 
-use weir_tests::authority::Authority;
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
 use weir_tests::gateway::{self, CONFIG, Gateway};
@@ -191,33 +190,6 @@ fn a_user_of_the_store_needs_few_rights() {
     let used = |right: &&str| fleet.redis.calls(right) > 0;
     let unused: Vec<_> = RIGHTS.split(" +").skip(1).filter(|right| !used(right)).collect();
     assert!(unused.is_empty(), "{unused:?}");
-}
-
-#[test]
-fn a_store_is_reached_over_tls() {
-    let authority = Authority::of_server();
-    let [certificate, key, ca] =
-        ["server.crt", "server.key", "ca.crt"].map(|name| authority.path(name));
-    let options = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file"];
-    let options = [&options[..], &[&ca, "--tls-auth-clients", "no"]].concat();
-    let redis = Redis::start(&options);
-    let port = redis.address().split_off("127.0.0.1".len());
-    let at = |host: &str, ca: &str| format!("url = \"rediss://{host}{port}\"\n{ca}");
-    let trusted = format!("ca = \"{ca}\"");
-    let fleet = Fleet::of(redis, 2, |config| config.with("[store]", &at("localhost", &trusted)));
-    assert_eq!(count(&fleet.at_once(1, 35, &Request::get(TARGET)), 200), 60);
-
-    for (host, ca, words) in [
-        ("localhost", String::new(), "certificate"),
-        ("[::ffff:127.0.0.1]", trusted, "certificate"),
-    ] {
-        let config = fleet.config.clone().without("[store]");
-        let lines = format!("{}\n{}", store("redis://x", &fleet.files), at(host, &ca));
-        let config = lines.lines().fold(config, |config, line| config.with("[store]", line));
-        let gateway = Gateway::start(&config.to_string(), DIRECTORY);
-        let why = why(&gateway);
-        assert!(why.to_lowercase().contains(words), "{why}");
-    }
 }
 
 #[test]

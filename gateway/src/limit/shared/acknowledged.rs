@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::errors::{CallError, failed};
-use super::login::LoggedIn;
+use super::login::Session;
 
 /// Sends the calls of one connection in groups.
 pub(super) struct Acknowledging {
@@ -52,7 +52,7 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    async fn send_groups(mut self, to: LoggedIn) {
+    async fn send_groups(mut self, to: Session) {
         let Some(all) = self.0.clone() else { return };
         while let Some(mut group) = all.next_group() {
             // What was given up meanwhile needs no call.
@@ -91,7 +91,7 @@ impl Acknowledging {
     }
 
     /// Sends a command with those that wait, after those that are under way.
-    pub(super) async fn send(self: &Arc<Self>, to: &LoggedIn, command: &Cmd) -> Reply {
+    pub(super) async fn send(self: &Arc<Self>, to: &Session, command: &Cmd) -> Reply {
         let (reply, replied) = oneshot::channel();
         if self.wait(command, reply) {
             let (sender, to) = (Sender(Some(self.clone())), to.clone());
@@ -103,7 +103,7 @@ impl Acknowledging {
         replied.await.unwrap_or_else(lost)
     }
 
-    async fn send_group(&self, to: &LoggedIn, group: Vec<Call>) {
+    async fn send_group(&self, to: &Session, group: Vec<Call>) {
         let mut sent = Pipeline::with_capacity(group.len() + 1);
         let (commands, replies): (Vec<Cmd>, Vec<_>) =
             group.into_iter().map(|call| (call.command, call.reply)).unzip();
@@ -163,7 +163,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(4_096);
         let (mut world, mut given_up, mut kept) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         world.spawn(serve(far, read.clone(), permits.clone()));
-        let connection = LoggedIn::over(near, &StoreLogin::default()).await.unwrap();
+        let connection = Session::over(near, &StoreLogin::default()).await.unwrap();
         let all = Acknowledging::new(1, Duration::from_secs(1)).unwrap();
         let send = |name: &'static str| {
             let (all, connection) = (all.clone(), connection.clone());

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A dead server costs a few requests their timeout, and not each.
+//! 1. A dead server costs the requests of three time limits theirs, and later ones none.
 //! 2. After a server was away, it is asked only once all gateways have had the time to tell it what
 //!    they admitted meanwhile.
 //!

@@ -1,7 +1,7 @@
 //! Resets and boosts that all gateways of a store have in common.
 //!
-//! A number in the store counts them; each heartbeat returns it, and a gateway that sees another
-//! number than before reads what has changed.
+//! A number in the store grows with each, and heartbeats return it. A gateway that sees a new number
+//! reads what has changed, and forgets all refusals.
 //!
 //! # Invariants
 //!
@@ -128,7 +128,8 @@ impl SharedStore {
         self.standings.forget(check.key);
         self.forget_lease(check.key);
         delete().await?;
-        // What they have remembered of that: a refusal, which outlives what it was given for.
+        // A gateway that was refused meanwhile remembers it; a new number makes it forget that.
+        let registry = self.registry().ok_or(StoreAway)?;
         let forget = registry.command::<u64>(&[b"INCR", CHANGES.as_bytes()]).await;
         forget.map(drop).map_err(|_| StoreAway)
     }

@@ -16,11 +16,11 @@ use weir_common::time::{Clock, Tick};
 
 use super::acknowledged::Acknowledging;
 use super::errors::{CallError, ConnectError, failed, unreachable_for};
-use super::login::LoggedIn;
+use super::login::Session;
 
 /// A connection to a server.
 pub(super) struct Link {
-    inner: LoggedIn,
+    inner: Session,
     acknowledging: Option<Arc<Acknowledging>>,
     clock: Clock,
     /// When the newest reply came, in ticks.
@@ -59,7 +59,7 @@ impl Script {
 
 impl Link {
     /// A link that was just opened. So many replicas must have its charges, which may take so long.
-    pub(super) fn new(inner: LoggedIn, (replicas, timeout): (u32, Duration), clock: Clock) -> Self {
+    pub(super) fn new(inner: Session, (replicas, timeout): (u32, Duration), clock: Clock) -> Self {
         let acknowledging = Acknowledging::new(replicas, timeout);
         let replied = AtomicU64::new(clock.now().tick.0);
         Self { inner, acknowledging, clock, replied }

@@ -5,6 +5,7 @@
 //! Not here: what is checked afterwards (`shared::connection`, `shared::sentinel`).
 
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::ConfigVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use weir_common::config::files;
@@ -29,7 +30,7 @@ use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection under way.
-pub type Dialled<'d> = Pin<Box<dyn Future<Output = Result<LoggedIn, ConnectError>> + Send + 'd>>;
+pub type Dialled<'d> = Pin<Box<dyn Future<Output = Result<Session, ConnectError>> + Send + 'd>>;
 
 /// How servers are reached.
 pub trait Dial: Send + Sync {
@@ -37,9 +38,9 @@ pub trait Dial: Send + Sync {
     fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d>;
 }
 
-/// A connection that is logged in. It ends with the last of its clones.
+/// A connection to a server that has accepted the login. It ends with the last of its clones.
 #[derive(Clone)]
-pub struct LoggedIn {
+pub struct Session {
     connection: MultiplexedConnection,
     _driver: Arc<JoinSet<()>>,
 }
@@ -47,12 +48,19 @@ pub struct LoggedIn {
 /// TCP, with or without TLS.
 #[derive(Default)]
 pub struct Tcp {
-    /// The newest settings of TLS, and the roots that they were made of; none: the system's.
-    tls: Mutex<Option<(Option<String>, Arc<ClientConfig>)>>,
+    /// Kept while its roots do not change.
+    tls: Mutex<Option<Tls>>,
 }
 
-impl LoggedIn {
-    /// Logs in over a stream.
+/// Settings of TLS.
+struct Tls {
+    /// The text of the file that the roots come from; none: the system's.
+    roots: Option<String>,
+    config: Arc<ClientConfig>,
+}
+
+impl Session {
+    /// Logs in over a stream. The caller bounds how long that may take.
     ///
     /// # Errors
     ///
@@ -109,48 +117,60 @@ impl Tcp {
         &self,
         login: &StoreLogin,
         server: &ServerAddress,
-    ) -> Result<LoggedIn, ConnectError> {
-        let stream = TcpStream::connect((server.host.as_str(), server.port)).await;
-        let stream = stream.map_err(|why| unreachable(&why))?;
+    ) -> Result<Session, ConnectError> {
+        // What is wrong with a file matters more than whether the server runs.
+        let tls = login.tls.then(|| self.tls(login.ca.as_deref())).transpose()?;
+        let stream = connect_any(server).await.map_err(|why| unreachable(&why))?;
         // Calls are small, and each request waits for its own.
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
-        if !login.tls {
-            return LoggedIn::over(stream, login).await;
-        }
-        let name = ServerName::try_from(server.host.clone());
-        let name = name.map_err(|why| ConnectError::Unfit(why.to_string()))?;
-        let connector = TlsConnector::from(self.tls(login.ca.as_deref())?);
-        let stream = connector.connect(name, stream).await.map_err(|why| unreachable(&why))?;
-        LoggedIn::over(stream, login).await
+        let Some(tls) = tls else { return Session::over(stream, login).await };
+        let name = ServerName::try_from(server.host.clone()).map_err(|why| unreachable(&why))?;
+        let stream = TlsConnector::from(tls).connect(name, stream).await;
+        Session::over(stream.map_err(|why| unreachable(&why))?, login).await
     }
 
-    /// The settings of TLS that trust the roots in a file, or else the system's, which are read
-    /// once.
+    /// The settings of TLS that trust the roots in a file, which is read each time, or else the
+    /// system's, which are read once.
     fn tls(&self, ca: Option<&str>) -> Result<Arc<ClientConfig>, ConnectError> {
         let read = |path: &str| files::read(Path::new(path)).map_err(|why| unreadable(path, &why));
         let roots = ca.map(read).transpose()?;
         let mut known = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, config)) = known.as_ref().filter(|(of, _)| *of == roots) {
-            return Ok(config.clone());
+        if let Some(tls) = known.as_ref().filter(|tls| tls.roots == roots) {
+            return Ok(tls.config.clone());
         }
-        let config = match &roots {
-            Some(text) => trusting(text).map_err(|why| {
-                let path = ca.unwrap_or_default();
-                ConnectError::Unfit(format!("`{path}` is no root: {why}"))
+        let config = match (&roots, ca) {
+            (Some(text), Some(path)) => trusting(text).map_err(|why| {
+                ConnectError::Unfit(format!("cannot use `{path}` as `ca`: {why}"))
             })?,
-            None => ClientConfig::with_platform_verifier().map_err(|why| unreachable(&why))?,
+            _ => ClientConfig::with_platform_verifier().map_err(|why| unreachable(&why))?,
         };
         let config = Arc::new(config);
-        *known = Some((roots, config.clone()));
+        *known = Some(Tls { roots, config: config.clone() });
         Ok(config)
     }
+}
+
+/// Connects to the address of a server that answers first.
+async fn connect_any(server: &ServerAddress) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in lookup_host((server.host.as_str(), server.port)).await? {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut failure = io::Error::other("its name has no address");
+    while let Some(ended) = attempts.join_next().await {
+        match ended.unwrap_or_else(|panic| Err(panic.into())) {
+            Ok(stream) => return Ok(stream),
+            Err(why) => failure = why,
+        }
+    }
+    Err(failure)
 }
 
 /// The settings of TLS that trust the roots in a text.
 fn trusting(text: &str) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let root = root.map_err(|why| why.to_string())?;
+        let root = root.map_err(|_| "a certificate in it is damaged".to_owned())?;
         roots.add(root).map_err(|why| why.to_string())?;
     }
     match roots.is_empty() {
@@ -159,8 +179,8 @@ fn trusting(text: &str) -> Result<ClientConfig, String> {
     }
 }
 
-fn unreadable(path: &str, why: &impl ToString) -> ConnectError {
-    unreachable(&format!("cannot read `{path}`: {}", why.to_string()))
+fn unreadable(path: &str, why: &io::Error) -> ConnectError {
+    unreachable(&format!("cannot read `{path}`: {why}"))
 }
 
 fn unreachable(why: &impl ToString) -> ConnectError {

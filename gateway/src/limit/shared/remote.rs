@@ -172,6 +172,7 @@ impl SharedStore {
             .collect();
         let mut testifies: ArrayVec<bool, CHECKS_MAX> =
             claims.iter().map(|(claim, _)| claim.is_none()).collect();
+        let forgotten = self.standings.forgotten();
         let [_, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
@@ -200,7 +201,7 @@ impl SharedStore {
                             self.standings.settle(check.key, *owed);
                         }
                     }
-                    self.record(number, store, checks, &reply);
+                    self.record((number, forgotten), store, checks, &reply);
                     for ((turn, check), found) in turns.into_iter().zip(checks).zip(&reply.results)
                     {
                         turn.finish(check, found, Tick(reply.now.0));
@@ -240,8 +241,14 @@ impl SharedStore {
         }
     }
 
-    /// Records what the store has charged, as a witness, and what it has refused.
-    fn record(&self, connection: u64, store: &Store, checks: &[LimitCheck], reply: &SharedReply) {
+    /// Records what the store has charged over a connection, as a witness, and what it has refused.
+    fn record(
+        &self,
+        (connection, forgotten): (u64, u64),
+        store: &Store,
+        checks: &[LimitCheck],
+        reply: &SharedReply,
+    ) {
         let now = Tick(reply.now.0);
         let found = checks.iter().zip(&reply.results);
         for (check, found) in found.filter(|(check, _)| !is_in_flight(check)) {
@@ -257,7 +264,8 @@ impl SharedStore {
                 claim = Some((own, connection));
             }
             let until = found.ask_again_at.map(|at| Tick(at.0));
-            self.standings.learn(check, &result(check, found), Learned { claim, now, until });
+            let learned = Learned { claim, now, until, forgotten };
+            self.standings.learn(check, &result(check, found), learned);
         }
     }
 }

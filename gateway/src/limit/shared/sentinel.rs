@@ -15,7 +15,7 @@ use redis::cmd;
 use super::address::{ServerAddress, StoreAddress, StoreLogin};
 use super::errors::{ConnectError, unreachable_for};
 use super::join;
-use super::login::{Dial, LoggedIn};
+use super::login::{Dial, Session};
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     address: ServerAddress,
-    connection: Mutex<Option<LoggedIn>>,
+    connection: Mutex<Option<Session>>,
     /// How often it is left out from now on.
     pause: AtomicU32,
 }
@@ -130,7 +130,7 @@ impl Sentinel {
         self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    fn set(&self, connection: Option<LoggedIn>) {
+    fn set(&self, connection: Option<Session>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 }

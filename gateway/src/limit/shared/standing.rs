@@ -15,8 +15,9 @@
 //!
 //! What the gateway was given itself (`limit::memory`), the calls (`shared::call`).
 
-use std::cmp::Ordering;
+use std::cmp;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Tick, UnixTime};
@@ -43,6 +44,8 @@ const SWEEP_FROM: usize = 64;
 #[derive(Debug, Default)]
 pub struct Standings {
     shards: Sharded<Mutex<Shard>>,
+    /// How often all refusals were forgotten.
+    forgotten: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +87,8 @@ pub struct Learned {
     pub now: Tick,
     /// When a refusal may end before its time.
     pub until: Option<Tick>,
+    /// What [`Standings::forgotten`] was before the call was sent.
+    pub forgotten: u64,
 }
 
 impl Shard {
@@ -185,7 +190,7 @@ impl Standings {
 
     /// Records what the store decided.
     pub fn learn(&self, check: &LimitCheck, answer: &CheckResult, learned: Learned) {
-        let Learned { claim, now, until } = learned;
+        let Learned { claim, now, until, forgotten } = learned;
         let refusal = match answer.decision {
             Decision::Refuse { retry_at } => {
                 let until = until.unwrap_or(retry_at).min(retry_at);
@@ -198,7 +203,8 @@ impl Standings {
         let known =
             shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
         (known.usage, *known.check) = (answer.usage, *check);
-        known.refusal = refusal;
+        // What has made all of them to be forgotten may be newer than this one.
+        known.refusal = refusal.filter(|_| forgotten == self.forgotten());
         if let Some(made) = claim {
             known.claim = match known.claim {
                 Some(own) => newer(own, made),
@@ -212,8 +218,16 @@ impl Standings {
         self.shards.lock(key).by_key.remove(&key);
     }
 
-    /// Forgets all refusals: resets of other gateways may have been missed.
+    /// How often all refusals were forgotten.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Forgets all refusals, those of calls under way included: resets of other gateways may have
+    /// been missed.
     pub fn forget_refusals(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         for mut shard in self.shards.locked() {
             shard.by_key.values_mut().for_each(|standing| standing.refusal = None);
         }
@@ -227,7 +241,7 @@ fn newer(own: (Claim, u64), made: (Claim, u64)) -> Option<(Claim, u64)> {
     let ((earlier, before), (later, over)) = (own, made);
     let stamps = (over, later.stamp).cmp(&(before, earlier.stamp));
     let numbers = (over, later.sequence).cmp(&(before, earlier.sequence));
-    (stamps == numbers).then_some(if stamps == Ordering::Less { own } else { made })
+    (stamps == numbers).then_some(if stamps == cmp::Ordering::Less { own } else { made })
 }
 
 /// Whether two quotas decide alike. A calendar's also has the period of a decision.
@@ -258,7 +272,8 @@ mod tests {
 
     /// What a call over the first connection has taught.
     fn learned(claim: Option<Claim>, now: u64) -> Learned {
-        Learned { claim: claim.map(|claim| (claim, 1)), now: Tick(now), until: None }
+        let claim = claim.map(|claim| (claim, 1));
+        Learned { claim, now: Tick(now), until: None, forgotten: 0 }
     }
 
     fn refused(standings: &Standings, requests: u32, cost: u32) {
@@ -280,6 +295,15 @@ mod tests {
         assert!(!holds(61, 2, 99), "a raised limit may admit it");
         standings.forget_refusals();
         assert!(!holds(60, 2, 99));
+    }
+
+    #[test]
+    fn a_refusal_whose_call_was_sent_before_all_were_forgotten_is_not_remembered() {
+        let standings = Standings::default();
+        standings.forget_refusals();
+        refused(&standings, 60, 1);
+        assert!(standings.refusal(&check(60, 1), Tick(99)).is_none());
+        assert!(standings.usage(&check(60, 1), Tick(99)).is_some());
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! The way to the store with TLS.
+
+use weir_tests::authority::Authority;
+use weir_tests::config::DIRECTORY;
+use weir_tests::folder::Folder;
+use weir_tests::gateway::Gateway;
+use weir_tests::redis::Redis;
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::connecting::{refused_with, why};
+use super::{Fleet, TARGET, count, store};
+
+/// The certificate and key of the server, and the root.
+const FILES: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
+
+/// A server with these files.
+#[track_caller]
+fn redis([certificate, key, ca]: &[String; 3]) -> Redis {
+    let options = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", ca];
+    Redis::start(&[&options[..], &["--tls-auth-clients", "no"]].concat())
+}
+
+#[test]
+fn a_store_is_reached_over_tls() {
+    let authority = Authority::of_server();
+    let files = FILES.map(|name| authority.path(name));
+    let (redis, [_, _, ca]) = (redis(&files), &files);
+    let port = redis.address().split_off("127.0.0.1".len());
+    let at = |host: &str, ca: &str| format!("url = \"rediss://{host}{port}\"\n{ca}");
+    let trusted = format!("ca = \"{ca}\"");
+    let fleet = Fleet::of(redis, 2, |config| config.with("[store]", &at("localhost", &trusted)));
+    assert_eq!(count(&fleet.at_once(1, 35, &Request::get(TARGET)), 200), 60);
+
+    for (host, ca, words) in [
+        ("localhost", String::new(), "certificate"),
+        ("[::ffff:127.0.0.1]", trusted, "certificate"),
+    ] {
+        let config = fleet.config.clone().without("[store]");
+        let lines = format!("{}\n{}", store("redis://x", &fleet.files), at(host, &ca));
+        let config = lines.lines().fold(config, |config, line| config.with("[store]", line));
+        let gateway = Gateway::start(&config.to_string(), DIRECTORY);
+        let why = why(&gateway);
+        assert!(why.to_lowercase().contains(words), "{why}");
+    }
+}
+
+#[test]
+fn a_new_root_is_trusted_from_the_next_connection_on() {
+    let (files, authorities) = (Folder::new(), [(); 2].map(|()| Authority::of_server()));
+    let place = |from: &Authority| {
+        FILES.map(|name| files.write(name, &from.read(name)).display().to_string())
+    };
+    let paths = place(&authorities[0]);
+    let redis = redis(&paths);
+    let port = redis.address().split_off("127.0.0.1".len());
+    let at = format!("url = \"rediss://localhost{port}\"\nca = \"{}\"", paths[2]);
+    let fleet = Fleet::of(redis, 1, |config| config.with("[store]", &at));
+    let called = || fleet.gateways[0].metric("weir_gateway_store_decisions_total{kind=\"call\"}");
+    fleet.get(0, TARGET).expect(200);
+    assert_eq!(called(), 1.0);
+    let [certificate, key, _] = place(&authorities[1]);
+    fleet.redis.run(&format!("CONFIG SET tls-cert-file {certificate} tls-key-file {key}"));
+    fleet.redis.run("CLIENT KILL TYPE normal");
+    wait::until("the store to be asked again", || {
+        fleet.get(0, TARGET);
+        (called() > 1.0).then_some(())
+    });
+}
+
+#[test]
+fn a_gateway_whose_file_of_roots_has_none_does_not_start() {
+    let files = Folder::new();
+    let file = files.write("ca.crt", "no PEM").display().to_string();
+    let output = refused_with("rediss://localhost:1", &format!("ca = \"{file}\""));
+    assert!(output.contains(&format!("`{file}` as `ca`: it has no certificate")), "{output}");
+}
