@@ -242,6 +242,22 @@ fn a_reset_key_has_used_nothing_and_others_have() {
 }
 
 #[test]
+fn a_reset_under_load_gives_one_more_allowance() {
+    for_each_store(async |store| {
+        let own = check(1, window(3, HOUR));
+        let mut admitted = store.admitted(&[own], 4).await;
+        let (mut resetting, limiter) = (JoinSet::new(), store.gateways[0].limiter.clone());
+        resetting.spawn_local(async move { limiter.reset(&own).await });
+        for _ in 0..300 {
+            sleep(Duration::from_millis(10)).await;
+            admitted += store.admitted(&[own], 1).await;
+        }
+        resetting.join_next().await.unwrap().unwrap().unwrap();
+        assert_eq!(admitted, 6);
+    });
+}
+
+#[test]
 fn what_was_refused_before_a_reset_returned_is_not_remembered() {
     let clocks = Clocks::default();
     virtual_time::run(&clocks.clone(), async {

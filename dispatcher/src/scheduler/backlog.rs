@@ -372,20 +372,18 @@ impl Backlog {
     pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(EndpointId, usize)> {
         self.used = now;
         let counted = self.in_flight.remove(&id)?;
-        if let Some(fetching) = &mut self.fetching {
-            fetching.ended.push(id);
+        if self.in_flight.is_empty() {
+            self.in_flight = BTreeMap::new(); // It would keep its node, of 280 bytes.
         }
+        self.fetching.iter_mut().for_each(|fetching| fetching.ended.push(id));
         Some(counted)
     }
 
     /// Whether it has no state that is not in the store.
     pub(super) fn is_idle(&self, flow: Flow) -> bool {
-        let is_idle = match flow {
-            Flow::Open => self.cached.is_empty() && self.complete && self.fetching.is_none(),
-            Flow::Stopped => true,
-            Flow::Probing(_) => false,
-        };
-        is_idle && self.in_flight.is_empty()
+        let is_stored = self.cached.is_empty() && self.complete && self.fetching.is_none();
+        let needs_none = flow == Flow::Stopped || (flow == Flow::Open && is_stored);
+        needs_none && self.in_flight.is_empty()
     }
 
     /// Deliveries in memory.

@@ -22,6 +22,9 @@ const EXAMINED_MAX: usize = 5_000;
 /// exact.
 const LONGEST: usize = 20;
 
+/// Of so many queues the longest are chosen at a time.
+const KEPT_MAX: usize = 512;
+
 /// What the next delivery of a webhook waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
@@ -109,17 +112,17 @@ impl Scheduler {
             (!backlog.complete, waits, backlog.cached())
         };
         let has_some = |backlog: &Backlog| !backlog.complete || backlog.cached() > 0;
-        let mut all: Vec<_> = self
-            .backlogs
-            .iter()
-            .filter(|(_, backlog)| !backlog.gone && has_some(backlog))
-            .map(|(webhook, backlog)| (order(backlog), *webhook, backlog))
-            .collect();
-        if all.len() > LONGEST {
-            all.select_nth_unstable_by(LONGEST, |one, other| other.0.cmp(&one.0));
-            all.truncate(LONGEST);
+        let mut all = Vec::with_capacity(KEPT_MAX);
+        let waiting = self.backlogs.iter().filter(|(_, own)| !own.gone && has_some(own));
+        for (webhook, backlog) in waiting {
+            all.push((order(backlog), *webhook, backlog));
+            if all.len() == KEPT_MAX {
+                all.select_nth_unstable_by(LONGEST, |one, other| other.0.cmp(&one.0));
+                all.truncate(LONGEST);
+            }
         }
         all.sort_by_key(|(order, webhook, _)| (std::cmp::Reverse(*order), *webhook));
+        all.truncate(LONGEST);
         let report = |(_, webhook, backlog): (_, WebhookId, &Backlog)| {
             let waits_for = self.waits_for(webhook, backlog, now).unwrap_or(WaitsFor::Turn);
             QueueReport { webhook, workspace: backlog.workspace.clone(), waits_for }

@@ -39,14 +39,15 @@ pub(super) fn reach(
     let (seed, store) = unconnected(redis, secret, clock)?;
     for (server, beat) in control.block_on(store.beat(None)) {
         match beat {
-            Beat::Steady | Beat::Recovering | Beat::Recovered => {}
             Beat::Lost(ConnectError::Unfit(why)) | Beat::Away(ConnectError::Unfit(why)) => {
                 return Err(RunError::Store(server, why));
             }
-            Beat::Lost(why) | Beat::Away(why) => {
+            Beat::Away(why @ (ConnectError::Unreachable(_) | ConnectError::Silent)) => {
                 let fields = [("store", json!(server)), ("error", json!(why.to_string()))];
                 events::event(Level::Error, "shared store unavailable", &fields);
             }
+            // What else is wrong the next heartbeat finds, which logs it.
+            _ => {}
         }
     }
     Ok(Some((seed, store)))

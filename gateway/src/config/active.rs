@@ -27,6 +27,7 @@ use crate::identity::auth::authorization::{ClaimNames, Claims};
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
 use crate::limit::key::Seed;
+use crate::limit::shared::login::fault_in_ca;
 use crate::rules::Rules;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::settings::Settings;
@@ -199,6 +200,9 @@ fn shared_secret(store: &StoreSettings, document: &Document) -> Option<Secret<St
     let redis = store.redis.as_ref().filter(|redis| !redis.secret_file.is_empty())?;
     if let Some(path) = &redis.address.login.password_file {
         drop(files::secret(path, "store.password_file", document));
+    }
+    if let Some(why) = redis.address.login.ca.as_deref().and_then(fault_in_ca) {
+        document.fault_in("store.ca", why);
     }
     if let Some(path) = &redis.address.sentinel_password_file {
         drop(files::secret(path, "store.sentinel_password_file", document));

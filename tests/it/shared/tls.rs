@@ -46,7 +46,7 @@ fn a_store_is_reached_over_tls() {
 }
 
 #[test]
-fn a_new_root_is_trusted_from_the_next_connection_on() {
+fn an_unknown_root_is_logged_and_a_new_one_trusted_from_the_next_connection_on() {
     let (files, authorities) = (Folder::new(), [(); 2].map(|()| Authority::of_server()));
     let place = |from: &Authority| {
         FILES.map(|name| files.write(name, &from.read(name)).display().to_string())
@@ -59,9 +59,14 @@ fn a_new_root_is_trusted_from_the_next_connection_on() {
     let called = || fleet.gateways[0].metric("weir_gateway_store_decisions_total{kind=\"call\"}");
     fleet.get(0, TARGET).expect(200);
     assert_eq!(called(), 1.0);
-    let [certificate, key, _] = place(&authorities[1]);
+    let [certificate, key, ca] = place(&authorities[1]);
+    std::fs::write(&ca, authorities[0].read("ca.crt")).unwrap();
     fleet.redis.run(&format!("CONFIG SET tls-cert-file {certificate} tls-key-file {key}"));
     fleet.redis.run("CLIENT KILL TYPE normal");
+    fleet.gateways[0].log().wait("why the store is away", |line| {
+        line["error"].as_str().is_some_and(|why| why.contains("invalid peer certificate"))
+    });
+    place(&authorities[1]);
     wait::until("the store to be asked again", || {
         fleet.get(0, TARGET);
         (called() > 1.0).then_some(())
@@ -69,7 +74,7 @@ fn a_new_root_is_trusted_from_the_next_connection_on() {
 }
 
 #[test]
-fn a_gateway_whose_file_of_roots_has_none_does_not_start() {
+fn a_file_of_roots_that_has_none_is_an_error_in_the_settings() {
     let files = Folder::new();
     let file = files.write("ca.crt", "no PEM").display().to_string();
     let output = refused_with("rediss://localhost:1", &format!("ca = \"{file}\""));

@@ -38,6 +38,8 @@ pub(super) struct Availability {
     silent: AtomicU32,
     /// Whether a gateway may have decided alone since the server was last asked.
     missed_some: AtomicBool,
+    /// Whether its calls took too long when it was last available: heartbeats wait for more.
+    was_slow: AtomicBool,
     /// When it began to answer again, in ticks; 0 while it does not.
     answers_since: AtomicU64,
 }
@@ -51,6 +53,8 @@ pub(super) enum Answered {
     Recovered,
     /// It is not asked yet.
     Recovering,
+    /// Calls would still take too long.
+    TooLate,
 }
 
 impl Availability {
@@ -63,6 +67,7 @@ impl Availability {
             failed_at: AtomicU64::new(0),
             silent: AtomicU32::new(0),
             missed_some: AtomicBool::new(missed_some),
+            was_slow: AtomicBool::new(false),
             answers_since: AtomicU64::new(0),
         }
     }
@@ -88,7 +93,11 @@ impl Availability {
             return false;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel)
+        let turned = failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel);
+        if turned {
+            self.was_slow.store(true, Ordering::Relaxed);
+        }
+        turned
     }
 
     /// A request was decided without the server.
@@ -102,6 +111,7 @@ impl Availability {
     pub(super) fn lost(&self) -> bool {
         self.answers_since.store(0, Ordering::Relaxed);
         self.silent.store(0, Ordering::Relaxed);
+        self.was_slow.store(false, Ordering::Relaxed);
         self.missed_some.store(true, Ordering::Relaxed);
         self.available.swap(false, Ordering::AcqRel)
     }
@@ -112,11 +122,14 @@ impl Availability {
         self.silent.fetch_add(1, Ordering::Relaxed) == 0 && self.is_available()
     }
 
-    /// A heartbeat was answered at `now`.
-    pub(super) fn beaten(&self, now: Tick) -> Answered {
+    /// A heartbeat was answered at `now`, and within the time that a call may take if `in_time`.
+    pub(super) fn beaten(&self, now: Tick, in_time: bool) -> Answered {
         self.silent.store(0, Ordering::Relaxed);
         if self.is_available() {
             return Answered::Steady;
+        }
+        if !in_time && self.was_slow.load(Ordering::Relaxed) {
+            return Answered::TooLate;
         }
         let now = now.0.max(1);
         let first =
@@ -126,6 +139,7 @@ impl Availability {
             return Answered::Recovering;
         }
         self.missed_some.store(false, Ordering::Relaxed);
+        self.was_slow.store(false, Ordering::Relaxed);
         self.answers_since.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         self.available.store(true, Ordering::Release);
@@ -143,22 +157,34 @@ mod tests {
     fn three_failures_in_a_row_make_it_unavailable_and_heartbeats_end_that() {
         let server = Availability::new(false);
         assert!(!server.is_available(), "before the first heartbeat");
-        assert_eq!(server.beaten(Tick(1)), Answered::Recovered);
-        assert_eq!(server.beaten(Tick(2)), Answered::Steady);
+        assert_eq!(server.beaten(Tick(1), true), Answered::Recovered);
+        assert_eq!(server.beaten(Tick(2), true), Answered::Steady);
         let fail = |at| server.failed(Tick(at), Tick(at));
         assert_eq!([fail(2), fail(3)], [false, false]);
         server.answered();
         assert_eq!([fail(4), fail(5), fail(6)], [false, false, true]);
         assert!(!server.is_available());
         assert!(!fail(7), "reported once");
-        assert_eq!(server.beaten(Tick(3)), Answered::Recovered);
+        assert_eq!(server.beaten(Tick(3), true), Answered::Recovered);
         assert!(server.lost() && !server.lost());
+    }
+
+    #[test]
+    fn a_server_whose_calls_took_too_long_is_asked_again_once_a_heartbeat_takes_less() {
+        let server = Availability::new(false);
+        assert_eq!(server.beaten(Tick(1), false), Answered::Recovered, "no call took too long");
+        (2..5).for_each(|at| _ = server.failed(Tick(at), Tick(at)));
+        assert_eq!(server.beaten(Tick(6), false), Answered::TooLate);
+        assert_eq!(server.beaten(Tick(7), true), Answered::Recovered);
+        (8..11).for_each(|at| _ = server.failed(Tick(at), Tick(at)));
+        server.lost();
+        assert_eq!(server.beaten(LATER, false), Answered::Recovering, "over another connection");
     }
 
     #[test]
     fn calls_that_wait_at_the_same_time_fail_once() {
         let server = Availability::new(false);
-        server.beaten(Tick(1));
+        server.beaten(Tick(1), true);
         let mut turned = Vec::new();
         for (sent, noticed) in [(10, 30), (11, 31), (29, 49), (30, 50), (49, 69), (50, 70)] {
             turned.push(server.failed(Tick(sent), Tick(noticed)));
@@ -174,25 +200,25 @@ mod tests {
         }] {
             let server = Availability::new(false);
             missed(&server);
-            assert_eq!(server.beaten(Tick(100)), Answered::Recovering);
-            assert_eq!(server.beaten(Tick(600_099)), Answered::Recovering);
+            assert_eq!(server.beaten(Tick(100), true), Answered::Recovering);
+            assert_eq!(server.beaten(Tick(600_099), true), Answered::Recovering);
             assert!(!server.is_available());
-            assert_eq!(server.beaten(Tick(600_100)), Answered::Recovered);
+            assert_eq!(server.beaten(Tick(600_100), true), Answered::Recovered);
             assert!(server.is_available());
         }
         let replacing = Availability::new(true);
-        assert_eq!(replacing.beaten(Tick(0)), Answered::Recovering);
+        assert_eq!(replacing.beaten(Tick(0), true), Answered::Recovering);
         assert!(!replacing.lost());
-        assert_eq!(replacing.beaten(LATER), Answered::Recovering, "it begins anew");
+        assert_eq!(replacing.beaten(LATER, true), Answered::Recovering, "it begins anew");
     }
 
     #[test]
     fn one_late_heartbeat_is_no_reason_to_reconnect_and_two_are() {
         let server = Availability::new(false);
         assert!(!server.is_late_once(), "it has not answered yet");
-        server.beaten(Tick(1));
+        server.beaten(Tick(1), true);
         assert_eq!([server.is_late_once(), server.is_late_once()], [true, false]);
-        server.beaten(Tick(2));
+        server.beaten(Tick(2), true);
         assert!(server.is_late_once());
     }
 }

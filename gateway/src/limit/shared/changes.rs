@@ -1,7 +1,7 @@
 //! Resets and boosts that all gateways of a store have in common.
 //!
-//! A number in the store grows with each, and heartbeats return it. A gateway that sees a new number
-//! reads what has changed, and forgets all refusals.
+//! A number in the store grows with each, and heartbeats return it. A gateway that sees another one
+//! than before reads what has changed, and forgets all refusals.
 //!
 //! # Invariants
 //!
@@ -21,8 +21,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use log::Level;
 use serde_json::{Map, Value, json};
 use weir_common::directory::values::Values;
+use weir_common::log::events;
 use weir_common::time::Tick;
 
 use super::super::LimitCheck;
@@ -100,38 +102,39 @@ type Changes = (u64, Vec<String>, HashMap<String, String>);
 const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
 
 impl SharedStore {
-    /// Deletes the state of a check's key in the store and in all gateways. Waits until they have
-    /// heard of it.
+    /// Deletes the state of a check's key in the store and in all gateways. Until it returns, what
+    /// the key had used still counts.
     pub async fn reset(&self, store: &Store, check: &LimitCheck) -> Result<(), StoreAway> {
-        let registry = self.registry().ok_or(StoreAway)?;
         if is_in_flight(check) {
             // What is in flight stays counted: its end is what releases it.
             return Ok(());
         }
-        let delete = async || {
-            let known = self.nodes.known();
-            let node = known.of_slot(check.slot).ok_or(StoreAway)?;
-            let connection = node.connection().ok_or(StoreAway)?;
-            let (script, keys) = (Script::new(DELETE), [remote::name(check)]);
-            let deleted =
-                self.nodes.evaluate((node, &connection), &script, &script.call(&keys, &[])).await;
-            deleted.map_err(|_| StoreAway)
-        };
+        // First no gateway testifies any more what it was given before, then the store forgets it.
         self.forget(store, check.key);
-        delete().await?;
-        let (script, own) = (Script::new(ADD_RESET), digits(check.key).into_bytes());
-        let call = script.call(&names([CHANGES, RESETS]), &[own]);
-        let added = registry.evaluate(&script, &call).await;
-        added.map_err(|_| StoreAway)?;
+        self.publish_reset(check.key).await?;
         tokio::time::sleep(HEARD_BY_ALL).await;
-        // Until then another gateway may have testified what it was given before.
+        self.delete(check).await?;
+        // Refusals and leases of the meantime are of what was deleted.
         self.standings.forget(check.key);
         self.forget_lease(check.key);
-        delete().await?;
-        // A gateway that was refused meanwhile remembers it; a new number makes it forget that.
+        self.publish_reset(check.key).await
+    }
+
+    async fn publish_reset(&self, key: Key) -> Result<(), StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
-        let forget = registry.command::<u64>(&[b"INCR", CHANGES.as_bytes()]).await;
-        forget.map(drop).map_err(|_| StoreAway)
+        let (script, own) = (Script::new(ADD_RESET), digits(key).into_bytes());
+        let call = script.call(&names([CHANGES, RESETS]), &[own]);
+        registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)
+    }
+
+    async fn delete(&self, check: &LimitCheck) -> Result<(), StoreAway> {
+        let known = self.nodes.known();
+        let node = known.of_slot(check.slot).ok_or(StoreAway)?;
+        let connection = node.connection().ok_or(StoreAway)?;
+        let (script, keys) = (Script::new(DELETE), [remote::name(check)]);
+        let call = script.call(&keys, &[]);
+        let deleted = self.nodes.evaluate((node, &connection), &script, &call).await;
+        deleted.map(drop).map_err(unchanged)
     }
 
     /// Publishes a boost to all gateways.
@@ -154,8 +157,7 @@ impl SharedStore {
         let own: Vec<Vec<u8>> = own.into_iter().flatten().map(String::into_bytes).collect();
         let script = Script::new(CHANGE);
         let call = script.call(&names([CHANGES, BOOSTS]), &own);
-        let changed = registry.evaluate(&script, &call).await;
-        changed.map(drop).map_err(|_| StoreAway)
+        registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)
     }
 
     /// Tells a store that may have lost them all boosts that this gateway knows. Its number of
@@ -256,6 +258,13 @@ impl SharedStore {
         let boost = Boost { raised, until: time.local(Tick(until)) };
         (!is_wrong).then_some((boost, is_on))
     }
+}
+
+/// Logs why the store did not take a change.
+fn unchanged(why: CallError) -> StoreAway {
+    let fields = [("error", json!(why.to_string()))];
+    events::event(Level::Error, "shared store refused a change", &fields);
+    StoreAway
 }
 
 /// The keys of a script.

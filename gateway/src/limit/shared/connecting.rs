@@ -84,11 +84,14 @@ impl SharedStore {
             beaten = self.beat_once(known, node, own).await;
         }
         let beat = match beaten {
-            Ok(()) => match availability.beaten(self.clock.now().tick) {
-                Answered::Steady => Beat::Steady,
-                Answered::Recovered => Beat::Recovered,
-                Answered::Recovering => Beat::Recovering,
-            },
+            Ok(took) => {
+                match availability.beaten(self.clock.now().tick, took <= self.config.timeout) {
+                    Answered::Steady => Beat::Steady,
+                    Answered::Recovered => Beat::Recovered,
+                    Answered::Recovering => Beat::Recovering,
+                    Answered::TooLate => Beat::Away(ConnectError::TooLate),
+                }
+            }
             Err(ConnectError::Silent) if availability.is_late_once() => Beat::Steady,
             Err(error) if self.lose(node) => Beat::Lost(error),
             Err(error) => Beat::Away(error),
@@ -101,7 +104,7 @@ impl SharedStore {
         known: &NodeSet,
         node: &Arc<StoreNode>,
         own: Option<(&Store, &Boosts)>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<Duration, ConnectError> {
         let connection = self.connect(known, node).await?;
         let beaten = self.beat_over(known, (node, &connection), own);
         match tokio::join!(beaten, self.nodes.is_replaced(&connection)) {
@@ -182,15 +185,18 @@ impl SharedStore {
         Ok(opened)
     }
 
+    /// Returns how long the heartbeat took.
     async fn beat_over(
         &self,
         known: &NodeSet,
         (node, connection): (&Arc<StoreNode>, &StoreConnection),
         own: Option<(&Store, &Boosts)>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<Duration, ConnectError> {
         let unreachable = |why: String| ConnectError::Unreachable(why);
         // One without slots has nothing to know.
-        let Some(tag) = known.tag_on(node) else { return ping(connection).await };
+        let Some(tag) = known.tag_on(node) else {
+            return ping(connection).await.map(|()| Duration::ZERO);
+        };
         let (keys, arguments) = heartbeat::call(&self.config.id, heartbeat::LASTS, tag);
         let call = self.heartbeat.call(&keys, &arguments);
         let sent = self.clock.now().tick;
@@ -202,7 +208,9 @@ impl SharedStore {
         let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
         let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min)
             .ok_or_else(|| unreachable("its answer to a heartbeat has another form".to_owned()))?;
-        self.learn_time(connection, heard.time, (sent, self.clock.now().tick));
+        let replied = self.clock.now().tick;
+        self.learn_time(connection, heard.time, (sent, replied));
+        let took = replied.since(sent);
         let is_registry = known.is_registry(node);
         if is_registry {
             self.place.store(packed(heard.place), Ordering::Relaxed);
@@ -214,7 +222,7 @@ impl SharedStore {
             }
             self.owe_node(known, node);
         }
-        let Some(own) = own else { return Ok(()) };
+        let Some(own) = own else { return Ok(took) };
         if is_registry {
             let followed = self.follow(connection, own, heard.changes).await;
             followed.map_err(|error| unreachable(error.to_string()))?;
@@ -225,7 +233,7 @@ impl SharedStore {
         let told = self.testify(there, own.0).await;
         told.map_err(|error| unreachable(error.to_string()))?;
         let returned = self.return_leases(there, false).await;
-        returned.map_err(|error| unreachable(error.to_string()))
+        returned.map(|()| took).map_err(|error| unreachable(error.to_string()))
     }
 
     /// Records that a server may have lost all.

@@ -9,18 +9,25 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 /// How long a connection may take to be made and to be checked.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What servers say where an ACL forbids a command.
+const FORBIDS: [&str; 3] = ["The user executing the script", "ACL failure", "no permissions"];
+
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// It may work later.
     #[error("{0}")]
     Unreachable(String),
-    /// The server refuses this gateway, as where the password is wrong. It may work later.
+    /// A file, a certificate or the password is wrong, or the server is none for requests. It may
+    /// work later.
     #[error("{0}")]
     Rejected(String),
     /// A call was not answered in time.
     #[error("it does not answer")]
     Silent,
+    /// It answers heartbeats, later than calls may take.
+    #[error("its replies take longer than `store.timeout`")]
+    TooLate,
     /// The server is reached, and must not be used.
     #[error("{0}")]
     Unfit(String),
@@ -66,7 +73,10 @@ pub enum CallError {
 
 /// What the server says of a call decides what becomes of the connection.
 pub(super) fn failed(error: &RedisError) -> CallError {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    if FORBIDS.iter().any(|words| text.contains(words)) {
+        text.push_str(": a right is missing, which ACL LOG names and docs/scaling.md lists");
+    }
     match error.kind() {
         ErrorKind::Server(kind) => match (kind, error.redirect_node()) {
             (ServerErrorKind::Moved, Some((to, slot))) => {
@@ -125,6 +135,9 @@ mod tests {
         }
         for reply in ["ERR it", "WRONGTYPE it"] {
             assert!(matches!(of(reply), CallError::Faulty(_)), "{reply}");
+        }
+        for reply in ["NOPERM no permissions", "ERR The user executing the script can't"] {
+            assert!(of(reply).to_string().contains("ACL LOG"), "{reply}");
         }
         assert_eq!(of("NOSCRIPT it"), CallError::UnknownScript);
         assert_eq!(of("TRYAGAIN it"), CallError::Moving);

@@ -4,6 +4,7 @@
 //!
 //! Not here: what is checked afterwards (`shared::connection`, `shared::sentinel`).
 
+use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -124,9 +125,10 @@ impl Tcp {
         // Calls are small, and each request waits for its own.
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
         let Some(tls) = tls else { return Session::over(stream, login).await };
-        let name = ServerName::try_from(server.host.clone()).map_err(|why| unreachable(&why))?;
+        let rejected = |why: &dyn Display| ConnectError::Rejected(format!("TLS: {why}"));
+        let name = ServerName::try_from(server.host.clone()).map_err(|why| rejected(&why))?;
         let stream = TlsConnector::from(tls).connect(name, stream).await;
-        Session::over(stream.map_err(|why| unreachable(&why))?, login).await
+        Session::over(stream.map_err(|why| rejected(&why))?, login).await
     }
 
     /// The settings of TLS that trust the roots in a file, which is read each time, or else the
@@ -139,10 +141,11 @@ impl Tcp {
             return Ok(tls.config.clone());
         }
         let config = match (&roots, ca) {
-            (Some(text), Some(path)) => trusting(text).map_err(|why| {
-                ConnectError::Unfit(format!("cannot use `{path}` as `ca`: {why}"))
-            })?,
-            _ => ClientConfig::with_platform_verifier().map_err(|why| unreachable(&why))?,
+            (Some(text), Some(path)) => {
+                trusting(text).map_err(|why| ConnectError::Unfit(unfit(path, &why)))?
+            }
+            _ => ClientConfig::with_platform_verifier()
+                .map_err(|why| ConnectError::Rejected(why.to_string()))?,
         };
         let config = Arc::new(config);
         *known = Some(Tls { roots, config: config.clone() });
@@ -166,6 +169,17 @@ async fn connect_any(server: &ServerAddress) -> io::Result<TcpStream> {
     Err(failure)
 }
 
+/// Why a file cannot be used as `ca`.
+#[must_use]
+pub fn fault_in_ca(path: &str) -> Option<String> {
+    let text = files::read(Path::new(path)).map_err(|why| format!("cannot read `{path}`: {why}"));
+    text.and_then(|text| trusting(&text).map_err(|why| unfit(path, &why))).err()
+}
+
+fn unfit(path: &str, why: &str) -> String {
+    format!("cannot use `{path}` as `ca`: {why}")
+}
+
 /// The settings of TLS that trust the roots in a text.
 fn trusting(text: &str) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
@@ -180,9 +194,9 @@ fn trusting(text: &str) -> Result<ClientConfig, String> {
 }
 
 fn unreadable(path: &str, why: &io::Error) -> ConnectError {
-    unreachable(&format!("cannot read `{path}`: {why}"))
+    ConnectError::Rejected(format!("cannot read `{path}`: {why}"))
 }
 
-fn unreachable(why: &impl ToString) -> ConnectError {
+fn unreachable(why: &impl Display) -> ConnectError {
     ConnectError::Unreachable(why.to_string())
 }
