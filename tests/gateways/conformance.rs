@@ -258,6 +258,27 @@ fn a_reset_under_load_gives_one_more_allowance() {
 }
 
 #[test]
+fn what_was_admitted_before_a_reset_returned_counts_no_more() {
+    for_each_store(async |store| {
+        let limiter = &store.gateways[0].limiter;
+        for (nth, quota) in (1..).zip(each_of(3)) {
+            let own = check(nth, quota);
+            assert_eq!(store.admitted(&[own], 1).await, 1);
+            let (mut resetting, resets) = (JoinSet::new(), limiter.clone());
+            resetting.spawn_local(async move { resets.reset(&own).await });
+            let mut all = [own];
+            if limiter.shared.is_some() {
+                sleep(Duration::from_millis(400)).await;
+                assert!(decide(limiter, &mut all, store.now()).await.unwrap().is_admitted());
+            }
+            resetting.join_next().await.unwrap().unwrap().unwrap();
+            sleep(SETTLES).await;
+            assert_eq!(store.admitted(&[own], 4).await, 3, "{quota:?}");
+        }
+    });
+}
+
+#[test]
 fn what_was_refused_before_a_reset_returned_is_not_remembered() {
     let clocks = Clocks::default();
     virtual_time::run(&clocks.clone(), async {

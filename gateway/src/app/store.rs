@@ -42,12 +42,11 @@ pub(super) fn reach(
             Beat::Lost(ConnectError::Unfit(why)) | Beat::Away(ConnectError::Unfit(why)) => {
                 return Err(RunError::Store(server, why));
             }
-            Beat::Away(why @ (ConnectError::Unreachable(_) | ConnectError::Silent)) => {
+            Beat::Lost(why) | Beat::Away(why) => {
                 let fields = [("store", json!(server)), ("error", json!(why.to_string()))];
                 events::event(Level::Error, "shared store unavailable", &fields);
             }
-            // What else is wrong the next heartbeat finds, which logs it.
-            _ => {}
+            Beat::Steady | Beat::Recovering | Beat::Recovered => {}
         }
     }
     Ok(Some((seed, store)))

@@ -266,6 +266,8 @@ fn a_store_slower_than_the_timeout_delays_few_requests() {
         wait::pass(Duration::from_millis(2));
     }
     assert!(slow * 10 < all, "{slow} of {all} requests waited");
+    let log = fleet.gateways[0].log().text();
+    assert!(!log.contains("shared store available"), "{log}");
 }
 
 #[test]

@@ -23,6 +23,10 @@ use weir_common::time::{Tick, micros};
 /// Failures in a row after which a server counts as away.
 const FAILURES_MAX: u32 = 3;
 
+/// So many heartbeats may take too long before a server whose calls did is asked again all the
+/// same: a heartbeat waits for those of other servers, and a call does not.
+const LATE_MAX: u32 = 20;
+
 /// How long a server must answer before it is asked again: other gateways find it within two
 /// heartbeats.
 const HOLD_OFF: Duration = Duration::from_millis(600);
@@ -40,6 +44,8 @@ pub(super) struct Availability {
     missed_some: AtomicBool,
     /// Whether its calls took too long when it was last available: heartbeats wait for more.
     was_slow: AtomicBool,
+    /// Heartbeats since then that took too long as well.
+    late: AtomicU32,
     /// When it began to answer again, in ticks; 0 while it does not.
     answers_since: AtomicU64,
 }
@@ -68,6 +74,7 @@ impl Availability {
             silent: AtomicU32::new(0),
             missed_some: AtomicBool::new(missed_some),
             was_slow: AtomicBool::new(false),
+            late: AtomicU32::new(0),
             answers_since: AtomicU64::new(0),
         }
     }
@@ -95,6 +102,7 @@ impl Availability {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let turned = failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel);
         if turned {
+            self.late.store(0, Ordering::Relaxed);
             self.was_slow.store(true, Ordering::Relaxed);
         }
         turned
@@ -128,7 +136,9 @@ impl Availability {
         if self.is_available() {
             return Answered::Steady;
         }
-        if !in_time && self.was_slow.load(Ordering::Relaxed) {
+        let is_slow = !in_time && self.was_slow.load(Ordering::Relaxed);
+        if is_slow && self.late.fetch_add(1, Ordering::Relaxed) < LATE_MAX {
+            self.answers_since.store(0, Ordering::Relaxed);
             return Answered::TooLate;
         }
         let now = now.0.max(1);
@@ -177,6 +187,10 @@ mod tests {
         assert_eq!(server.beaten(Tick(6), false), Answered::TooLate);
         assert_eq!(server.beaten(Tick(7), true), Answered::Recovered);
         (8..11).for_each(|at| _ = server.failed(Tick(at), Tick(at)));
+        let late = (0..LATE_MAX).map(|_| server.beaten(Tick(12), false));
+        assert!(late.into_iter().all(|beat| beat == Answered::TooLate));
+        assert_eq!(server.beaten(Tick(13), false), Answered::Recovered, "not for ever");
+        (14..17).for_each(|at| _ = server.failed(Tick(at), Tick(at)));
         server.lost();
         assert_eq!(server.beaten(LATER, false), Answered::Recovering, "over another connection");
     }

@@ -110,13 +110,12 @@ impl SharedStore {
             return Ok(());
         }
         // First no gateway testifies any more what it was given before, then the store forgets it.
-        self.forget(store, check.key);
         self.publish_reset(check.key).await?;
+        self.forget(store, check.key);
         tokio::time::sleep(HEARD_BY_ALL).await;
         self.delete(check).await?;
-        // Refusals and leases of the meantime are of what was deleted.
-        self.standings.forget(check.key);
-        self.forget_lease(check.key);
+        // What was admitted, refused and leased meanwhile is of what was deleted.
+        self.forget(store, check.key);
         self.publish_reset(check.key).await
     }
 
@@ -263,7 +262,7 @@ impl SharedStore {
 /// Logs why the store did not take a change.
 fn unchanged(why: CallError) -> StoreAway {
     let fields = [("error", json!(why.to_string()))];
-    events::event(Level::Error, "shared store refused a change", &fields);
+    events::event(Level::Error, "shared store did not take a change", &fields);
     StoreAway
 }
 

@@ -34,7 +34,7 @@ pub(super) struct KeyLease {
     renewal: Option<u64>,
     /// Tokens of requests that wait for it.
     waiting: u32,
-    /// No lease is wanted before: the key was reset, and the store deletes it once more.
+    /// No lease is wanted before: the key was reset, and the store may not have deleted it yet.
     barred_until: Tick,
 }
 

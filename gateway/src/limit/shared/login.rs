@@ -125,10 +125,9 @@ impl Tcp {
         // Calls are small, and each request waits for its own.
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
         let Some(tls) = tls else { return Session::over(stream, login).await };
-        let rejected = |why: &dyn Display| ConnectError::Rejected(format!("TLS: {why}"));
-        let name = ServerName::try_from(server.host.clone()).map_err(|why| rejected(&why))?;
+        let name = ServerName::try_from(server.host.clone()).map_err(|why| unreachable(&why))?;
         let stream = TlsConnector::from(tls).connect(name, stream).await;
-        Session::over(stream.map_err(|why| rejected(&why))?, login).await
+        Session::over(stream.map_err(|why| no_tls(&why))?, login).await
     }
 
     /// The settings of TLS that trust the roots in a file, which is read each time, or else the
@@ -190,6 +189,18 @@ fn trusting(text: &str) -> Result<ClientConfig, String> {
     match roots.is_empty() {
         true => Err("it has no certificate in PEM".to_owned()),
         false => Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()),
+    }
+}
+
+/// Why a handshake failed: what does not depend on the time of day, so that it is logged once.
+fn no_tls(why: &io::Error) -> ConnectError {
+    let text = why.to_string();
+    match why.kind() {
+        io::ErrorKind::InvalidData => {
+            let lasting = text.split(": verification time").next().unwrap_or_default();
+            ConnectError::Rejected(lasting.to_owned())
+        }
+        _ => ConnectError::Unreachable(text),
     }
 }
 
