@@ -96,6 +96,8 @@ async function overview(page, chart) {
   assert.ok(axes.every((axis) => axis === axes[0]), axes.join("\n"));
   if (stage.script) {
     // What is open stays open while the page shows news.
+    // A page with a selection stays as it is, and a click beside a refresh may select text.
+    await page.evaluate(() => document.getSelection().removeAllRanges());
     const before = await page.locator(".plots").innerHTML();
     await page.waitForFunction((before) => document.querySelector(".plots").innerHTML !== before, before);
     await page.locator("details[open] tbody tr").first().waitFor();
