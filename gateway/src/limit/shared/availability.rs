@@ -3,7 +3,7 @@
 //! After some failures in a row no request waits for the server any more. Calls that waited at the
 //! same time fail together: that is one failure, however many requests a gateway has in progress.
 //! Heartbeats that succeed end that: at once where no gateway can have decided alone, and otherwise
-//! after some time.
+//! after some time. Where calls took too long, heartbeats must take less, or be many.
 //!
 //! # Invariants
 //!
@@ -42,10 +42,9 @@ pub(super) struct Availability {
     silent: AtomicU32,
     /// Whether a gateway may have decided alone since the server was last asked.
     missed_some: AtomicBool,
-    /// Whether its calls took too long when it was last available: heartbeats wait for more.
-    was_slow: AtomicBool,
-    /// Heartbeats since then that took too long as well.
-    late: AtomicU32,
+    /// Heartbeats that may still take too long before it is asked again: some where its calls did
+    /// when it was last available.
+    late_left: AtomicU32,
     /// When it began to answer again, in ticks; 0 while it does not.
     answers_since: AtomicU64,
 }
@@ -73,8 +72,7 @@ impl Availability {
             failed_at: AtomicU64::new(0),
             silent: AtomicU32::new(0),
             missed_some: AtomicBool::new(missed_some),
-            was_slow: AtomicBool::new(false),
-            late: AtomicU32::new(0),
+            late_left: AtomicU32::new(0),
             answers_since: AtomicU64::new(0),
         }
     }
@@ -102,8 +100,7 @@ impl Availability {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let turned = failures >= FAILURES_MAX && self.available.swap(false, Ordering::AcqRel);
         if turned {
-            self.late.store(0, Ordering::Relaxed);
-            self.was_slow.store(true, Ordering::Relaxed);
+            self.late_left.store(LATE_MAX, Ordering::Relaxed);
         }
         turned
     }
@@ -119,7 +116,7 @@ impl Availability {
     pub(super) fn lost(&self) -> bool {
         self.answers_since.store(0, Ordering::Relaxed);
         self.silent.store(0, Ordering::Relaxed);
-        self.was_slow.store(false, Ordering::Relaxed);
+        self.late_left.store(0, Ordering::Relaxed);
         self.missed_some.store(true, Ordering::Relaxed);
         self.available.swap(false, Ordering::AcqRel)
     }
@@ -136,8 +133,9 @@ impl Availability {
         if self.is_available() {
             return Answered::Steady;
         }
-        let is_slow = !in_time && self.was_slow.load(Ordering::Relaxed);
-        if is_slow && self.late.fetch_add(1, Ordering::Relaxed) < LATE_MAX {
+        let one_less = |left: u32| left.checked_sub(1);
+        let late = &self.late_left;
+        if !in_time && late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             self.answers_since.store(0, Ordering::Relaxed);
             return Answered::TooLate;
         }
@@ -149,7 +147,7 @@ impl Availability {
             return Answered::Recovering;
         }
         self.missed_some.store(false, Ordering::Relaxed);
-        self.was_slow.store(false, Ordering::Relaxed);
+        self.late_left.store(0, Ordering::Relaxed);
         self.answers_since.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         self.available.store(true, Ordering::Release);

@@ -30,6 +30,9 @@ use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
 /// How long any call may take: after this the connection is lost.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How many addresses of a server are tried at once.
+const ADDRESSES_MAX: usize = 8;
+
 /// A connection under way.
 pub type Dialled<'d> = Pin<Box<dyn Future<Output = Result<Session, ConnectError>> + Send + 'd>>;
 
@@ -155,7 +158,8 @@ impl Tcp {
 /// Connects to the address of a server that answers first.
 async fn connect_any(server: &ServerAddress) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
-    for address in lookup_host((server.host.as_str(), server.port)).await? {
+    let found = lookup_host((server.host.as_str(), server.port)).await?;
+    for address in found.take(ADDRESSES_MAX) {
         attempts.spawn(TcpStream::connect(address));
     }
     let mut failure = io::Error::other("its name has no address");
