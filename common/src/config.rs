@@ -1,6 +1,7 @@
 //! Settings files: their values, every error with its place, their schema; reloads when a file
 //! changes.
 
+pub mod certificates;
 pub mod document;
 pub mod file;
 pub mod files;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, Url, redirect};
 
-use crate::config::files;
+use crate::config::{certificates, files};
 
 /// Largest accepted response; no JWKS, introspection response or directory entry needs more.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub struct Response {
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or holds no certificates.
+/// If the file cannot be read, or has no roots.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
     built(builder(ca, timeout)?)
 }
@@ -69,12 +69,9 @@ pub fn builder(ca: Option<&str>, timeout: Duration) -> Result<ClientBuilder, Str
         Some(path) => {
             let text =
                 files::read(path.as_ref()).map_err(|why| format!("cannot read `{path}`: {why}"))?;
-            let roots = Certificate::from_pem_bundle(text.as_bytes())
-                .map_err(|why| format!("`{path}` holds no certificates: {why}"))?;
-            if roots.is_empty() {
-                return Err(format!("`{path}` holds no certificates"));
-            }
-            builder.tls_certs_only(roots)
+            let roots = certificates::roots(&text).map_err(|why| format!("`{path}` {why}"))?;
+            let roots = roots.certificates.iter().map(|root| Certificate::from_der(root));
+            builder.tls_certs_only(roots.collect::<Result<Vec<_>, _>>().map_err(|why| chain(&why))?)
         }
     })
 }

@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use weir_common::config::document::Document;
-use weir_common::config::files;
+use weir_common::config::{certificates, files};
 use weir_common::time::UnixTime;
 
 use crate::settings::edge::{ClientCertificates, Https};
@@ -146,7 +146,7 @@ struct Reader<'d> {
 impl Reader<'_> {
     fn pair(&mut self, of: Entry<'_>) -> Option<Pair> {
         let file = (of, ".certificate", &*of.entry.certificate);
-        let chain = self.read(file, certificate::chain);
+        let chain = self.read(file, certificates::chain);
         let key = self.read((of, ".key", &of.entry.key), certificate::key);
         let pair = certificate::pair(chain?, key?, &self.provider);
         pair.map_err(|why| self.wrong(file, &format!("is not accepted: {why}"))).ok()
@@ -158,7 +158,7 @@ impl Reader<'_> {
         clients: &ClientCertificates,
     ) -> Option<Arc<dyn ClientCertVerifier>> {
         let file = (of, ".client_ca", &*clients.ca);
-        let roots = Arc::new(self.read(file, certificate::roots)?);
+        let roots = Arc::new(self.read(file, certificates::roots)?.store);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, self.provider.clone());
         let verifier = match clients.required {
             true => verifier,

@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, InconsistentKeys};
 use sha2::{Digest, Sha256};
+use weir_common::config::certificates;
 use weir_common::time::UnixTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -98,11 +99,7 @@ fn described(chain: &str) -> Result<(String, UnixTime), CertificateError> {
 }
 
 fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
-    let all = all.map_err(|_| CertificateError::Chain)?;
-    if all.is_empty() {
-        return Err(CertificateError::Chain);
-    }
+    let all = certificates::chain(chain).map_err(|_| CertificateError::Chain)?;
     if all.len() > CHAIN_MAX {
         return Err(CertificateError::ChainLength);
     }

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -28,16 +27,6 @@ pub(super) struct Pair {
     pub(super) names: Vec<String>,
     /// When it expires, in Unix seconds.
     pub(super) expires: i64,
-}
-
-/// The certificates of a PEM text, at least one.
-pub(super) fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    match chain {
-        Ok(chain) if chain.is_empty() => Err("has no certificate in it".to_owned()),
-        Ok(chain) => Ok(chain),
-        Err(_) => Err("is not PEM from its first to its last line".to_owned()),
-    }
 }
 
 /// The private key of a PEM text.
@@ -77,13 +66,4 @@ pub(super) fn pair(
         expires: parsed.validity().not_after.timestamp(),
         certified: Arc::new(certified),
     })
-}
-
-/// The roots of a PEM text, at least one.
-pub(super) fn roots(pem: &str) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for root in chain(pem)? {
-        roots.add(root).map_err(|_| "has a certificate that cannot be a root".to_owned())?;
-    }
-    Ok(roots)
 }

@@ -21,7 +21,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use weir_common::config::document::Document;
-use weir_common::config::files;
+use weir_common::config::{certificates, files};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::settings::upstream::UpstreamSettings;
@@ -66,7 +66,7 @@ struct File<'d> {
 
 impl File<'_> {
     fn fault(&self, why: &str) {
-        self.document.fault_in(&self.key, format!("`{}`: {why}", self.path));
+        self.document.fault_in(&self.key, format!("`{}` {why}", self.path));
     }
 
     /// Its text; a file that cannot be read is reported.
@@ -75,13 +75,13 @@ impl File<'_> {
         read.map_err(|why| self.fault(&format!("cannot be read: {why}"))).ok()
     }
 
-    fn certificates(&self) -> Vec<Vec<u8>> {
+    /// Its certificates as `read` finds them; what is wrong with them is reported.
+    fn certificates(
+        &self,
+        read: impl Fn(&str) -> Result<Vec<CertificateDer<'static>>, String>,
+    ) -> Vec<Vec<u8>> {
         let Some(text) = self.text() else { return Vec::new() };
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-        let found = found.unwrap_or_default();
-        if found.is_empty() {
-            self.fault("has no certificate in PEM");
-        }
+        let found = read(&text).map_err(|why| self.fault(&why)).unwrap_or_default();
         let broken = |one: &&CertificateDer<'_>| X509Certificate::from_der(one.as_ref()).is_err();
         if found.iter().find(broken).is_some() {
             self.fault("has a certificate that cannot be read");
@@ -92,19 +92,12 @@ impl File<'_> {
 }
 
 fn roots(file: &File<'_>) -> Vec<Vec<u8>> {
-    let roots = file.certificates();
-    let mut store = RootCertStore::empty();
-    for root in &roots {
-        if let Err(why) = store.add(CertificateDer::from(root.clone())) {
-            file.fault(&format!("a certificate in it cannot be a root: {why}"));
-        }
-    }
-    roots
+    file.certificates(|text| Ok(certificates::roots(text)?.certificates))
 }
 
 /// A chain, and the private key of its first certificate.
 fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
-    let chain = chain_file.certificates();
+    let chain = chain_file.certificates(certificates::chain);
     let Some(text) = key_file.text().filter(|_| !chain.is_empty()) else {
         return Default::default();
     };

@@ -78,5 +78,5 @@ fn a_file_of_roots_that_has_none_is_an_error_in_the_settings() {
     let files = Folder::new();
     let file = files.write("ca.crt", "no PEM").display().to_string();
     let output = refused_with("rediss://localhost:1", &format!("ca = \"{file}\""));
-    assert!(output.contains(&format!("`{file}` as `ca`: it has no certificate")), "{output}");
+    assert!(output.contains(&format!("`{file}` has no certificate")), "{output}");
 }

@@ -14,15 +14,14 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use rustls_platform_verifier::ConfigVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
-use weir_common::config::files;
+use weir_common::config::{certificates, files};
 
 use super::address::{ServerAddress, StoreLogin};
 use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
@@ -143,9 +142,7 @@ impl Tcp {
             return Ok(tls.config.clone());
         }
         let config = match (&roots, ca) {
-            (Some(text), Some(path)) => {
-                trusting(text).map_err(|why| ConnectError::Unfit(unfit(path, &why)))?
-            }
+            (Some(text), Some(path)) => trusting(text, path).map_err(ConnectError::Unfit)?,
             _ => ClientConfig::with_platform_verifier()
                 .map_err(|why| ConnectError::Rejected(why.to_string()))?,
         };
@@ -176,24 +173,13 @@ async fn connect_any(server: &ServerAddress) -> io::Result<TcpStream> {
 #[must_use]
 pub fn fault_in_ca(path: &str) -> Option<String> {
     let text = files::read(Path::new(path)).map_err(|why| format!("cannot read `{path}`: {why}"));
-    text.and_then(|text| trusting(&text).map_err(|why| unfit(path, &why))).err()
+    text.and_then(|text| trusting(&text, path)).err()
 }
 
-fn unfit(path: &str, why: &str) -> String {
-    format!("cannot use `{path}` as `ca`: {why}")
-}
-
-/// The settings of TLS that trust the roots in a text.
-fn trusting(text: &str) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let root = root.map_err(|_| "a certificate in it is damaged".to_owned())?;
-        roots.add(root).map_err(|why| why.to_string())?;
-    }
-    match roots.is_empty() {
-        true => Err("it has no certificate in PEM".to_owned()),
-        false => Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()),
-    }
+/// The settings of TLS that trust the roots in the text of a file.
+fn trusting(text: &str, path: &str) -> Result<ClientConfig, String> {
+    let roots = certificates::roots(text).map_err(|why| format!("`{path}` {why}"))?;
+    Ok(ClientConfig::builder().with_root_certificates(roots.store).with_no_client_auth())
 }
 
 /// Why a handshake failed: what does not depend on the time of day, so that it is logged once.
