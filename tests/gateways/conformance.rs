@@ -233,10 +233,28 @@ fn a_reset_key_has_used_nothing_and_others_have() {
         for (nth, quota) in (1..).step_by(2).zip(each_of(3)) {
             let (own, other) = (check(nth, quota), check(nth + 1, quota));
             assert_eq!(store.admitted(&[own, other], 4).await, 3);
-            limiter.reset(&own).await.unwrap();
+            limiter.reset(&[&own]).await.unwrap();
             sleep(SETTLES).await;
             assert_eq!((store.left(&own).await, store.left(&other).await), (3, 0));
             assert_eq!(store.admitted(&[own], 4).await, 3);
+        }
+    });
+}
+
+#[test]
+fn many_keys_are_reset_as_fast_as_one() {
+    for_each_store(async |store| {
+        let own: Vec<LimitCheck> = (1..=20).map(|nth| check(nth, window(1, HOUR))).collect();
+        for check in &own {
+            assert_eq!(store.admitted(&[*check], 2).await, 1);
+        }
+        let began = store.now();
+        let limiter = &store.gateways[0].limiter;
+        limiter.reset(&own.iter().collect::<Vec<_>>()).await.unwrap();
+        assert!(store.now().since(began) < Duration::from_secs(1));
+        sleep(SETTLES).await;
+        for check in &own {
+            assert_eq!(store.admitted(&[*check], 2).await, 1);
         }
     });
 }
@@ -247,7 +265,7 @@ fn a_reset_under_load_gives_one_more_allowance() {
         let own = check(1, window(3, HOUR));
         let mut admitted = store.admitted(&[own], 4).await;
         let (mut resetting, limiter) = (JoinSet::new(), store.gateways[0].limiter.clone());
-        resetting.spawn_local(async move { limiter.reset(&own).await });
+        resetting.spawn_local(async move { limiter.reset(&[&own]).await });
         for _ in 0..300 {
             sleep(Duration::from_millis(10)).await;
             admitted += store.admitted(&[own], 1).await;
@@ -265,7 +283,7 @@ fn what_was_admitted_before_a_reset_returned_counts_no_more() {
             let own = check(nth, quota);
             assert_eq!(store.admitted(&[own], 1).await, 1);
             let (mut resetting, resets) = (JoinSet::new(), limiter.clone());
-            resetting.spawn_local(async move { resets.reset(&own).await });
+            resetting.spawn_local(async move { resets.reset(&[&own]).await });
             let ask = async || decide(limiter, &mut [own], store.now()).await.unwrap();
             if limiter.shared.is_some() {
                 sleep(Duration::from_millis(400)).await;
@@ -290,7 +308,7 @@ fn what_was_refused_before_a_reset_returned_is_not_remembered() {
             decide(limiter, &mut [own], store.now()).await.unwrap().is_admitted()
         };
         let (mut resetting, limiter) = (JoinSet::new(), one.clone());
-        resetting.spawn_local(async move { limiter.reset(&own).await });
+        resetting.spawn_local(async move { limiter.reset(&[&own]).await });
         // The other gateway has heard of it, and the allowance is used up again.
         sleep(Duration::from_millis(400)).await;
         for _ in 0..3 {
@@ -361,7 +379,7 @@ fn requests_in_flight_count_until_they_end_and_a_reset_ends_none() {
         }
         assert!(held.iter().all(Verdict::is_admitted));
         assert_eq!(store.admitted(&[own, other], 2).await, 0);
-        store.gateways[0].limiter.reset(&own).await.unwrap();
+        store.gateways[0].limiter.reset(&[&own]).await.unwrap();
         sleep(3 * SETTLES).await;
         assert_eq!(store.admitted(&[own, other], 2).await, 0);
         assert_eq!(store.left(&other).await, 97, "a refused request is charged nowhere");

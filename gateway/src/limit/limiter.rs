@@ -263,12 +263,12 @@ impl Limiter {
         found.answers().next().map(|answer| answer.usage).ok_or(Unreachable)
     }
 
-    /// Makes a check's key one that has used nothing.
-    pub async fn reset(&self, check: &LimitCheck) -> Result<(), Unreachable> {
-        match &self.shared {
-            None => self.store.reset(check.key).map_err(|_| Unreachable),
-            Some(shared) => shared.reset(&self.store, check).await.map_err(|_| Unreachable),
+    /// Makes the keys of these checks ones that have used nothing.
+    pub async fn reset(&self, checks: &[&LimitCheck]) -> Result<(), Unreachable> {
+        if let Some(shared) = &self.shared {
+            return shared.reset(&self.store, checks).await.map_err(|_| Unreachable);
         }
+        checks.iter().try_for_each(|check| self.store.reset(check.key)).map_err(|_| Unreachable)
     }
 
     /// Raises the allowance of a key, in all gateways that share a store.

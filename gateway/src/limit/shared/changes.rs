@@ -102,28 +102,42 @@ type Changes = (u64, Vec<String>, HashMap<String, String>);
 const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
 
 impl SharedStore {
-    /// Deletes the state of a check's key in the store and in all gateways. Until it returns, what
-    /// the key had used still counts.
-    pub async fn reset(&self, store: &Store, check: &LimitCheck) -> Result<(), StoreAway> {
-        if is_in_flight(check) {
-            // What is in flight stays counted: its end is what releases it.
+    /// Deletes the state of the keys of these checks in the store and in all gateways. Until it
+    /// returns, what they had used still counts.
+    pub async fn reset(&self, store: &Store, checks: &[&LimitCheck]) -> Result<(), StoreAway> {
+        // What is in flight stays counted: its end is what releases it.
+        let checks = checks.iter().copied().filter(|check| !is_in_flight(check));
+        let checks: Vec<&LimitCheck> = checks.collect();
+        if checks.is_empty() {
             return Ok(());
         }
         // First no gateway testifies any more what it was given before, then the store forgets it.
-        self.publish_reset(check.key).await?;
-        self.forget(store, check.key);
+        self.publish_resets(&checks).await?;
+        self.forget_all(store, &checks);
         tokio::time::sleep(HEARD_BY_ALL).await;
-        self.delete(check).await?;
+        for check in &checks {
+            self.delete(check).await?;
+        }
         // What was admitted, refused and leased meanwhile is of what was deleted.
-        self.forget(store, check.key);
-        self.publish_reset(check.key).await
+        self.forget_all(store, &checks);
+        self.publish_resets(&checks).await
     }
 
-    async fn publish_reset(&self, key: Key) -> Result<(), StoreAway> {
+    async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<(), StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
-        let (script, own) = (Script::new(ADD_RESET), digits(key).into_bytes());
-        let call = script.call(&names([CHANGES, RESETS]), &[own]);
-        registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)
+        let script = Script::new(ADD_RESET);
+        for check in checks {
+            let own = digits(check.key).into_bytes();
+            let call = script.call(&names([CHANGES, RESETS]), &[own]);
+            registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)?;
+        }
+        Ok(())
+    }
+
+    fn forget_all(&self, store: &Store, checks: &[&LimitCheck]) {
+        for check in checks {
+            self.forget(store, check.key);
+        }
     }
 
     async fn delete(&self, check: &LimitCheck) -> Result<(), StoreAway> {

@@ -92,9 +92,7 @@ impl GatewayAdmin {
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let resolved = self.resolve_key(limit, key).await?;
-        for check in resolved.own_checks() {
-            self.shared.limiter.reset(check).await?;
-        }
+        self.shared.limiter.reset(&resolved.own_checks().collect::<Vec<_>>()).await?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
