@@ -13,12 +13,16 @@ use libmimalloc_sys as mi;
 /// Every block of at least as many bytes has this alignment, and a smaller one that of its size.
 const USUAL_ALIGNMENT: usize = 16;
 
-/// mimalloc's option `page_full_retain`, which its crate does not name: how many full pages stay in
-/// the queue of each size.
+/// mimalloc's option `purge_delay`, which its crate does not name, like the next one: after how
+/// many milliseconds free memory is given back to the system.
+const PURGE_DELAY: c_int = 15;
+
+/// mimalloc's option `page_full_retain`: how many full pages stay in the queue of each size.
 const PAGE_FULL_RETAIN: c_int = 36;
 
 unsafe extern "C" {
     safe fn mi_option_set(option: c_int, value: c_long);
+    safe fn mi_option_set_default(option: c_int, value: c_long);
 }
 
 /// mimalloc.
@@ -33,6 +37,13 @@ impl Allocator {
     /// (docs/decisions/speed.md).
     pub fn retain_no_full_pages(&self) {
         mi_option_set(PAGE_FULL_RETAIN, 0);
+    }
+
+    /// Gives free memory back to the system after 100 ms, not a second, unless the environment has
+    /// a `MIMALLOC_PURGE_DELAY`: for a program that needs other megabytes in each second
+    /// (docs/decisions/speed.md).
+    pub fn give_back_soon(&self) {
+        mi_option_set_default(PURGE_DELAY, 100);
     }
 }
 
@@ -96,6 +107,14 @@ mod tests {
         assert_eq!(of_two, [4, PAGE_FULL_RETAIN], "4 is arena_eager_commit");
         Allocator.retain_no_full_pages();
         assert_eq!(mi_option_get(PAGE_FULL_RETAIN), 0);
+    }
+
+    #[test]
+    fn the_option_is_the_one_that_mimalloc_sets_to_a_second() {
+        let of_1000: Vec<_> = (0..47).filter(|&option| mi_option_get(option) == 1_000).collect();
+        assert_eq!(of_1000, [PURGE_DELAY]);
+        Allocator.give_back_soon();
+        assert_eq!(mi_option_get(PURGE_DELAY), 100);
     }
 
     #[test]

@@ -11,6 +11,7 @@ static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     ALLOCATOR.retain_no_full_pages();
+    ALLOCATOR.give_back_soon();
     // For requests to identity servers. Fails only where a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     CliCommand::parse().execute().into()

@@ -177,8 +177,8 @@ const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 17
 pub struct Scheduler {
     policies: Policies,
     mode: Mode,
-    endpoints: HashMap<EndpointId, Endpoint>,
-    backlogs: HashMap<WebhookId, Backlog>,
+    endpoints: HashMap<EndpointId, Box<Endpoint>>,
+    backlogs: HashMap<WebhookId, Box<Backlog>>,
     webhooks: Webhooks,
     reads: StoreReads,
     writes: PendingWrites,

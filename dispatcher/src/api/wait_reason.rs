@@ -243,7 +243,7 @@ mod tests {
             events: EventSet::default(),
             created_at: UnixTime(0),
             options: WebhookOptions::default(),
-            secrets: Secrets::of(Secret::new(String::new())),
+            secrets: Arc::new(Secrets::of(Secret::new(String::new()))),
             paused_at,
             disabled_at: None,
             paused_total: Duration::ZERO,

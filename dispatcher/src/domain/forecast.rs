@@ -119,6 +119,8 @@ fn play(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use weir_common::secret::Secret;
 
@@ -144,7 +146,7 @@ mod tests {
             endpoint: EndpointId(1),
             events: EventSet::default(),
             created_at: NOW,
-            secrets: Secrets::of(Secret::new(String::new())),
+            secrets: Arc::new(Secrets::of(Secret::new(String::new()))),
             paused_at: None,
             disabled_at: None,
             options: WebhookOptions::default(),

@@ -20,6 +20,7 @@
 
 mod window;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -70,14 +71,14 @@ pub struct Health {
     #[serde(rename = "e", skip_serializing_if = "Option::is_none")]
     episode: Option<Episode>,
     #[serde(rename = "d", skip_serializing_if = "Option::is_none")]
-    down: Option<Down>,
+    down: Option<Box<Down>>,
     /// In microseconds.
     #[serde(rename = "l", skip_serializing_if = "Option::is_none")]
-    last_success: Option<u64>,
+    last_success: Option<NonZeroU64>,
     /// Since when it was failing or down as of its first notice, until its recovery; in
     /// microseconds.
     #[serde(rename = "i", skip_serializing_if = "Option::is_none")]
-    incident: Option<u64>,
+    incident: Option<NonZeroU64>,
 }
 
 /// An episode that has not ended.
@@ -117,12 +118,12 @@ impl Health {
 
     /// Begins an incident, unless one lasts.
     pub fn begin_incident(&mut self, since: UnixTime) {
-        self.incident.get_or_insert(since.0);
+        self.incident = self.incident.or(NonZeroU64::new(since.0));
     }
 
     /// Ends the incident; returns when it began, if there was one.
     pub fn end_incident(&mut self) -> Option<UnixTime> {
-        self.incident.take().map(UnixTime)
+        self.incident.take().map(|since| UnixTime(since.get()))
     }
 
     /// Whether the owners were warned in an episode that has not ended, as of the last update.
@@ -166,7 +167,7 @@ impl Health {
     pub fn look_at(&self, policy: &Policy, now: UnixTime) -> Option<UnixTime> {
         let health = self.seen(policy, now);
         let soonest = UnixTime(now.0.saturating_add(1));
-        let pause = health.down.filter(|down| down.would_pause(policy));
+        let pause = health.down.as_ref().filter(|down| down.would_pause(policy));
         let pause = pause.map(|down| UnixTime(down.since).plus(policy.pause_after).max(soonest));
         let warning = health.warns_at(policy, soonest);
         pause.into_iter().chain(warning).min()
@@ -175,13 +176,13 @@ impl Health {
     /// The time of the last 2xx.
     #[must_use]
     pub fn last_success(&self) -> Option<UnixTime> {
-        self.last_success.map(UnixTime)
+        self.last_success.map(|at| UnixTime(at.get()))
     }
 
     /// The time of the first failure since then.
     #[must_use]
     pub fn down_since(&self) -> Option<UnixTime> {
-        self.down.map(|down| UnixTime(down.since))
+        self.down.as_ref().map(|down| UnixTime(down.since))
     }
 
     /// When the episode that owners were warned of began.
@@ -217,13 +218,13 @@ impl Health {
 
     fn record_success(&mut self, now: UnixTime) {
         self.down = None;
-        self.last_success = Some(now.0);
+        self.last_success = NonZeroU64::new(now.0);
     }
 
     fn record_failure(&mut self, now: UnixTime) {
         self.episode.get_or_insert(Episode { since: now.0, warned: false });
         let first = Down { since: now.0, last: now.0, failures: 0, paused: false };
-        let down = self.down.get_or_insert(first);
+        let down = self.down.get_or_insert_with(|| Box::new(first));
         down.last = now.0;
         down.failures = down.failures.saturating_add(1);
     }
@@ -255,7 +256,7 @@ impl Health {
     /// When a warning is due without further attempts: at `earliest`, later, or never.
     fn warns_at(&self, policy: &Policy, earliest: UnixTime) -> Option<UnixTime> {
         // After a pause a warning adds nothing.
-        let paused = self.down.is_some_and(|down| down.paused);
+        let paused = self.down.as_ref().is_some_and(|down| down.paused);
         let episode = self.episode.filter(|episode| !episode.warned && !paused)?;
         let mut window = self.window.clone();
         let mut at = UnixTime(episode.since).plus(policy.warn_for).max(earliest);

@@ -39,7 +39,7 @@ pub struct Webhook {
     /// What its owner sets beside the URL and the event types.
     pub options: WebhookOptions,
     /// The keys that sign deliveries.
-    pub secrets: Secrets,
+    pub secrets: Arc<Secrets>,
     /// Since when it is paused; `None` if it is not.
     pub paused_at: Option<UnixTime>,
     /// Since when its owner has it disabled; `None` if it is not.

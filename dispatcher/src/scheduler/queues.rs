@@ -149,7 +149,8 @@ impl Scheduler {
                 }
             }
             None => {
-                self.backlogs.insert(webhook, Backlog::new(workspace, endpoint, due, now));
+                let backlog = Backlog::new(workspace, endpoint, due, now);
+                self.backlogs.insert(webhook, Box::new(backlog));
             }
         }
         let turns = &mut self.endpoint(endpoint).turns;
@@ -171,12 +172,11 @@ impl Scheduler {
     }
 
     fn remove_if_drained(&mut self, webhook: WebhookId) {
-        let gone = |backlog: &&Backlog| backlog.gone && backlog.in_flight.is_empty();
-        let Some(endpoint) =
-            self.backlogs.get(&webhook).filter(gone).map(|backlog| backlog.endpoint)
-        else {
+        let Some(backlog) = self.backlogs.get(&webhook) else { return };
+        if !backlog.gone || !backlog.in_flight.is_empty() {
             return;
-        };
+        }
+        let endpoint = backlog.endpoint;
         self.remove(webhook);
         self.endpoint(endpoint).turns.retain(|one| *one != webhook);
     }
@@ -296,6 +296,7 @@ impl Scheduler {
         // use every slot before the first timeout.
         let limit = (self.policies.limits.per_endpoint / 4).max(1);
         let (quota, unrecorded) = (self.policies.limits.quota, &self.unrecorded);
-        self.endpoints.entry(id).or_insert_with(|| Endpoint::new(limit, unrecorded.log(quota)))
+        let new = || Box::new(Endpoint::new(limit, unrecorded.log(quota)));
+        self.endpoints.entry(id).or_insert_with(new)
     }
 }

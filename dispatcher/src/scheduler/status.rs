@@ -7,8 +7,6 @@ use weir_common::time::{Moment, Tick};
 use crate::domain::delivery::DeliveryStatus;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::Scheduler;
-use crate::scheduler::backlog::Backlog;
-use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::pace::free_at;
 
 impl Scheduler {
@@ -22,7 +20,8 @@ impl Scheduler {
         let paced = paced.max(Some(self.paced_until(webhook, now.tick)));
         let paced = paced.filter(|until| *until > now.tick);
         let blocked = paced.max(backlog.probe_at());
-        let backoff = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
+        let backoff =
+            endpoint.map(|endpoint| endpoint.backs_off_until()).filter(|until| *until > now.tick);
         let unresolved = backoff.is_some() && backoff >= blocked;
         let in_flight = backlog.in_flight.contains_key(&delivery);
         let blocked_until = blocked.max(backoff).map(|until| now.unix_of(until));
@@ -46,7 +45,7 @@ impl Scheduler {
     /// Waiting deliveries in memory, and entries of the heap.
     #[must_use]
     pub fn cached(&self) -> usize {
-        self.backlogs.values().map(Backlog::cached).sum::<usize>() + self.heap.len()
+        self.backlogs.values().map(|backlog| backlog.cached()).sum::<usize>() + self.heap.len()
     }
 
     /// Results that are not with the store yet.

@@ -115,7 +115,7 @@ impl Scheduler {
         let mut all = Vec::with_capacity(KEPT_MAX);
         let waiting = self.backlogs.iter().filter(|(_, own)| !own.gone && has_some(own));
         for (webhook, backlog) in waiting {
-            all.push((order(backlog), *webhook, backlog));
+            all.push((order(backlog), *webhook, &**backlog));
             if all.len() == KEPT_MAX {
                 all.select_nth_unstable_by(LONGEST, |one, other| other.0.cmp(&one.0));
                 all.truncate(LONGEST);

@@ -18,7 +18,7 @@ pub struct Target {
     /// The canonical URL.
     pub url: Url,
     /// The signing keys.
-    pub secrets: Secrets,
+    pub secrets: Arc<Secrets>,
     /// The headers that its owner adds.
     pub headers: CustomHeaders,
     /// Whether the answers of successful attempts are kept, whatever the setting.

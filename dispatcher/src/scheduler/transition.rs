@@ -135,7 +135,7 @@ mod tests {
             events: EventSet::of([EventType::new("user.created"), EventType::new("plan.changed")]),
             created_at: START,
             options: Default::default(),
-            secrets: Secrets::of(Secret::new("whsec_a".to_owned())),
+            secrets: Arc::new(Secrets::of(Secret::new("whsec_a".to_owned()))),
             paused_at: None,
             disabled_at: None,
             paused_total: 7 * MINUTE,

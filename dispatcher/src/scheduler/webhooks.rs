@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use url::Url;
 use weir_common::time::UnixTime;
 
+use crate::domain::event::EventSet;
 use crate::domain::health::Policy;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::webhook::options::per_minute;
@@ -46,7 +47,7 @@ struct Known {
     /// When a notice may become due without an attempt.
     look_at: Option<UnixTime>,
     /// Results that are not on disk yet.
-    unwritten: usize,
+    unwritten: u32,
     /// Its owner has changed it: no attempt starts with the earlier URL or secrets.
     outdated: bool,
     /// Its workspace and host.
@@ -54,7 +55,7 @@ struct Known {
 }
 
 /// A hundred thousand webhooks may wait, so their state is small.
-const _: () = assert!(size_of::<Known>() <= 480);
+const _: () = assert!(size_of::<Known>() <= 320);
 
 /// The next step after a webhook was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,7 @@ impl Webhooks {
         }
         // Nothing here shows them, and a hundred thousand webhooks may wait.
         webhook.options.labels = None;
+        webhook.events = EventSet::default();
         let delivered_probe = known.and_then(|known| known.delivered_probe);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Ready };
         let target = Weak::new();

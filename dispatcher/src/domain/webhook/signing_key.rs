@@ -20,17 +20,19 @@ const PUBLIC_PREFIX: &str = "whpk_";
 
 /// A key pair. It prints as its public key.
 #[derive(Clone)]
-pub struct SigningKey {
+pub struct SigningKey(Arc<Pair>);
+
+struct Pair {
     seed: Secret<[u8; SEED_BYTES]>,
-    pair: Arc<Ed25519KeyPair>,
+    keys: Ed25519KeyPair,
 }
 
 impl SigningKey {
     /// The pair of a seed.
     #[must_use]
     pub fn of_seed(seed: [u8; SEED_BYTES]) -> Self {
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).expect("it has the length of a seed");
-        Self { seed: Secret::new(seed), pair: Arc::new(pair) }
+        let keys = Ed25519KeyPair::from_seed_unchecked(&seed).expect("it has the length of a seed");
+        Self(Arc::new(Pair { seed: Secret::new(seed), keys }))
     }
 
     /// The pair that was [stored](Self::stored); `None` if the text is damaged.
@@ -42,19 +44,19 @@ impl SigningKey {
     /// The seed as text, to be sealed.
     #[must_use]
     pub fn stored(&self) -> Secret<String> {
-        Secret::new(STANDARD.encode(self.seed.expose()))
+        Secret::new(STANDARD.encode(self.0.seed.expose()))
     }
 
     /// The public key as Standard Webhooks writes it: `whpk_` and the base64 of 32 bytes.
     #[must_use]
     pub fn public(&self) -> String {
-        format!("{PUBLIC_PREFIX}{}", STANDARD.encode(self.pair.public_key()))
+        format!("{PUBLIC_PREFIX}{}", STANDARD.encode(self.0.keys.public_key()))
     }
 
     /// The signature of a message.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
-        let signature = self.pair.sign(message);
+        let signature = self.0.keys.sign(message);
         signature.as_ref().try_into().expect("a signature of Ed25519 has 64 bytes")
     }
 }
@@ -79,7 +81,7 @@ impl PublicKey {
 
 impl PartialEq for SigningKey {
     fn eq(&self, other: &Self) -> bool {
-        self.pair.public_key().as_ref() == other.pair.public_key().as_ref()
+        self.0.keys.public_key().as_ref() == other.0.keys.public_key().as_ref()
     }
 }
 

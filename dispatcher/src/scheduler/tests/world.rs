@@ -99,7 +99,7 @@ pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
         events: EventSet::of([EventType::new("user.created")]),
         created_at: at(0).unix,
         options: Default::default(),
-        secrets: Secrets::of(Secret::new("whsec_a".to_owned())),
+        secrets: Arc::new(Secrets::of(Secret::new("whsec_a".to_owned()))),
         paused_at,
         disabled_at: None,
         paused_total: Duration::from_secs(pauses),

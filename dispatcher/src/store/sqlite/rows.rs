@@ -132,7 +132,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         events: subscribed(row)?,
         created_at: time(row, "created_at")?,
         options: options(row, id, sealer)?,
-        secrets: opened_secrets(row, id, sealer)?,
+        secrets: Arc::new(opened_secrets(row, id, sealer)?),
         paused_at: time_or(row, "paused_at")?,
         disabled_at: time_or(row, "disabled_at")?,
         paused_total: duration(row, "paused_total")?,
