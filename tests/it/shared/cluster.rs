@@ -1,6 +1,7 @@
 //! Several gateways on a Redis Cluster.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use weir_tests::config::Config;
 use weir_tests::folder::Folder;
@@ -11,6 +12,8 @@ use weir_tests::wait;
 
 use super::connecting::RIGHTS;
 use super::{Fleet, count};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Two gateways on a Cluster with so many replicas of each primary.
 fn fleet(replicas: usize) -> Fleet<RedisCluster> {
@@ -230,4 +233,28 @@ fn a_gateway_starts_while_one_node_is_away() {
     });
     let workspace = workspace_on(&fleet, 1);
     assert_eq!(admitted(&fleet, &workspace, 62), 59);
+}
+
+#[test]
+fn refusals_are_remembered_while_other_servers_are_away() {
+    let mut fleet = fleet(0);
+    let registry = fleet.redis.owner("gateways");
+    let (asked, away) = ((registry + 1) % 3, (registry + 2) % 3);
+    let workspace = workspace_on(&fleet, asked);
+    assert_eq!(admitted(&fleet, &workspace, 62), 59);
+    // Heartbeats read no windows, and some of them pass here. While the registry is away as well,
+    // each of them makes the gateway ask once more, for both limits.
+    for (gone, servers, asks) in [(away, 2.0, 0), (registry, 1.0, 20)] {
+        fleet.redis.nodes[gone].kill();
+        wait::until("the loss to be noticed", || {
+            (fleet.gateways[0].metric("weir_gateway_store_servers_up") == servers).then_some(())
+        });
+        fleet.get(0, &target(&workspace)).expect(429);
+        let calls = || fleet.redis.nodes[asked].calls("getrange");
+        let (before, until) = (calls(), Instant::now() + SECOND);
+        while Instant::now() < until {
+            fleet.get(0, &target(&workspace)).expect(429);
+        }
+        assert!(calls() - before <= asks, "{before}, {}", calls());
+    }
 }

@@ -80,7 +80,7 @@ impl SharedStore {
         let (mut beaten, mut lost) = (self.beat_once(known, node, own).await, None);
         if is_kept && let Err(error @ ConnectError::Unreachable(_)) = &beaten {
             // The server may have started again since: then it is told all with this heartbeat.
-            lost = self.lose(node).then(|| error.clone());
+            lost = self.lose(known, node).then(|| error.clone());
             beaten = self.beat_once(known, node, own).await;
         }
         let beat = match beaten {
@@ -93,7 +93,7 @@ impl SharedStore {
                 }
             }
             Err(ConnectError::Silent) if availability.is_late_once() => Beat::Steady,
-            Err(error) if self.lose(node) => Beat::Lost(error),
+            Err(error) if self.lose(known, node) => Beat::Lost(error),
             Err(error) => Beat::Away(error),
         };
         lost.map_or(beat, Beat::Lost)
@@ -116,11 +116,14 @@ impl SharedStore {
     }
 
     /// Drops the connection to a server. True where it was available until now.
-    fn lose(&self, node: &Arc<StoreNode>) -> bool {
+    fn lose(&self, known: &NodeSet, node: &Arc<StoreNode>) -> bool {
         node.set_connection(None);
-        // Resets and boosts of other gateways may be missed from now on.
-        self.standings.forget_refusals();
-        node.availability.lost()
+        let was_available = node.availability.lost();
+        // While the registry is away, resets and boosts of other gateways are missed.
+        if was_available || known.is_registry(node) {
+            self.standings.forget_refusals();
+        }
+        was_available
     }
 
     /// Connects to each server as a gateway does, and changes nothing there. Returns what fails.
