@@ -3,7 +3,7 @@
 //! Not here: the checks that use them (`limit`), who may set one (`operations`).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_common::directory::values::Values;
@@ -48,6 +48,19 @@ pub struct Boosts {
     table: Mutex<Table>,
     /// How many boosts there are: usually none, which a request can see without the lock.
     count: AtomicUsize,
+    /// Changes that are made here and published, begun and ended.
+    own_changes: [AtomicU64; 2],
+}
+
+/// A change that is made here and published; it ends when this is dropped.
+#[derive(Debug)]
+pub struct OwnChange<'b>(&'b Boosts);
+
+impl Drop for OwnChange<'_> {
+    fn drop(&mut self) {
+        let [_, ended] = &self.0.own_changes;
+        ended.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl Boosts {
@@ -86,13 +99,35 @@ impl Boosts {
         self.lock().by_key.iter().map(|(key, boost)| (*key, *boost)).collect()
     }
 
+    /// Begins a change that is made here and published.
+    pub fn begin_own_change(&self) -> OwnChange<'_> {
+        let [begun, _] = &self.own_changes;
+        begun.fetch_add(1, Ordering::SeqCst);
+        OwnChange(self)
+    }
+
+    /// How many changes were made here; none while one is under way.
+    #[must_use]
+    pub fn own_changes(&self) -> Option<u64> {
+        let [begun, ended] = &self.own_changes;
+        // What has ended is read first: one that begins in between counts as under way.
+        let ended = ended.load(Ordering::SeqCst);
+        (begun.load(Ordering::SeqCst) == ended).then_some(ended)
+    }
+
     /// Replaces all boosts by those that gateways have in common; none after they have moved.
-    pub fn replace(&self, boosts: Vec<(Key, Boost)>) {
+    /// False, and nothing is replaced, where a change was made here since
+    /// [`own_changes`](Self::own_changes) was `before`: it may be missing among them.
+    pub fn replace(&self, boosts: Vec<(Key, Boost)>, before: Option<u64>) -> bool {
         let mut table = self.lock();
+        if before.is_none() || before != self.own_changes() {
+            return false;
+        }
         if !table.moved {
             table.by_key = boosts.into_iter().collect();
             self.count.store(table.by_key.len(), Ordering::Relaxed);
         }
+        true
     }
 
     /// Closes the table and returns all boosts, so that they can be sent to another process.
@@ -170,5 +205,21 @@ mod tests {
         boosts.reopen();
         assert_eq!(boosts.of(key, Tick(0)), Some(boost));
         boosts.clear(key).unwrap();
+    }
+
+    #[test]
+    fn a_boost_that_is_set_while_those_of_all_gateways_are_read_stays() {
+        let (boosts, key) = (Boosts::default(), Key::from_bits(1));
+        let raised = Values { requests: Some(9), ..Values::default() };
+        let is_set = || boosts.of(key, Tick(0)).is_some();
+        let before = boosts.own_changes();
+        let change = boosts.begin_own_change();
+        assert_eq!(boosts.own_changes(), None);
+        boosts.set(key, Boost { raised, until: Tick(10) }, Tick(0)).unwrap();
+        assert!(!boosts.replace(Vec::new(), before) && is_set());
+        assert!(!boosts.replace(Vec::new(), boosts.own_changes()) && is_set(), "not published yet");
+        drop(change);
+        assert!(!boosts.replace(Vec::new(), before) && is_set());
+        assert!(boosts.replace(Vec::new(), boosts.own_changes()) && !is_set());
     }
 }

@@ -273,6 +273,7 @@ impl Limiter {
 
     /// Raises the allowance of a key, in all gateways that share a store.
     pub async fn boost(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
+        let _change = self.boosts.begin_own_change();
         self.boosts.set(key, boost, now)?;
         let Some(shared) = &self.shared else { return Ok(()) };
         if shared.publish(key, boost).await.is_err() {
@@ -284,6 +285,7 @@ impl Limiter {
 
     /// Ends the boost of a key.
     pub async fn unboost(&self, key: Key) -> Result<(), Unreachable> {
+        let _change = self.boosts.begin_own_change();
         let ended = self.boosts.of(key, self.clock.now().tick);
         self.boosts.clear(key).map_err(|_| Unreachable)?;
         let Some(shared) = &self.shared else { return Ok(()) };

@@ -115,12 +115,13 @@ impl SharedStore {
         self.publish_resets(&checks).await?;
         self.forget_all(store, &checks);
         tokio::time::sleep(HEARD_BY_ALL).await;
+        let mut deleted = Ok(());
         for check in &checks {
-            self.delete(check).await?;
+            deleted = deleted.and(self.delete(check).await);
         }
         // What was admitted, refused and leased meanwhile is of what was deleted.
         self.forget_all(store, &checks);
-        self.publish_resets(&checks).await
+        self.publish_resets(&checks).await.and(deleted)
     }
 
     async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<(), StoreAway> {
@@ -211,6 +212,7 @@ impl SharedStore {
             return Ok(());
         }
         self.standings.forget_refusals();
+        let own_changes = boosts.own_changes();
         if newest < known || may_lack_some {
             self.publish_again(connection, boosts, (known, newest)).await?;
             self.may_lack_boosts.store(false, Ordering::Relaxed);
@@ -236,8 +238,10 @@ impl SharedStore {
                 }
             }
         }
-        boosts.replace(active);
-        self.changes.store(number, Ordering::Relaxed);
+        // Where a boost was set here meanwhile, the next heartbeat reads once more.
+        if boosts.replace(active, own_changes) {
+            self.changes.store(number, Ordering::Relaxed);
+        }
         Ok(())
     }
 
