@@ -261,12 +261,9 @@ impl SharedStore {
     #[must_use]
     pub fn remembered(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
         let known = self.nodes.known();
-        // While the registry is away, resets may be missed: each heartbeat forgets all refusals, so
-        // that a server that answers is asked once per key and heartbeat.
-        let own = checks.first().and_then(|check| known.of_slot(check.slot));
-        let both = [known.of_tag(REGISTRY_TAG), own];
-        both.into_iter().flatten().find(|node| node.availability.is_available())?;
-        let time = self.time_of(&known, checks);
+        // What is decided while a key's server is away is the limit's setting.
+        let own = known.of_slot(checks.first()?.slot);
+        let time = &own.filter(|node| node.availability.is_available())?.time;
         let [earliest, latest] = time.range(now);
         let checks = self.effective(store, checks, latest);
         let refusal = |check: &LimitCheck| match is_in_flight(check) {

@@ -213,7 +213,7 @@ pub async fn shared_store(shared: Arc<Shared>) {
                     events::event(Level::Info, "shared store available", &fields);
                 }
                 // That it cannot be reached is known; why it refuses us is not.
-                Beat::Away(ConnectError::Unreachable(_) | ConnectError::Silent) => {}
+                Beat::Away(why) if why.is_silence() => {}
                 Beat::Away(why) if known.get(&server) == Some(&why) => {}
                 Beat::Lost(why) | Beat::Away(why) => {
                     let fields = [("store", json!(server)), ("error", json!(why.to_string()))];

@@ -1,7 +1,7 @@
 //! Several gateways on a Redis Cluster.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_tests::config::Config;
 use weir_tests::folder::Folder;
@@ -244,17 +244,18 @@ fn refusals_are_remembered_while_other_servers_are_away() {
     assert_eq!(admitted(&fleet, &workspace, 62), 59);
     // Heartbeats read no windows, and some of them pass here. While the registry is away as well,
     // each of them makes the gateway ask once more, for both limits.
-    for (gone, servers, asks) in [(away, 2.0, 0), (registry, 1.0, 20)] {
+    for (gone, servers, asks) in [(away, 2.0, 0..=0), (registry, 1.0, 1..=20)] {
         fleet.redis.nodes[gone].kill();
         wait::until("the loss to be noticed", || {
             (fleet.gateways[0].metric("weir_gateway_store_servers_up") == servers).then_some(())
         });
         fleet.get(0, &target(&workspace)).expect(429);
         let calls = || fleet.redis.nodes[asked].calls("getrange");
-        let (before, until) = (calls(), Instant::now() + SECOND);
-        while Instant::now() < until {
+        let (before, until) = (calls(), wait::now() + SECOND);
+        while wait::now() < until {
             fleet.get(0, &target(&workspace)).expect(429);
         }
-        assert!(calls() - before <= asks, "{before}, {}", calls());
+        let asked = calls() - before;
+        assert!(asks.contains(&asked), "{asked}");
     }
 }

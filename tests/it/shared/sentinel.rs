@@ -86,6 +86,20 @@ fn sentinels_that_do_not_answer_leave_each_gateway_its_share() {
 }
 
 #[test]
+fn why_sentinels_refuse_is_logged_once_the_primary_is_lost() {
+    let mut fleet = fleet("");
+    for sentinel in &fleet.redis.sentinels {
+        sentinel.run("ACL SETUSER default -sentinel");
+    }
+    for server in &mut fleet.redis.servers {
+        server.kill();
+    }
+    fleet.gateways[0].log().wait("the refusal of the Sentinels", |line| {
+        line["error"].as_str().is_some_and(|why| why.contains("no Sentinel helps"))
+    });
+}
+
+#[test]
 fn a_sentinel_that_stands_still_delays_nothing() {
     let fleet = fleet("");
     fleet.redis.sentinels[0].pause();

@@ -118,12 +118,12 @@ impl SharedStore {
     /// Drops the connection to a server. True where it was available until now.
     fn lose(&self, known: &NodeSet, node: &Arc<StoreNode>) -> bool {
         node.set_connection(None);
-        let was_available = node.availability.lost();
-        // While the registry is away, resets and boosts of other gateways are missed.
-        if was_available || known.is_registry(node) {
+        // Resets of other gateways are missed until the registry is back. Till then each key is
+        // asked for again after each heartbeat.
+        if known.is_registry(node) {
             self.standings.forget_refusals();
         }
-        was_available
+        node.availability.lost()
     }
 
     /// Connects to each server as a gateway does, and changes nothing there. Returns what fails.
@@ -245,6 +245,8 @@ impl SharedStore {
             self.may_lack_boosts.store(true, Ordering::Relaxed);
         }
         self.standings.owe_all(|check| is_on(known, node, check.slot));
+        // It may admit what it has refused.
+        self.standings.forget_refusals();
         self.leases.forget_all();
         self.slots.forget_all();
     }

@@ -33,6 +33,14 @@ pub enum ConnectError {
     Unfit(String),
 }
 
+impl ConnectError {
+    /// Whether nothing was heard of the server.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Silent)
+    }
+}
+
 /// Why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {

@@ -35,7 +35,8 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     address: ServerAddress,
-    connection: Mutex<Option<Session>>,
+    /// Its open connection, or else why it did not answer last.
+    last: Mutex<Option<Result<Session, ConnectError>>>,
     /// How often it is left out from now on.
     pause: AtomicU32,
 }
@@ -69,16 +70,8 @@ impl Sentinels {
         let asked: Vec<&Sentinel> =
             self.servers.iter().filter(|own| thorough || !own.is_paused()).collect();
         let answers = join::all(asked.iter().map(|own| self.query(own))).await;
-        let (mut named, mut failures) = (None, Vec::new());
-        for (answer, own) in answers.into_iter().zip(asked) {
-            match answer {
-                Ok(found) => named = newest(named, found),
-                Err(why) => failures.push(format!("{}: {why}", own.address)),
-            }
-        }
-        let Some(named) = named else {
-            let all = failures.join("; ");
-            return Err(ConnectError::Unreachable(format!("no Sentinel answers: {all}")));
+        let Some(named) = answers.into_iter().flatten().fold(None, newest) else {
+            return Err(self.why_none_answers());
         };
         let known = self.epoch.fetch_max(named.epoch, Ordering::Relaxed);
         if named.epoch < known {
@@ -91,27 +84,43 @@ impl Sentinels {
         Ok(named)
     }
 
+    /// Those that refuse us are named alone: this stays the same while others come and go.
+    fn why_none_answers(&self) -> ConnectError {
+        let texts = |is_silent: bool| -> String {
+            let text = |own: &Sentinel| {
+                let why = own.failure().filter(|why| why.is_silence() == is_silent)?;
+                Some(format!("{}: {why}", own.address))
+            };
+            self.servers.iter().filter_map(text).collect::<Vec<_>>().join("; ")
+        };
+        match texts(false) {
+            refusals if refusals.is_empty() => {
+                ConnectError::Unreachable(format!("no Sentinel answers: {}", texts(true)))
+            }
+            refusals => ConnectError::Rejected(format!("no Sentinel helps: {refusals}")),
+        }
+    }
+
     async fn query(&self, own: &Sentinel) -> Result<NamedPrimary, ConnectError> {
         let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.fetch(own)).await;
         let answer = asked.unwrap_or(Err(ConnectError::Silent));
-        if answer.is_err() {
+        if let Err(why) = &answer {
             own.pause.store(PAUSE, Ordering::Relaxed);
-            own.set(None);
+            own.set(Err(why.clone()));
         }
         answer
     }
 
     async fn fetch(&self, own: &Sentinel) -> Result<NamedPrimary, ConnectError> {
-        let open = own.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let connection = match open {
-            Some(connection) => connection,
-            None => self.dial.dial(&self.login, &own.address).await?,
+        let connection = match own.last() {
+            Some(Ok(connection)) => connection,
+            _ => self.dial.dial(&self.login, &own.address).await?,
         };
         let mut question = cmd("SENTINEL");
         question.arg("MASTER").arg(&self.primary);
         let reply = connection.send(&question).await;
         let reply = reply.map_err(|error| unreachable_for(&error))?;
-        own.set(Some(connection));
+        own.set(Ok(connection));
         let fields: HashMap<String, String> = redis::from_redis_value(reply).unwrap_or_default();
         named(&fields).ok_or_else(|| {
             ConnectError::Rejected(format!("it does not know where `{}` is", self.primary))
@@ -121,8 +130,7 @@ impl Sentinels {
 
 impl Sentinel {
     fn new(address: &ServerAddress) -> Self {
-        let (address, connection) = (address.clone(), Mutex::default());
-        Self { address, connection, pause: AtomicU32::new(0) }
+        Self { address: address.clone(), last: Mutex::default(), pause: AtomicU32::new(0) }
     }
 
     fn is_paused(&self) -> bool {
@@ -130,8 +138,16 @@ impl Sentinel {
         self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    fn set(&self, connection: Option<Session>) {
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
+    fn last(&self) -> Option<Result<Session, ConnectError>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn failure(&self) -> Option<ConnectError> {
+        self.last()?.err()
+    }
+
+    fn set(&self, last: Result<Session, ConnectError>) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
     }
 }
 
@@ -151,7 +167,44 @@ fn newest(one: Option<NamedPrimary>, other: NamedPrimary) -> Option<NamedPrimary
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::Topology;
+    use super::super::login::Dialled;
     use super::*;
+
+    /// A network in which each server fails in its way.
+    struct Failing;
+
+    impl Dial for Failing {
+        fn dial<'d>(&'d self, _: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
+            let why = match server.port {
+                1 => ConnectError::Rejected("WRONGPASS".to_owned()),
+                _ => ConnectError::Unreachable("connection refused".to_owned()),
+            };
+            Box::pin(async { Err(why) })
+        }
+    }
+
+    #[tokio::test]
+    async fn why_a_sentinel_refuses_is_named_while_it_is_left_out_too() {
+        let failures = async |ports: [u16; 2]| {
+            let server = |port| ServerAddress { host: "a".to_owned(), port };
+            let address = StoreAddress {
+                topology: Topology::Sentinel("main".to_owned()),
+                servers: ports.map(server).to_vec(),
+                login: StoreLogin::default(),
+                sentinel_password_file: None,
+                acknowledge: 0,
+            };
+            let sentinels = Sentinels::new(&address, "main", Arc::new(Failing));
+            let found = [sentinels.find(true).await, sentinels.find(false).await];
+            found.map(Result::unwrap_err)
+        };
+        let refused = ConnectError::Rejected("no Sentinel helps: a:1: WRONGPASS".to_owned());
+        assert_eq!(failures([1, 2]).await, [refused.clone(), refused]);
+        let silent = "no Sentinel answers: a:2: connection refused; a:3: connection refused";
+        let silent = ConnectError::Unreachable(silent.to_owned());
+        assert_eq!(failures([2, 3]).await, [silent.clone(), silent]);
+    }
 
     fn primary(port: u16, epoch: u64) -> NamedPrimary {
         let address = ServerAddress { host: "10.0.0.1".to_owned(), port };
