@@ -13,8 +13,8 @@ use libmimalloc_sys as mi;
 /// Every block of at least as many bytes has this alignment, and a smaller one that of its size.
 const USUAL_ALIGNMENT: usize = 16;
 
-/// mimalloc's option `purge_delay`, which its crate does not name, like the next one: after how
-/// many milliseconds free memory is given back to the system.
+/// mimalloc's option `purge_delay`: after how many milliseconds free memory is given back to the
+/// system. Its crate names neither this option nor the next.
 const PURGE_DELAY: c_int = 15;
 
 /// mimalloc's option `page_full_retain`: how many full pages stay in the queue of each size.
@@ -40,7 +40,7 @@ impl Allocator {
     }
 
     /// Gives free memory back to the system after 100 ms, not a second, unless the environment has
-    /// a `MIMALLOC_PURGE_DELAY`: for a program that needs other megabytes in each second
+    /// a `MIMALLOC_PURGE_DELAY`: for a program that soon frees what it has allocated
     /// (docs/decisions/speed.md).
     pub fn give_back_soon(&self) {
         mi_option_set_default(PURGE_DELAY, 100);

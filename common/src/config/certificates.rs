@@ -1,4 +1,4 @@
-//! Certificates in PEM, as files that an operator names have them. (core)
+//! Reads certificates from PEM files that the operator names. (core)
 //!
 //! An error is the end of a sentence that begins with the file's name.
 //!
@@ -27,7 +27,7 @@ pub fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     match chain {
         Ok(chain) if chain.is_empty() => Err("has no certificate in PEM".to_owned()),
         Ok(chain) => Ok(chain),
-        Err(_) => Err("is not PEM from its first to its last line".to_owned()),
+        Err(_) => Err("has a block of PEM that is damaged".to_owned()),
     }
 }
 
@@ -43,4 +43,31 @@ pub fn roots(pem: &str) -> Result<Roots, String> {
         added.map_err(|why| format!("has a certificate that cannot be a root: {why}"))?;
     }
     Ok(Roots { certificates, store })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = include_str!("../../../dispatcher/src/delivery/fixtures/ca.pem");
+
+    #[test]
+    fn what_is_wrong_with_a_text_is_named() {
+        let fault = |text: &str| roots(text).map(|_| ()).unwrap_err();
+        assert_eq!(fault(""), "has no certificate in PEM");
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        assert_eq!(fault(key), "has no certificate in PEM");
+        let (first, _) = ROOT.split_at(ROOT.len() / 2);
+        assert_eq!(fault(first), "has a block of PEM that is damaged");
+        let none = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(chain(none).is_ok());
+        let why = fault(&format!("{ROOT}{none}"));
+        assert!(why.starts_with("has a certificate that cannot be a root: "), "{why}");
+    }
+
+    #[test]
+    fn certificates_are_found_between_lines_of_text() {
+        let roots = roots(&format!("a root\n{ROOT}\nand again\n{ROOT}")).unwrap();
+        assert_eq!((roots.certificates.len(), roots.store.len()), (2, 2));
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Not here: which addresses may be called (`egress`), deadlines (`client`).
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder};
 use rustls_platform_verifier::Verifier;
+use weir_common::config::certificates::{chain, roots};
+use weir_common::config::files;
 
 use crate::config::settings::Egress;
 
@@ -45,21 +48,23 @@ pub(crate) fn tls() -> Result<ClientConfig, ClientError> {
 /// The TLS settings of deliveries.
 pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
     let extra = match &egress.extra_ca {
-        Some(file) => certificates("egress.extra_ca", &file.value)?,
+        Some(file) => {
+            certificates(("egress.extra_ca", &file.value), |text| Ok(roots(text)?.certificates))?
+        }
         None => Vec::new(),
     };
     let settings = verified(extra)?;
     let tls = match (&egress.client_certificate, &egress.client_key) {
-        (Some(chain), Some(key)) => {
-            let (chain, name) = (&chain.value, "egress.client_key");
-            let certificates = certificates("egress.client_certificate", chain)?;
+        (Some(file), Some(key)) => {
+            let (file, name) = (&file.value, "egress.client_key");
+            let certificates = certificates(("egress.client_certificate", file), chain)?;
             let own = PrivateKeyDer::from_pem_file(&key.value).map_err(|error| {
                 let why = format!("cannot read a private key from {}: {error}", key.value);
                 ClientError::File { key: name, why }
             })?;
             let used = settings.with_client_auth_cert(certificates, own);
             used.map_err(|error| {
-                let why = format!("{} does not fit {chain}: {error}", key.value);
+                let why = format!("{} does not fit {file}: {error}", key.value);
                 ClientError::File { key: name, why }
             })?
         }
@@ -86,19 +91,16 @@ fn verified(
 }
 
 fn certificates(
-    key: &'static str,
-    path: &str,
+    (key, path): (&'static str, &str),
+    read: fn(&str) -> Result<Vec<CertificateDer<'static>>, String>,
 ) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     let failed = |why: String| {
-        let why = format!("cannot read certificates from {path}: {why}");
+        let why = format!("cannot read certificates: `{path}` {why}");
         ClientError::File { key, why }
     };
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    let found: Vec<_> = found.map_err(|e| failed(e.to_string()))?;
-    if found.is_empty() {
-        return Err(failed("the file has no certificates".to_owned()));
-    }
-    Ok(found)
+    let text =
+        files::read(Path::new(path)).map_err(|why| failed(format!("cannot be read: {why}")))?;
+    read(&text).map_err(failed)
 }
 
 /// An HTTP/1.1 client without redirects, proxies, decompression and retries.

@@ -131,7 +131,7 @@ impl Webhooks {
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }
-        // Nothing here shows them, and a hundred thousand webhooks may wait.
+        // The scheduler needs neither, and a hundred thousand webhooks may wait.
         webhook.options.labels = None;
         webhook.events = EventSet::default();
         let delivered_probe = known.and_then(|known| known.delivered_probe);
