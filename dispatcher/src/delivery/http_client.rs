@@ -95,7 +95,7 @@ fn certificates(
     read: fn(&str) -> Result<Vec<CertificateDer<'static>>, String>,
 ) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     let failed = |why: String| {
-        let why = format!("cannot read certificates: `{path}` {why}");
+        let why = format!("`{path}` {why}");
         ClientError::File { key, why }
     };
     let text =

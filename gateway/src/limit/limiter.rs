@@ -274,10 +274,14 @@ impl Limiter {
     /// Raises the allowance of a key, in all gateways that share a store.
     pub async fn boost(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
         let _change = self.boosts.begin_own_change();
+        let earlier = self.boosts.of(key, now);
         self.boosts.set(key, boost, now)?;
         let Some(shared) = &self.shared else { return Ok(()) };
         if shared.publish(key, boost).await.is_err() {
-            self.boosts.clear(key)?;
+            match earlier {
+                Some(earlier) => self.boosts.set(key, earlier, now)?,
+                None => self.boosts.clear(key)?,
+            }
             return Err(Unset::Moved(Moved));
         }
         Ok(())
@@ -286,10 +290,18 @@ impl Limiter {
     /// Ends the boost of a key.
     pub async fn unboost(&self, key: Key) -> Result<(), Unreachable> {
         let _change = self.boosts.begin_own_change();
-        let ended = self.boosts.of(key, self.clock.now().tick);
+        let now = self.clock.now().tick;
+        let ended = self.boosts.of(key, now);
         self.boosts.clear(key).map_err(|_| Unreachable)?;
         let Some(shared) = &self.shared else { return Ok(()) };
-        shared.publish_end(key, ended).await.map_err(|_| Unreachable)
+        if shared.publish_end(key, ended).await.is_err() {
+            // The others have it still.
+            if let Some(boost) = ended {
+                self.boosts.set(key, boost, now).map_err(|_| Unreachable)?;
+            }
+            return Err(Unreachable);
+        }
+        Ok(())
     }
 
     /// Records which process owns the counters from now on. Where that is this one, all shards are

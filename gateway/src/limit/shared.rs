@@ -261,11 +261,12 @@ impl SharedStore {
     #[must_use]
     pub fn remembered(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
         let known = self.nodes.known();
+        let [_, latest] = self.time_of(&known, checks).range(now);
+        let checks = self.effective(store, checks, latest);
         // What is decided while a key's server is away is the limit's setting.
-        let own = known.of_slot(checks.first()?.slot);
+        let own = self.node_of(&known, &checks);
         let time = &own.filter(|node| node.availability.is_available())?.time;
         let [earliest, latest] = time.range(now);
-        let checks = self.effective(store, checks, latest);
         let refusal = |check: &LimitCheck| match is_in_flight(check) {
             true => self.slots.refusal(store, check, latest),
             // Whatever is used of it.

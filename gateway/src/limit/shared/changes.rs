@@ -115,13 +115,16 @@ impl SharedStore {
         self.publish_resets(&checks).await?;
         self.forget_all(store, &checks);
         tokio::time::sleep(HEARD_BY_ALL).await;
-        let mut deleted = Ok(());
-        for check in &checks {
-            deleted = deleted.and(self.delete(check).await);
+        let (mut deleted, mut failed) = (Vec::new(), Ok(()));
+        for check in checks {
+            match self.delete(check).await {
+                Ok(()) => deleted.push(check),
+                Err(why) => failed = Err(why),
+            }
         }
         // What was admitted, refused and leased meanwhile is of what was deleted.
-        self.forget_all(store, &checks);
-        self.publish_resets(&checks).await.and(deleted)
+        self.forget_all(store, &deleted);
+        self.publish_resets(&deleted).await.and(failed)
     }
 
     async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<(), StoreAway> {

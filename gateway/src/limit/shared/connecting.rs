@@ -118,8 +118,8 @@ impl SharedStore {
     /// Drops the connection to a server. True where it was available until now.
     fn lose(&self, known: &NodeSet, node: &Arc<StoreNode>) -> bool {
         node.set_connection(None);
-        // Resets of other gateways are missed until the registry is back. Till then each key is
-        // asked for again after each heartbeat.
+        // Resets of other gateways are missed until the registry is back. Until then each heartbeat
+        // forgets all refusals.
         if known.is_registry(node) {
             self.standings.forget_refusals();
         }
@@ -245,7 +245,7 @@ impl SharedStore {
             self.may_lack_boosts.store(true, Ordering::Relaxed);
         }
         self.standings.owe_all(|check| is_on(known, node, check.slot));
-        // It may admit what it has refused.
+        // Without its data it may admit what it refused before.
         self.standings.forget_refusals();
         self.leases.forget_all();
         self.slots.forget_all();
