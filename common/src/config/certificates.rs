@@ -1,4 +1,4 @@
-//! Reads certificates from PEM files that the operator names. (core)
+//! Reads certificates from the text of PEM files. (core)
 //!
 //! An error is the end of a sentence that begins with the file's name.
 //!

@@ -128,7 +128,10 @@ impl Boosts {
     pub fn replace(&self, boosts: Vec<(Key, Boost)>, before: Option<u64>) -> bool {
         let mut table = self.lock();
         let may_miss_some = before.is_none() || before != self.own_changes();
-        if table.moved || (may_miss_some && table.not_replaced < NOT_REPLACED_MAX) {
+        if table.moved {
+            return false;
+        }
+        if may_miss_some && table.not_replaced < NOT_REPLACED_MAX {
             table.not_replaced += 1;
             return false;
         }

@@ -70,7 +70,7 @@ impl Sentinels {
         let asked: Vec<&Sentinel> =
             self.servers.iter().filter(|own| thorough || !own.is_paused()).collect();
         let answers = join::all(asked.iter().map(|own| self.query(own))).await;
-        let Some(named) = answers.into_iter().flatten().fold(None, newest) else {
+        let Some(named) = answers.into_iter().flatten().reduce(newest) else {
             return Err(self.why_none_answers());
         };
         let known = self.epoch.fetch_max(named.epoch, Ordering::Relaxed);
@@ -158,11 +158,8 @@ fn named(fields: &HashMap<String, String>) -> Option<NamedPrimary> {
     Some(NamedPrimary { address, epoch: fields.get("config-epoch")?.parse().ok()? })
 }
 
-fn newest(one: Option<NamedPrimary>, other: NamedPrimary) -> Option<NamedPrimary> {
-    match one {
-        Some(one) if one.epoch >= other.epoch => Some(one),
-        _ => Some(other),
-    }
+fn newest(one: NamedPrimary, other: NamedPrimary) -> NamedPrimary {
+    if one.epoch >= other.epoch { one } else { other }
 }
 
 #[cfg(test)]
@@ -213,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_primary_of_the_highest_epoch_is_used() {
-        let of = |all: &[NamedPrimary]| all.iter().cloned().fold(None, newest);
+        let of = |all: &[NamedPrimary]| all.iter().cloned().reduce(newest);
         assert_eq!(of(&[primary(1, 3), primary(2, 4), primary(1, 3)]), Some(primary(2, 4)));
         assert_eq!(of(&[]), None);
     }

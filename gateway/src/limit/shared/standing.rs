@@ -225,7 +225,7 @@ impl Standings {
     }
 
     /// Forgets all refusals, those of calls under way included: resets of other gateways may have
-    /// been missed.
+    /// been missed, or a server may have lost what it refused by.
     pub fn forget_refusals(&self) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         for mut shard in self.shards.locked() {
