@@ -3,7 +3,7 @@
 //! Not here: the checks that use them (`limit`), who may set one (`operations`).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_common::directory::values::Values;
@@ -35,6 +35,15 @@ struct Table {
     moved: bool,
     /// How often in a row they were not replaced.
     not_replaced: u32,
+    /// Changes that were made here and published, and how many of them are under way.
+    own_changes: u64,
+    own_under_way: u32,
+}
+
+impl Table {
+    fn own_changes(&self) -> Option<u64> {
+        (self.own_under_way == 0).then_some(self.own_changes)
+    }
 }
 
 /// Why no boost was set.
@@ -54,8 +63,6 @@ pub struct Boosts {
     table: Mutex<Table>,
     /// How many boosts there are: usually none, which a request can see without the lock.
     count: AtomicUsize,
-    /// Changes that are made here and published, begun and ended.
-    own_changes: [AtomicU64; 2],
 }
 
 /// A change that is made here and published; it ends when this is dropped.
@@ -64,8 +71,7 @@ pub struct OwnChange<'b>(&'b Boosts);
 
 impl Drop for OwnChange<'_> {
     fn drop(&mut self) {
-        let [_, ended] = &self.0.own_changes;
-        ended.fetch_add(1, Ordering::SeqCst);
+        self.0.lock().own_under_way -= 1;
     }
 }
 
@@ -107,18 +113,16 @@ impl Boosts {
 
     /// Begins a change that is made here and published.
     pub fn begin_own_change(&self) -> OwnChange<'_> {
-        let [begun, _] = &self.own_changes;
-        begun.fetch_add(1, Ordering::SeqCst);
+        let mut table = self.lock();
+        table.own_changes += 1;
+        table.own_under_way += 1;
         OwnChange(self)
     }
 
     /// How many changes were made here; none while one is under way.
     #[must_use]
     pub fn own_changes(&self) -> Option<u64> {
-        let [begun, ended] = &self.own_changes;
-        // What has ended is read first: one that begins in between counts as under way.
-        let ended = ended.load(Ordering::SeqCst);
-        (begun.load(Ordering::SeqCst) == ended).then_some(ended)
+        self.lock().own_changes()
     }
 
     /// Replaces all boosts by those that gateways have in common. False, and nothing is replaced,
@@ -127,7 +131,7 @@ impl Boosts {
     /// do not prevent that three times in a row.
     pub fn replace(&self, boosts: Vec<(Key, Boost)>, before: Option<u64>) -> bool {
         let mut table = self.lock();
-        let may_miss_some = before.is_none() || before != self.own_changes();
+        let may_miss_some = before.is_none() || before != table.own_changes();
         if table.moved {
             return false;
         }

@@ -278,13 +278,18 @@ impl Limiter {
         self.boosts.set(key, boost, now)?;
         let Some(shared) = &self.shared else { return Ok(()) };
         if shared.publish(key, boost).await.is_err() {
-            match earlier {
-                Some(earlier) => self.boosts.set(key, earlier, now)?,
-                None => self.boosts.clear(key)?,
-            }
+            self.restore_boost(key, earlier, now)?;
             return Err(Unset::Moved(Moved));
         }
         Ok(())
+    }
+
+    /// Sets what a boost was before a change that the shared store did not take.
+    fn restore_boost(&self, key: Key, earlier: Option<Boost>, now: Tick) -> Result<(), Unset> {
+        match earlier {
+            Some(earlier) => self.boosts.set(key, earlier, now),
+            None => Ok(self.boosts.clear(key)?),
+        }
     }
 
     /// Ends the boost of a key.
@@ -296,9 +301,7 @@ impl Limiter {
         let Some(shared) = &self.shared else { return Ok(()) };
         if shared.publish_end(key, ended).await.is_err() {
             // The others have it still.
-            if let Some(boost) = ended {
-                self.boosts.set(key, boost, now).map_err(|_| Unreachable)?;
-            }
+            self.restore_boost(key, ended, now).map_err(|_| Unreachable)?;
             return Err(Unreachable);
         }
         Ok(())

@@ -154,7 +154,9 @@ pub struct SharedStore {
     place: AtomicU64,
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
     id_bits: u64,
-    changes: AtomicU64,
+    /// The number of the newest change whose resets, and of which boosts, were applied here.
+    resets_known: AtomicU64,
+    boosts_known: AtomicU64,
     /// Whether the store may lack boosts that this gateway knows.
     may_lack_boosts: AtomicBool,
     /// When a key that the store cannot read was logged last, in ticks.
@@ -192,7 +194,8 @@ impl SharedStore {
             nodes,
             time,
             place: AtomicU64::new(packed(alone)),
-            changes: AtomicU64::new(0),
+            resets_known: AtomicU64::new(0),
+            boosts_known: AtomicU64::new(0),
             may_lack_boosts: AtomicBool::new(false),
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),

@@ -92,6 +92,38 @@ fn a_boost_outlives_a_store_that_forgets() {
 }
 
 #[test]
+fn what_is_admitted_after_a_reset_is_testified_while_boosts_are_set_without_a_pause() {
+    let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 6"));
+    let boost = Request::new("POST", "/limits/workspace/ws_quiet/boost")
+        .body(r#"{"requests":20,"ttl":"10m"}"#);
+    let admitted_of = |times| (0..times).filter(|_| fleet.get(0, TARGET).status == 200).count();
+    let heard = || match fleet.redis.run("HVALS weir1:{gateways}") {
+        Reply::List(times) => times,
+        other => panic!("{other:?}"),
+    };
+    std::thread::scope(|scope| {
+        let admitted = scope.spawn(|| {
+            [(); 3].map(|()| {
+                change(&fleet, 0, "DELETE", "", "").expect(200);
+                let earlier = heard();
+                let is_newer = |now: Vec<Reply>| now.iter().zip(&earlier).all(|(a, b)| a != b);
+                wait::until("a heartbeat of each", || is_newer(heard()).then_some(()));
+                // It reads the reset, the next two read boosts.
+                wait::pass(Duration::from_millis(100));
+                let before = admitted_of(3);
+                wait::pass(Duration::from_millis(600));
+                fleet.redis.run("FLUSHALL");
+                before + admitted_of(9)
+            })
+        });
+        while !admitted.is_finished() {
+            fleet.gateways[0].call_admin(&boost).expect(200);
+        }
+        assert_eq!(admitted.join().unwrap(), [6; 3]);
+    });
+}
+
+#[test]
 fn a_change_that_the_store_does_not_answer_is_a_503() {
     let fleet = Fleet::with(|config| config);
     fleet.get(0, TARGET).expect(200);

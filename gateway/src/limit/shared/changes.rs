@@ -30,7 +30,7 @@ use weir_common::time::Tick;
 use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
 use super::super::key::{Key, hex};
-use super::super::memory::Store;
+use super::super::memory::{Moved, Store};
 use super::connection::StoreConnection;
 use super::errors::CallError;
 use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
@@ -140,7 +140,8 @@ impl SharedStore {
 
     fn forget_all(&self, store: &Store, checks: &[&LimitCheck]) {
         for check in checks {
-            self.forget(store, check.key);
+            // Where another process has the counters, it hears of this as well.
+            let _ = self.forget(store, check.key);
         }
     }
 
@@ -209,9 +210,10 @@ impl SharedStore {
         (store, boosts): (&Store, &Boosts),
         newest: u64,
     ) -> Result<(), CallError> {
-        let known = self.changes.load(Ordering::Relaxed);
+        // Resets may be further than boosts, which changes made here can delay.
+        let known = self.resets_known.load(Ordering::Relaxed);
         let may_lack_some = self.may_lack_boosts.load(Ordering::Relaxed);
-        if newest == known && !may_lack_some {
+        if newest == self.boosts_known.load(Ordering::Relaxed) && !may_lack_some {
             return Ok(());
         }
         self.standings.forget_refusals();
@@ -228,7 +230,11 @@ impl SharedStore {
         let read: Option<Changes> = read.map_err(|why| CallError::Refused(why.to_string()))?;
         // Where it has forgotten all meanwhile, the next heartbeat finds that.
         let Some((number, reset, found)) = read else { return Ok(()) };
-        reset.iter().filter_map(|digits| key_of(digits)).for_each(|key| self.forget(store, key));
+        let forgotten = reset.iter().filter_map(|digits| key_of(digits));
+        let forgotten = forgotten.map(|key| self.forget(store, key));
+        if forgotten.filter(Result::is_err).count() == 0 {
+            self.resets_known.store(number, Ordering::Relaxed);
+        }
         let (mut active, now) = (Vec::new(), self.clock.now().tick);
         for (field, text) in &found {
             match key_of(field).zip(Self::published(&connection.time, text)) {
@@ -243,16 +249,16 @@ impl SharedStore {
         }
         // Where a boost was set here meanwhile, the next heartbeat reads once more.
         if boosts.replace(active, own_changes) {
-            self.changes.store(number, Ordering::Relaxed);
+            self.boosts_known.store(number, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn forget(&self, store: &Store, key: Key) {
-        // Where another process has the counters, it hears of this as well.
-        let _ = store.reset(key);
+    /// Deletes what this gateway knows of a key; an error where another process has its counters.
+    fn forget(&self, store: &Store, key: Key) -> Result<(), Moved> {
         self.standings.forget(key);
         self.forget_lease(key);
+        store.reset(key)
     }
 
     /// A boost as JSON, whose end is in the store's time.
