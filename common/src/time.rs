@@ -5,6 +5,7 @@
 //!
 //! Not here: waiting. The caller that waits owns its timer.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,7 +60,13 @@ impl UnixTime {
     /// RFC 3339 in UTC with milliseconds, as `2026-11-20T14:03:00.125Z`.
     #[must_use]
     pub fn rfc3339(self) -> String {
-        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(self.0)).to_string()
+        self.rfc3339_shown().to_string()
+    }
+
+    /// The same, to be written.
+    #[must_use]
+    pub fn rfc3339_shown(self) -> impl Display {
+        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(self.0))
     }
 }
 

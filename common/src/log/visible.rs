@@ -29,6 +29,28 @@ pub fn is_unsafe(character: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Whether JSON has a text as it is, and all of it is printable ASCII, as nearly every text is.
+#[must_use]
+pub fn is_plain(text: &[u8]) -> bool {
+    let (eights, rest) = text.as_chunks::<8>();
+    let last = text.last_chunk().copied().unwrap_or_else(|| {
+        let mut last = [b' '; 8];
+        last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
+        last
+    });
+    eights.iter().fold(not_plain(last), |found, eight| found | not_plain(*eight)) == 0
+}
+
+/// Zero if all of eight bytes, which are compared at a time, are plain.
+fn not_plain(eight: [u8; 8]) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let all = u64::from_ne_bytes(eight);
+    // The top bit of a byte that is below another, and perhaps of the bytes above it.
+    let below = |bytes: u64, other: u64| bytes.wrapping_sub(EACH * other) & !bytes;
+    let equal = |other: u8| below(all ^ (EACH * u64::from(other)), 1);
+    (all | below(all, 0x20) | equal(b'"') | equal(b'\\') | equal(0x7f)) & (EACH * 0x80)
+}
+
 struct Visible;
 
 impl Formatter for Visible {
@@ -50,7 +72,25 @@ impl Formatter for Visible {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_text_is_plain_if_each_of_its_bytes_is(
+            mut text in prop::collection::vec(b' '..0x7f, 0..40), at: usize, byte: u8,
+        ) {
+            let is_plain = |byte: &u8| (0x20..0x7f).contains(byte) && !b"\"\\".contains(byte);
+            for replaced in [None, Some(byte)] {
+                if let (Some(byte), false) = (replaced, text.is_empty()) {
+                    let at = at % text.len();
+                    text[at] = byte;
+                }
+                prop_assert_eq!(super::is_plain(&text), text.iter().all(is_plain));
+            }
+        }
+    }
 
     #[test]
     fn nothing_that_is_written_steers_a_terminal_or_ends_a_line() {

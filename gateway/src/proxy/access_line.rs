@@ -74,7 +74,7 @@ impl<'r> LineFacts<'r> {
 pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec<u8> {
     let rules = &context.config.rules;
     let mut line = Line::new();
-    line.text("time", &context.started_at.unix.rfc3339());
+    line.shown("time", context.started_at.unix.rfc3339_shown());
     line.text("id", &context.name());
     if let Some(client) = context.facts.client.address {
         line.text("client", &address_text(client));
