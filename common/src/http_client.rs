@@ -67,9 +67,7 @@ pub fn builder(ca: Option<&str>, timeout: Duration) -> Result<ClientBuilder, Str
     Ok(match ca {
         None => builder,
         Some(path) => {
-            let text =
-                files::read(path.as_ref()).map_err(|why| format!("cannot read `{path}`: {why}"))?;
-            let roots = certificates::roots(&text).map_err(|why| format!("`{path}` {why}"))?;
+            let roots = files::read_as(path, certificates::roots)?;
             let roots = roots.certificates.iter().map(|root| Certificate::from_der(root));
             builder.tls_certs_only(roots.collect::<Result<Vec<_>, _>>().map_err(|why| chain(&why))?)
         }

@@ -28,6 +28,16 @@ pub fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
+/// What `of` makes of the text of the file at `path`.
+///
+/// # Errors
+///
+/// A sentence that names the file: it cannot be read, or what `of` says of it.
+pub fn read_as<T>(path: &str, of: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+    let text = read(path.as_ref()).map_err(|why| format!("cannot read `{path}`: {why}"))?;
+    of(&text).map_err(|why| format!("`{path}` {why}"))
+}
+
 /// The secret in a file's first line.
 ///
 /// # Errors

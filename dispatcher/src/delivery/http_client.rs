@@ -94,13 +94,7 @@ fn certificates(
     (key, path): (&'static str, &str),
     read: fn(&str) -> Result<Vec<CertificateDer<'static>>, String>,
 ) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    let failed = |why: String| {
-        let why = format!("`{path}` {why}");
-        ClientError::File { key, why }
-    };
-    let text =
-        files::read(Path::new(path)).map_err(|why| failed(format!("cannot be read: {why}")))?;
-    read(&text).map_err(failed)
+    files::read_as(path, read).map_err(|why| ClientError::File { key, why })
 }
 
 /// An HTTP/1.1 client without redirects, proxies, decompression and retries.

@@ -142,7 +142,8 @@ impl Tcp {
             return Ok(tls.config.clone());
         }
         let config = match (&roots, ca) {
-            (Some(text), Some(path)) => trusting(text, path).map_err(ConnectError::Unfit)?,
+            (Some(text), Some(path)) => trusting(text)
+                .map_err(|why| ConnectError::Unfit(format!("`{path}` {why}")))?,
             _ => ClientConfig::with_platform_verifier()
                 .map_err(|why| ConnectError::Rejected(why.to_string()))?,
         };
@@ -172,13 +173,12 @@ async fn connect_any(server: &ServerAddress) -> io::Result<TcpStream> {
 /// Why a file cannot be used as `ca`.
 #[must_use]
 pub fn fault_in_ca(path: &str) -> Option<String> {
-    let text = files::read(Path::new(path)).map_err(|why| format!("cannot read `{path}`: {why}"));
-    text.and_then(|text| trusting(&text, path)).err()
+    files::read_as(path, trusting).err()
 }
 
 /// The settings of TLS that trust the roots in the text of a file.
-fn trusting(text: &str, path: &str) -> Result<ClientConfig, String> {
-    let roots = certificates::roots(text).map_err(|why| format!("`{path}` {why}"))?;
+fn trusting(text: &str) -> Result<ClientConfig, String> {
+    let roots = certificates::roots(text)?;
     Ok(ClientConfig::builder().with_root_certificates(roots.store).with_no_client_auth())
 }
 
