@@ -2,7 +2,6 @@
 //!
 //! Not here: which addresses may be called (`egress`), deadlines (`client`).
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 

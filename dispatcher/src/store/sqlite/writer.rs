@@ -74,11 +74,13 @@ impl Writer {
     ) -> std::io::Result<Self> {
         let checkpointer = Checkpointer::beside(path, &mut session.conn, CHECKPOINT_PAGES)?;
         let (mut writer, mut thread) = Self::over(session);
-        let path = path.to_owned();
+        let (path, database) = (path.to_owned(), checkpointer.database());
         thread.checkpointer = Some(checkpointer);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
+                // Closed only now, after SQLite has closed it.
+                drop(database);
                 if let Err(error) = owner::closed(&path, &mut lock) {
                     let cause = error.to_string();
                     events::event(

@@ -142,8 +142,9 @@ impl Tcp {
             return Ok(tls.config.clone());
         }
         let config = match (&roots, ca) {
-            (Some(text), Some(path)) => trusting(text)
-                .map_err(|why| ConnectError::Unfit(format!("`{path}` {why}")))?,
+            (Some(text), Some(path)) => {
+                trusting(text).map_err(|why| ConnectError::Unfit(format!("`{path}` {why}")))?
+            }
             _ => ClientConfig::with_platform_verifier()
                 .map_err(|why| ConnectError::Rejected(why.to_string()))?,
         };

@@ -1,17 +1,22 @@
 //! Checkpoints the WAL into the database while the writer continues.
 //!
 //! SQLite would checkpoint within a commit, and delay all callers in its batch by dozens of
-//! milliseconds. Here another connection copies most pages. The writer then copies the few that
-//! were written meanwhile, and the WAL restarts.
+//! milliseconds. Here another connection copies most pages, and its thread waits until they are on
+//! disk: SQLite waits for that only where it has copied all, which is with the writer. The writer
+//! then copies the few that were written meanwhile, and the WAL restarts.
 //!
 //! # Invariants
 //!
 //! 1. The WAL grows past twice the length at which a checkpoint starts only while readers block
 //!    checkpoints: if copying cannot keep up, the writer waits for it.
 //! 2. A checkpoint that fails loses nothing: pages that were not copied stay in the WAL.
+//! 3. The file of the database is not closed before SQLite closes it: that would release the locks
+//!    that this process has on it. <https://sqlite.org/howtocorrupt.html>, section 2.2.
 //!
 //! Not here: the checkpoint of an idle writer (`writer`), a WAL that grows anyway (`limit`).
 
+use std::error::Error;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +34,7 @@ use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 const REST_PAGES: u64 = 256;
 
 /// Passes of the thread, at most: each copies the pages that were written during the one before.
+/// There are two at least, because most time of the first is a wait for the disk.
 const PASSES_MAX: usize = 4;
 
 /// A checkpoint that a reader blocks is retried this many pages later, then after twice as many,
@@ -50,6 +56,7 @@ pub(crate) struct Checkpointer {
     requests: Option<SyncSender<()>>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
+    database: Arc<File>,
 }
 
 /// What to do after a commit.
@@ -80,9 +87,10 @@ impl Checkpointer {
         let pages = Arc::new(AtomicU64::new(0));
         let (requests, inbox) = sync_channel(1);
         let (finished, done) = sync_channel(1);
-        let path = path.to_path_buf();
+        let database = Arc::new(File::open(path)?);
+        let (path, file) = (path.to_path_buf(), Arc::clone(&database));
         let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
-        let thread = thread.spawn(move || run(&path, &inbox, &finished))?;
+        let thread = thread.spawn(move || run((&path, &file), &inbox, &finished))?;
         let seen = Arc::clone(&pages);
         // Replaces SQLite's automatic checkpoints.
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
@@ -92,7 +100,13 @@ impl Checkpointer {
         writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
         let (requests, thread) = (Some(requests), Some(thread));
         let (length, again) = (length.into(), AGAIN_PAGES);
-        Ok(Self { pages, length, next: length, again, under_way: false, requests, done, thread })
+        let (next, under_way) = (length, false);
+        Ok(Self { pages, length, next, again, under_way, requests, done, thread, database })
+    }
+
+    /// The file of the database, which must stay open until the writer's connection is closed.
+    pub(crate) fn database(&self) -> Arc<File> {
+        Arc::clone(&self.database)
     }
 
     /// Called after each commit of the `writer`, outside of a transaction.
@@ -143,17 +157,29 @@ impl Drop for Checkpointer {
     }
 }
 
-fn run(path: &Path, inbox: &Receiver<()>, finished: &SyncSender<()>) {
+fn run((path, database): (&Path, &File), inbox: &Receiver<()>, finished: &SyncSender<()>) {
     let mut conn = None;
     while inbox.recv().is_ok() {
         if conn.is_none() {
             conn = open(path).map_err(|error| log_failure(&error)).ok();
         }
         if let Some(conn) = &conn {
-            let passes = std::iter::repeat_with(|| copy(conn)).take(PASSES_MAX);
-            let _ = passes.take_while(|left| left.is_some_and(|left| left > REST_PAGES)).count();
+            passes(|| copy(conn), || database.sync_data());
         }
         if finished.send(()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Copies pages, which returns how many are left, and after each pass syncs those that were copied.
+fn passes(mut copy: impl FnMut() -> Option<u64>, mut sync: impl FnMut() -> io::Result<()>) {
+    for nth in 1..=PASSES_MAX {
+        let Some(left) = copy() else { return };
+        if let Err(error) = sync() {
+            return log_failure(&error);
+        }
+        if nth > 1 && left <= REST_PAGES {
             return;
         }
     }
@@ -178,13 +204,15 @@ fn copy(conn: &Connection) -> Option<u64> {
     copied.map_err(|error| log_failure(&error)).ok()
 }
 
-fn log_failure(error: &rusqlite::Error) {
+fn log_failure(error: &dyn Error) {
     let cause = error.to_string();
     events::event(Level::Warn, "checkpoint failed", &[("cause", cause.into())]);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use crate::store::sqlite::pragmas::prepare;
     use crate::store::sqlite::tests::Folder;
@@ -206,6 +234,29 @@ mod tests {
         // After a checkpoint that a reader blocked, the next one starts at a greater length.
         assert_eq!(due(29, 30, 10, false), Due::Nothing);
         assert_eq!(due(30, 30, 10, true), Due::Finish);
+    }
+
+    #[test]
+    fn what_a_pass_has_copied_is_on_disk_before_the_next_and_before_the_writer_copies_the_rest() {
+        for (lefts, expected) in [
+            (&[Some(0), Some(0)][..], "cscs"),
+            (&[Some(9_000), Some(300), Some(256)], "cscscs"),
+            (&[Some(900); 4], "cscscscs"),
+            (&[Some(900), None], "csc"),
+            (&[None], "c"),
+        ] {
+            let (steps, mut lefts) = (RefCell::new(String::new()), lefts.iter());
+            let copy = || {
+                steps.borrow_mut().push('c');
+                lefts.next().copied().flatten()
+            };
+            let sync = || {
+                steps.borrow_mut().push('s');
+                Ok(())
+            };
+            passes(copy, sync);
+            assert_eq!(steps.into_inner(), expected);
+        }
     }
 
     fn writer(folder: &Folder) -> (Connection, Checkpointer) {
