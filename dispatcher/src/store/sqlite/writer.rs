@@ -308,7 +308,8 @@ impl Thread {
         for (task, own) in answers {
             task.answer(result.clone().and(own));
         }
-        self.checkpointer.iter_mut().for_each(|one| one.committed(&self.session.conn));
+        let (conn, gate) = (&self.session.conn, self.session.wal.gate());
+        self.checkpointer.iter_mut().for_each(|one| one.committed(conn, &gate));
         let now = self.session.clock.now().tick;
         // Of two checkpoints at the same time, one would fail.
         let copied = || self.checkpointer.iter_mut().for_each(Checkpointer::wait);

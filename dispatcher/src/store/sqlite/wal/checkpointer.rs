@@ -23,12 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use log::Level;
 use rusqlite::Connection;
 use weir_common::log::events;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
+use crate::store::sqlite::wal::reader_gate::ReaderGate;
 
 /// Pages that may be left for the writer to copy: a few milliseconds of work.
 const REST_PAGES: u64 = 256;
@@ -41,6 +43,9 @@ const PASSES_MAX: usize = 4;
 /// up to a whole length: our reads last milliseconds, a backup minutes.
 const AGAIN_PAGES: u64 = 256;
 
+/// The longest wait for our readers, where they block the rest of a checkpoint.
+const READERS_WAIT_MAX: Duration = Duration::from_millis(5);
+
 /// The length of the WAL, and the state of its checkpoint.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
@@ -52,6 +57,10 @@ pub(crate) struct Checkpointer {
     next: u64,
     /// Pages until the retry, if a reader blocks that checkpoint.
     again: u64,
+    /// Pages in the WAL when it was last looked at.
+    earlier: u64,
+    /// The longest wait for our readers.
+    wait_max: Duration,
     under_way: bool,
     requests: Option<SyncSender<()>>,
     done: Receiver<()>,
@@ -100,8 +109,19 @@ impl Checkpointer {
         writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
         let (requests, thread) = (Some(requests), Some(thread));
         let (length, again) = (length.into(), AGAIN_PAGES);
-        let (next, under_way) = (length, false);
-        Ok(Self { pages, length, next, again, under_way, requests, done, thread, database })
+        Ok(Self {
+            pages,
+            length,
+            next: length,
+            again,
+            earlier: 0,
+            wait_max: READERS_WAIT_MAX,
+            under_way: false,
+            requests,
+            done,
+            thread,
+            database,
+        })
     }
 
     /// The file of the database, which must stay open until the writer's connection is closed.
@@ -109,19 +129,24 @@ impl Checkpointer {
         Arc::clone(&self.database)
     }
 
-    /// Called after each commit of the `writer`, outside of a transaction.
-    pub(crate) fn committed(&mut self, writer: &Connection) {
-        match due(self.pages.load(Ordering::Relaxed), self.next, self.length, self.under_way) {
+    /// Called after each commit of the `writer`, outside of a transaction; our readers pass `gate`.
+    pub(crate) fn committed(&mut self, writer: &Connection, gate: &ReaderGate) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages < std::mem::replace(&mut self.earlier, pages) {
+            // The WAL has restarted, whoever copied it.
+            (self.next, self.again) = (self.length, AGAIN_PAGES);
+        }
+        match due(pages, self.next, self.length, self.under_way) {
             Due::Nothing => {}
             Due::Begin => {
                 let sent = self.requests.as_ref().map(|requests| requests.try_send(()));
                 self.under_way = sent.is_some_and(|sent| sent.is_ok());
             }
             Due::Finish if self.done.try_recv().is_err() => {}
-            Due::Finish => self.finish(writer),
+            Due::Finish => self.finish(writer, gate),
             Due::WaitAndFinish => {
                 self.wait();
-                self.finish(writer);
+                self.finish(writer, gate);
             }
         }
     }
@@ -134,10 +159,16 @@ impl Checkpointer {
         }
     }
 
-    fn finish(&mut self, writer: &Connection) {
+    fn finish(&mut self, writer: &Connection, gate: &ReaderGate) {
         self.under_way = false;
         let pages = self.pages.load(Ordering::Relaxed);
-        (self.next, self.again) = match copy(writer) {
+        let left = match copy(writer) {
+            Some(left @ 1..) => {
+                gate.while_empty(self.wait_max, || copy(writer)).unwrap_or(Some(left))
+            }
+            left => left,
+        };
+        (self.next, self.again) = match left {
             // All is copied: the next write restarts the WAL.
             Some(0) => (self.length, AGAIN_PAGES),
             // A reader blocks the rest: the WAL continues to grow.
@@ -216,6 +247,7 @@ mod tests {
     use super::*;
     use crate::store::sqlite::pragmas::prepare;
     use crate::store::sqlite::tests::Folder;
+    use crate::store::sqlite::wal::limit;
 
     const LENGTH: u32 = 300;
 
@@ -278,7 +310,7 @@ mod tests {
     fn write(conn: &Connection, checkpoint: &mut Checkpointer, commits: usize) {
         for _ in 0..commits {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
-            checkpoint.committed(conn);
+            checkpoint.committed(conn, &ReaderGate::default());
         }
     }
 
@@ -304,12 +336,48 @@ mod tests {
         let length = u64::from(LENGTH);
         for again in [AGAIN_PAGES, length, length] {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
-            checkpoint.finish(&conn);
+            checkpoint.finish(&conn, &ReaderGate::default());
             assert_eq!(checkpoint.next, checkpoint.pages.load(Ordering::Relaxed) + again);
         }
         drop(reader);
-        checkpoint.finish(&conn);
+        checkpoint.finish(&conn, &ReaderGate::default());
         assert_eq!((checkpoint.next, checkpoint.again), (length, AGAIN_PAGES));
+    }
+
+    #[test]
+    fn readers_that_overlap_wait_for_the_rest_of_a_checkpoint() {
+        let folder = Folder::new();
+        let (conn, mut checkpoint) = writer(&folder);
+        checkpoint.wait_max = Duration::from_secs(20);
+        let (gate, reader) = (ReaderGate::default(), reader(&folder));
+        let (inside, entered) = sync_channel(0);
+        conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _inside = gate.enter();
+                inside.send(()).unwrap();
+                gate.wait_until_shut();
+                drop(reader);
+            });
+            entered.recv().unwrap();
+            assert!(copy(&conn) > Some(0));
+            checkpoint.finish(&conn, &gate);
+        });
+        assert_eq!((checkpoint.next, checkpoint.again), (u64::from(LENGTH), AGAIN_PAGES));
+    }
+
+    #[test]
+    fn after_a_restart_by_others_a_checkpoint_begins_at_its_length() {
+        let folder = Folder::new();
+        let (conn, mut checkpoint) = writer(&folder);
+        let reader = reader(&folder);
+        write(&conn, &mut checkpoint, 200);
+        assert!(checkpoint.next > 2_000);
+        drop(reader);
+        checkpoint.wait();
+        limit::empty(&conn);
+        write(&conn, &mut checkpoint, 1);
+        assert_eq!(checkpoint.next, u64::from(LENGTH));
     }
 
     #[test]

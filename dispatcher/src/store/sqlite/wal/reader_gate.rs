@@ -36,11 +36,19 @@ impl ReaderGate {
         ReaderGuard(self)
     }
 
+    /// Waits until the gate is shut.
+    #[cfg(test)]
+    pub(crate) fn wait_until_shut(&self) {
+        let waited = self.changed.wait_while(self.state(), |state| !state.shut);
+        drop(waited);
+    }
+
     /// Shuts the gate and runs `work` while no reader is inside; `None` if one stays longer than
     /// `wait_max`.
     pub(crate) fn while_empty<T>(&self, wait_max: Duration, work: impl FnOnce() -> T) -> Option<T> {
         let mut state = self.state();
         state.shut = true;
+        self.changed.notify_all();
         let waited = self.changed.wait_timeout_while(state, wait_max, |state| state.inside > 0);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         drop(state);
