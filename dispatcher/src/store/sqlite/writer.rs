@@ -82,12 +82,8 @@ impl Writer {
                 // Closed only now, after SQLite has closed it.
                 drop(database);
                 if let Err(error) = owner::closed(&path, &mut lock) {
-                    let cause = error.to_string();
-                    events::event(
-                        Level::Warn,
-                        "clean shutdown not recorded",
-                        &[("cause", cause.into())],
-                    );
+                    let fields = [("cause", error.to_string().into())];
+                    events::event(Level::Warn, "clean shutdown not recorded", &fields);
                 }
                 // Only now, with the connection closed, may another process open the database.
                 drop(lock);

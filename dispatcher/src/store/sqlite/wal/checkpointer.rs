@@ -133,7 +133,7 @@ impl Checkpointer {
     pub(crate) fn committed(&mut self, writer: &Connection, gate: &ReaderGate) {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < std::mem::replace(&mut self.earlier, pages) {
-            // The WAL has restarted, whoever copied it.
+            // The WAL has restarted, whatever copied it.
             (self.next, self.again) = (self.length, AGAIN_PAGES);
         }
         match due(pages, self.next, self.length, self.under_way) {
@@ -248,6 +248,7 @@ mod tests {
     use crate::store::sqlite::pragmas::prepare;
     use crate::store::sqlite::tests::Folder;
     use crate::store::sqlite::wal::limit;
+    use crate::store::sqlite::wal::reader_gate::tests::wait_until_shut;
 
     const LENGTH: u32 = 300;
 
@@ -356,7 +357,7 @@ mod tests {
             scope.spawn(|| {
                 let _inside = gate.enter();
                 inside.send(()).unwrap();
-                gate.wait_until_shut();
+                wait_until_shut(&gate);
                 drop(reader);
             });
             entered.recv().unwrap();

@@ -36,13 +36,6 @@ impl ReaderGate {
         ReaderGuard(self)
     }
 
-    /// Waits until the gate is shut.
-    #[cfg(test)]
-    pub(crate) fn wait_until_shut(&self) {
-        let waited = self.changed.wait_while(self.state(), |state| !state.shut);
-        drop(waited);
-    }
-
     /// Shuts the gate and runs `work` while no reader is inside; `None` if one stays longer than
     /// `wait_max`.
     pub(crate) fn while_empty<T>(&self, wait_max: Duration, work: impl FnOnce() -> T) -> Option<T> {
@@ -67,10 +60,15 @@ impl Drop for ReaderGuard<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    /// Waits until a gate is shut.
+    pub(crate) fn wait_until_shut(gate: &ReaderGate) {
+        drop(gate.changed.wait_while(gate.state(), |state| !state.shut));
+    }
 
     const LONG: Duration = Duration::from_secs(20);
 
