@@ -20,6 +20,7 @@
 //! What a check is (`limit`), when shards are swept (`operations`).
 
 use std::collections::HashMap;
+use std::iter;
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
@@ -130,7 +131,9 @@ impl Store {
             else {
                 continue;
             };
-            let lookup = own.look_up(check, now);
+            let earlier = checked.iter().filter(|other| other.table == table);
+            let earlier = earlier.map(|other| (other.check, &other.lookup));
+            let lookup = own.look_up(check, now, earlier);
             checked.push(Checked { check, table, lookup, decision: Decision::TooLarge });
         }
         let mut admitted = true;
@@ -170,7 +173,7 @@ impl Store {
         if table.moved {
             return Err(Moved);
         }
-        let lookup = table.look_up(check, now);
+        let lookup = table.look_up(check, now, iter::empty());
         Ok(table.usage(&lookup, check, now))
     }
 
@@ -207,7 +210,7 @@ impl Store {
     /// The key of the state that applies to a check: its own, or one that unknown keys share.
     #[must_use]
     pub fn effective(&self, check: &LimitCheck, now: Tick) -> Key {
-        self.table(check.key).effective(check, now)
+        self.table(check.key).look_up(check, now, iter::empty()).key()
     }
 
     /// Records what a shared store has charged at its time `at`, without deciding.
@@ -216,7 +219,7 @@ impl Store {
         if table.moved {
             return Err(Moved);
         }
-        let lookup = table.look_up(check, at);
+        let lookup = table.look_up(check, at, iter::empty());
         table.record(&lookup, check, at);
         Ok(())
     }
@@ -410,6 +413,19 @@ mod tests {
         let later = Tick(120_000_000);
         assert!(store.judge(&[check("w", 5, "second")], later).unwrap().is_admitted());
         assert_eq!(store.fill().overflowed, 0);
+    }
+
+    #[test]
+    fn two_unknown_keys_of_one_request_do_not_take_the_same_room() {
+        let store = Store::with_shards(1, 1);
+        let full = Fill { keys: 2, unknown_keys: 1, overflowed: 1 };
+        let both = [check("w", 5, "ws"), check("address", 5, "::1")];
+        assert!(store.judge(&both, Tick(1)).unwrap().is_admitted());
+        assert_eq!(store.fill(), full);
+        // The second check's sweep drops the first one's entry, which needs its room again.
+        let later = Tick(120_000_000);
+        assert!(store.judge(&both, later).unwrap().is_admitted());
+        assert_eq!(store.fill(), Fill { overflowed: 2, ..full });
     }
 
     #[test]

@@ -62,11 +62,43 @@ pub struct CounterEntry {
 }
 
 impl Table {
-    /// Finds the state that applies to `check`.
-    pub(super) fn look_up(&mut self, check: &LimitCheck, now: Tick) -> Lookup {
-        let key = self.effective(check, now);
+    /// Finds the state that applies to `check`: its own, or a shared one where there is no room.
+    /// Room that the request's `earlier` checks in this shard take when they are charged is not
+    /// free.
+    pub(super) fn look_up<'c>(
+        &mut self,
+        check: &LimitCheck,
+        now: Tick,
+        earlier: impl Iterator<Item = (&'c LimitCheck, &'c Lookup)> + Clone,
+    ) -> Lookup {
+        let own = self.lookup(check.key);
+        if own.place.is_some() || is_bounded(check) || self.has_room(earlier.clone()) {
+            return own;
+        }
+        if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
+            self.sweep(now);
+            if self.has_room(earlier) {
+                return own;
+            }
+        }
+        self.lookup(check.key.overflow(check.limit, self.shards))
+    }
+
+    fn lookup(&self, key: Key) -> Lookup {
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
         Lookup { key, place }
+    }
+
+    /// Whether one more unknown key may have an entry, beside those of `earlier` checks.
+    fn has_room<'c>(
+        &mut self,
+        earlier: impl Iterator<Item = (&'c LimitCheck, &'c Lookup)>,
+    ) -> bool {
+        let new = earlier.filter(|(check, lookup)| {
+            let is_own = lookup.key == check.key;
+            is_own && !is_bounded(check) && lookup.entry(&mut self.entries).is_none()
+        });
+        self.unknown_keys + new.count() < self.unknown_keys_max
     }
 
     pub(super) fn decide(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Decision {
@@ -90,7 +122,7 @@ impl Table {
         if shared {
             self.overflowed += 1;
         }
-        let known = check.known || shared || matches!(check.quota, Quota::Concurrency(_));
+        let known = shared || is_bounded(check);
         if let Some(entry) = lookup.entry(&mut self.entries) {
             if known && !entry.known {
                 entry.known = true;
@@ -108,24 +140,6 @@ impl Table {
 
     pub(super) fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
-    }
-
-    /// The key whose state applies to `check`: its own, or a shared one where there is no room.
-    pub(super) fn effective(&mut self, check: &LimitCheck, now: Tick) -> Key {
-        // What is in flight is bounded by connections, and must be released by its own key.
-        let is_bounded = check.known || matches!(check.quota, Quota::Concurrency(_));
-        let has_room = is_bounded || self.unknown_keys < self.unknown_keys_max;
-        if has_room || self.find(check.key).is_some() {
-            return check.key;
-        }
-        if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
-            self.sweep(now);
-        }
-        if self.unknown_keys < self.unknown_keys_max {
-            check.key
-        } else {
-            check.key.overflow(check.limit, self.shards)
-        }
     }
 
     pub(super) fn sweep(&mut self, now: Tick) {
@@ -151,7 +165,18 @@ impl Table {
     }
 }
 
+/// Whether something else bounds how many entries there are: the directory, or connections, whose
+/// requests in flight must be released by their own key.
+fn is_bounded(check: &LimitCheck) -> bool {
+    check.known || matches!(check.quota, Quota::Concurrency(_))
+}
+
 impl Lookup {
+    /// The key of the state.
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
     /// The entry that was looked up, if it exists now. An insertion or a sweep for another check
     /// may have moved it: then it is found by its key.
     fn entry<'t>(&self, among: &'t mut HashTable<CounterEntry>) -> Option<&'t mut CounterEntry> {
