@@ -5,9 +5,9 @@
 //! servers that never answer, and then fails as it would. All other names are looked up normally.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::folder::Folder;
+use crate::preloaded;
 
 /// 30 s is the timeout of the system's resolver: two tries of five seconds at each of three
 /// servers.
@@ -34,14 +34,5 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 /// Builds the library in `folder`, and returns its path, for `LD_PRELOAD`.
 #[track_caller]
 pub fn library(folder: &Folder) -> PathBuf {
-    let source = folder.write("silent_dns.c", SOURCE);
-    let library = folder.path("libsilent_names.so");
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&library, &source])
-        .arg("-ldl")
-        .output()
-        .unwrap_or_else(|error| panic!("cc: {error}"));
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    library
+    preloaded::library(folder, "silent_names", SOURCE)
 }

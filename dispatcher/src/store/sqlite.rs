@@ -115,11 +115,11 @@ impl SqliteStore {
         hook: ConnectionHook,
     ) -> Result<Self, OpenError> {
         let Opened { session, lock, facts } = open::open(path, key_file, clock, &hook)?;
-        let source = Source { path: facts.path.clone(), gate: session.wal.gate(), hook };
+        let failed = |source| OpenError::Folder { path: facts.path.clone(), source };
+        let source = Source::of(&facts.path, session.wal.gate(), hook).map_err(failed)?;
         let readers = Readers::on_threads(&source, read_pool::CUSTOMERS_MAX);
         let worker = Readers::on_threads(&source, read_pool::WORKERS_MAX);
-        let writer = Writer::start(session, &facts.path, lock)
-            .map_err(|source| OpenError::Folder { path: facts.path.clone(), source })?;
+        let writer = Writer::start(session, &facts.path, source.database, lock).map_err(failed)?;
         Ok(Self { facts, readers, worker, writer, activity: Arc::default() })
     }
 
@@ -136,7 +136,8 @@ impl SqliteStore {
     ) -> Result<(Self, ManualWriter, Arc<ManualReads>), OpenError> {
         let hook = pragmas::no_hook();
         let Opened { session, lock, facts } = open::open(path, key_file, clock, &hook)?;
-        let source = Source { path: facts.path.clone(), gate: session.wal.gate(), hook };
+        let failed = |source| OpenError::Folder { path: facts.path.clone(), source };
+        let source = Source::of(&facts.path, session.wal.gate(), hook).map_err(failed)?;
         let reads = Arc::new(ManualReads::default());
         let stepped = ReadExecutor::Manual(Arc::clone(&reads));
         let readers = Readers::new(&source, ReadExecutor::Runtime, read_pool::CUSTOMERS_MAX);

@@ -13,10 +13,12 @@ use serde_json::Value;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::config::DIRECTORY;
-use weir_tests::dispatcher::{CONFIG, Dispatcher, event, ingest_request, run};
-use weir_tests::process;
+use weir_tests::dispatcher::{self, CONFIG, Dispatcher, event, ingest_request, run};
+use weir_tests::folder::Folder;
+use weir_tests::receiver::Receiver;
 use weir_tests::request::Request;
 use weir_tests::wait;
+use weir_tests::{failing_sync, process};
 
 use super::Stage;
 
@@ -81,6 +83,33 @@ fn missing(stage: &Stage, acknowledged: &BTreeSet<String>) -> BTreeSet<String> {
     let arrived: BTreeSet<String> =
         stage.receiver.deliveries().iter().map(|one| one.id()).collect();
     acknowledged.difference(&arrived).cloned().collect()
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_synced_ends_the_process_and_the_next_one_has_all_events() {
+    let folder = Folder::new();
+    let switch = folder.path("failing");
+    let environment = [
+        ("LD_PRELOAD", failing_sync::library(&folder).display().to_string()),
+        (failing_sync::SWITCH, switch.display().to_string()),
+    ];
+    let receiver = Receiver::start();
+    let mut dispatcher = Dispatcher::start_with(&environment, &dispatcher::config(), DIRECTORY);
+    dispatcher.create_webhook(&receiver.url("/hook"), &["user.created"]);
+    fs::write(&switch, "").unwrap();
+    let posted = dispatcher.post_events("user.created", 20);
+    // An idle dispatcher checkpoints its WAL.
+    assert_eq!(dispatcher.wait_for_exit(), None, "it aborts");
+    let log = dispatcher.log().text();
+    assert!(log.contains("\"message\":\"store cannot sync\""), "{log}");
+    fs::remove_file(&switch).unwrap();
+    dispatcher.start_again();
+    for id in posted {
+        wait::until("the event to arrive", || {
+            receiver.deliveries().iter().any(|one| one.id() == id).then_some(())
+        });
+    }
+    dispatcher.stop();
 }
 
 #[test]
@@ -187,11 +216,11 @@ fn a_backup_taken_under_load_opens_as_a_store() {
     run(folder, &["backup", "--config", CONFIG, "backup.db"]).expect(0);
     stage.dispatcher.post_event("user.created");
 
-    let copy = weir_tests::folder::Folder::new();
+    let copy = Folder::new();
     for (from, to) in [("backup.db", "dispatcher.db"), ("secrets.key", "secrets.key")] {
         fs::copy(folder.path(from), copy.path(to)).unwrap();
     }
-    let other = Dispatcher::start_in(copy, &weir_tests::dispatcher::config(), DIRECTORY);
+    let other = Dispatcher::start_in(copy, &dispatcher::config(), DIRECTORY);
     let events: BTreeSet<String> = other
         .acme()
         .deliveries("state=delivered")

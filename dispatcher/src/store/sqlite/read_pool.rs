@@ -9,7 +9,9 @@
 //! 2. A read is one snapshot.
 //! 3. The number of reads at a time is bounded, also if callers no longer wait for theirs.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,6 +44,16 @@ pub(super) struct Source {
     /// The gate that each read passes.
     pub(super) gate: Arc<ReaderGate>,
     pub(super) hook: ConnectionHook,
+    /// The file of the database, which stays open until SQLite has closed it everywhere: closing it
+    /// releases the locks that this process has on it. <https://sqlite.org/howtocorrupt.html>,
+    /// section 2.2.
+    pub(super) database: Arc<File>,
+}
+
+impl Source {
+    pub(super) fn of(path: &Path, gate: Arc<ReaderGate>, hook: ConnectionHook) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), gate, hook, database: Arc::new(File::open(path)?) })
+    }
 }
 
 /// A pool of read-only connections.
@@ -49,12 +61,13 @@ pub(super) struct Source {
 pub(super) struct Readers(Arc<Shared>);
 
 struct Shared {
-    source: Source,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
     executor: ReadExecutor,
     /// Whether the last read failed because of the disk.
     failing: AtomicBool,
+    /// Dropped after the connections.
+    source: Source,
 }
 
 impl Readers {

@@ -70,16 +70,18 @@ impl Writer {
     pub(super) fn start(
         mut session: WriteSession,
         path: &Path,
+        database: Arc<File>,
         mut lock: File,
     ) -> std::io::Result<Self> {
-        let checkpointer = Checkpointer::beside(path, &mut session.conn, CHECKPOINT_PAGES)?;
+        let (path, file) = (path.to_owned(), Arc::clone(&database));
+        let checkpointer =
+            Checkpointer::beside((&path, file), &mut session.conn, CHECKPOINT_PAGES)?;
         let (mut writer, mut thread) = Self::over(session);
-        let (path, database) = (path.to_owned(), checkpointer.database());
         thread.checkpointer = Some(checkpointer);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
-                // Closed only now, after SQLite has closed it.
+                // Only now: SQLite has closed the writer's connection.
                 drop(database);
                 if let Err(error) = owner::closed(&path, &mut lock) {
                     let fields = [("cause", error.to_string().into())];
@@ -352,11 +354,9 @@ impl Thread {
         self.written = self.session.counters;
         if changed {
             let took = self.session.clock.now().tick.since(began);
-            self.shown
-                .commit_times
-                .get()
-                .into_iter()
-                .for_each(|times| times.observe(took.as_secs_f64()));
+            if let Some(times) = self.shown.commit_times.get() {
+                times.observe(took.as_secs_f64());
+            }
             self.checkpointed = false;
             self.shown.committed(&self.written);
             if self.shown.failing.swap(false, Ordering::Relaxed) {

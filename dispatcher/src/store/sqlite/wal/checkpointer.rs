@@ -9,9 +9,9 @@
 //!
 //! 1. The WAL grows past twice the length at which a checkpoint starts only while readers block
 //!    checkpoints: if copying cannot keep up, the writer waits for it.
-//! 2. A checkpoint that fails loses nothing: pages that were not copied stay in the WAL.
-//! 3. The file of the database is not closed before SQLite closes it: that would release the locks
-//!    that this process has on it. <https://sqlite.org/howtocorrupt.html>, section 2.2.
+//! 2. A checkpoint that fails loses nothing: pages that were not copied stay in the WAL. If copied
+//!    ones could not be synced, the process aborts before the WAL can restart over them: the next
+//!    start copies all again.
 //!
 //! Not here: the checkpoint of an idle writer (`writer`), a WAL that grows anyway (`limit`).
 
@@ -21,12 +21,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use log::Level;
 use rusqlite::Connection;
+use rusqlite::ffi::SQLITE_IOERR_FSYNC;
 use weir_common::log::events;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
@@ -65,7 +66,6 @@ pub(crate) struct Checkpointer {
     requests: Option<SyncSender<()>>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
-    database: Arc<File>,
 }
 
 /// What to do after a commit.
@@ -91,15 +91,18 @@ fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
 }
 
 impl Checkpointer {
-    /// For the database at `path`, which `writer` writes; checkpoints at `length` pages.
-    pub(crate) fn beside(path: &Path, writer: &mut Connection, length: u32) -> io::Result<Self> {
+    /// For the database in this file, which `writer` writes; checkpoints at `length` pages.
+    pub(crate) fn beside(
+        (path, database): (&Path, Arc<File>),
+        writer: &mut Connection,
+        length: u32,
+    ) -> io::Result<Self> {
         let pages = Arc::new(AtomicU64::new(0));
         let (requests, inbox) = sync_channel(1);
         let (finished, done) = sync_channel(1);
-        let database = Arc::new(File::open(path)?);
-        let (path, file) = (path.to_path_buf(), Arc::clone(&database));
+        let path = path.to_path_buf();
         let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
-        let thread = thread.spawn(move || run((&path, &file), &inbox, &finished))?;
+        let thread = thread.spawn(move || run((&path, &database), &inbox, &finished))?;
         let seen = Arc::clone(&pages);
         // Replaces SQLite's automatic checkpoints.
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
@@ -120,13 +123,7 @@ impl Checkpointer {
             requests,
             done,
             thread,
-            database,
         })
-    }
-
-    /// The file of the database, which must stay open until the writer's connection is closed.
-    pub(crate) fn database(&self) -> Arc<File> {
-        Arc::clone(&self.database)
     }
 
     /// Called after each commit of the `writer`, outside of a transaction; our readers pass `gate`.
@@ -141,8 +138,12 @@ impl Checkpointer {
             Due::Begin => {
                 let sent = self.requests.as_ref().map(|requests| requests.try_send(()));
                 self.under_way = sent.is_some_and(|sent| sent.is_ok());
+                if !self.under_way {
+                    // The thread has ended, which it does not by itself.
+                    self.finish(writer, gate);
+                }
             }
-            Due::Finish if self.done.try_recv().is_err() => {}
+            Due::Finish if self.done.try_recv() == Err(TryRecvError::Empty) => {}
             Due::Finish => self.finish(writer, gate),
             Due::WaitAndFinish => {
                 self.wait();
@@ -162,17 +163,22 @@ impl Checkpointer {
     fn finish(&mut self, writer: &Connection, gate: &ReaderGate) {
         self.under_way = false;
         let pages = self.pages.load(Ordering::Relaxed);
-        let left = match copy(writer) {
-            Some(left @ 1..) => {
-                gate.while_empty(self.wait_max, || copy(writer)).unwrap_or(Some(left))
-            }
-            left => left,
-        };
+        if pages < self.length {
+            // The WAL has restarted meanwhile.
+            return;
+        }
+        // The WAL restarts with the first write that finds all copied and no reader in the WAL:
+        // reads that begin after the last page was copied do not read it.
+        let left = copy(writer).and_then(|left| {
+            gate.while_empty(self.wait_max, || copy(writer)).unwrap_or(Some(left.max(1)))
+        });
         (self.next, self.again) = match left {
-            // All is copied: the next write restarts the WAL.
-            Some(0) => (self.length, AGAIN_PAGES),
+            Some(0) => {
+                self.pages.store(0, Ordering::Relaxed);
+                (self.length, AGAIN_PAGES)
+            }
             // A reader blocks the rest: the WAL continues to grow.
-            Some(_) => (pages + self.again, (self.again * 2).min(self.length)),
+            Some(_) => ((pages + self.again).max(self.length), (self.again * 2).min(self.length)),
             None => (pages + self.length, AGAIN_PAGES),
         };
     }
@@ -192,11 +198,11 @@ fn run((path, database): (&Path, &File), inbox: &Receiver<()>, finished: &SyncSe
     let mut conn = None;
     while inbox.recv().is_ok() {
         if conn.is_none() {
-            conn = open(path).map_err(|error| log_failure(&error)).ok();
+            conn = open(path).inspect_err(log_failure).ok();
         }
-        if let Some(conn) = &conn {
-            passes(|| copy(conn), || database.sync_data());
-        }
+        let synced =
+            conn.as_ref().map_or(Ok(()), |conn| passes(|| copy(conn), || database.sync_data()));
+        synced.unwrap_or_else(|error| abort(&error));
         if finished.send(()).is_err() {
             return;
         }
@@ -204,16 +210,18 @@ fn run((path, database): (&Path, &File), inbox: &Receiver<()>, finished: &SyncSe
 }
 
 /// Copies pages, which returns how many are left, and after each pass syncs those that were copied.
-fn passes(mut copy: impl FnMut() -> Option<u64>, mut sync: impl FnMut() -> io::Result<()>) {
+fn passes(
+    mut copy: impl FnMut() -> Option<u64>,
+    mut sync: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
     for nth in 1..=PASSES_MAX {
-        let Some(left) = copy() else { return };
-        if let Err(error) = sync() {
-            return log_failure(&error);
-        }
+        let Some(left) = copy() else { return Ok(()) };
+        sync()?;
         if nth > 1 && left <= REST_PAGES {
-            return;
+            break;
         }
     }
+    Ok(())
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
@@ -224,20 +232,40 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Copies the pages in the WAL, as far as readers allow; returns how many are left, or `None` on an
-/// error.
+/// Copies the pages in the WAL, as far as readers allow; returns how many are left, or `None` if it
+/// failed or another process checkpoints.
 fn copy(conn: &Connection) -> Option<u64> {
     let sql = "PRAGMA wal_checkpoint(PASSIVE)";
     let copied = conn.query_row(sql, [], |row| {
-        let [log, copied]: [i64; 2] = [row.get(1)?, row.get(2)?];
-        Ok(u64::try_from(log - copied).unwrap_or_default())
+        let [busy, log, copied]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
+        Ok((busy == 0).then(|| u64::try_from(log - copied).unwrap_or_default()))
     });
-    copied.map_err(|error| log_failure(&error)).ok()
+    copied.unwrap_or_else(|error| {
+        log_failure(&error);
+        None
+    })
 }
 
-fn log_failure(error: &dyn Error) {
+/// Logs that a checkpoint failed.
+///
+/// Aborts the process if a sync failed: the kernel counts pages as written that it could not write,
+/// and reports that once, so that a later sync would succeed and the WAL restart over the only copy
+/// of them. <https://www.usenix.org/conference/atc20/presentation/rebello>
+pub(crate) fn log_failure(error: &rusqlite::Error) {
+    if error.sqlite_error().is_some_and(|error| error.extended_code == SQLITE_IOERR_FSYNC) {
+        abort(error);
+    }
     let cause = error.to_string();
     events::event(Level::Warn, "checkpoint failed", &[("cause", cause.into())]);
+}
+
+fn abort(error: &dyn Error) -> ! {
+    let cause = format!(
+        "{error}: the disk did not keep what a checkpoint wrote. Nothing is lost: the WAL has it, \
+         and the next start copies it again. Check the disk"
+    );
+    events::event(Level::Error, "store cannot sync", &[("cause", cause.into())]);
+    std::process::abort()
 }
 
 #[cfg(test)]
@@ -287,7 +315,7 @@ mod tests {
                 steps.borrow_mut().push('s');
                 Ok(())
             };
-            passes(copy, sync);
+            passes(copy, sync).unwrap();
             assert_eq!(steps.into_inner(), expected);
         }
     }
@@ -296,7 +324,9 @@ mod tests {
         let mut conn = Connection::open(folder.path("a.db")).unwrap();
         prepare(&mut conn).unwrap();
         conn.execute_batch("CREATE TABLE blobs (bytes BLOB)").unwrap();
-        let checkpoint = Checkpointer::beside(&folder.path("a.db"), &mut conn, LENGTH).unwrap();
+        let path = folder.path("a.db");
+        let file = Arc::new(File::open(&path).unwrap());
+        let checkpoint = Checkpointer::beside((&path, file), &mut conn, LENGTH).unwrap();
         (conn, checkpoint)
     }
 
@@ -329,6 +359,11 @@ mod tests {
         assert!(folder.path("a.db").metadata().unwrap().len() > 400 * 40_000);
     }
 
+    /// Writes more pages than a checkpoint needs, in one commit.
+    fn fill(conn: &Connection) {
+        conn.execute("INSERT INTO blobs VALUES (randomblob(4000 * ?))", [LENGTH + 30]).unwrap();
+    }
+
     #[test]
     fn what_is_read_at_that_moment_is_tried_again_soon_and_then_less_often() {
         let folder = Folder::new();
@@ -336,7 +371,7 @@ mod tests {
         let reader = reader(&folder);
         let length = u64::from(LENGTH);
         for again in [AGAIN_PAGES, length, length] {
-            conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
+            fill(&conn);
             checkpoint.finish(&conn, &ReaderGate::default());
             assert_eq!(checkpoint.next, checkpoint.pages.load(Ordering::Relaxed) + again);
         }
@@ -345,14 +380,11 @@ mod tests {
         assert_eq!((checkpoint.next, checkpoint.again), (length, AGAIN_PAGES));
     }
 
-    #[test]
-    fn readers_that_overlap_wait_for_the_rest_of_a_checkpoint() {
-        let folder = Folder::new();
-        let (conn, mut checkpoint) = writer(&folder);
+    /// Finishes a checkpoint while `reader` is inside the gate, which it leaves once it is shut.
+    fn finish_beside(reader: Connection, conn: &Connection, checkpoint: &mut Checkpointer) {
         checkpoint.wait_max = Duration::from_secs(20);
-        let (gate, reader) = (ReaderGate::default(), reader(&folder));
+        let gate = ReaderGate::default();
         let (inside, entered) = sync_channel(0);
-        conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _inside = gate.enter();
@@ -361,10 +393,42 @@ mod tests {
                 drop(reader);
             });
             entered.recv().unwrap();
-            assert!(copy(&conn) > Some(0));
-            checkpoint.finish(&conn, &gate);
+            checkpoint.finish(conn, &gate);
         });
+    }
+
+    #[test]
+    fn readers_that_overlap_wait_for_the_rest_of_a_checkpoint() {
+        let folder = Folder::new();
+        let (conn, mut checkpoint) = writer(&folder);
+        let reader = reader(&folder);
+        fill(&conn);
+        assert!(copy(&conn) > Some(0));
+        finish_beside(reader, &conn, &mut checkpoint);
         assert_eq!((checkpoint.next, checkpoint.again), (u64::from(LENGTH), AGAIN_PAGES));
+    }
+
+    #[test]
+    fn a_reader_of_the_last_page_is_waited_for_too_so_that_the_wal_restarts() {
+        let folder = Folder::new();
+        let (conn, mut checkpoint) = writer(&folder);
+        fill(&conn);
+        let reader = reader(&folder);
+        assert_eq!(copy(&conn), Some(0));
+        finish_beside(reader, &conn, &mut checkpoint);
+        write(&conn, &mut checkpoint, 1);
+        let pages = checkpoint.pages.load(Ordering::Relaxed);
+        assert!(pages < 30, "{pages} pages");
+    }
+
+    #[test]
+    fn without_its_thread_the_writer_checkpoints() {
+        let folder = Folder::new();
+        let (conn, mut checkpoint) = writer(&folder);
+        checkpoint.requests = None;
+        write(&conn, &mut checkpoint, 100);
+        let pages = checkpoint.pages.load(Ordering::Relaxed);
+        assert!(pages < u64::from(2 * LENGTH), "{pages} pages");
     }
 
     #[test]

@@ -13,12 +13,11 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::Level;
 use rusqlite::Connection;
-use weir_common::log::events;
 use weir_common::time::Tick;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
+use crate::store::sqlite::wal::checkpointer::log_failure;
 use crate::store::sqlite::wal::reader_gate::ReaderGate;
 
 /// The time until the retry, if the WAL is too long and cannot be emptied.
@@ -73,8 +72,7 @@ pub(crate) fn empty(conn: &Connection) {
     let _ = conn.busy_timeout(Duration::ZERO);
     let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
     if let Err(error) = conn.query_row(sql, [], |_| Ok(())) {
-        let cause = error.to_string();
-        events::event(Level::Warn, "checkpoint failed", &[("cause", cause.into())]);
+        log_failure(&error);
     }
     let _ = conn.busy_timeout(BUSY_TIMEOUT);
 }

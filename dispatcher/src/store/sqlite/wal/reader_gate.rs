@@ -67,7 +67,10 @@ pub(crate) mod tests {
 
     /// Waits until a gate is shut.
     pub(crate) fn wait_until_shut(gate: &ReaderGate) {
-        drop(gate.changed.wait_while(gate.state(), |state| !state.shut));
+        let waited = gate.changed.wait_timeout_while(gate.state(), LONG, |state| !state.shut);
+        let (state, waited) = waited.unwrap();
+        drop(state);
+        assert!(!waited.timed_out(), "the gate stays open");
     }
 
     const LONG: Duration = Duration::from_secs(20);
