@@ -299,7 +299,7 @@ impl Upkeep for SqliteStore {
         if let Some(due) = due {
             due.written();
         }
-        Ok(more)
+        Ok(more || self.activity.has_rest())
     }
 
     async fn is_writable(&self) -> bool {

@@ -1,9 +1,13 @@
 //! Counts the attempts of webhooks by the hour.
 //!
-//! Counts of the last second are in memory and written together: a write for each attempt cost 7 %
-//! of a delivery's instructions. A stop loses them; nothing but charts has them.
+//! Counts of the last second are in memory: a write for each attempt cost 7 % of a delivery's
+//! instructions. Each second what was counted is written, in pieces: those of 4,000 webhooks at
+//! once made all others wait 8 ms. A stop loses what is in memory; nothing but charts has it.
 //!
-//! Invariant: an attempt counts once it is on disk, and once.
+//! # Invariants
+//!
+//! 1. An attempt counts once it is on disk, and once.
+//! 2. One write adds a bounded time to its batch, however many webhooks there are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,19 +31,24 @@ const COLUMNS: [&str; ActivityClass::ALL.len()] =
 /// How long counts are in memory only.
 const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
+/// Counts in a write, at most: a quarter of a millisecond.
+const PIECE_MAX: usize = 128;
+
 /// Attempts by hour and webhook.
 pub(super) type Counted = BTreeMap<(u64, WebhookId), Activity>;
 
 /// An attempt that ended: its hour, its webhook, its class and how long it took.
 pub(super) type Ended = (u64, WebhookId, ActivityClass, Duration);
 
-/// Counts that are not on disk. There are no more than attempts end in a second.
+/// Counts that are not on disk. There are no more than webhooks had attempts in the hour.
 #[derive(Debug, Default)]
 pub(super) struct RecentActivity(Mutex<Recent>);
 
 #[derive(Debug, Default)]
 struct Recent {
     counted: Counted,
+    /// Those of the last second, which wait to be written.
+    rest: Counted,
     /// Those that are being written.
     writing: Counted,
     written_at: UnixTime,
@@ -61,14 +70,26 @@ pub(super) fn ended(records: &[AttemptRecord]) -> (Vec<Ended>, UnixTime) {
 impl RecentActivity {
     /// What is to be written now, if it is time.
     pub(super) fn due(self: &Arc<Self>, now: UnixTime) -> Option<Due> {
-        let mut recent = self.lock();
-        let since = now.since(recent.written_at).max(recent.written_at.since(now));
-        if since < WRITTEN_EVERY || !recent.writing.is_empty() || recent.counted.is_empty() {
+        let mut guard = self.lock();
+        let recent = &mut *guard;
+        if !recent.writing.is_empty() {
             return None;
         }
-        recent.written_at = now;
-        recent.writing = std::mem::take(&mut recent.counted);
-        Some(Due { counted: recent.writing.clone(), recent: Arc::clone(self) })
+        let since = now.since(recent.written_at).max(recent.written_at.since(now));
+        if recent.rest.is_empty() && since >= WRITTEN_EVERY {
+            recent.written_at = now;
+            recent.rest = std::mem::take(&mut recent.counted);
+        }
+        let after = recent.rest.keys().nth(PIECE_MAX).copied();
+        let after = after.map(|key| recent.rest.split_off(&key)).unwrap_or_default();
+        recent.writing = std::mem::replace(&mut recent.rest, after);
+        let counted = Some(recent.writing.clone()).filter(|counted| !counted.is_empty())?;
+        Some(Due { counted, recent: Arc::clone(self) })
+    }
+
+    /// Whether more of the last second is to be written.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.lock().rest.is_empty()
     }
 
     /// Counts attempts that are on disk.
@@ -83,7 +104,7 @@ impl RecentActivity {
     fn of(&self, hour: u64, webhook: WebhookId) -> Activity {
         let recent = self.lock();
         let mut all = Activity::default();
-        for counted in [&recent.counted, &recent.writing] {
+        for counted in [&recent.counted, &recent.rest, &recent.writing] {
             counted.get(&(hour, webhook)).into_iter().for_each(|more| all.add(more));
         }
         all
@@ -187,10 +208,30 @@ mod tests {
         recent.of(1, WebhookId(1)).attempts()
     }
 
+    fn one(webhook: i64) -> Ended {
+        (1, WebhookId(webhook), ActivityClass::Delivered, Duration::from_millis(5))
+    }
+
+    #[test]
+    fn the_counts_of_many_webhooks_are_written_in_pieces() {
+        let recent = Arc::new(RecentActivity::default());
+        let all: Vec<_> = (1..).take(2 * PIECE_MAX + 1).map(one).collect();
+        recent.count(&all);
+        let mut sizes = Vec::new();
+        while let Some(due) = recent.due(UnixTime(1_000_000)) {
+            sizes.push((due.counted().len(), recent.has_rest()));
+            due.written();
+            // What ends meanwhile waits for the next second.
+            recent.count(&all[..1]);
+        }
+        assert_eq!(sizes, [(PIECE_MAX, true), (PIECE_MAX, true), (1, false)]);
+        assert_eq!(of(&recent), 3);
+    }
+
     #[test]
     fn counts_are_written_each_second_and_none_is_lost_or_written_twice() {
         let recent = Arc::new(RecentActivity::default());
-        let one = [(1, WebhookId(1), ActivityClass::Delivered, Duration::from_millis(5))];
+        let one = [one(1)];
         let second = |number: u64| UnixTime(number * 1_000_000);
         assert!(recent.due(second(9)).is_none(), "there is nothing to write");
         recent.count(&one);
