@@ -1,14 +1,14 @@
 //! Checkpoints the WAL into the database while the writer continues.
 //!
 //! SQLite would checkpoint within a commit, and delay all callers in its batch by dozens of
-//! milliseconds. Here another connection copies most pages, and its thread waits until they are on
-//! disk: SQLite waits for that only where it has copied all, which is with the writer. The writer
-//! then copies the few that were written meanwhile, and the WAL restarts.
+//! milliseconds. Here another connection copies the pages, some at a time, and its thread waits
+//! until they are on disk: SQLite waits for that only where it has copied all, which is with the
+//! writer. Once the WAL has its length, the writer copies the last few, and the WAL restarts.
 //!
 //! # Invariants
 //!
-//! 1. The WAL grows past twice the length at which a checkpoint starts only while readers block
-//!    checkpoints: if copying cannot keep up, the writer waits for it.
+//! 1. The WAL grows past twice its length only while readers block checkpoints: if copying cannot
+//!    keep up, the writer waits for it.
 //! 2. A checkpoint that fails loses nothing: pages that were not copied stay in the WAL. If copied
 //!    ones could not be synced, the process aborts before the WAL can restart over them: the next
 //!    start copies all again.
@@ -33,15 +33,20 @@ use weir_common::log::events;
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::reader_gate::ReaderGate;
 
+/// The thread copies after this many commits. While the pages are synced, commits wait for the
+/// disk: for those of 32 small ones about a millisecond, for a whole WAL twenty. Of large ones, few
+/// wait.
+const COPY_COMMITS: u32 = 32;
+
 /// Pages that may be left for the writer to copy: a few milliseconds of work.
 const REST_PAGES: u64 = 256;
 
-/// Passes of the thread, at most: each copies the pages that were written during the one before.
-/// There are two at least, because most time of the first is a wait for the disk.
+/// Passes of the thread, at most: each copies the pages that were written during the one before, if
+/// they are more than [`REST_PAGES`].
 const PASSES_MAX: usize = 4;
 
-/// A checkpoint that a reader blocks is retried this many pages later, then after twice as many,
-/// up to a whole length: our reads last milliseconds, a backup minutes.
+/// The end of a checkpoint that a reader blocks is retried this many pages later, then after twice
+/// as many, up to a whole length: our reads last milliseconds, a backup minutes.
 const AGAIN_PAGES: u64 = 256;
 
 /// The longest wait for our readers, where they block the rest of a checkpoint.
@@ -52,11 +57,13 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(5);
 pub(crate) struct Checkpointer {
     /// Pages in the WAL after the last commit.
     pages: Arc<AtomicU64>,
-    /// Pages between checkpoints that no reader blocks.
+    /// Pages after which the WAL restarts, if no reader blocks that.
     length: u64,
-    /// The length, in pages, at which the next checkpoint starts.
-    next: u64,
-    /// Pages until the retry, if a reader blocks that checkpoint.
+    /// The length, in pages, at which the writer copies the rest.
+    finish: u64,
+    /// Commits since the thread was done.
+    commits: u32,
+    /// Pages until the retry, if a reader blocks the end of a checkpoint.
     again: u64,
     /// Pages in the WAL when it was last looked at.
     earlier: u64,
@@ -72,26 +79,29 @@ pub(crate) struct Checkpointer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
-    /// Let the thread copy the pages.
-    Begin,
+    /// Let the thread copy pages.
+    Copy,
+    /// If the thread is done, let it copy again later.
+    Continue,
     /// If the thread is done, copy the rest.
     Finish,
     /// Wait for the thread, then copy the rest.
     WaitAndFinish,
 }
 
-fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
+fn due(pages: u64, commits: u32, finish: u64, length: u64, under_way: bool) -> Due {
     match under_way {
-        // The WAL grew by a whole length since the start: the thread cannot keep up.
-        true if pages >= next + length => Due::WaitAndFinish,
-        true => Due::Finish,
-        false if pages >= next => Due::Begin,
+        // The WAL grew by a whole length meanwhile: the thread cannot keep up.
+        true if pages >= finish + length => Due::WaitAndFinish,
+        true if pages >= finish => Due::Finish,
+        true => Due::Continue,
+        false if commits >= COPY_COMMITS || pages >= finish => Due::Copy,
         false => Due::Nothing,
     }
 }
 
 impl Checkpointer {
-    /// For the database in this file, which `writer` writes; checkpoints at `length` pages.
+    /// For the database in this file, which `writer` writes; the WAL restarts at `length` pages.
     pub(crate) fn beside(
         (path, database): (&Path, Arc<File>),
         writer: &mut Connection,
@@ -102,8 +112,11 @@ impl Checkpointer {
         let (finished, done) = sync_channel(1);
         let path = path.to_path_buf();
         let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
-        let thread = thread.spawn(move || run((&path, &database), &inbox, &finished))?;
-        let seen = Arc::clone(&pages);
+        let (seen, written) = (Arc::clone(&pages), Arc::clone(&pages));
+        let copier = move || {
+            run((&path, &database), || written.load(Ordering::Relaxed), &inbox, &finished);
+        };
+        let thread = thread.spawn(copier)?;
         // Replaces SQLite's automatic checkpoints.
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
             seen.store(u64::try_from(count).unwrap_or_default(), Ordering::Relaxed);
@@ -111,12 +124,13 @@ impl Checkpointer {
         };
         writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
         let (requests, thread) = (Some(requests), Some(thread));
-        let (length, again) = (length.into(), AGAIN_PAGES);
+        let length = length.into();
         Ok(Self {
             pages,
             length,
-            next: length,
-            again,
+            finish: length,
+            commits: 0,
+            again: AGAIN_PAGES,
             earlier: 0,
             wait_max: READERS_WAIT_MAX,
             under_way: false,
@@ -129,13 +143,15 @@ impl Checkpointer {
     /// Called after each commit of the `writer`, outside of a transaction; our readers pass `gate`.
     pub(crate) fn committed(&mut self, writer: &Connection, gate: &ReaderGate) {
         let pages = self.pages.load(Ordering::Relaxed);
-        if pages < std::mem::replace(&mut self.earlier, pages) {
+        let earlier = std::mem::replace(&mut self.earlier, pages);
+        self.commits += u32::from(pages != earlier);
+        if pages < earlier {
             // The WAL has restarted, whatever copied it.
-            (self.next, self.again) = (self.length, AGAIN_PAGES);
+            (self.finish, self.again) = (self.length, AGAIN_PAGES);
         }
-        match due(pages, self.next, self.length, self.under_way) {
+        match due(pages, self.commits, self.finish, self.length, self.under_way) {
             Due::Nothing => {}
-            Due::Begin => {
+            Due::Copy => {
                 let sent = self.requests.as_ref().map(|requests| requests.try_send(()));
                 self.under_way = sent.is_some_and(|sent| sent.is_ok());
                 if !self.under_way {
@@ -143,7 +159,8 @@ impl Checkpointer {
                     self.finish(writer, gate);
                 }
             }
-            Due::Finish if self.done.try_recv() == Err(TryRecvError::Empty) => {}
+            Due::Continue | Due::Finish if self.done.try_recv() == Err(TryRecvError::Empty) => {}
+            Due::Continue => (self.under_way, self.commits) = (false, 0),
             Due::Finish => self.finish(writer, gate),
             Due::WaitAndFinish => {
                 self.wait();
@@ -161,22 +178,18 @@ impl Checkpointer {
     }
 
     fn finish(&mut self, writer: &Connection, gate: &ReaderGate) {
-        self.under_way = false;
+        (self.under_way, self.commits) = (false, 0);
         let pages = self.pages.load(Ordering::Relaxed);
-        if pages < self.length {
-            // The WAL has restarted meanwhile.
-            return;
-        }
         // The WAL restarts with the first write that finds all copied and no reader in the WAL:
         // reads that begin after the last page was copied do not read it.
         let left = copy(writer).and_then(|left| {
             gate.while_empty(self.wait_max, || copy(writer)).unwrap_or(Some(left.max(1)))
         });
-        (self.next, self.again) = match left {
-            Some(0) => {
-                self.pages.store(0, Ordering::Relaxed);
-                (self.length, AGAIN_PAGES)
-            }
+        if left == Some(0) {
+            self.pages.store(0, Ordering::Relaxed);
+        }
+        (self.finish, self.again) = match left {
+            Some(0) => (self.length, AGAIN_PAGES),
             // A reader blocks the rest: the WAL continues to grow.
             Some(_) => ((pages + self.again).max(self.length), (self.again * 2).min(self.length)),
             None => (pages + self.length, AGAIN_PAGES),
@@ -194,30 +207,40 @@ impl Drop for Checkpointer {
     }
 }
 
-fn run((path, database): (&Path, &File), inbox: &Receiver<()>, finished: &SyncSender<()>) {
+fn run(
+    (path, database): (&Path, &File),
+    written: impl Fn() -> u64,
+    inbox: &Receiver<()>,
+    finished: &SyncSender<()>,
+) {
     let mut conn = None;
     while inbox.recv().is_ok() {
         if conn.is_none() {
             conn = open(path).inspect_err(log_failure).ok();
         }
-        let synced =
-            conn.as_ref().map_or(Ok(()), |conn| passes(|| copy(conn), || database.sync_data()));
-        synced.unwrap_or_else(|error| abort(&error));
+        if let Some(conn) = &conn {
+            let copied = passes(&written, || copy(conn), || database.sync_data());
+            copied.unwrap_or_else(|error| abort(&error));
+        }
         if finished.send(()).is_err() {
             return;
         }
     }
 }
 
-/// Copies pages, which returns how many are left, and after each pass syncs those that were copied.
+/// Copies pages and syncs them, and again those that were `written` meanwhile, unless they are few.
 fn passes(
+    written: impl Fn() -> u64,
     mut copy: impl FnMut() -> Option<u64>,
     mut sync: impl FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
-    for nth in 1..=PASSES_MAX {
-        let Some(left) = copy() else { return Ok(()) };
+    for _ in 0..PASSES_MAX {
+        let before = written();
+        if copy().is_none() {
+            break;
+        }
         sync()?;
-        if nth > 1 && left <= REST_PAGES {
+        if written() <= before + REST_PAGES {
             break;
         }
     }
@@ -281,43 +304,45 @@ mod tests {
     const LENGTH: u32 = 300;
 
     #[test]
-    fn a_checkpoint_begins_at_its_length_and_is_waited_for_at_twice_that() {
-        for (pages, under_way, expected) in [
-            (9, false, Due::Nothing),
-            (10, false, Due::Begin),
-            (10, true, Due::Finish),
-            (19, true, Due::Finish),
-            (20, true, Due::WaitAndFinish),
-            (3, true, Due::Finish),
+    fn the_thread_copies_at_intervals_and_the_writer_ends_at_the_length_and_waits_at_twice_that() {
+        for (pages, commits, under_way, expected) in [
+            (19, COPY_COMMITS - 1, false, Due::Nothing),
+            (9, COPY_COMMITS, false, Due::Copy),
+            (20, 1, false, Due::Copy),
+            (19, COPY_COMMITS, true, Due::Continue),
+            (20, 1, true, Due::Finish),
+            (29, 1, true, Due::Finish),
+            (30, 1, true, Due::WaitAndFinish),
         ] {
-            assert_eq!(due(pages, 10, 10, under_way), expected, "{pages}, {under_way}");
+            let found = due(pages, commits, 20, 10, under_way);
+            assert_eq!(found, expected, "{pages}, {commits}, {under_way}");
         }
-        // After a checkpoint that a reader blocked, the next one starts at a greater length.
-        assert_eq!(due(29, 30, 10, false), Due::Nothing);
-        assert_eq!(due(30, 30, 10, true), Due::Finish);
     }
 
     #[test]
-    fn what_a_pass_has_copied_is_on_disk_before_the_next_and_before_the_writer_copies_the_rest() {
-        for (lefts, expected) in [
-            (&[Some(0), Some(0)][..], "cscs"),
-            (&[Some(9_000), Some(300), Some(256)], "cscscs"),
-            (&[Some(900); 4], "cscscscs"),
-            (&[Some(900), None], "csc"),
-            (&[None], "c"),
+    fn each_copy_is_synced_and_repeated_while_much_is_written_meanwhile() {
+        let more = REST_PAGES + 1;
+        for (written, expected) in [
+            (&[0, 0][..], "cs"),
+            (&[5_000, 3], "cs"),
+            (&[0, REST_PAGES], "cs"),
+            (&[0, more, more, 2 * more, 0, 0], "cscscs"),
+            (&[0, more, 0, more, 0, more, 0, more], "cscscscs"),
         ] {
-            let (steps, mut lefts) = (RefCell::new(String::new()), lefts.iter());
-            let copy = || {
-                steps.borrow_mut().push('c');
-                lefts.next().copied().flatten()
-            };
+            let (steps, written) = (RefCell::new(String::new()), RefCell::new(written.iter()));
             let sync = || {
                 steps.borrow_mut().push('s');
                 Ok(())
             };
-            passes(copy, sync).unwrap();
+            let written = || written.borrow_mut().next().copied().unwrap();
+            let copy = || {
+                steps.borrow_mut().push('c');
+                Some(0)
+            };
+            passes(written, copy, sync).unwrap();
             assert_eq!(steps.into_inner(), expected);
         }
+        passes(|| 0, || None, || panic!("nothing was copied")).unwrap();
     }
 
     fn writer(folder: &Folder) -> (Connection, Checkpointer) {
@@ -373,11 +398,12 @@ mod tests {
         for again in [AGAIN_PAGES, length, length] {
             fill(&conn);
             checkpoint.finish(&conn, &ReaderGate::default());
-            assert_eq!(checkpoint.next, checkpoint.pages.load(Ordering::Relaxed) + again);
+            let expected = checkpoint.pages.load(Ordering::Relaxed) + again;
+            assert_eq!(checkpoint.finish, expected);
         }
         drop(reader);
         checkpoint.finish(&conn, &ReaderGate::default());
-        assert_eq!((checkpoint.next, checkpoint.again), (length, AGAIN_PAGES));
+        assert_eq!((checkpoint.finish, checkpoint.again), (length, AGAIN_PAGES));
     }
 
     /// Finishes a checkpoint while `reader` is inside the gate, which it leaves once it is shut.
@@ -405,7 +431,7 @@ mod tests {
         fill(&conn);
         assert!(copy(&conn) > Some(0));
         finish_beside(reader, &conn, &mut checkpoint);
-        assert_eq!((checkpoint.next, checkpoint.again), (u64::from(LENGTH), AGAIN_PAGES));
+        assert_eq!((checkpoint.finish, checkpoint.again), (u64::from(LENGTH), AGAIN_PAGES));
     }
 
     #[test]
@@ -437,12 +463,12 @@ mod tests {
         let (conn, mut checkpoint) = writer(&folder);
         let reader = reader(&folder);
         write(&conn, &mut checkpoint, 200);
-        assert!(checkpoint.next > 2_000);
+        assert!(checkpoint.finish > 2_000);
         drop(reader);
         checkpoint.wait();
         limit::empty(&conn);
         write(&conn, &mut checkpoint, 1);
-        assert_eq!(checkpoint.next, u64::from(LENGTH));
+        assert_eq!(checkpoint.finish, u64::from(LENGTH));
     }
 
     #[test]
