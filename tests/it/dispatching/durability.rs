@@ -93,22 +93,30 @@ fn a_checkpoint_that_cannot_be_synced_ends_the_process_and_the_next_one_has_all_
         ("LD_PRELOAD", failing_sync::library(&folder).display().to_string()),
         (failing_sync::SWITCH, switch.display().to_string()),
     ];
-    let receiver = Receiver::start();
-    let mut dispatcher = Dispatcher::start_with(&environment, &dispatcher::config(), DIRECTORY);
+    let (receiver, gate) = (Receiver::start(), Gate::new());
+    receiver.upstream().always(Answer::script().wait(&gate).and(Answer::status(200)));
+    let config = dispatcher::config().with("[egress]", "requests = 4000");
+    let mut dispatcher = Dispatcher::start_with(&environment, &config, DIRECTORY);
     dispatcher.create_webhook(&receiver.url("/hook"), &["user.created"]);
     fs::write(&switch, "").unwrap();
-    let posted = dispatcher.post_events("user.created", 20);
-    // An idle dispatcher checkpoints its WAL.
+    let acknowledged = Mutex::new(BTreeSet::new());
+    let over = AtomicBool::new(false);
+    let log = || dispatcher.log().text();
+    let logged = std::thread::scope(|scope| {
+        scope.spawn(|| load(dispatcher.ingest_address(), &over, &acknowledged));
+        let message = "\"message\":\"store cannot sync\"";
+        let logged = wait::within(wait::PATIENCE, || log().contains(message).then_some(()));
+        over.store(true, Ordering::SeqCst);
+        logged
+    });
+    assert!(logged.is_some(), "{}", log());
     assert_eq!(dispatcher.wait_for_exit(), None, "it aborts");
-    let log = dispatcher.log().text();
-    assert!(log.contains("\"message\":\"store cannot sync\""), "{log}");
     fs::remove_file(&switch).unwrap();
+    gate.open();
     dispatcher.start_again();
-    for id in posted {
-        wait::until("the event to arrive", || {
-            receiver.deliveries().iter().any(|one| one.id() == id).then_some(())
-        });
-    }
+    let acknowledged = acknowledged.into_inner().unwrap();
+    assert!(acknowledged.len() > 10, "only {} were acknowledged", acknowledged.len());
+    dispatcher.acme().wait_for_count("delivered", acknowledged.len());
     dispatcher.stop();
 }
 

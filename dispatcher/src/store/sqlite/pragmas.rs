@@ -20,11 +20,11 @@ const CACHE_KIB: i64 = 32 * 1_024;
 /// A reader's page cache, in KiB.
 const READER_CACHE_KIB: i64 = 4 * 1_024;
 
-/// The WAL is checkpointed at 32 MiB (8,192 pages of 4 KiB): rarely, and briefly.
+/// The WAL restarts at 32 MiB (8,192 pages of 4 KiB). Most of it has been copied by then.
 pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
 
-/// A WAL that grew past this because of readers is truncated after its checkpoint. During a
-/// checkpoint it grows to twice the length at which that starts.
+/// A WAL that grew past this because of readers is truncated after its checkpoint. If copying
+/// cannot keep up, it grows to twice the length at which it restarts.
 pub(super) const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
 
 /// Called with each connection once it is set up.

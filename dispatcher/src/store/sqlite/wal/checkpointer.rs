@@ -34,8 +34,7 @@ use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::reader_gate::ReaderGate;
 
 /// The thread copies after this many commits. While the pages are synced, commits wait for the
-/// disk: for those of 32 small ones about a millisecond, for a whole WAL twenty. Of large ones, few
-/// wait.
+/// disk: of 32 small ones about a millisecond, of a whole WAL 17. Of large ones, few wait.
 const COPY_COMMITS: u32 = 32;
 
 /// Pages that may be left for the writer to copy: a few milliseconds of work.
@@ -172,6 +171,7 @@ impl Checkpointer {
     /// Waits until the thread copies nothing.
     pub(crate) fn wait(&mut self) {
         if std::mem::take(&mut self.under_way) {
+            self.commits = 0;
             // An error means that the thread has ended.
             let _ = self.done.recv();
         }
@@ -230,7 +230,7 @@ fn run(
 
 /// Copies pages and syncs them, and again those that were `written` meanwhile, unless they are few.
 fn passes(
-    written: impl Fn() -> u64,
+    mut written: impl FnMut() -> u64,
     mut copy: impl FnMut() -> Option<u64>,
     mut sync: impl FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
@@ -284,8 +284,9 @@ pub(crate) fn log_failure(error: &rusqlite::Error) {
 
 fn abort(error: &dyn Error) -> ! {
     let cause = format!(
-        "{error}: the disk did not keep what a checkpoint wrote. Nothing is lost: the WAL has it, \
-         and the next start copies it again. Check the disk"
+        "{error}: what a checkpoint synced may not be on disk. The WAL has it, and the next start \
+         copies it again, unless a backup still has the database open: end that first. Check the \
+         disk"
     );
     events::event(Level::Error, "store cannot sync", &[("cause", cause.into())]);
     std::process::abort()
@@ -343,6 +344,10 @@ mod tests {
             assert_eq!(steps.into_inner(), expected);
         }
         passes(|| 0, || None, || panic!("nothing was copied")).unwrap();
+        let mut written = (0..).step_by(5_000);
+        let failing = || Err(io::Error::other("EIO"));
+        let copied = passes(|| written.next().unwrap(), || Some(0), failing);
+        assert!(copied.is_err(), "a later sync could succeed without the pages");
     }
 
     fn writer(folder: &Folder) -> (Connection, Checkpointer) {
