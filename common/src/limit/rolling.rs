@@ -193,11 +193,10 @@ impl Log {
 
     #[cold]
     fn change_width(&mut self, quota: RollingQuota, now: Tick) {
-        let now = now.max(self.newest);
-        let ages: Vec<u64> = (0..self.len).map(|nth| self.age(nth, now)).collect();
+        let times: Vec<Tick> = self.times().collect();
         *self = Self { newest: self.newest, wide: !self.wide, ..Self::default() };
-        for age in ages.into_iter().filter(|age| *age < micros(quota.window)) {
-            self.push(Tick(now.0 - age), 1);
+        for time in times.into_iter().filter(|time| time.plus(quota.window) > now) {
+            self.push(time, 1);
         }
     }
 
@@ -481,6 +480,25 @@ mod tests {
         log.fit(minute, Tick(5_000_000_010));
         let retry_at = Tick(5_060_000_000);
         assert_eq!(log.decide(minute, 1, Tick(5_000_000_010)), Decision::Refuse { retry_at });
+    }
+
+    /// 32 bits of microseconds are 71 minutes: a narrow timestamp read later than that would seem
+    /// to be of the last minutes.
+    #[test]
+    fn a_narrow_log_that_widens_hours_later_keeps_its_times() {
+        let minute = RollingQuota { requests: 2, window: MINUTE };
+        let day = RollingQuota { requests: 2, window: Duration::from_secs(86_400) };
+        for minutes in [70, 72, 143, 600] {
+            let (mut log, then) = (Log::default(), Tick(5_000_000_000));
+            let _ = log.charge(minute, 1, then);
+            let _ = log.charge(minute, 1, then.plus(MINUTE / 2));
+            let later = then.plus(MINUTE * minutes);
+            log.fit(day, later);
+            let times: Vec<Tick> = log.times().collect();
+            assert_eq!(times, [then, then.plus(MINUTE / 2)], "after {minutes} minutes");
+            let retry_at = then.plus(day.window);
+            assert_eq!(log.decide(day, 1, later), Decision::Refuse { retry_at });
+        }
     }
 
     #[test]
