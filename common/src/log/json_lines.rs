@@ -18,6 +18,9 @@ const BUFFER_MAX: usize = 16 << 20;
 /// The longest that a line waits to be written together with later ones.
 const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// A buffer up to this size is used again for later lines: a new one would grow while callers wait.
+const KEPT_MAX: usize = 4 << 20;
+
 /// Bytes that a pipe keeps together, however many processes write to it (`PIPE_BUF` on Linux).
 const PIECE_MAX: usize = 4_096;
 
@@ -74,7 +77,10 @@ impl LineLog {
 
     /// Writes lines out until the log is closed and nothing is left. Runs on a thread of its own.
     pub fn write_out(&self, mut to: impl Write) {
+        let mut bytes = Vec::new();
         loop {
+            bytes.clear();
+            bytes.shrink_to(KEPT_MAX);
             let mut buffer = self.lock();
             while buffer.bytes.is_empty() && !buffer.closed {
                 buffer = self.wake.wait(buffer).unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +90,7 @@ impl LineLog {
                 let gathering = self.wake.wait_timeout(buffer, FLUSH_EVERY);
                 buffer = gathering.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let bytes = std::mem::take(&mut buffer.bytes);
+            std::mem::swap(&mut bytes, &mut buffer.bytes);
             let (closed, shared) = (buffer.closed, buffer.shared);
             drop(buffer);
             let size = if shared { PIECE_MAX } else { bytes.len() };
@@ -149,6 +155,35 @@ mod tests {
         let mut written = Vec::new();
         log.write_out(&mut written);
         assert_eq!(written, b"{}\n");
+    }
+
+    /// Adds a line during each of the first two writes, and closes the log during the second.
+    struct Adds<'l>(&'l LineLog, Vec<Vec<u8>>);
+
+    impl Write for Adds<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.1.len() < 2 {
+                self.0.add(b"later\n");
+            }
+            if self.1.len() == 1 {
+                self.0.close(Duration::ZERO);
+            }
+            self.1.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_added_during_a_write_is_written_once_after_it() {
+        let log = log();
+        log.add(b"first\n");
+        let mut to = Adds(&log, Vec::new());
+        log.write_out(&mut to);
+        assert_eq!(to.1, [&b"first\n"[..], b"later\n", b"later\n"]);
     }
 
     #[test]
