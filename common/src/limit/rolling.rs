@@ -486,16 +486,14 @@ mod tests {
     /// to be of the last minutes.
     #[test]
     fn a_narrow_log_that_widens_hours_later_keeps_its_times() {
-        let minute = RollingQuota { requests: 2, window: MINUTE };
         let day = RollingQuota { requests: 2, window: Duration::from_secs(86_400) };
         for minutes in [70, 72, 143, 600] {
-            let (mut log, then) = (Log::default(), Tick(5_000_000_000));
-            let _ = log.charge(minute, 1, then);
-            let _ = log.charge(minute, 1, then.plus(MINUTE / 2));
+            let then = Tick(5_000_000_000);
+            let times = [then, then.plus(MINUTE / 2)];
+            let mut log = Log::of(false, times);
             let later = then.plus(MINUTE * minutes);
             log.fit(day, later);
-            let times: Vec<Tick> = log.times().collect();
-            assert_eq!(times, [then, then.plus(MINUTE / 2)], "after {minutes} minutes");
+            assert_eq!(log.times().collect::<Vec<_>>(), times, "after {minutes} minutes");
             let retry_at = then.plus(day.window);
             assert_eq!(log.decide(day, 1, later), Decision::Refuse { retry_at });
         }

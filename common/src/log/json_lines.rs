@@ -18,7 +18,7 @@ const BUFFER_MAX: usize = 16 << 20;
 /// The longest that a line waits to be written together with later ones.
 const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
-/// A buffer up to this size is used again for later lines: a new one would grow while callers wait.
+/// Buffers are used again, of this size at most: a new one would grow while callers wait.
 const KEPT_MAX: usize = 4 << 20;
 
 /// Bytes that a pipe keeps together, however many processes write to it (`PIPE_BUF` on Linux).
