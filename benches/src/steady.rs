@@ -6,7 +6,7 @@
 //! A thread sleeps until the next request is due and sends it on a free connection; if none is
 //! free, the next connection to become free sends it. One more thread reads the responses.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +20,11 @@ use weir_common::time::{Clock, Tick, micros};
 
 use crate::flags::fail;
 use crate::load::Aim;
+use crate::report::{quantile, sorted};
+
+/// Microseconds of a tenth of a second: the machine stalls once or twice a second for milliseconds,
+/// so that most tenths show the target alone.
+const TENTH: u64 = 100_000;
 
 /// The rate and the duration of a run.
 #[derive(Clone, Copy)]
@@ -30,6 +35,14 @@ pub struct Pace {
     pub seconds: u32,
     /// Connections to send them on.
     pub connections: usize,
+}
+
+/// The latencies of a run, in microseconds.
+pub struct Latencies {
+    /// All of them, sorted.
+    pub all: Vec<u64>,
+    /// The 99th percentile of the requests due in each tenth of a second: its median.
+    pub p99_of_tenths: u64,
 }
 
 /// Requests that wait for a connection, or connections that wait for a request: never both.
@@ -47,17 +60,18 @@ struct Line {
     /// The due time of each connection's request in flight, in microseconds since `start`.
     due: Vec<AtomicU64>,
     queue: Mutex<Queue>,
-    latencies: Mutex<Vec<u64>>,
+    /// Each answered request: when it was due, and its latency.
+    answers: Mutex<Vec<(u64, u64)>>,
     total: usize,
     answered: AtomicUsize,
     done: Notify,
 }
 
-/// Sends at `pace`, and returns every latency in microseconds, sorted.
+/// Sends at `pace`, and returns the latencies.
 ///
 /// Ends the process if a response has another status than `status`.
 #[must_use]
-pub fn run(aim: &Aim, status: u16, pace: Pace) -> Vec<u64> {
+pub fn run(aim: &Aim, status: u16, pace: Pace) -> Latencies {
     // Threads inherit the timer slack: a sleep ends within 1 µs of its time instead of 50 µs.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let total = pace.rate as usize * pace.seconds as usize;
@@ -70,7 +84,7 @@ pub fn run(aim: &Aim, status: u16, pace: Pace) -> Vec<u64> {
         writers: (0..pace.connections).map(|_| connect(aim)).collect(),
         due: (0..pace.connections).map(|_| AtomicU64::new(0)).collect(),
         queue: Mutex::new(Queue { free: (0..pace.connections).collect(), late: VecDeque::new() }),
-        latencies: Mutex::new(Vec::with_capacity(total)),
+        answers: Mutex::new(Vec::with_capacity(total)),
         total,
         answered: AtomicUsize::new(0),
         done: Notify::new(),
@@ -87,9 +101,21 @@ pub fn run(aim: &Aim, status: u16, pace: Pace) -> Vec<u64> {
             line.done.notified().await;
         });
     });
-    let mut latencies = std::mem::take(&mut *lock(&line.latencies));
-    latencies.sort_unstable();
-    latencies
+    Latencies::of(&lock(&line.answers))
+}
+
+impl Latencies {
+    fn of(answers: &[(u64, u64)]) -> Self {
+        let mut tenths: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for (due, latency) in answers {
+            tenths.entry(due / TENTH).or_default().push(*latency);
+        }
+        let p99 = |tenth: Vec<u64>| quantile(&sorted(tenth.into_iter()), 0.99);
+        Self {
+            all: sorted(answers.iter().map(|(_, latency)| *latency)),
+            p99_of_tenths: quantile(&sorted(tenths.into_values().map(p99)), 0.5),
+        }
+    }
 }
 
 fn connect(aim: &Aim) -> TcpStream {
@@ -136,7 +162,7 @@ impl Line {
     fn answered(&self, connection: usize) {
         let now = self.elapsed();
         let due = self.due.get(connection).map_or(0, |slot| slot.load(Ordering::Acquire));
-        lock(&self.latencies).push(now.saturating_sub(due));
+        lock(&self.answers).push((due, now.saturating_sub(due)));
         let mut queue = lock(&self.queue);
         if let Some(due) = queue.late.pop_front() {
             drop(queue);
@@ -186,4 +212,19 @@ fn whole_answer(seen: &[u8], status: &str) -> Option<usize> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_shows_in_all_latencies_and_not_in_most_tenths() {
+        let tenth = |nth: u64| (0..100).map(move |n| (nth * TENTH + n * 1_000, nth * 100 + n));
+        let stall = (0..100).map(|n| (3 * TENTH + n * 1_000, 90_000));
+        let answers: Vec<(u64, u64)> = (0..3).flat_map(tenth).chain(stall).collect();
+        let latencies = Latencies::of(&answers);
+        assert_eq!(quantile(&latencies.all, 0.99), 90_000);
+        assert_eq!(latencies.p99_of_tenths, 298);
+    }
 }

@@ -228,7 +228,7 @@ fn check(target: &Target) {
 fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
     let rate = if plan.rate > 0 { plan.rate } else { quarter(plan, targets) };
     let pace = Pace { rate, seconds: plan.seconds, connections: 64 };
-    let mut records = vec![[const { Series(Vec::new()) }; 4]; targets.len()];
+    let mut records = vec![[const { Series(Vec::new()) }; 5]; targets.len()];
     for round in 0..plan.rounds {
         for step in 0..targets.len() {
             let at = (round + step) % targets.len();
@@ -237,8 +237,11 @@ fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
             };
             check(target);
             let latencies = steady::run(&target.aim, target.limits.status(), pace);
-            for (series, share) in record.iter_mut().zip([0.5, 0.99, 0.999, 1.0]) {
-                series.0.push(quantile(&latencies, share) as f64);
+            let [p50, p99, p999, max] =
+                [0.5, 0.99, 0.999, 1.0].map(|share| quantile(&latencies.all, share));
+            let values = [p50, p99, latencies.p99_of_tenths, p999, max];
+            for (series, value) in record.iter_mut().zip(values) {
+                series.0.push(value as f64);
             }
         }
         eprintln!("at a fixed rate: round {} of {}", round + 1, plan.rounds);
@@ -249,7 +252,7 @@ fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
         .map(|(target, record)| {
             let quantiles = record.iter().map(|series| series.range(0));
             let ratios = records.first().into_iter().flat_map(|first| record.iter().zip(first));
-            let ratios = ratios.take(3).map(|(series, first)| series.ratio_to(first));
+            let ratios = ratios.take(4).map(|(series, first)| series.ratio_to(first));
             let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
             std::iter::once(target.name.clone()).chain(quantiles).chain(ratios).collect()
         })
@@ -259,10 +262,12 @@ fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
         "",
         "p50 µs",
         "p99 µs",
+        "of tenths",
         "p99.9 µs",
         "max µs",
         "p50 × first",
         "p99 × first",
+        "of tenths",
         "p99.9 × first",
     ];
     table(&title, &head, &rows)

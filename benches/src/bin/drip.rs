@@ -65,7 +65,7 @@ fn main() {
                 continue;
             };
             let dripping = place.map(|addresses| Dripping::start(addresses, drippers));
-            let latencies = steady::run(&measured.aim, 200, pace);
+            let latencies = steady::run(&measured.aim, 200, pace).all;
             *most = dripping.map_or(0, |dripping| dripping.open()).max(*most);
             // The first round is for warming up.
             if round > 0 {
