@@ -1,5 +1,7 @@
-//! Runs the fuzzers' checks on the kept inputs: examples, and inputs that once failed.
+//! Runs the fuzzers' checks on the kept inputs: examples, and inputs that once failed. The fuzzers
+//! build what ships: their lock file follows the workspace's.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -76,4 +78,58 @@ fn changed(whole: &[u8], seed: u64) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// What only the fuzzers are built with.
+const FUZZERS_OWN: [&str; 3] = ["arbitrary", "libfuzzer-sys", "weir-fuzz"];
+
+#[test]
+fn the_fuzzers_lock_file_follows_the_workspaces() {
+    let fuzz = include_str!("../../fuzz/Cargo.lock");
+    let version = |package: &Package<'static>| (package.name, package.version);
+    let shipped: BTreeSet<_> =
+        packages(include_str!("../../Cargo.lock")).map(|package| version(&package)).collect();
+    let shared: Vec<_> =
+        packages(fuzz).filter(|package| !FUZZERS_OWN.contains(&package.name)).collect();
+    assert!(shared.len() > 100, "{} packages", shared.len());
+    for package in &shared {
+        assert!(shipped.contains(&version(package)), "{package:?}");
+    }
+    for (name, manifest) in [
+        ("weir-common", include_str!("../../common/Cargo.toml")),
+        ("weir-gateway", include_str!("../../gateway/Cargo.toml")),
+    ] {
+        let locked = shared.iter().find(|package| package.name == name).unwrap();
+        let (_, needed) = manifest.split_once("\n[dependencies]\n").unwrap();
+        let needed = needed.lines().take_while(|line| !line.starts_with('['));
+        let needed: BTreeSet<&str> =
+            needed.filter_map(|line| Some(line.split_once(['.', ' '])?.0)).collect();
+        assert_eq!(
+            locked.dependencies, needed,
+            "{name}: run `cargo metadata --manifest-path fuzz/Cargo.toml`, commit the lock file"
+        );
+    }
+}
+
+/// A package in a lock file.
+#[derive(Debug)]
+struct Package<'l> {
+    name: &'l str,
+    version: &'l str,
+    dependencies: BTreeSet<&'l str>,
+}
+
+fn packages(lock: &str) -> impl Iterator<Item = Package<'_>> {
+    lock.split("[[package]]").skip(1).map(|text| {
+        let value = |key: &str| {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(key));
+            lines.map(|value| value.trim_matches('"')).next().unwrap()
+        };
+        let dependencies = text.lines().filter_map(|line| line.strip_prefix(" \""));
+        Package {
+            name: value("name = "),
+            version: value("version = "),
+            dependencies: dependencies.filter_map(|name| name.split([' ', '"']).next()).collect(),
+        }
+    })
 }
