@@ -118,17 +118,16 @@ fn head(method: Method, target: Bytes, version: Version, headers: HeaderMap) -> 
     Some(Head { request, length: 0, framing, keeps, malformed })
 }
 
-/// Whether a client accepts that its connection is kept (RFC 9112, 9.3).
+/// Whether a client accepts that its connection is kept (RFC 9112, 9.3). One of HTTP/1.0 says so
+/// in its first `Connection` field, and nothing else there.
 fn keeps(headers: &HeaderMap, version: Version) -> bool {
-    let mut keeps = version == Version::HTTP_11;
-    for value in headers.get_all(header::CONNECTION) {
+    let closes = |value: &HeaderValue| {
         let mut options = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        if options.any(|option| option.eq_ignore_ascii_case(b"close")) {
-            return false;
-        }
-        keeps |= value.as_bytes().eq_ignore_ascii_case(b"keep-alive");
-    }
-    keeps
+        options.any(|option| option.eq_ignore_ascii_case(b"close"))
+    };
+    let asks = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"keep-alive");
+    let keeps = version == Version::HTTP_11 || headers.get(header::CONNECTION).is_some_and(asks);
+    keeps && !headers.get_all(header::CONNECTION).iter().any(closes)
 }
 
 /// A request whose line has bytes that a lenient parser would drop or escape. It is refused in any
@@ -222,6 +221,7 @@ mod tests {
         };
         assert!(keeps("1.1", &[]) && keeps("1.1", &["X, y"]) && keeps("1.0", &["Keep-Alive"]));
         assert!(!keeps("1.0", &[]) && !keeps("1.0", &["keep-alive, x"]));
+        assert!(keeps("1.0", &["keep-alive", "x"]) && !keeps("1.0", &["x", "keep-alive"]));
         assert!(!keeps("1.1", &["Close"]) && !keeps("1.1", &["x , close"]));
         assert!(!keeps("1.1", &["keep-alive", "close"]) && !keeps("1.0", &["keep-alive", "close"]));
     }
