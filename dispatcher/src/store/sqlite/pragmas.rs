@@ -15,7 +15,7 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 const PAGE_BYTES: i64 = 4 * 1_024;
 
 /// The writer's page cache, in KiB: enough for the hot ends of a few indexes.
-const CACHE_KIB: i64 = 32 * 1_024;
+const CACHE_KIB: i64 = 8 * 1_024;
 
 /// A reader's page cache, in KiB.
 const READER_CACHE_KIB: i64 = 4 * 1_024;
