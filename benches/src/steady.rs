@@ -22,8 +22,8 @@ use crate::flags::fail;
 use crate::load::Aim;
 use crate::report::{quantile, sorted};
 
-/// Microseconds of a tenth of a second: the machine stalls once or twice a second for milliseconds,
-/// so that most tenths show the target alone.
+/// Microseconds of a tenth of a second: where the machine stalls once a second for milliseconds,
+/// most tenths show the target alone.
 const TENTH: u64 = 100_000;
 
 /// The rate and the duration of a run.

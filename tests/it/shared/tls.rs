@@ -1,7 +1,7 @@
 //! The way to the store with TLS.
 
 use weir_tests::authority::Authority;
-use weir_tests::config::DIRECTORY;
+use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
 use weir_tests::gateway::Gateway;
 use weir_tests::redis::Redis;
@@ -79,4 +79,20 @@ fn a_file_of_roots_that_has_none_is_an_error_in_the_settings() {
     let file = files.write("ca.crt", "no PEM").display().to_string();
     let output = refused_with("rediss://localhost:1", &format!("ca = \"{file}\""));
     assert!(output.contains(&format!("`{file}` has no certificate")), "{output}");
+}
+
+#[test]
+fn which_side_lacks_tls_is_logged() {
+    let authority = Authority::of_server();
+    let (with, without) = (redis(&FILES.map(|name| authority.path(name))), Redis::start(&[]));
+    for (server, scheme, words) in
+        [(without, "rediss", "speak TLS?"), (with, "redis", "want TLS, by rediss://?")]
+    {
+        let files = Folder::new();
+        let lines = store(&format!("{scheme}://{}", server.address()), &files);
+        let gateway =
+            Gateway::start(&Config::default().with("[store]", &lines).to_string(), DIRECTORY);
+        let why = why(&gateway);
+        assert!(why.contains(words), "{why}");
+    }
 }

@@ -12,6 +12,9 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// What servers say where an ACL forbids a command.
 const FORBIDS: [&str; 3] = ["The user executing the script", "ACL failure", "no permissions"];
 
+/// What to ask of a port that hangs up on what is sent without TLS.
+pub(super) const WANTS_TLS: &str = ": does that port want TLS, by rediss://?";
+
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
@@ -38,6 +41,14 @@ impl ConnectError {
     #[must_use]
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Silent)
+    }
+
+    /// The same error, with a question to the operator where the server cannot be reached.
+    pub(super) fn with_question(self, question: &str) -> Self {
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(why + question),
+            other => other,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use weir_common::config::{certificates, files};
 
 use super::address::{ServerAddress, StoreLogin};
-use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
+use super::errors::{CONNECT_TIMEOUT, ConnectError, WANTS_TLS, unreachable_for};
 
 /// How long any call may take: after this the connection is lost.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -108,27 +108,35 @@ impl Session {
 impl Dial for Tcp {
     fn dial<'d>(&'d self, login: &'d StoreLogin, server: &'d ServerAddress) -> Dialled<'d> {
         Box::pin(async {
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(login, server));
-            let late = |_| unreachable(&format!("no answer in {CONNECT_TIMEOUT:?}"));
-            connected.await.map_err(late)?
+            let mut question = "";
+            let connected = self.connect((login, server), &mut question);
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;
+            let late = |_| Err(unreachable(&format!("no answer in {CONNECT_TIMEOUT:?}")));
+            connected.unwrap_or_else(late).map_err(|why| why.with_question(question))
         })
     }
 }
 
 impl Tcp {
+    /// Sets `question` to what a server that does not answer may lack.
     async fn connect(
         &self,
-        login: &StoreLogin,
-        server: &ServerAddress,
+        (login, server): (&StoreLogin, &ServerAddress),
+        question: &mut &str,
     ) -> Result<Session, ConnectError> {
         // What is wrong with a file matters more than whether the server runs.
         let tls = login.tls.then(|| self.tls(login.ca.as_deref())).transpose()?;
         let stream = connect_any(server).await.map_err(|why| unreachable(&why))?;
         // Calls are small, and each request waits for its own.
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
-        let Some(tls) = tls else { return Session::over(stream, login).await };
+        let Some(tls) = tls else {
+            *question = WANTS_TLS;
+            return Session::over(stream, login).await;
+        };
         let name = ServerName::try_from(server.host.clone()).map_err(|why| unreachable(&why))?;
+        *question = ": does that port speak TLS?";
         let stream = TlsConnector::from(tls).connect(name, stream).await;
+        *question = "";
         Session::over(stream.map_err(|why| no_tls(&why))?, login).await
     }
 
