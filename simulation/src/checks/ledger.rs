@@ -340,7 +340,8 @@ impl Model {
             if let Some(why) = why {
                 violated("warning", format!("{:?} gets a wrong warning: {why}", hook.id));
             }
-            record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
+            // The window may have become calm since: the next warning is of another episode then.
+            record.warned = right.or(Some(now.unix));
         }
         pauses
     }
