@@ -262,12 +262,12 @@ fn at_a_rate(plan: &Plan, targets: &[Target]) -> String {
         "",
         "p50 µs",
         "p99 µs",
-        "of tenths",
+        "p99 of tenths µs",
         "p99.9 µs",
         "max µs",
         "p50 × first",
         "p99 × first",
-        "of tenths",
+        "p99 of tenths × first",
         "p99.9 × first",
     ];
     table(&title, &head, &rows)

@@ -118,7 +118,7 @@ impl Dial for Tcp {
 }
 
 impl Tcp {
-    /// Sets `question` to what a server that does not answer may lack.
+    /// Keeps `question` at what to ask of a server that does not answer now.
     async fn connect(
         &self,
         (login, server): (&StoreLogin, &ServerAddress),
