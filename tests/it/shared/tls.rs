@@ -85,11 +85,15 @@ fn a_file_of_roots_that_has_none_is_an_error_in_the_settings() {
 fn which_side_lacks_tls_is_logged() {
     let authority = Authority::of_server();
     let (with, without) = (redis(&FILES.map(|name| authority.path(name))), Redis::start(&[]));
-    for (server, scheme, words) in
-        [(without, "rediss", "speak TLS?"), (with, "redis", "want TLS, by rediss://?")]
-    {
+    for (server, scheme, more, words) in [
+        (&without, "rediss", "", "speak TLS?"),
+        (&with, "redis", "", "want TLS, by rediss://?"),
+        (&with, "redis", "cluster = true", "want TLS, by rediss://?"),
+        (&with, "redis", "sentinel = \"primary\"", "want TLS, by rediss://?"),
+    ] {
         let files = Folder::new();
         let lines = store(&format!("{scheme}://{}", server.address()), &files);
+        let lines = format!("{lines}\n{more}");
         let gateway =
             Gateway::start(&Config::default().with("[store]", &lines).to_string(), DIRECTORY);
         let why = why(&gateway);

@@ -14,7 +14,7 @@ use redis::{Cmd, Value, cmd};
 use weir_common::time::Tick;
 
 use super::address::Topology;
-use super::errors::{CallError, ConnectError, WANTS_TLS, unreachable_for};
+use super::errors::{CallError, ConnectError, unreachable_for};
 use super::link::{Link, Script};
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
@@ -50,9 +50,7 @@ impl StoreConnection {
         (number, time): (u64, Arc<StoreTime>),
     ) -> Result<Self, ConnectError> {
         let first = to.open().await?;
-        // Without a password this is the first that the server hears.
-        let question = if to.login.tls { "" } else { WANTS_TLS };
-        let server = first.info("server").await.map_err(|why| why.with_question(question))?;
+        let server = first.info("server").await?;
         check_mode(&server, topology)?;
         check_role(&first.info("replication").await?)?;
         check_eviction(&first.info("memory").await?)?;

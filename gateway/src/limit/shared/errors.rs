@@ -12,9 +12,6 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// What servers say where an ACL forbids a command.
 const FORBIDS: [&str; 3] = ["The user executing the script", "ACL failure", "no permissions"];
 
-/// What to ask of a port that hangs up on what is sent without TLS.
-pub(super) const WANTS_TLS: &str = ": does that port want TLS, by rediss://?";
-
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {

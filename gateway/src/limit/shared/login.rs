@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use weir_common::config::{certificates, files};
 
 use super::address::{ServerAddress, StoreLogin};
-use super::errors::{CONNECT_TIMEOUT, ConnectError, WANTS_TLS, unreachable_for};
+use super::errors::{CONNECT_TIMEOUT, ConnectError, unreachable_for};
 
 /// How long any call may take: after this the connection is lost.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -90,6 +90,12 @@ impl Session {
         Ok(Self { connection, _driver: Arc::new(driver) })
     }
 
+    /// Waits for any reply. Without a password a login asks nothing; no rights are needed for this.
+    async fn greet(&self) -> Result<(), ConnectError> {
+        let greeted = self.send(&redis::cmd("HELLO")).await.map_err(|error| unreachable_for(&error));
+        greeted.map(drop).or_else(|why| if why.is_silence() { Err(why) } else { Ok(()) })
+    }
+
     /// Sends one command.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
         self.connection.clone().send_packed_command(command).await.and_then(Value::extract_error)
@@ -130,8 +136,9 @@ impl Tcp {
         // Calls are small, and each request waits for its own.
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
         let Some(tls) = tls else {
-            *question = WANTS_TLS;
-            return Session::over(stream, login).await;
+            *question = ": does that port want TLS, by rediss://?";
+            let session = Session::over(stream, login).await?;
+            return session.greet().await.map(|()| session);
         };
         let name = ServerName::try_from(server.host.clone()).map_err(|why| unreachable(&why))?;
         *question = ": does that port speak TLS?";
