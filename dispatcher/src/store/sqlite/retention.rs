@@ -42,6 +42,12 @@ const ENDED: &str = "SELECT id FROM deliveries \
 const UNNEEDED: &str =
     "SELECT id FROM events WHERE delivery_refs = 0 AND coalesce(over_at, created_at) < ?1 LIMIT ?2";
 
+/// Makes an event with one delivery left one without.
+const FORGET_BODY: &str =
+    "UPDATE events SET delivery_refs = 0, body = x'' WHERE id = ?1 AND delivery_refs <= 1";
+
+const DROP_EVENT: &str = "DELETE FROM events WHERE id = ?1 AND delivery_refs <= 1";
+
 const DELETED: &str =
     "SELECT id, endpoint FROM webhooks WHERE deleted_up_to IS NOT NULL ORDER BY id LIMIT 1";
 
@@ -168,7 +174,7 @@ fn drop_some(
         Kind::Unneeded(before) => {
             let unneeded = ids(&session.conn, UNNEEDED, (at(before), rows::count(most)))?;
             for id in &unneeded {
-                drop_event(&session.conn, *id)?;
+                session.conn.prepare_cached(DROP_EVENT)?.execute([id])?;
             }
             Ok(unneeded.len())
         }
@@ -220,7 +226,8 @@ fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Re
     Ok(ids.len())
 }
 
-/// Drops a delivery and its attempts, and its event if no other delivery needs it.
+/// Drops a delivery and its attempts. If no other delivery needs its event, that is dropped too; one
+/// that was never sent is from then on an event without deliveries.
 fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
     let Some(delivery) = deliveries::links(&session.conn, id)? else { return Ok(()) };
     let (event, waits) = (delivery.event, delivery.state == DeliveryState::Waiting);
@@ -235,9 +242,9 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
         conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
     }
     conn.prepare_cached("DELETE FROM deliveries WHERE id = ?1")?.execute([id])?;
-    // Most events have one delivery: deleting the row at once avoids rewriting its body.
-    let sql = "DELETE FROM events WHERE id = ?1 AND delivery_refs <= 1";
-    if conn.prepare_cached(sql)?.execute([event])? == 0 {
+    // Most events have one delivery: what becomes of the row avoids rewriting its body.
+    let last = if waits { FORGET_BODY } else { DROP_EVENT };
+    if conn.prepare_cached(last)?.execute([event])? == 0 {
         let sql = "UPDATE events SET delivery_refs = delivery_refs - 1 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute([event])?;
     }
@@ -296,9 +303,4 @@ fn drop_expired(conn: &Connection, clocks: [UnixTime; 2], most: usize) -> Result
         left -= conn.prepare_cached(drop)?.execute(row)?;
     }
     Ok(most - left)
-}
-
-fn drop_event(conn: &Connection, id: i64) -> Result<(), Fault> {
-    conn.prepare_cached("DELETE FROM events WHERE id = ?1")?.execute([id])?;
-    Ok(())
 }

@@ -92,7 +92,8 @@ impl Session {
 
     /// Waits for any reply. Without a password a login asks nothing; no rights are needed for this.
     async fn greet(&self) -> Result<(), ConnectError> {
-        let greeted = self.send(&redis::cmd("HELLO")).await.map_err(|error| unreachable_for(&error));
+        let greeted =
+            self.send(&redis::cmd("HELLO")).await.map_err(|error| unreachable_for(&error));
         greeted.map(drop).or_else(|why| if why.is_silence() { Err(why) } else { Ok(()) })
     }
 
