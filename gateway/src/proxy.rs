@@ -211,7 +211,9 @@ impl ProxyHttp for Proxy {
         let tries = retry::tries_after(&error, facts, retry::tries(context));
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
         let silent = context.exchange.was_silent();
-        if retry::is_fault(&error, facts) || (silent && !context.upstream.answered) {
+        let is_fault = retry::is_fault(&error, facts) || (silent && !context.upstream.answered);
+        // A server may give up a client that withholds its body, or waits for a `100 Continue`.
+        if is_fault && !upload::is_owed() {
             retry::failed(&self.shared, context);
         }
         // Pingora panics if the error is left at `RetryType::ReusedOnly`.

@@ -48,7 +48,11 @@ use crate::upstream::ejection::Change;
 
 /// Requests on one HTTP/2 connection at a time: what servers commonly allow. A server that allows
 /// fewer announces it in SETTINGS.
-const STREAMS_MAX: usize = 100;
+const STREAMS_MAX: u32 = 100;
+
+/// How much of one HTTP/2 response a server may send ahead of its client. Each connection has room for
+/// as much of all its responses: clients that do not read theirs delay no other.
+const RESPONSE_WINDOW: u32 = 1 << 20;
 
 /// How often it is logged that an upstream is unreachable.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -315,7 +319,9 @@ impl Upstream {
             Speaks::Http2 => options.set_http_version(2, 2),
         }
         options.ca = self.ca.clone();
-        options.max_h2_streams = STREAMS_MAX;
+        options.max_h2_streams = STREAMS_MAX as usize;
+        options.h2_stream_window_size = Some(RESPONSE_WINDOW);
+        options.h2_connection_window_size = Some(STREAMS_MAX * RESPONSE_WINDOW);
         options.connection_timeout = Some(settings.connect_timeout);
         options.total_connection_timeout = Some(settings.connect_timeout);
         options.read_timeout =
@@ -373,6 +379,14 @@ mod tests {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]);
         let turns: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
         assert_eq!(turns, [1, 2, 3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn clients_that_read_nothing_leave_room_for_the_other_responses_of_a_connection() {
+        let options = upstream(&["127.0.0.1:1"]).peer(at(1), false).options;
+        let [one, all] = [options.h2_stream_window_size, options.h2_connection_window_size];
+        let streams = u32::try_from(options.max_h2_streams).unwrap();
+        assert!(one.unwrap() * streams <= all.unwrap(), "{one:?} {all:?}");
     }
 
     #[test]

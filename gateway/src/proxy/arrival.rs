@@ -21,7 +21,7 @@ use crate::config::shared::Shared;
 use crate::edge::connection::Client;
 use crate::edge::incoming::{Handler, Handling, Incoming};
 use crate::proxy::Proxy;
-use crate::proxy::body::Unread;
+use crate::proxy::body::{Unread, awaits_continue};
 use crate::proxy::buffering;
 use crate::proxy::context::{InFlight, RequestContext};
 use crate::proxy::respond;
@@ -151,7 +151,7 @@ fn begin(shared: &Shared, session: &mut ServerSession, context: &RequestContext)
     // A tunnel's client may be silent: no body is awaited.
     let switches = may_switch(session);
     session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
-    upload::begin(session.req_header().headers.contains_key(header::EXPECT));
+    upload::begin(awaits_continue(session));
     if session.req_header().version == Version::HTTP_2 {
         // For a stream whose client opens no window; `Connection` times all other writes.
         session.set_write_timeout(Some(body_timeout));

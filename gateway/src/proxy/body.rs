@@ -101,13 +101,18 @@ async fn read_all(
 /// Sends `100 Continue` to a client that waits for it: the upstream cannot, since it is called only
 /// once the body has arrived.
 async fn invite_body(session: &mut ServerSession) -> Result<()> {
-    let expect = session.req_header().headers.get(http::header::EXPECT);
-    let waits = expect.is_some_and(|e| e.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let waits = awaits_continue(session);
     // HTTP/1.0 has no interim responses, and `Expect` is ignored (RFC 9110, 10.1.1).
     if waits && session.req_header().version == http::Version::HTTP_11 {
         session.write_continue_response().await?;
     }
     Ok(())
+}
+
+/// Whether the client waits for a `100 Continue` before it sends its body.
+pub(super) fn awaits_continue(session: &ServerSession) -> bool {
+    let expect = session.req_header().headers.get(http::header::EXPECT);
+    expect.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Discards a small body. Where it is large or slow, or its client waits for a `100 Continue` that

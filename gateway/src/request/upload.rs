@@ -98,6 +98,12 @@ pub fn invited() {
         CURRENT.try_with(|upload| upload.awaits_continue.store(false, Ordering::Relaxed));
 }
 
+/// Whether the gateway waits for the client of the current request to send more of it.
+#[must_use]
+pub fn is_owed() -> bool {
+    CURRENT.try_with(|upload| upload.awaits_client.load(Ordering::Relaxed)).unwrap_or_default()
+}
+
 /// `timeout`, marked so that the hook of [`install`] may defer it.
 #[must_use]
 pub fn deferrable(timeout: Duration) -> Duration {

@@ -1,5 +1,7 @@
 //! Passive ejection of servers that fail requests, and which requests are retried.
 
+use std::time::Duration;
+
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
@@ -51,7 +53,7 @@ fn a_server_with_consecutive_failures_is_ejected_and_one_request_probes_it() {
             .wait("the ejection", |line| line["message"] == "upstream server ejected");
         assert_eq!(line["server"], servers[0].address());
         // Each probe fails and extends the ejection; all other requests go to the other server.
-        wait::pass(std::time::Duration::from_millis(320));
+        wait::pass(Duration::from_millis(320));
         assert_eq!(bad(&mut client, 10), 1);
         servers[0].always(Answer::ok("back"));
         wait::until("its ejection to end", || {
@@ -146,6 +148,41 @@ fn a_tenant_that_provokes_errors_ejects_no_server_of_another() {
         let fine = server.requests().iter().filter(|one| one.target().ends_with(b"/fine")).count();
         assert_eq!(fine, 10, "each serves its third");
     }
+}
+
+#[test]
+fn a_client_that_owes_its_body_ejects_no_server() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    let never = Gate::new();
+    // With the default settings, but for the timeout.
+    let world = world_of(&servers, "read_timeout = \"300ms\"");
+    let silent = || Answer::script().wait(&never).at_head();
+    let closing = || Answer::script().pause(Duration::from_millis(100)).reset().at_head();
+    let rows: [(&dyn Fn() -> Answer, &[&str], u16); 3] = [
+        (&silent, &["Expect: 100-continue"], 504),
+        (&silent, &["Expect: 100-continue", "Connection: expect"], 504),
+        (&closing, &[], 502),
+    ];
+    for (answer, fields, status) in rows {
+        servers.iter().for_each(|server| server.always(answer()));
+        let clients = (0..16).map(|_| {
+            let mut client = world.client();
+            let request = Request::post("/v1/workspaces/ws_acme", "held back");
+            let field = |request: Request, line: &&str| {
+                let (name, value) = line.split_once(": ").unwrap();
+                request.field(name, value)
+            };
+            client.send(fields.iter().fold(request, field).head_bytes());
+            client
+        });
+        for mut client in clients.collect::<Vec<_>>() {
+            assert_eq!(client.read().status, status, "{fields:?}");
+        }
+        for server in &servers {
+            assert_eq!(metric(&world, "upstream_ejections_total", server), None, "{fields:?}");
+        }
+    }
+    never.open();
 }
 
 #[test]
