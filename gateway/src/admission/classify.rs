@@ -115,3 +115,19 @@ pub fn refusal_of(route_error: RouteError) -> Refusal {
         RouteError::Malformed(why) => Refusal::Malformed(why),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_hide_no_address_that_the_proxy_appended() {
+        let trusted = ["10.0.0.0/8".parse().unwrap()];
+        let mut head = RequestHeader::build("GET", b"/", None).unwrap();
+        head.append_header(&FORWARDED_FOR, &b"\xe9, 198.51.100.7"[..]).unwrap();
+        let mut facts = RequestFacts::default();
+        facts.client.peer = Some("10.0.0.1".parse().unwrap());
+        find_client(&trusted, &head, &mut facts);
+        assert_eq!(facts.client.address, Some("198.51.100.7".parse().unwrap()));
+    }
+}

@@ -52,10 +52,10 @@ pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
     is_valid.then(|| given.into())
 }
 
-/// Every value of a header that is text, in order.
+/// Every value of a header, in order.
 pub fn values<'h>(
     head: &'h RequestHeader,
     name: &HeaderName,
-) -> impl DoubleEndedIterator<Item = &'h str> + use<'h> {
-    head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+) -> impl DoubleEndedIterator<Item = &'h [u8]> + use<'h> {
+    head.headers.get_all(name).iter().map(|value| value.as_bytes())
 }

@@ -64,8 +64,9 @@ pub fn explain(
     let all_headers = header_map(options)?;
     let host = headers(options, "host").next().unwrap_or(host);
     let forwarded_for: Vec<&str> = headers(options, "x-forwarded-for").collect();
+    let forwarded_for = forwarded_for.iter().map(|line| line.as_bytes());
     let trusted = &active.settings.server.trusted_proxies;
-    let client = client_address(options.from, trusted, forwarded_for.into_iter());
+    let client = client_address(options.from, trusted, forwarded_for);
     if method == Method::CONNECT {
         return Ok(refused(&Refusal::Connect, None));
     }

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use crate::admission::facts::ClientFacts;
 use crate::admission::request_head::REQUEST_ID;
 use crate::limit::key::hex;
 use crate::limit::report::{forwarded, is_traceparent};
@@ -156,24 +157,25 @@ fn complete(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     join_cookies(headers)?;
     remove_limits(headers);
     remove_foreign(headers, context);
-    name_client(headers, context)?;
+    name_client(headers, &context.facts.client)?;
     show_certificate(headers, context)?;
     name_request(headers, context)
 }
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
-fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
-    let Some(peer) = context.facts.client.peer.map(|peer| peer.to_canonical()) else {
+fn name_client(headers: &mut HeaderMap, client: &ClientFacts) -> Result<()> {
+    let Some(peer) = client.peer.map(|peer| peer.to_canonical()) else {
         return Ok(());
     };
-    let scheme = if context.facts.client.secure { "https" } else { "http" };
+    let scheme = if client.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
     let hop_for = address_text(peer);
     let hop = forwarded(&hop_for, host.to_str().unwrap_or_default(), scheme);
-    if context.facts.client.is_trusted_proxy {
+    if client.is_trusted_proxy {
+        // Byte for byte, as the proxy sent them: a client's own part of a line may be no text.
         let all = |name: &HeaderName, last: &str| {
-            let before = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-            before.chain([last]).collect::<Vec<_>>().join(", ")
+            let before = headers.get_all(name).iter().map(|value| value.as_bytes());
+            before.chain([last.as_bytes()]).collect::<Vec<_>>().join(&b", "[..])
         };
         let (hops_for, hops) = (all(&FORWARDED_FOR, &hop_for), all(&header::FORWARDED, &hop));
         headers.insert(FORWARDED_FOR, value(hops_for)?);
@@ -363,5 +365,35 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
 fn remove_seldom(head: &mut ResponseHeader, name: &str) {
     if head.headers.keys().any(|key| key.as_str() == name) {
         head.remove_header(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trusted_proxy_sent_of_earlier_hops_is_passed_on_byte_for_byte() {
+        let peer = Some("10.0.0.1".parse().unwrap());
+        let mut client = ClientFacts { peer, is_trusted_proxy: true, ..ClientFacts::default() };
+        let mut sent = HeaderMap::new();
+        let mut add = |name, value: &'static [u8]| {
+            sent.append(name, HeaderValue::from_bytes(value).unwrap());
+        };
+        add(header::HOST, b"api");
+        add(FORWARDED_FOR, b"1.1.1.1");
+        add(FORWARDED_FOR, b"\xe9, 198.51.100.7");
+        add(header::FORWARDED, b"for=\"\xe9\", for=198.51.100.7");
+        let completed = |client: &ClientFacts| {
+            let mut headers = sent.clone();
+            name_client(&mut headers, client).unwrap();
+            [FORWARDED_FOR, header::FORWARDED].map(|name| headers[name].as_bytes().to_vec())
+        };
+        let own = &b"for=10.0.0.1;host=\"api\";proto=http"[..];
+        let all = [&b"for=\"\xe9\", for=198.51.100.7"[..], own].join(&b", "[..]);
+        let hops = b"1.1.1.1, \xe9, 198.51.100.7, 10.0.0.1".to_vec();
+        assert_eq!(completed(&client), [hops, all]);
+        client.is_trusted_proxy = false;
+        assert_eq!(completed(&client), [b"10.0.0.1".to_vec(), own.to_vec()]);
     }
 }

@@ -19,28 +19,30 @@ const TEXT_MAX: usize = 45;
 
 /// The client's address: the peer's own, or behind trusted proxies the right-most address that
 /// is not one of theirs. An invalid entry ends the search: entries left of it cannot be trusted.
+/// Lines are bytes: what a client wrote into its part of one hides no entry right of it.
 #[must_use]
 pub fn client_address<'h>(
     peer: IpAddr,
     trusted: &[IpNet],
-    forwarded_for: impl DoubleEndedIterator<Item = &'h str>,
+    forwarded_for: impl DoubleEndedIterator<Item = &'h [u8]>,
 ) -> IpAddr {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
     let mut client = peer;
-    let hops = forwarded_for.rev().flat_map(|line| line.rsplit(',').map(str::trim));
+    let hops = forwarded_for.rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
     for hop in hops {
         if !is_trusted(&client) {
             break;
         }
-        let Some(address) = hop_address(hop) else { break };
+        let Some(address) = hop_address(hop.trim_ascii()) else { break };
         client = address;
     }
     client
 }
 
 /// Parses an address as proxies write it: bare, with a port, or in brackets.
-fn hop_address(hop: &str) -> Option<IpAddr> {
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = str::from_utf8(hop).ok()?;
     let bare = hop.parse::<IpAddr>().ok();
     let with_port = || hop.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
@@ -90,7 +92,8 @@ mod tests {
 
     fn client(peer: &str, trusted: &[&str], forwarded_for: &[&str]) -> String {
         let trusted: Vec<IpNet> = trusted.iter().map(|network| network.parse().unwrap()).collect();
-        client_address(peer.parse().unwrap(), &trusted, forwarded_for.iter().copied()).to_string()
+        let lines = forwarded_for.iter().map(|line| line.as_bytes());
+        client_address(peer.parse().unwrap(), &trusted, lines).to_string()
     }
 
     #[test]
@@ -111,6 +114,9 @@ mod tests {
             (&["[2001:db8::1]"], "2001:db8::1"),
             (&["::ffff:198.51.100.7"], "198.51.100.7"),
             (&["1.1.1.1, unknown, 10.0.0.2"], "10.0.0.2"),
+            (&["é, 198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+            (&["1.1.1.1, é, 10.0.0.2"], "10.0.0.2"),
+            (&["1.1.1.1", "é"], "10.0.0.1"),
             (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
             (&["", "198.51.100.7"], "198.51.100.7"),
             (&[], "10.0.0.1"),
