@@ -512,6 +512,12 @@ mod tests {
             of_directory("domains = [\"api.localhost\"]"),
             ["`api.localhost` is already a host of a plane"]
         );
+        assert_eq!(
+            of_directory("domains = [\"in_b.auth.localhost\"]"),
+            ["`in_b.auth.localhost` is already a host of a plane"]
+        );
+        assert!(of_directory("domains = [\"auth.localhost\"]").is_empty());
+        assert!(of_directory("domains = [\"a.b.auth.localhost\"]").is_empty());
         let with = format!("{DIRECTORY}domains = [\"login.example\"]");
         let found = diagnostics(
             "hosts = [\"api.localhost\"]",

@@ -126,7 +126,11 @@ impl Checker<'_> {
                         domain.at,
                         "domains need exactly one plane with {instance} in its hosts",
                     ),
-                    Some(plane) if !hosts.add(&domain.value, plane, Some(name)) => {
+                    // A pattern's host is another instance's, or will be.
+                    Some(plane)
+                        if hosts.find(&domain.value).is_some()
+                            || !hosts.add(&domain.value, plane, Some(name)) =>
+                    {
                         let text = format!("`{}` is already a host of a plane", domain.value);
                         self.of_directory.fault(domain.at, text);
                     }
