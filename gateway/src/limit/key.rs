@@ -290,6 +290,11 @@ impl Key {
         let low = low_half(limit.0).rotate_left(17).wrapping_add(self.low % OVERFLOWS);
         Self { high: (self.shard(shards) as u64) << 32, low }
     }
+
+    /// Whether unknown keys share the state; by chance also true of one other key in 2^32.
+    pub(crate) fn is_shared(self) -> bool {
+        self.high << 32 == 0
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "halves are what is asked for")]
@@ -406,6 +411,7 @@ mod tests {
             let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
             let overflow = key.overflow(limit, 256);
             assert_eq!(overflow.shard(256), key.shard(256));
+            assert_eq!([key, overflow].map(Key::is_shared), [false, true]);
             shared.insert(overflow);
         }
         assert_eq!(shared.len(), 16 * 256);

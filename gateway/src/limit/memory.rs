@@ -25,6 +25,7 @@ use std::iter;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 use weir_common::limit::decision::{Decision, Usage};
+use weir_common::limit::rolling::Log;
 use weir_common::time::Tick;
 
 use super::key::Key;
@@ -167,7 +168,8 @@ impl Store {
         }
     }
 
-    /// The usage of the key of `check` at `now`; a key without a state has used nothing.
+    /// The usage of the key of `check` at `now`; a key without a state has used nothing, or what it
+    /// may have used of a shared one.
     pub fn usage(&self, check: &LimitCheck, now: Tick) -> Result<Usage, Moved> {
         let mut table = self.table(check.key);
         if table.moved {
@@ -180,26 +182,37 @@ impl Store {
     /// Deletes the state of a key, so that it has used nothing. Requests in flight stay counted:
     /// their end is what releases them.
     pub fn reset(&self, key: Key) -> Result<(), Moved> {
-        self.change(key, |state| !matches!(state, State::InFlight(_)))
+        self.change(key, |state, has_shared| match state {
+            State::InFlight(_) => false,
+            // The entry stays: without one the key would be taken for one that may have used a
+            // shared state. Any algorithm starts from an empty log.
+            state if has_shared => {
+                *state = State::Log(Log::default());
+                false
+            }
+            _ => true,
+        })
     }
 
     /// Counts one request of a key in flight less.
     pub fn release(&self, key: Key) -> Result<(), Moved> {
-        self.change(key, |state| {
+        self.change(key, |state, _| {
             state.release();
             matches!(state, State::InFlight(own) if own.count() == 0)
         })
     }
 
-    /// Applies `change` to the state of a key, and deletes it where that returns true.
-    fn change(&self, key: Key, change: impl FnOnce(&mut State) -> bool) -> Result<(), Moved> {
+    /// Applies `change` to the state of a key, and deletes it where that returns true. `change` is
+    /// told whether the shard may have shared states.
+    fn change(&self, key: Key, change: impl FnOnce(&mut State, bool) -> bool) -> Result<(), Moved> {
         let mut table = self.table(key);
         if table.moved {
             return Err(Moved);
         }
+        let has_shared = table.has_shared;
         let found = table.entries.find_entry(key.hash(), |entry| entry.key == key);
         if let Ok(mut entry) = found
-            && change(&mut entry.get_mut().state)
+            && change(&mut entry.get_mut().state, has_shared)
         {
             let (entry, _) = entry.remove();
             table.unknown_keys -= usize::from(!entry.known);
@@ -288,9 +301,7 @@ impl Store {
 
     /// Inserts a state that an earlier process wrote.
     pub fn restore(&self, kept: CounterEntry) {
-        let mut table = self.table(kept.key);
-        table.unknown_keys += usize::from(!kept.known);
-        table.entries.insert_unique(kept.key.hash(), kept, |entry| entry.key.hash());
+        self.table(kept.key).insert(kept);
     }
 
     /// How many requests are in flight, by key.
@@ -334,10 +345,12 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
     use weir_common::limit::rolling::RollingQuota;
+    use weir_common::time::{Moment, UnixTime};
 
-    use super::super::Quota;
     use super::super::key::{Scope, Seed};
+    use super::super::{Quota, snapshot};
     use super::*;
 
     const SEED: [u8; 16] = [3; 16];
@@ -413,6 +426,111 @@ mod tests {
         let later = Tick(120_000_000);
         assert!(store.judge(&[check("w", 5, "second")], later).unwrap().is_admitted());
         assert_eq!(store.fill().overflowed, 0);
+    }
+
+    /// A store with room for one unknown key, and two keys that share a state, of which they have
+    /// used 20 at `Tick(30_000_000)`. The room is free from `Tick(60_000_000)` on.
+    fn overflowed() -> (Store, [LimitCheck; 2]) {
+        let store = Store::with_shards(1, 1);
+        let left = check("w", 100, "left");
+        let shares = |check: &LimitCheck| {
+            let shared = |check: &LimitCheck| check.key.overflow(check.limit, 1);
+            shared(check) == shared(&left) && check.key != left.key
+        };
+        let right = (0..).map(|nth| check("w", 100, &format!("{nth}"))).find(shares).unwrap();
+        let _ = store.judge(&[check("w", 100, "first")], Tick(0));
+        for check in [left, right].iter().cycle().take(20) {
+            let _ = store.judge(&[*check], Tick(30_000_000));
+        }
+        assert_eq!(store.fill(), Fill { keys: 2, unknown_keys: 1, overflowed: 20 });
+        (store, [left, right])
+    }
+
+    fn remaining_after(store: &Store, check: &LimitCheck, now: u64) -> u32 {
+        let verdict = store.judge(&[*check], Tick(now)).unwrap();
+        verdict.answers().next().unwrap().usage.remaining
+    }
+
+    #[test]
+    fn a_key_that_shared_a_state_has_its_own_once_there_is_room_and_starts_with_a_copy() {
+        let (store, [left, right]) = overflowed();
+        assert_eq!(remaining_after(&store, &left, 61_000_000), 79);
+        assert_eq!(store.fill(), Fill { keys: 2, unknown_keys: 1, overflowed: 20 });
+        assert_eq!(remaining_after(&store, &right, 61_000_000), 79, "no room is left");
+        assert_eq!(remaining_after(&store, &left, 90_000_000), 98, "what was shared has expired");
+    }
+
+    #[test]
+    fn a_long_state_is_copied_by_few_requests() {
+        let (store, [left, right]) = overflowed();
+        assert_eq!(remaining_after(&store, &left, 61_000_001), 79);
+        assert_eq!(store.fill(), Fill { keys: 1, unknown_keys: 0, overflowed: 21 });
+        assert_eq!(remaining_after(&store, &right, 61_000_002), 78);
+        assert_eq!(store.fill(), Fill { keys: 2, unknown_keys: 1, overflowed: 21 });
+    }
+
+    #[test]
+    fn a_key_that_was_reset_has_used_nothing_of_a_shared_state() {
+        let (store, [left, _]) = overflowed();
+        assert_eq!(remaining_after(&store, &left, 61_000_000), 79);
+        store.reset(left.key).unwrap();
+        store.sweep(0, Tick(62_000_000));
+        assert_eq!(remaining_after(&store, &left, 62_000_000), 99);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wait(u64),
+        Request(u8, u8),
+        Sweep,
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1..40_000_000_u64).prop_map(Step::Wait),
+            8 => (0..6_u8, 1..30_u8).prop_map(|(name, times)| Step::Request(name, times)),
+            2 => Just(Step::Sweep),
+            1 => Just(Step::Restart),
+        ]
+    }
+
+    fn restarted(store: &Store, now: Tick) -> Store {
+        let moment = Moment { tick: now, unix: UnixTime(now.0) };
+        let bytes = snapshot::write(store, Seed::new(SEED), b"", moment);
+        let next = Store::with_shards(2, 1);
+        let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
+        next
+    }
+
+    proptest! {
+        /// Remembers every admission of each key, and counts those of the last minute.
+        #[test]
+        fn no_unknown_key_is_ever_admitted_beyond_its_limit(
+            requests in prop_oneof![Just(3), Just(40)],
+            steps in prop::collection::vec(step(), 1..80),
+        ) {
+            let (mut store, mut now) = (Store::with_shards(2, 1), Tick(1_000_000_000));
+            let mut admitted: Vec<(u8, Tick)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Wait(wait) => now = Tick(now.0 + wait),
+                    Step::Sweep => store.sweep(0, now),
+                    Step::Restart => store = restarted(&store, now),
+                    Step::Request(name, times) => for _ in 0..times {
+                        let check = check("w", requests, &name.to_string());
+                        if store.judge(&[check], now).unwrap().is_admitted() {
+                            admitted.push((name, now));
+                        }
+                        let counts = |(own, at): &&(u8, Tick)| {
+                            *own == name && at.0 + 60_000_000 > now.0
+                        };
+                        let used = admitted.iter().filter(counts).count();
+                        prop_assert!(used <= requests as usize, "{} of {}", used, requests);
+                    },
+                }
+            }
+        }
     }
 
     #[test]

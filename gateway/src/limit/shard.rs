@@ -6,6 +6,8 @@
 //!    that time: [`CounterEntry::stays`].
 //! 2. Unknown keys beyond the bound share a few states, which count as known. So do requests in
 //!    flight, which connections bound.
+//! 3. What a key may have used of a shared state counts on once there is room: the key's own state
+//!    starts as a copy of that one.
 //!
 //! Not here: locks, and which shard a key is in (`limit::memory`).
 
@@ -20,6 +22,10 @@ use super::{LimitCheck, Quota, State};
 /// keys not every request may cause a sweep.
 const SWEEP_PAUSE: u64 = 1_000_000;
 
+/// So many of a shared state's numbers, of 4 to 8 bytes, take about as much memory as an entry: a
+/// request that adds one entry may copy as many.
+const COPIED: u64 = 16;
+
 /// The states of one shard. In this order, the cache line of the lock has what each decision reads,
 /// and a decision writes to no other: two cores exchange one line for it.
 #[derive(Debug, Default)]
@@ -28,6 +34,8 @@ pub(super) struct Table {
     pub(super) entries: HashTable<CounterEntry>,
     /// Whether another process has the states now.
     pub(super) moved: bool,
+    /// Whether it may have shared states.
+    pub(super) has_shared: bool,
     /// How many entries the directory does not know.
     pub(super) unknown_keys: usize,
     pub(super) unknown_keys_max: usize,
@@ -101,41 +109,94 @@ impl Table {
         self.unknown_keys + new.count() < self.unknown_keys_max
     }
 
+    /// The entry that an unknown key without one of its own may have used.
+    fn shared(
+        &mut self,
+        lookup: &Lookup,
+        check: &LimitCheck,
+        now: Tick,
+    ) -> Option<&mut CounterEntry> {
+        if !self.has_shared || lookup.is_shared(check) || is_bounded(check) {
+            return None;
+        }
+        let keep_until = self.keep_until;
+        let shared = self.find(check.key.overflow(check.limit, self.shards))?;
+        shared.stays(keep_until, now).then_some(shared)
+    }
+
+    /// The entry that decides: the one that was looked up, or the one that its key may have used.
+    fn deciding(
+        &mut self,
+        lookup: &Lookup,
+        check: &LimitCheck,
+        now: Tick,
+    ) -> Option<&mut CounterEntry> {
+        match lookup.place(&self.entries) {
+            Some(place) => self.entries.get_bucket_mut(place),
+            None => self.shared(lookup, check, now),
+        }
+    }
+
     pub(super) fn decide(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Decision {
-        match lookup.entry(&mut self.entries) {
+        match self.deciding(lookup, check, now) {
             Some(entry) => entry.state.decide(&check.quota, check.cost, now),
             None => State::fresh(check.quota).decide(&check.quota, check.cost, now),
         }
     }
 
     pub(super) fn usage(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
-        match lookup.entry(&mut self.entries) {
+        match self.deciding(lookup, check, now) {
             Some(entry) => entry.state.usage(&check.quota, now),
             None => State::fresh(check.quota).usage(&check.quota, now),
         }
     }
 
     pub(super) fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
-        let key = lookup.key;
-        // There are only a few shared entries: they do not count as unknown keys.
-        let shared = key != check.key;
-        if shared {
-            self.overflowed += 1;
-        }
-        let known = shared || is_bounded(check);
         if let Some(entry) = lookup.entry(&mut self.entries) {
-            if known && !entry.known {
+            if lookup.is_shared(check) {
+                self.overflowed += 1;
+            }
+            if lookup.is_known(check) && !entry.known {
                 entry.known = true;
                 self.unknown_keys -= 1;
             }
             return entry.charge(check, now);
         }
-        let mut entry =
-            CounterEntry { key, forgotten_at: now, state: State::fresh(check.quota), known };
+        let state = match self.shared(lookup, check, now) {
+            Some(shared) if !shared.is_copied(now) => {
+                let usage = shared.charge(check, now);
+                self.overflowed += 1;
+                return usage;
+            }
+            Some(shared) => shared.state.clone(),
+            None => State::fresh(check.quota),
+        };
+        self.charge_first(state, lookup, check, now)
+    }
+
+    /// Charges `state`, in an entry for the key that was looked up, which has none.
+    fn charge_first(
+        &mut self,
+        state: State,
+        lookup: &Lookup,
+        check: &LimitCheck,
+        now: Tick,
+    ) -> Usage {
+        if lookup.is_shared(check) {
+            self.overflowed += 1;
+        }
+        let (key, known) = (lookup.key, lookup.is_known(check));
+        let mut entry = CounterEntry { key, forgotten_at: now, state, known };
         let usage = entry.charge(check, now);
-        self.unknown_keys += usize::from(!known);
-        self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        self.insert(entry);
         usage
+    }
+
+    /// Inserts an entry whose key has none.
+    pub(super) fn insert(&mut self, entry: CounterEntry) {
+        self.unknown_keys += usize::from(!entry.known);
+        self.has_shared |= entry.key.is_shared();
+        self.entries.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
     }
 
     pub(super) fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
@@ -149,6 +210,7 @@ impl Table {
         }
         self.entries.retain(|entry| entry.stays(self.keep_until, now));
         self.unknown_keys = self.entries.iter().filter(|entry| !entry.known).count();
+        self.has_shared = self.has_shared && self.entries.iter().any(|entry| entry.key.is_shared());
         if self.entries.capacity() > 4 * (self.entries.len() + 4) {
             self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
         }
@@ -160,7 +222,9 @@ impl Table {
     pub(super) fn record(&mut self, lookup: &Lookup, check: &LimitCheck, at: Tick) {
         match lookup.entry(&mut self.entries) {
             Some(entry) if entry.state.is_after(at) => entry.insert(check, at),
-            _ => drop(self.charge(lookup, check, at)),
+            Some(_) => drop(self.charge(lookup, check, at)),
+            // What the key may have used before is in the shared store.
+            None => drop(self.charge_first(State::fresh(check.quota), lookup, check, at)),
         }
     }
 }
@@ -177,13 +241,27 @@ impl Lookup {
         self.key
     }
 
-    /// The entry that was looked up, if it exists now. An insertion or a sweep for another check
-    /// may have moved it: then it is found by its key.
+    /// Whether unknown keys share the state.
+    fn is_shared(&self, check: &LimitCheck) -> bool {
+        self.key != check.key
+    }
+
+    /// Whether the entry does not count as an unknown key's: there are only a few shared ones.
+    fn is_known(&self, check: &LimitCheck) -> bool {
+        self.is_shared(check) || is_bounded(check)
+    }
+
+    /// The entry that was looked up, if it exists now.
     fn entry<'t>(&self, among: &'t mut HashTable<CounterEntry>) -> Option<&'t mut CounterEntry> {
+        self.place(among).and_then(|place| among.get_bucket_mut(place))
+    }
+
+    /// Where the entry is now. An insertion or a sweep for another check may have moved it: then it
+    /// is found by its key.
+    fn place(&self, among: &HashTable<CounterEntry>) -> Option<usize> {
         let is_own = |entry: &CounterEntry| entry.key == self.key;
         let place = self.place.filter(|place| among.get_bucket(*place).is_some_and(is_own));
-        let place = place.or_else(|| among.find_bucket_index(self.key.hash(), is_own));
-        place.and_then(|place| among.get_bucket_mut(place))
+        place.or_else(|| among.find_bucket_index(self.key.hash(), is_own))
     }
 }
 
@@ -191,6 +269,17 @@ impl CounterEntry {
     /// Whether the state must not be dropped yet; no state is dropped before `keep_until`.
     pub(super) fn stays(&self, keep_until: Tick, now: Tick) -> bool {
         now < self.forgotten_at.max(keep_until)
+    }
+
+    /// Whether the request at `now` copies this state, which unknown keys share, for its own key.
+    /// One of so many does: a copy is as long as the state, and many keys may come for one.
+    fn is_copied(&self, now: Tick) -> bool {
+        let numbers = match &self.state {
+            State::Log(log) => log.count().into(),
+            State::Slots(slots) => slots.counts().count() as u64,
+            State::Bucket(_) | State::Count(_) | State::InFlight(_) => 0,
+        };
+        now.0.is_multiple_of(1 + numbers / COPIED)
     }
 
     fn insert(&mut self, check: &LimitCheck, at: Tick) {
