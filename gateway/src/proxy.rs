@@ -118,6 +118,7 @@ impl ProxyHttp for Proxy {
         context: &mut Box<RequestContext>,
     ) -> Result<()> {
         forwarding::check_size(head)?;
+        forwarding::unify_length(head)?;
         if retry::is_interim(head.status) {
             retry::interim(context)?;
             upload::invited();

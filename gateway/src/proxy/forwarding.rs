@@ -15,7 +15,7 @@
 pub mod response_fields;
 
 use http::header::InvalidHeaderValue;
-use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
@@ -262,6 +262,22 @@ pub fn check_size(head: &ResponseHeader) -> Result<()> {
     Ok(())
 }
 
+/// Leaves one `Content-Length` of several equal ones, and none in a 1xx or 204 (RFC 9110, 8.6):
+/// clients of HTTP/2 fail on others. Pingora has refused ones that differ or are no numbers.
+pub fn unify_length(head: &mut ResponseHeader) -> Result<()> {
+    if head.status.is_informational() || head.status == StatusCode::NO_CONTENT {
+        remove_seldom(head, header::CONTENT_LENGTH.as_str());
+        return Ok(());
+    }
+    let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(length) = lengths.next().map(HeaderValue::as_bytes) else { return Ok(()) };
+    if lengths.next().is_none() && length.iter().all(u8::is_ascii_digit) {
+        return Ok(());
+    }
+    let first = length.split(|byte| *byte == b',').next().unwrap_or_default().trim_ascii().to_vec();
+    head.insert_header(header::CONTENT_LENGTH, first)
+}
+
 /// Completes the head of a response on its way to the client.
 pub fn to_client(
     client: Version,
@@ -371,6 +387,31 @@ fn remove_seldom(head: &mut ResponseHeader, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lengths that are forwarded of these, in a response of this status.
+    #[track_caller]
+    fn check_lengths(status: u16, sent: &[&'static str], forwarded: &[&str]) {
+        let mut head = ResponseHeader::build(status, None).unwrap();
+        for length in sent {
+            head.append_header(header::CONTENT_LENGTH, *length).unwrap();
+        }
+        unify_length(&mut head).unwrap();
+        let lengths: Vec<_> = head.headers.get_all(header::CONTENT_LENGTH).iter().collect();
+        assert_eq!(lengths, forwarded, "{status} {sent:?}");
+    }
+
+    #[test]
+    fn a_response_has_one_content_length_at_most_and_none_without_a_body() {
+        check_lengths(200, &[], &[]);
+        check_lengths(200, &["12"], &["12"]);
+        check_lengths(200, &["12", "12"], &["12"]);
+        check_lengths(200, &["12, 12"], &["12"]);
+        check_lengths(200, &["12 ,12", "12"], &["12"]);
+        check_lengths(304, &["12", "12"], &["12"]);
+        for status in [100, 101, 103, 204] {
+            check_lengths(status, &["12"], &[]);
+        }
+    }
 
     #[test]
     fn what_a_trusted_proxy_sent_of_earlier_hops_is_passed_on_byte_for_byte() {
