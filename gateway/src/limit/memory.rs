@@ -53,6 +53,8 @@ type Tables<'s> = ArrayVec<(usize, MutexGuard<'s, Table>), CHECKS_MAX>;
 /// One check of a request, and the state that applies to it.
 struct Checked<'c> {
     check: &'c LimitCheck,
+    /// When it is decided.
+    at: Tick,
     /// The index of its table among those that are locked.
     table: usize,
     lookup: Lookup,
@@ -115,6 +117,16 @@ impl Store {
 
     /// As [`Store::judge`]; where it does not `charge`, all states stay as they are.
     pub fn decide(&self, checks: &[LimitCheck], now: Tick, charge: bool) -> Result<Verdict, Moved> {
+        self.decide_at(checks, |_| now, charge)
+    }
+
+    /// As [`Store::decide`], the nth check at the time `at` of its own.
+    pub fn decide_at(
+        &self,
+        checks: &[LimitCheck],
+        at: impl Fn(usize) -> Tick,
+        charge: bool,
+    ) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
         let mut tables = Tables::new();
         self.lock(checks, &mut tables);
@@ -125,7 +137,8 @@ impl Store {
         // All are looked up before one is decided, so that the processor waits for their entries
         // together.
         let mut checked: ArrayVec<Checked, CHECKS_MAX> = ArrayVec::new();
-        for check in checks {
+        for (nth, check) in checks.iter().enumerate() {
+            let at = at(nth);
             let shard = check.key.shard(self.shards.len());
             let nth = tables.iter().position(|(other, _)| *other == shard);
             let Some((table, (_, own))) = nth.and_then(|nth| Some((nth, tables.get_mut(nth)?)))
@@ -134,22 +147,22 @@ impl Store {
             };
             let earlier = checked.iter().filter(|other| other.table == table);
             let earlier = earlier.map(|other| (other.check, &other.lookup));
-            let lookup = own.look_up(check, now, earlier);
-            checked.push(Checked { check, table, lookup, decision: Decision::TooLarge });
+            let lookup = own.look_up(check, at, earlier);
+            checked.push(Checked { check, at, table, lookup, decision: Decision::TooLarge });
         }
         let mut admitted = true;
-        for Checked { check, table, lookup, decision } in &mut checked {
+        for Checked { check, at, table, lookup, decision } in &mut checked {
             let Some((_, table)) = tables.get_mut(*table) else { continue };
-            *decision = table.decide(lookup, check, now);
+            *decision = table.decide(lookup, check, *at);
             admitted &= !check.enforced || *decision == Decision::Admit;
         }
         let mut answers = ArrayVec::new();
-        for Checked { check, table, lookup, decision } in &checked {
+        for Checked { check, at, table, lookup, decision } in &checked {
             let Some((_, table)) = tables.get_mut(*table) else { continue };
             let usage = if charge && admitted && *decision == Decision::Admit {
-                table.charge(lookup, check, now)
+                table.charge(lookup, check, *at)
             } else {
-                table.usage(lookup, check, now)
+                table.usage(lookup, check, *at)
             };
             answers.push(CheckResult { decision: *decision, usage });
         }

@@ -6,11 +6,14 @@
 //! 1. An admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than by the
 //!    store's clock, however late the reply was that showed it.
 //! 2. What a call under way may still be given counts as admitted.
+//! 3. A window's stamps have its own unit, and nothing else is charged later than the store's clock
+//!    can be: no limit counts otherwise because of those beside it.
 //!
 //! # Not here
 //!
 //! When the store counts as away (`shared::availability`).
 
+use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::quota::Quota;
 use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
@@ -18,7 +21,7 @@ use weir_common::limit::state::State;
 use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::super::memory::Store;
-use super::super::{CheckResult, LimitCheck, StoreFailure, Verdict};
+use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::unit_of;
 use super::share::Place;
 use super::store_time::StoreTime;
@@ -48,14 +51,12 @@ impl SharedStore {
         self.by_share((store, time), checks, charge)
     }
 
-    /// A time from `now` on that no other gateway gives to what it admits alone: a stamp names its
-    /// admission in the store, so two gateways must not give the same.
-    fn own_stamp(&self, checks: &[LimitCheck], now: Tick) -> Tick {
-        let unit = checks.iter().map(|check| match check.quota {
-            Quota::Rolling(quota) => unit_of(check.horizon.window.max(micros(quota.window))),
-            _ => 1,
-        });
-        let unit = unit.max().unwrap_or(1);
+    /// When a check is decided. Of a window that is a time from `now` on which no other gateway
+    /// gives to what it admits alone: a stamp names its admission in the store, so two gateways
+    /// must not give the same.
+    fn own_stamp(&self, check: &LimitCheck, now: Tick) -> Tick {
+        let Quota::Rolling(quota) = check.quota else { return now };
+        let unit = unit_of(check.horizon.window.max(micros(quota.window)));
         let (step, own) = (unit * STAMP_CLASSES, unit * (self.id_bits % STAMP_CLASSES));
         let at = now.0 - now.0 % step + own;
         Tick(if at < now.0 { at + step } else { at })
@@ -78,21 +79,22 @@ impl SharedStore {
         let place = self.place();
         let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
         // Nothing leaves a window before the store's clock has certainly reached its end.
-        let stamp = self.own_stamp(&shares, now);
-        let lasting = shares.iter().map(|share| lasting(store, share, [earliest, stamp]));
+        let stamps = shares.iter().map(|share| self.own_stamp(share, now));
+        let stamps: ArrayVec<Tick, CHECKS_MAX> = stamps.collect();
+        let stamped = shares.iter().zip(&stamps);
+        let lasting = stamped.map(|(share, at)| lasting(store, share, [earliest, *at]));
         let lasting: Checks = lasting.collect();
         let has_none = |check: &LimitCheck| {
             check.enforced && is_shared_out(check) && share(check, place, now).is_none()
         };
         let lacks = checks.iter().any(has_none);
-        let decide = |checks: &[LimitCheck], at, charge| {
-            store.decide(checks, at, charge).map_err(|_moved| StoreAway)
-        };
         let with_others = lasting.iter().map(|check| self.with_under_way(check));
         let with_others: Checks = with_others.collect();
-        let mut verdict = decide(&with_others, now, false)?;
+        let away = |_moved| StoreAway;
+        let mut verdict = store.decide(&with_others, now, false).map_err(away)?;
         if charge && !lacks && verdict.is_admitted() {
-            verdict = decide(&lasting, stamp, true)?;
+            let at = |nth: usize| stamps.get(nth).copied().unwrap_or(now);
+            verdict = store.decide_at(&lasting, at, true).map_err(away)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
             for (answer, share) in charged {
@@ -165,6 +167,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
     use weir_common::time::Clock;
 
     use super::super::super::key::{Key, LimitTag, Seed};
@@ -246,6 +249,42 @@ mod tests {
         assert!(matches!(decide(), Decision::Refuse { .. }), "it is not too large");
         drop((under_way, more));
         assert_eq!(decide(), Decision::Admit);
+    }
+
+    /// When a gateway alone admits a request of these limits, if one comes each millisecond from
+    /// each of ten moments on.
+    fn admitted_alone(quotas: &[Quota], millis: u64) -> Vec<Vec<u64>> {
+        let begun = |nth: u64| {
+            let clock = Clock::manual(UnixTime(START));
+            let (shared, time) = alone(&clock, 0);
+            let store = Store::new(16);
+            clock.advance(Duration::from_millis(430 * nth));
+            let check = |(nth, quota): (u128, &Quota)| {
+                LimitCheck::new(Key::from_bits(nth << 96 | nth), LimitTag::from_bits(nth), *quota)
+            };
+            let checks: Vec<LimitCheck> = (7..).zip(quotas).map(check).collect();
+            let admits = |_: &u64| {
+                clock.advance(Duration::from_millis(1));
+                let verdict = shared.by_share((&store, &time), &checks, true);
+                verdict.unwrap().is_admitted()
+            };
+            (0..millis).filter(admits).collect()
+        };
+        (0..10).map(begun).collect()
+    }
+
+    #[test]
+    fn a_window_of_a_month_changes_nothing_of_the_limits_beside_it() {
+        let rolling = |requests, seconds| {
+            let window = Duration::from_secs(seconds);
+            Quota::Rolling(RollingQuota { requests, window })
+        };
+        let month = rolling(50_000, 31 * 86_400);
+        let rate = Rate::per_second(50);
+        for other in [Quota::Bucket(BucketQuota { rate, burst: 200 }), rolling(50, 1)] {
+            let beside = admitted_alone(&[other, month], 5_000);
+            assert_eq!(beside, admitted_alone(&[other], 5_000), "{other:?}");
+        }
     }
 
     #[test]
