@@ -9,7 +9,8 @@
 //!    the other.
 //! 2. What a gateway knows of boosts it tells a store that may have lost them, which keeps what it
 //!    has: another gateway's change since then counts. The end of a boost is kept there until the
-//!    boost would have ended, so that no gateway brings it back.
+//!    boost would have ended, so that no gateway brings it back. Boosts that
+//!    have ended are deleted, and none that was set since they were read.
 //! 3. After a reset has returned, no gateway whose heartbeats are in time testifies what was
 //!    admitted before it, nor remembers for longer than a heartbeat that it was refused.
 //!
@@ -86,7 +87,19 @@ end
 return is_known and {redis.call('GET', KEYS[1]) or '0',
   redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[1], '+inf'), redis.call('HGETALL', KEYS[3])}";
 
-/// Boosts that one call publishes again: the store does nothing else meanwhile.
+/// Deletes boosts that have ended, each a key and the text that was read of it: another text is of
+/// a boost that was set since. `KEYS[1]` are the boosts.
+pub(super) const FORGET_ENDED: &str = "local known, texts = redis.call('HGETALL', KEYS[1]), {}
+for at = 1, #known, 2 do
+  texts[known[at]] = known[at + 1]
+end
+for at = 1, #ARGV, 2 do
+  if texts[ARGV[at]] == ARGV[at + 1] then
+    redis.call('HDEL', KEYS[1], ARGV[at])
+  end
+end";
+
+/// Boosts that one call publishes again, or forgets: the store does nothing else meanwhile.
 const AGAIN_MAX: usize = 512;
 
 /// Deletes a key.
@@ -235,17 +248,20 @@ impl SharedStore {
         if forgotten.filter(Result::is_err).count() == 0 {
             self.resets_known.store(number, Ordering::Relaxed);
         }
-        let (mut active, now) = (Vec::new(), self.clock.now().tick);
+        let (mut active, mut ended, now) = (Vec::new(), Vec::new(), self.clock.now().tick);
         for (field, text) in &found {
             match key_of(field).zip(Self::published(&connection.time, text)) {
                 Some((key, (boost, is_on))) if now < boost.until => {
                     active.extend(is_on.then_some((key, boost)));
                 }
-                _ => {
-                    let remove: [&[u8]; 3] = [b"HDEL", BOOSTS.as_bytes(), field.as_bytes()];
-                    connection.command::<()>(&remove).await?;
-                }
+                _ => ended.push([field, text]),
             }
+        }
+        let script = Script::new(FORGET_ENDED);
+        for some in ended.chunks(AGAIN_MAX) {
+            let own = some.iter().flatten().map(|text| text.as_bytes().to_vec());
+            let call = script.call(&names([BOOSTS]), &own.collect::<Vec<_>>());
+            connection.evaluate(&script, &call).await?;
         }
         // Where a boost was set here meanwhile, the next heartbeat reads once more.
         if boosts.replace(active, own_changes) {

@@ -2,6 +2,7 @@
 //!
 //! The only change to the script is its clock: a test says what time it is.
 
+mod boosts;
 mod changes;
 mod cost;
 mod in_flight;
