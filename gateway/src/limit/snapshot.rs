@@ -7,7 +7,8 @@
 //!
 //! 1. A file that is truncated or has another format is rejected; no part of it is used.
 //! 2. A clock set back between the two processes frees no allowance: a time in the future is read
-//!    as now.
+//!    as now. Where both processes count by one clock, as by the machine's in an upgrade or by that
+//!    of a shared store, it is read as it is: stamps of a shared store name its admissions there.
 //! 3. Requests in flight are not written: they end with the process.
 //! 4. A state that must not be dropped yet is written even if it equals a fresh one, and the next
 //!    process keeps it for the remaining time.
@@ -192,7 +193,13 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(*number))
     }
 
+    /// A time in the past. Where one clock has both times of all moments, it may be ahead of it, at
+    /// most [`AHEAD_MAX`]: the stamp of an admission that follows many others.
     fn past(&mut self) -> Result<Tick, SnapshotError> {
+        if self.now.tick.0 == self.now.unix.0 {
+            let most = self.now.tick.plus(AHEAD_MAX);
+            return Ok(Tick(self.number()?).min(most));
+        }
         let unix = UnixTime(self.number()?);
         Ok(self.now.tick_of(unix))
     }
@@ -376,6 +383,26 @@ mod tests {
         let after = Store::new(1_000);
         let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
         assert_eq!(after.usage(&checks[0], back.tick).unwrap().remaining, 3);
+    }
+
+    #[test]
+    fn a_stamp_ahead_of_the_one_clock_of_both_processes_stays_as_it_is() {
+        let now = Moment { tick: Tick(STOPPED.unix.0), unix: STOPPED.unix };
+        let check = check("known month", window(5, 31 * 86_400));
+        let (store, restarted, upgraded) = (Store::new(10), Store::new(10), Store::new(10));
+        let stamps = [now.tick.plus(Duration::from_secs(3)), now.tick.plus(Duration::from_secs(4))];
+        stamps.iter().for_each(|at| store.record(&check, *at).unwrap());
+        let _ = read(&write(&store, SEED, b"", now), now).unwrap().restore(&restarted);
+        let mut bytes = Vec::new();
+        store.each(now.tick, |kept| put(&mut bytes, kept, now));
+        assert_eq!(restore(&bytes, &upgraded, now), Ok(1));
+        for store in [restarted, upgraded] {
+            let found = store.look(check.key, |state| match state {
+                State::Log(log) => log.times().collect(),
+                _ => Vec::new(),
+            });
+            assert_eq!(found.unwrap(), stamps);
+        }
     }
 
     #[test]
