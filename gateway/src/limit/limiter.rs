@@ -235,9 +235,7 @@ impl Limiter {
         };
         match known {
             Some(verdict) => Ok(Ok(verdict)),
-            None => {
-                shared.check(&self.store, checks, charge).await.map(Ok).map_err(|_| Unreachable)
-            }
+            None => shared.check(&self.store, checks, charge).await.map_err(|_| Unreachable),
         }
     }
 
@@ -259,7 +257,7 @@ impl Limiter {
             return self.store.usage(check, now).map_err(|_| Unreachable);
         };
         let found = shared.check(&self.store, std::slice::from_ref(check), false).await;
-        let found = found.map_err(|_| Unreachable)?;
+        let found = found.map_err(|_| Unreachable)?.map_err(|_| Unreachable)?;
         found.answers().next().map(|answer| answer.usage).ok_or(Unreachable)
     }
 

@@ -233,6 +233,12 @@ impl Store {
         Ok(())
     }
 
+    /// Whether another process has the states of some of these checks.
+    #[must_use]
+    pub fn have_moved(&self, checks: &[LimitCheck]) -> bool {
+        checks.iter().any(|check| self.table(check.key).moved)
+    }
+
     /// The key of the state that applies to a check: its own, or one that unknown keys share.
     #[must_use]
     pub fn effective(&self, check: &LimitCheck, now: Tick) -> Key {

@@ -10,7 +10,8 @@
 //!
 //! 1. What the store confirms is recorded before the request is answered: each gateway has a copy
 //!    of all that it admitted.
-//! 2. A call whose fate is unknown is not repeated; it may have charged, and never charges late.
+//! 2. A call whose fate is unknown is not repeated, but by a process that has taken the counters
+//!    over meanwhile; it may have charged, and never charges late.
 //! 3. While the store is away, gateways admit shares that add up to the allowance, and all that
 //!    they admitted is in the store before they ask it again for the same key.
 //! 4. Times of the memory store are the shared store's: microseconds since 1970.
@@ -113,7 +114,7 @@ use self::slot_leasing::Slots;
 use self::standing::Standings;
 use self::store_time::StoreTime;
 use self::under_way::UnderWay;
-use super::memory::Store;
+use super::memory::{Moved, Store};
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
 /// The slot of the entries that unknown keys share.
@@ -316,7 +317,7 @@ impl SharedStore {
         store: &Store,
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Result<Verdict, StoreAway> {
+    ) -> Result<Result<Verdict, Moved>, StoreAway> {
         let known = self.nodes.known();
         let time = self.time_of(&known, checks);
         let [_, latest] = time.range(self.clock.now().tick);
@@ -325,7 +326,7 @@ impl SharedStore {
         if let Some(node) = node {
             if let Some(connection) = node.connection() {
                 if charge && let Some(verdict) = self.wait_for_lease(store, &effective).await {
-                    return Ok(verdict);
+                    return Ok(Ok(verdict));
                 }
                 let over = Over { node, connection: &connection };
                 let asking = Asking { over, store, charge };
@@ -334,7 +335,7 @@ impl SharedStore {
                     false => self.check_by_itself(asking, &effective).await,
                 };
                 if let Some(verdict) = found {
-                    return Ok(verdict);
+                    return Ok(Ok(verdict));
                 }
             }
             node.availability.decided_alone();

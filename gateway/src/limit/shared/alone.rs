@@ -20,7 +20,7 @@ use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::limit::state::State;
 use weir_common::time::{Moment, Tick, UnixTime, micros};
 
-use super::super::memory::Store;
+use super::super::memory::{Moved, Store};
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::unit_of;
 use super::share::Place;
@@ -35,20 +35,21 @@ const RETRY_AFTER: u64 = 1_000_000;
 const STAMP_CLASSES: u64 = 1_024;
 
 impl SharedStore {
-    /// Decides by shares; an error where an enforced limit refuses instead.
+    /// Decides by shares; an error where an enforced limit refuses instead. Where another process
+    /// has the counters, that decides.
     pub(super) fn alone(
         &self,
         (store, time): (&Store, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Result<Verdict, StoreAway> {
+    ) -> Result<Result<Verdict, Moved>, StoreAway> {
         let refuses = |check: &LimitCheck| {
             check.enforced && check.on_failure == StoreFailure::Refuse && !is_in_flight(check)
         };
         if checks.iter().any(refuses) {
-            return Err(StoreAway);
+            return if store.have_moved(checks) { Ok(Err(Moved)) } else { Err(StoreAway) };
         }
-        self.by_share((store, time), checks, charge)
+        Ok(self.by_share((store, time), checks, charge))
     }
 
     /// When a check is decided. Of a window that is a time from `now` on which no other gateway
@@ -74,7 +75,7 @@ impl SharedStore {
         (store, time): (&Store, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Result<Verdict, StoreAway> {
+    ) -> Result<Verdict, Moved> {
         let [earliest, now] = time.range(self.clock.now().tick);
         let place = self.place();
         let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
@@ -90,11 +91,10 @@ impl SharedStore {
         let lacks = checks.iter().any(has_none);
         let with_others = lasting.iter().map(|check| self.with_under_way(check));
         let with_others: Checks = with_others.collect();
-        let away = |_moved| StoreAway;
-        let mut verdict = store.decide(&with_others, now, false).map_err(away)?;
+        let mut verdict = store.decide(&with_others, now, false)?;
         if charge && !lacks && verdict.is_admitted() {
             let at = |nth: usize| stamps.get(nth).copied().unwrap_or(now);
-            verdict = store.decide_at(&lasting, at, true).map_err(away)?;
+            verdict = store.decide_at(&lasting, at, true)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
             for (answer, share) in charged {
@@ -228,6 +228,27 @@ mod tests {
         assert_eq!(kept(), 1, "the latest time is past the window, the earliest is not");
         clock.advance(Duration::from_millis(150));
         assert_eq!(kept(), 0);
+    }
+
+    #[tokio::test]
+    async fn another_process_decides_that_has_taken_the_counters_over_meanwhile() {
+        let clock = Clock::manual(UnixTime(START));
+        let (shared, _) = alone(&clock, 0);
+        let store = Store::new(16);
+        let window = Duration::from_secs(60);
+        let quota = Quota::Rolling(RollingQuota { requests: 4, window });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let refusing = LimitCheck { on_failure: StoreFailure::Refuse, ..check };
+        let decided = async |check| {
+            let found = shared.check(&store, &[check], true).await;
+            found.map(|found| found.map(|verdict| verdict.is_admitted()))
+        };
+        assert_eq!(decided(check).await, Ok(Ok(true)));
+        assert_eq!(decided(refusing).await, Err(StoreAway));
+        let _closed: Vec<_> = (0..store.shards()).map(|nth| store.close(nth)).collect();
+        for check in [check, refusing] {
+            assert_eq!(decided(check).await, Ok(Err(Moved)));
+        }
     }
 
     #[test]
