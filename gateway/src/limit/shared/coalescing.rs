@@ -31,6 +31,7 @@ use super::super::key::{Key, KeyMap};
 use super::super::{CheckResult, LimitCheck, Quota, Verdict};
 use super::remote::{Asking, RemoteError};
 use super::sharded::Sharded;
+use super::standing::is_same;
 use super::{Checks, SharedStore};
 
 /// How many groups a key has at most: each request that comes looks through them, and clients
@@ -92,7 +93,7 @@ impl Coalescing {
         let key = checks.first().filter(|_| checks.iter().all(is_for_many))?.key;
         let mut groups = self.groups.lock(key);
         let groups = groups.entry(key).or_default();
-        if let Some(group) = groups.iter_mut().find(|group| group.checks == checks) {
+        if let Some(group) = groups.iter_mut().find(|group| are_same(&group.checks, checks)) {
             let (message, waits) = oneshot::channel();
             group.waiting.push(message);
             return Some(Entry::Waits(waits));
@@ -132,6 +133,16 @@ impl Drop for Turn {
             let _ = next.send(Message::Calls(turn));
         }
     }
+}
+
+/// Whether requests with these checks decide alike. When a calendar's period began on the clock of
+/// the ticks differs a little from one request to the next.
+fn are_same(some: &[LimitCheck], others: &[LimitCheck]) -> bool {
+    let same = |(one, other): (&LimitCheck, &LimitCheck)| {
+        let quotas = is_same(&one.quota, &other.quota) && is_same(&one.lasting, &other.lasting);
+        quotas && *one == LimitCheck { quota: one.quota, lasting: one.lasting, ..*other }
+    };
+    some.len() == others.len() && some.iter().zip(others).all(same)
 }
 
 /// Whether requests with these checks can be one call. Those with leases have few calls, and what
@@ -304,5 +315,34 @@ impl SharedStore {
         // Another gateway was faster.
         call_alone(others);
         Box::pin(self.check_remotely(asking, checks)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
+    use weir_common::time::{Moment, Tick, UnixTime};
+
+    use super::super::super::key::LimitTag;
+    use super::*;
+
+    #[test]
+    fn requests_of_one_day_wait_for_one_call_although_two_clocks_were_read_for_each() {
+        let calendar = Calendar { unit: CalendarUnit::Day, zone: parse_zone("UTC").unwrap() };
+        let checks = |requests, cost, tick| {
+            let now = Moment { tick: Tick(tick), unix: UnixTime(1_795_000_000_000_000) };
+            let quota = Quota::Calendar(CalendarQuota::new(requests, calendar)).at(now);
+            let made = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+            [LimitCheck { cost, ..made }]
+        };
+        let all = Arc::<Coalescing>::default();
+        let calls = |checks: &[LimitCheck]| match all.enter(checks).unwrap() {
+            Entry::Calls(turn) => Some(turn),
+            Entry::Waits(_) => None,
+        };
+        let first = calls(&checks(60, 1, 1 << 45));
+        assert!(first.is_some() && calls(&checks(60, 1, (1 << 45) + 1)).is_none());
+        assert!(calls(&checks(61, 1, 1 << 45)).is_some(), "of another quota");
+        assert!(calls(&checks(60, 2, 1 << 45)).is_some(), "of another cost");
     }
 }

@@ -245,7 +245,7 @@ fn newer(own: (Claim, u64), made: (Claim, u64)) -> Option<(Claim, u64)> {
 }
 
 /// Whether two quotas decide alike. A calendar's also has the period of a decision.
-fn is_same(one: &Quota, other: &Quota) -> bool {
+pub(super) fn is_same(one: &Quota, other: &Quota) -> bool {
     match (one, other) {
         (Quota::Calendar(one), Quota::Calendar(other)) => {
             (one.requests, one.calendar) == (other.requests, other.calendar)
