@@ -100,7 +100,7 @@ impl SharedStore {
             for (answer, share) in charged {
                 match is_in_flight(share) {
                     true => self.slots.note(store, share, now),
-                    false => self.standings.owe(share, answer.usage, now),
+                    false => self.standings.owe(told(checks, share), answer.usage, now),
                 }
             }
         }
@@ -144,6 +144,13 @@ fn share(check: &LimitCheck, place: Place, now: Tick) -> Option<LimitCheck> {
     Some(LimitCheck { quota, lasting: quota, ..*check })
 }
 
+/// The check by which the store is told what a share has admitted: of a window the limit's, whose
+/// stamps the store has. What a share has spent of a bucket is in units of the share's rate.
+fn told<'c>(checks: &'c [LimitCheck], share: &'c LimitCheck) -> &'c LimitCheck {
+    let mut windows = checks.iter().filter(|check| matches!(check.quota, Quota::Rolling(_)));
+    windows.find(|check| check.key == share.key).unwrap_or(share)
+}
+
 /// The check of a share at a time from the second of these on, while the store's clock may be as
 /// early as the first: its window is longer by what lies between them.
 fn lasting(store: &Store, share: &LimitCheck, [earliest, now]: [Tick; 2]) -> LimitCheck {
@@ -165,6 +172,7 @@ fn lasting(store: &Store, share: &LimitCheck, [earliest, now]: [Tick; 2]) -> Lim
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use weir_common::limit::token_bucket::{BucketQuota, Rate};
@@ -173,9 +181,9 @@ mod tests {
     use super::super::super::key::{Key, LimitTag, Seed};
     use super::super::super::limiter::Limiter;
     use super::super::super::snapshot;
-    use super::super::SharedConfig;
     use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::login::Tcp;
+    use super::super::{SharedConfig, packed};
     use super::*;
 
     const START: u64 = 1_795_000_000_000_000;
@@ -306,6 +314,19 @@ mod tests {
             let beside = admitted_alone(&[other, month], 5_000);
             assert_eq!(beside, admitted_alone(&[other], 5_000), "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_store_is_told_of_a_window_by_the_limit_and_not_by_a_share() {
+        let clock = Clock::manual(UnixTime(START));
+        let (shared, time) = alone(&clock, 0);
+        shared.place.store(packed(Place { nth: 1, of: 2 }), Ordering::Relaxed);
+        let window = Duration::from_secs(600);
+        let quota = Quota::Rolling(RollingQuota { requests: 100_000, window });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let verdict = shared.by_share((&Store::new(16), &time), &[check], true);
+        assert!(verdict.unwrap().is_admitted());
+        assert_eq!(shared.standings.owed(Tick(START), |_| true), [(check, 1)]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //!
 //! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
 //! 2. A key that the store cannot read keeps no other from being told.
+//! 3. An admission that the store has is told with the stamp that it has there, so that it counts
+//!    once, also after this gateway has counted by its share.
 //!
 //! # Not here
 //!
@@ -14,9 +16,11 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
+use weir_common::limit::rolling::EXACT_MAX;
+use weir_common::limit::slots;
 use weir_common::limit::state::State;
 use weir_common::log::events;
-use weir_common::time::{Tick, UnixTime};
+use weir_common::time::{Tick, UnixTime, micros};
 
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
@@ -142,7 +146,10 @@ impl SharedStore {
 
 /// All that this gateway was given of a window that can still count, oldest first.
 fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
-    let Quota::Rolling(_) = check.quota else { return Vec::new() };
+    let Quota::Rolling(quota) = check.quota else { return Vec::new() };
+    // The store has the ends of slots, where a share may have counted one by one.
+    let slot = (quota.requests > EXACT_MAX).then(|| micros(slots::grain(quota.window)));
+    let stamp = |at: Tick| slot.map_or(at.0, |slot| (at.0 / slot + 1) * slot);
     let given = store.look(check.key, |state| {
         let mut given: Vec<Testimony> = Vec::new();
         let mut put = |stamp: u64, count: u32| match given.last_mut() {
@@ -150,7 +157,7 @@ fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
             _ => given.push(Testimony { stamp: UnixTime(stamp), count }),
         };
         match state {
-            State::Log(log) => log.times().for_each(|at| put(at.0, 1)),
+            State::Log(log) => log.times().for_each(|at| put(stamp(at), 1)),
             State::Slots(slots) => slots.counts().for_each(|(at, count)| put(at.0 + 1, count)),
             State::Bucket(_) | State::Count(_) | State::InFlight(_) => {}
         }
@@ -161,4 +168,34 @@ fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
     let newest = given.last().map_or(0, |last| last.stamp.0);
     given.retain(|one| oldest(one, newest));
     given
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::limit::rolling::RollingQuota;
+
+    use super::super::super::key::{Key, LimitTag};
+    use super::*;
+
+    #[test]
+    fn what_a_share_counts_one_by_one_is_told_in_the_slots_that_the_store_has() {
+        let quota =
+            |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(600) });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota(100_000));
+        let (store, at) = (Store::new(16), Tick(1_795_000_000_000_000));
+        let told = || {
+            let told = testimony(&store, &check);
+            told.iter().map(|one| (one.stamp.0 - at.0, one.count)).collect::<Vec<_>>()
+        };
+        store.record(&LimitCheck { cost: 30_000, ..check }, at).unwrap();
+        let [(end, 30_000)] = told()[..] else { panic!("{:?}", told()) };
+        let share = LimitCheck { quota: quota(50_000), ..check };
+        for later in [at, at.plus(Duration::from_secs(1))] {
+            assert!(store.judge(&[share], later).unwrap().is_admitted());
+        }
+        let [(same, 30_001), (next, 1)] = told()[..] else { panic!("{:?}", told()) };
+        assert!(same == end && next > end);
+        store.record(&check, at.plus(Duration::from_secs(1))).unwrap();
+        assert_eq!(told(), [(end, 30_001), (next, 2)]);
+    }
 }
