@@ -120,12 +120,13 @@ fn address(table: &mut Table<'_>, is_shared: bool) -> StoreAddress {
     }
     let mut servers = vec![first];
     for text in &more {
-        match ServerAddress::read(&text.value) {
+        match listed(&text.value) {
             Some(server) => servers.push(server),
-            None => {
-                let text_of = format!("`{}` is not host:port, as \"10.0.0.1:{port}\"", text.value);
-                table.fault_at(text.at, text_of);
-            }
+            // Its text may contain a password.
+            None => table.fault_at(
+                text.at,
+                format!("a server is host:port, such as \"10.0.0.1:{port}\" or \"[::1]:{port}\""),
+            ),
         }
     }
     let topology = match plain(sentinel) {
@@ -199,14 +200,83 @@ fn located(
     if parsed.query().is_some() || parsed.fragment().is_some() {
         fault("must not have a query or a fragment: other settings have their own names");
     }
-    if parsed.port() == Some(0) {
-        fault("has port 0, where no server can be");
-    }
+    let Some(server) = server_of(&parsed, Some(port)) else {
+        fault("must have a host, and no port 0, where no server can be");
+        return None;
+    };
     let user = percent_encoding::percent_decode_str(parsed.username()).decode_utf8_lossy();
-    let host = parsed.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let (mut server, mut login) = nowhere(port);
-    (server.host, server.port) = (host, parsed.port().unwrap_or(port));
+    let mut login = StoreLogin::default();
     (login.tls, login.database) = (tls, database.unwrap_or_default());
     login.user = (!user.is_empty()).then(|| user.into_owned());
     Some((server, login))
+}
+
+/// The server of `host:port`, which are what `url` may have of both.
+fn listed(text: &str) -> Option<ServerAddress> {
+    if text.contains(['@', '/', '?', '#']) {
+        return None;
+    }
+    server_of(&Url::parse(&format!("redis://{text}")).ok()?, None)
+}
+
+/// The server that a URL names, which is at `port` where the URL has none.
+fn server_of(url: &Url, port: Option<u16>) -> Option<ServerAddress> {
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    let port = url.port().or(port).filter(|port| *port > 0)?;
+    (!host.is_empty()).then_some(ServerAddress { host, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::config::document::Document;
+
+    use super::*;
+
+    /// The servers of a Cluster with these lines, and the problems in them.
+    fn read(lines: &str) -> (Vec<String>, Vec<String>) {
+        let text = format!("kind = \"redis\"\nsecret_file = \"s\"\ncluster = true\n{lines}");
+        let document = Document::new("g", &text);
+        let made = document.read(store).made;
+        let servers = made.redis.unwrap().address.servers;
+        let found = document.diagnostics().into_iter().map(|found| found.message).collect();
+        (servers.iter().map(ToString::to_string).collect(), found)
+    }
+
+    #[test]
+    fn further_servers_are_read_as_url_is() {
+        for server in ["redis_1:6379", "redis.internal:1", "10.0.0.1:65535", "[2001:db8::1]:6379"] {
+            let (servers, found) =
+                read(&format!("url = \"redis://{server}\"\nservers = [\"{server}\"]"));
+            assert_eq!((servers, found), (vec![server.to_owned(); 2], Vec::new()));
+        }
+        for server in [
+            "",
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "a:65536",
+            "a:redis",
+            "a:1/0",
+            "a/0:1",
+            "a b c:1",
+            "redis://127.0.0.1:21031",
+            "http://x/y:80",
+            "u:open-sesame@a:1",
+            "@a:1",
+            "[::1:6379",
+            "::1:6379",
+            "a:1?b",
+            "a:1#b",
+        ] {
+            let (_, found) =
+                read(&format!("url = \"redis://a\"\nservers = [\"b:1\", \"{server}\"]"));
+            let problem = "a server is host:port, such as \"10.0.0.1:6379\" or \"[::1]:6379\"";
+            assert_eq!(found, [problem], "{server}");
+        }
+        for url in ["redis://:1", "redis://a:0", "redis:///0"] {
+            let (_, found) = read(&format!("url = \"{url}\""));
+            assert!(found[0].starts_with("`url` must"), "{url}: {found:?}");
+        }
+    }
 }
