@@ -150,6 +150,10 @@ fn address(table: &mut Table<'_>, is_shared: bool) -> StoreAddress {
     if topology == Topology::Cluster && login.database != 0 {
         table.fault_in("url", "`url` has a database: a Cluster has one alone".to_owned());
     }
+    if login.user.is_some() && password_file.is_none() && is_shared {
+        let text = "`url` has a user, which needs a `password_file`";
+        table.fault_in("url", text.to_owned());
+    }
     (login.password_file, login.ca) = (plain(password_file), plain(ca));
     let sentinel_password_file = plain(sentinel_password_file);
     StoreAddress {
@@ -278,5 +282,14 @@ mod tests {
             let (_, found) = read(&format!("url = \"{url}\""));
             assert!(found[0].starts_with("`url` must"), "{url}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_user_needs_a_password_file() {
+        let found = |lines: &str| read(lines).1;
+        let user = "url = \"redis://weir@a\"";
+        assert_eq!(found(user), ["`url` has a user, which needs a `password_file`"]);
+        assert_eq!(found(&format!("{user}\npassword_file = \"p\"")), [""; 0]);
+        assert_eq!(found("url = \"redis://a\""), [""; 0]);
     }
 }

@@ -330,6 +330,7 @@ fn wrong_settings_of_a_store_are_reported_by_check() {
         (format!("{good}\nsecret_file = \"{}\"", short.display()), "32 characters or more"),
         (format!("{good}\nsecret_file = \"/nowhere\""), "/nowhere"),
         (format!("{good}\npassword_file = \"/nowhere\""), "/nowhere"),
+        (url("redis://weir@127.0.0.1"), "needs a `password_file`"),
         (format!("{good}\nca = \"ca.pem\""), "`ca` needs a `url` that starts with rediss://"),
         (format!("{good}\ntimeout = \"2s\""), "timeout"),
         (format!("{good}\ngateways = 0"), "gateways"),
