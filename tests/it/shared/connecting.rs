@@ -194,15 +194,20 @@ fn a_user_of_the_store_needs_few_rights() {
 
 #[test]
 fn a_gateway_with_another_secret_does_not_start() {
-    let fleet = Fleet::of(Redis::start(&[]), 1, |config| config);
+    let mut fleet = Fleet::of(Redis::start(&[]), 1, |config| config);
     let other = Folder::new();
     let file = other.write("other", "another secret of more than 32 characters");
     let line = format!("secret_file = \"{}\"", file.display());
-    let ended = refused(&fleet.config.clone().with("[store]", &line));
+    let config = fleet.config.clone().with("[store]", &line);
+    let ended = refused(&config);
     assert_ne!(ended.code, Some(0));
     let output = ended.output();
     assert!(output.contains("give all gateways the same secret_file"), "{output}");
     assert!(output.contains(&fleet.redis.address()), "{output}");
+    // As that says.
+    fleet.gateways.clear();
+    fleet.redis.run("DEL weir1:{gateways}fingerprint");
+    Gateway::start(&config.to_string(), DIRECTORY).client().get(TARGET).expect(200);
 }
 
 #[test]

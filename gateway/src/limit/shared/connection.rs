@@ -109,13 +109,18 @@ impl StoreConnection {
         get.arg(FINGERPRINT_KEY);
         let found = self.links.first().send(&get).await.map_err(|error| unreachable_for(&error))?;
         let found: Option<String> = redis::from_redis_value(found).unwrap_or_default();
-        match found {
-            Some(found) if found != own => Err(ConnectError::Unfit(
-                "other gateways use it with another secret: give all gateways the same secret_file"
-                    .to_owned(),
-            )),
-            _ => Ok(()),
-        }
+        check_secret(found.as_deref(), own)
+    }
+}
+
+/// A store without a fingerprint takes that of the first gateway.
+fn check_secret(found: Option<&str>, own: &str) -> Result<(), ConnectError> {
+    match found {
+        Some(found) if found != own => Err(ConnectError::Unfit(format!(
+            "its keys are of another secret: give all gateways the same secret_file, or stop those \
+             with the other one, and then DEL '{FINGERPRINT_KEY}'"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -153,4 +158,17 @@ fn check_eviction(info: &str) -> Result<(), ConnectError> {
         "its maxmemory-policy is {policy}, which drops counters when memory is full: set \
          `maxmemory-policy noeviction`"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_of_another_secret_is_refused_with_the_way_to_take_it_back() {
+        assert_eq!([None, Some("a")].map(|found| check_secret(found, "a")), [Ok(()), Ok(())]);
+        let why = check_secret(Some("b"), "a").unwrap_err().to_string();
+        assert!(why.contains("give all gateways the same secret_file"), "{why}");
+        assert!(why.ends_with("DEL 'weir1:{gateways}fingerprint'"), "{why}");
+    }
 }
