@@ -209,12 +209,12 @@ impl SharedStore {
         }
     }
 
-    /// How many servers the store has, and how many of them requests ask.
+    /// How many servers the store has, how many of them requests ask, and how many slots have none.
     #[must_use]
-    pub fn servers(&self) -> [usize; 2] {
+    pub fn servers(&self) -> [usize; 3] {
         let known = self.nodes.known();
         let available = known.nodes.iter().filter(|node| node.availability.is_available());
-        [known.nodes.len(), available.count()]
+        [known.nodes.len(), available.count(), known.unserved()]
     }
 
     /// Where the store is, as logs name it.
@@ -224,7 +224,8 @@ impl SharedStore {
         let first = first.unwrap_or_default();
         match &self.config.address.topology {
             Topology::Sentinel(primary) => format!("{primary} of {first}"),
-            Topology::Single | Topology::Cluster => first,
+            Topology::Cluster => format!("Cluster of {first}"),
+            Topology::Single => first,
         }
     }
 

@@ -169,8 +169,8 @@ impl GatewayAdmin {
 fn show_store(shared: &Shared) {
     let metrics = &shared.metrics;
     let Some(store) = &shared.limiter.shared else { return metrics.store_up.set(1) };
-    let [servers, available] = store.servers();
-    metrics.store_up.set((servers > 0 && available == servers).into());
+    let [servers, available, unserved] = store.servers();
+    metrics.store_up.set((servers > 0 && available == servers && unserved == 0).into());
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     metrics.store_servers.set(count(servers));
     metrics.store_servers_up.set(count(available));

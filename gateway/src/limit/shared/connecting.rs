@@ -46,10 +46,10 @@ pub enum Beat {
 impl SharedStore {
     /// Sends a heartbeat to each server, over a new connection where there is none. Applies what
     /// other gateways have changed to `own`, where it is given. Returns what has become of each
-    /// server.
+    /// server, and of the slots of a Cluster that have or had none.
     pub async fn beat(&self, own: Option<(&Store, &Boosts)>) -> Vec<(String, Beat)> {
         let mut known = self.nodes.known();
-        let mut refreshed = None;
+        let (had_gap, mut refreshed) = (known.gap().is_some(), None);
         if known.nodes.is_empty() {
             refreshed = Some(self.nodes.refresh().await);
             known = self.nodes.known();
@@ -67,6 +67,9 @@ impl SharedStore {
         if let Some(why) = unfound.filter(|_| all.is_empty()) {
             all.push((self.name(), Beat::Away(why)));
         }
+        let gap = self.nodes.known().gap().map(Beat::Away);
+        let beat = gap.or(had_gap.then_some(Beat::Recovered));
+        all.extend(beat.map(|beat| (self.name(), beat)));
         all
     }
 
@@ -142,7 +145,9 @@ impl SharedStore {
             }
         });
         let tried = join::all(tried).await.into_iter().zip(&known.nodes);
-        tried.filter_map(|(tried, node)| Some((node.address.to_string(), tried.err()?))).collect()
+        let failed =
+            tried.filter_map(|(tried, node)| Some((node.address.to_string(), tried.err()?)));
+        failed.chain(known.gap().map(|why| (self.name(), why))).collect()
     }
 
     /// Tells the others that this gateway ends.

@@ -128,6 +128,21 @@ impl NodeSet {
         self.cluster.as_ref()?.tags.get(nth)?.as_deref()
     }
 
+    /// How many slots have no server: what has its keys there is decided alone.
+    pub(super) fn unserved(&self) -> usize {
+        let owners = self.cluster.iter().flat_map(|slots| &slots.owners);
+        owners.filter(|owner| owner.load(Ordering::Relaxed) == NOWHERE).count()
+    }
+
+    /// What is wrong where slots have no server.
+    pub(super) fn gap(&self) -> Option<ConnectError> {
+        let unserved = Some(self.unserved()).filter(|count| *count > 0)?;
+        Some(ConnectError::Rejected(format!(
+            "{unserved} of {SLOTS} slots have no server: create the Cluster, or run `redis-cli \
+             --cluster fix`"
+        )))
+    }
+
     fn at(&self, address: &str, from: &StoreNode) -> Option<(usize, &Arc<StoreNode>)> {
         // A server that does not know its address leaves it out.
         let read = match address.strip_prefix(':') {
@@ -321,3 +336,7 @@ impl Nodes {
         Err(CallError::Moving)
     }
 }
+
+#[path = "nodes/tests.rs"]
+#[cfg(test)]
+mod tests;

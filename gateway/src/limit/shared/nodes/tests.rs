@@ -1,0 +1,102 @@
+//! A store on a Cluster of one server, whose slots are those that the test says.
+
+use std::io;
+use std::sync::Mutex;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::super::address::StoreLogin;
+use super::super::login::{Dialled, Session};
+use super::super::{Beat, SharedConfig, SharedStore};
+use super::*;
+
+const INFO: &str = "redis_mode:cluster\r\nrole:master\r\nmaxmemory:0\r\n\
+    maxmemory_policy:noeviction\r\n";
+
+/// What names the gateway.
+const ID: &str = "1";
+
+/// The server's slots, as `CLUSTER NODES` has them.
+type OwnSlots = Arc<Mutex<&'static str>>;
+
+struct Way(OwnSlots);
+
+impl Dial for Way {
+    #[expect(clippy::disallowed_methods, reason = "they end with the runtime of the test")]
+    fn dial<'d>(&'d self, _: &'d StoreLogin, _: &'d ServerAddress) -> Dialled<'d> {
+        Box::pin(async {
+            let (stream, far) = tokio::io::duplex(4_096);
+            tokio::spawn(answer(far, self.0.clone()));
+            Session::over(stream, &StoreLogin::default()).await
+        })
+    }
+}
+
+async fn answer(mut stream: DuplexStream, slots: OwnSlots) -> io::Result<()> {
+    let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let mut bytes = [0; 4_096];
+    loop {
+        let count = stream.read(&mut bytes).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        let commands = String::from_utf8_lossy(&bytes[..count]).into_owned();
+        for command in commands.split('*').skip(1) {
+            let own = *slots.lock().unwrap();
+            let reply = match command {
+                command if command.contains("INFO") => text(INFO),
+                command if command.contains("NODES") => {
+                    text(&format!("a redis:6379@16379 myself,master - 0 0 1 connected {own}"))
+                }
+                command if command.contains("EVALSHA") => {
+                    format!("*5\r\n{}", ["1", "0", "0", "0", ID].map(text).concat())
+                }
+                command if command.contains("TIME") => {
+                    format!("*2\r\n{}", ["1", "0"].map(text).concat())
+                }
+                _ => "$-1\r\n".to_owned(),
+            };
+            stream.write_all(reply.as_bytes()).await?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn slots_without_a_server_are_reported_until_they_have_one() {
+    let slots = OwnSlots::new(Mutex::new(""));
+    let address = StoreAddress {
+        topology: Topology::Cluster,
+        servers: vec![ServerAddress { host: "redis".to_owned(), port: 6_379 }],
+        login: StoreLogin::default(),
+        sentinel_password_file: None,
+        acknowledge: 0,
+    };
+    let config = SharedConfig {
+        address,
+        timeout: Duration::from_secs(1),
+        gateways_min: 1,
+        fingerprint: "f".to_owned(),
+        id: ID.to_owned(),
+    };
+    let store = SharedStore::new(config, Clock::system(), Arc::new(Way(slots.clone())));
+    let all = "Cluster of redis:6379".to_owned();
+    for (own, count) in [("", SLOTS), ("0-16381 16383", 1)] {
+        *slots.lock().unwrap() = own;
+        let text = format!("{count} of 16384 slots have no server: create the Cluster, or run");
+        for _ in 0..3 {
+            store.beat(None).await;
+        }
+        let (name, beat) = store.beat(None).await.pop().unwrap();
+        let Beat::Away(why) = beat else { panic!("{beat:?}") };
+        assert_eq!(name, all);
+        assert!(why.to_string().starts_with(&text) && !why.is_silence(), "{why}");
+        assert_eq!(store.try_servers().await, [(all.clone(), why)]);
+        assert_eq!(store.servers(), [1, 1, count]);
+    }
+    *slots.lock().unwrap() = "0-16383";
+    assert_eq!(store.beat(None).await.pop(), Some((all, Beat::Recovered)));
+    assert_eq!(store.servers(), [1, 1, 0]);
+    let server = ("redis:6379".to_owned(), Beat::Steady);
+    assert_eq!(store.beat(None).await, [server]);
+    assert_eq!(store.try_servers().await, []);
+}
