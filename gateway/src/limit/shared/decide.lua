@@ -642,8 +642,10 @@ function rarely(kind)
     i, outcome, key, enforced, cost, requests, used,
     needed, wanted, sequence, _, _, _, _, form, from
   )
-    local text, gateway = call('GET', key) or '', sub(ARGV[i + 1], from, from + 7)
-    local rest, others, own, newest = '', 0, 0, 0
+    -- What has another type has no slots, as a text of another form.
+    local is_text, text = pcall(call, 'GET', key)
+    text = is_text and text or ''
+    local gateway, rest, others, own, newest = sub(ARGV[i + 1], from, from + 7), '', 0, 0, 0
     if sub(text, -6) == form then
       for at = 1, #text - 6, SLOTS do
         local owner, slots, number, ends = unpack('>c8I4dd', text, at)

@@ -87,6 +87,19 @@ pub enum CallError {
     Moving,
 }
 
+impl CallError {
+    /// The same error with the call's keys, where one has another type: the server names none.
+    pub(super) fn of_keys<'k>(self, keys: impl Iterator<Item = &'k [u8]>) -> Self {
+        match self {
+            Self::Faulty(why) if why.contains("WRONGTYPE") => {
+                let keys: Vec<_> = keys.map(String::from_utf8_lossy).collect();
+                Self::Faulty(format!("{why}: {}", keys.join(" or ")))
+            }
+            other => other,
+        }
+    }
+}
+
 /// What the server says of a call decides what becomes of the connection.
 pub(super) fn failed(error: &RedisError) -> CallError {
     let mut text = error.to_string();
@@ -159,5 +172,18 @@ mod tests {
         assert_eq!(of("TRYAGAIN it"), CallError::Moving);
         assert_eq!(of("ASK 7 a:1"), CallError::Asked("a:1".to_owned()));
         assert_eq!(of("MOVED 7 a:1"), CallError::Moved { slot: 7, to: "a:1".to_owned() });
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_named() {
+        let keys = [&b"weir1:{1}a"[..], b"weir1:{1}b"];
+        let named = |error: CallError, count| error.of_keys(keys.into_iter().take(count));
+        let faulty = |why: &str| CallError::Faulty(why.to_owned());
+        assert_eq!(named(faulty("WRONGTYPE it"), 1), faulty("WRONGTYPE it: weir1:{1}a"));
+        let either = faulty("WRONGTYPE it: weir1:{1}a or weir1:{1}b");
+        assert_eq!(named(faulty("WRONGTYPE it"), 2), either);
+        let own = faulty("WEIR unreadable weir1:{1}b");
+        assert_eq!(named(own.clone(), 2), own, "the script knows which");
+        assert_eq!(named(CallError::Moving, 2), CallError::Moving);
     }
 }

@@ -226,7 +226,7 @@ impl SharedStore {
         let keys: Vec<&[u8]> = checks.iter().map(|check| &*check.key).collect();
         let call = self.decide.call(&keys, &call::encode(checks, mode, Some(not_after)));
         let called = self.nodes.evaluate((over.node, over.connection), &self.decide, &call).await;
-        let (reply, from) = called?;
+        let (reply, from) = called.map_err(|why| why.of_keys(keys.into_iter()))?;
         let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
         let reply = reply::decode(&bytes, checks)?;
         self.learn_time(&from, reply.now, (sent, self.clock.now().tick));

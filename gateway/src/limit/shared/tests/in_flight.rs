@@ -133,6 +133,19 @@ fn slots_are_another_gateways_when_their_lease_has_ended_and_not_before() {
 }
 
 #[test]
+fn what_something_else_wrote_has_no_slots_and_is_replaced() {
+    for write in [[&b"SET"[..], b"5"], [b"LPUSH", b"5"]] {
+        let (mut store, key) = (Store::open(), fresh_key());
+        let [command, value] = write;
+        store.connection.call(&[command, &key[..], value]);
+        assert_eq!(usable(&store.call(&[request(&key, 2, one_more(1, 1, 0))])), 1);
+        assert_eq!(usable(&store.call(&[request(&key, 2, one_more(2, 1, 0))])), 1);
+        let refused = store.call(&[request(&key, 2, one_more(3, 1, 0))]);
+        assert_eq!(refused.outcome, SharedOutcome::Refused);
+    }
+}
+
+#[test]
 fn an_older_call_takes_back_nothing_that_a_newer_one_got() {
     let (mut store, key) = (Store::open(), fresh_key());
     let _ = store.call(&[request(&key, 5, one_more(1, 8, 3))]);
