@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use weir_common::limit::decision::Decision;
 use weir_common::limit::rolling::RollingQuota;
-use weir_common::time::{Clock, UnixTime};
+use weir_common::time::Clock;
 use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::{LimitCheck, Quota, Verdict};
 use weir_tests::rng::SeededRng;
@@ -43,7 +43,7 @@ impl Scene {
     fn play(act: impl AsyncFn(&Self)) {
         let clocks = Clocks::default();
         virtual_time::run(&clocks.clone(), async {
-            let clock = Clock::manual(UnixTime(START));
+            let clock = virtual_time::clock_at(START);
             clocks.lock().unwrap().push(clock.clone());
             let network = Network::start(SeededRng::new(1), START, (WAY, WAY), None);
             let gateway = Gateway::start(&clock, Some((config(0, 1), network.way(0))));

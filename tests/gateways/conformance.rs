@@ -31,7 +31,7 @@ use weir_tests::rng::SeededRng;
 use self::model::Model;
 use self::subject::{Kind, SETTLES, Subject};
 use super::gateway::{Gateway, decide};
-use super::virtual_time::{self, Clocks};
+use super::virtual_time::{self, BOOTED, Clocks};
 
 /// The start of a day in UTC, in microseconds since 1970.
 const DAY: u64 = 20_791 * 86_400_000_000;
@@ -72,7 +72,7 @@ fn bucket(rate: &str, burst: u32) -> Quota {
 /// A quota of a day, for a request at `now`.
 fn day(requests: u32, now: Tick) -> Quota {
     let calendar = Calendar { unit: CalendarUnit::Day, zone: parse_zone("UTC").unwrap() };
-    let now = Moment { tick: now, unix: UnixTime(now.0) };
+    let now = Moment { tick: now, unix: UnixTime(now.0 + BOOTED) };
     Quota::Calendar(CalendarQuota::new(requests, calendar)).at(now)
 }
 
@@ -82,7 +82,7 @@ fn in_flight(requests: u32) -> Quota {
 
 /// What allows so many requests, and nothing more for as long as a promise lasts.
 fn each_of(requests: u32) -> [Quota; 3] {
-    [window(requests, HOUR), bucket("1/d", requests), day(requests, Tick(DAY))]
+    [window(requests, HOUR), bucket("1/d", requests), day(requests, Tick(DAY - BOOTED))]
 }
 
 fn only(verdict: &Verdict) -> CheckResult {
@@ -139,6 +139,16 @@ fn requests_are_decided_as_by_counting_their_charges() {
             }
         });
     }
+}
+
+#[test]
+fn a_day_begins_with_its_whole_allowance() {
+    for_each_store_from(DAY - 15_000_000, async |store| {
+        for _ in 0..2 {
+            assert_eq!(store.admitted(&[check(1, day(10, store.now()))], 12).await, 10);
+            sleep(20 * SECOND).await;
+        }
+    });
 }
 
 #[test]

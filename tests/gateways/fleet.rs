@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 use weir_common::limit::decision::Decision;
-use weir_common::time::{Clock, Tick, UnixTime, micros};
+use weir_common::time::{Tick, UnixTime, micros};
 use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::limiter::Limiter;
 use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig};
@@ -19,7 +19,7 @@ use weir_tests::rng::SeededRng;
 use super::gateway::{Gateway, address, decide};
 use super::network::Network;
 use super::plan::Plan;
-use super::virtual_time::Clocks;
+use super::virtual_time::{BOOTED, Clocks, clock_at};
 
 /// The gateways of a run.
 pub(crate) struct Fleet {
@@ -51,7 +51,7 @@ impl Fleet {
     pub(crate) fn start(self: &Rc<Self>, place: usize) {
         let mut rng = self.rng();
         let now = self.network.now();
-        let clock = Clock::manual(UnixTime(now));
+        let clock = clock_at(now);
         // Its machine's clock may be wrong.
         clock.set(UnixTime(now + rng.below(4_000_000) - 2_000_000));
         self.clocks.lock().unwrap().push(clock.clone());
@@ -141,7 +141,7 @@ impl Fleet {
         let mut checks: Vec<LimitCheck> =
             limits.iter().map(|limit| self.check(*limit, cost)).collect();
         // The monotonic clocks of all machines agree: none of them is shown to another.
-        let now = Tick(self.network.now());
+        let now = Tick(self.network.now() - BOOTED);
         let verdict = decide(limiter, &mut checks, now).await;
         let answered = self.network.now();
         let verdict = {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 use weir_common::directory::values::Values;
 use weir_common::limit::rolling::RollingQuota;
-use weir_common::time::{Clock, UnixTime};
 use weir_gateway::limit::boost::Boost;
 use weir_gateway::limit::key::{Key, LimitTag};
 use weir_gateway::limit::shared::BEAT_EVERY;
@@ -53,7 +52,7 @@ fn check_of(requests: u32) -> LimitCheck {
 
 /// The limit that each gateway then shows.
 async fn shown(acts: &[Act], millis: u64, clocks: &Clocks) -> [u32; 2] {
-    let clock = Clock::manual(UnixTime(START));
+    let clock = virtual_time::clock_at(START);
     clocks.lock().unwrap().push(clock.clone());
     let network = Network::start(SeededRng::new(millis), START, (1, 5), None);
     let mut gateways = Vec::new();
@@ -108,7 +107,7 @@ fn the_end_of_a_boost_reaches_all_gateways_although_the_store_has_just_forgotten
 /// What is left of four requests for a gateway that starts after a server has started again, of
 /// which another gateway, idle since, has admitted three.
 async fn left_after_restart(millis: u64, clocks: &Clocks) -> u32 {
-    let clock = Clock::manual(UnixTime(START));
+    let clock = virtual_time::clock_at(START);
     clocks.lock().unwrap().push(clock.clone());
     let network = Network::start(SeededRng::new(millis), START, (0, 0), None);
     let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));

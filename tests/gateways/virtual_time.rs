@@ -6,10 +6,20 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, UnixTime};
 
 /// All clocks of machines.
 pub(crate) type Clocks = Arc<Mutex<Vec<Clock>>>;
+
+/// When the monotonic clocks of machines showed 0, in microseconds since 1970: as a day began.
+pub(crate) const BOOTED: u64 = 20_600 * 86_400_000_000;
+
+/// The clock of a machine, at this time in microseconds since 1970.
+pub(crate) fn clock_at(now: u64) -> Clock {
+    let clock = Clock::manual(UnixTime(now - BOOTED));
+    clock.set(UnixTime(now));
+    clock
+}
 
 /// Runs this to its end. The clocks that it adds go on with the runtime's.
 pub(crate) fn run<T>(clocks: &Clocks, run: impl Future<Output = T>) -> T {

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir_common::time::{Clock, Tick, UnixTime};
+use weir_common::time::{Clock, Tick};
 use weir_gateway::limit::limiter::Limiter;
 use weir_gateway::limit::{LimitCheck, Verdict};
 use weir_tests::rng::SeededRng;
 
 use crate::gateway::{Gateway, config, decide};
 use crate::network::Network;
-use crate::virtual_time::Clocks;
+use crate::virtual_time::{Clocks, clock_at};
 
 /// After this every gateway knows of a change, and has returned what it does not use.
 pub(super) const SETTLES: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(super) struct Subject {
 
 impl Subject {
     pub(super) async fn start(kind: Kind, clocks: &Clocks, start: u64) -> Self {
-        let clock = Clock::manual(UnixTime(start));
+        let clock = clock_at(start);
         clocks.lock().unwrap().push(clock.clone());
         let network = Network::start(SeededRng::new(1), start, (0, 0), None);
         let gateways = |count: usize| {

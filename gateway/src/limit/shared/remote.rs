@@ -22,7 +22,7 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::limit::state::State;
 use weir_common::log::events;
-use weir_common::time::{Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::super::key::hex;
 use super::super::memory::Store;
@@ -250,6 +250,7 @@ impl SharedStore {
         reply: &SharedReply,
     ) {
         let now = Tick(reply.now.0);
+        let moment = Moment { tick: now, unix: reply.now };
         let found = checks.iter().zip(&reply.results);
         for (check, found) in found.filter(|(check, _)| !is_in_flight(check)) {
             let mut claim = None;
@@ -257,8 +258,10 @@ impl SharedStore {
                 let is_counted_one_by_one =
                     matches!(check.quota, Quota::Rolling(quota) if quota.requests <= EXACT_MAX);
                 let at = if is_counted_one_by_one { Tick(receipt.stamp.0) } else { now };
+                // A calendar's period came in ticks of this machine.
+                let charged = LimitCheck { quota: check.quota.at(moment), ..*check };
                 // Fails only where another process has become the witness; it asks from now on.
-                let _ = store.record(check, at);
+                let _ = store.record(&charged, at);
                 let count = check.cost;
                 let own = Claim { sequence: receipt.sequence, stamp: receipt.stamp, count };
                 claim = Some((own, connection));
