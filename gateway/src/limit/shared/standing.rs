@@ -235,12 +235,16 @@ impl Standings {
 }
 
 /// The newer of two claims, each with the connection that it was made over: replies may arrive in
-/// another order than they were given. None where the store counted anew between the two, as after
-/// a loss: the later one says nothing of the earlier one, so the next call brings all.
+/// another order than they were given. Of two connections it is the later reply's: a key may have
+/// moved to the server of the older one. None where the store counted anew between the two, as
+/// after a loss: the later one says nothing of the earlier one, so the next call brings all.
 fn newer(own: (Claim, u64), made: (Claim, u64)) -> Option<(Claim, u64)> {
     let ((earlier, before), (later, over)) = (own, made);
-    let stamps = (over, later.stamp).cmp(&(before, earlier.stamp));
-    let numbers = (over, later.sequence).cmp(&(before, earlier.sequence));
+    if over != before {
+        return Some(made);
+    }
+    let stamps = later.stamp.cmp(&earlier.stamp);
+    let numbers = later.sequence.cmp(&earlier.sequence);
     (stamps == numbers).then_some(if stamps == cmp::Ordering::Less { own } else { made })
 }
 
@@ -364,6 +368,19 @@ mod tests {
         assert_eq!(claimed(&[(9, 51), (3, 52)]), None, "it counts from 0 again");
         assert_eq!(claimed(&[(3, 52), (9, 51)]), None, "in another order");
         assert_eq!(claimed(&[(9, 51), (3, 52), (4, 53)]), Some((4, 53)));
+    }
+
+    #[test]
+    fn a_claim_follows_its_key_to_another_server_and_back() {
+        let (standings, check) = (Standings::default(), check(60, 1));
+        let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
+        let answer = CheckResult { decision: Decision::Admit, usage };
+        for (sequence, over) in (0..).zip([1, 2, 1]) {
+            let claim = Claim { sequence, stamp: UnixTime(51 + sequence), count: 1 };
+            let made = Learned { claim: Some((claim, over)), ..learned(None, 60) };
+            standings.learn(&check, &answer, made);
+            assert_eq!(standings.claim(check.key, over).0, Some(claim), "over {over}");
+        }
     }
 
     #[test]
