@@ -15,7 +15,7 @@ use super::super::boost::Boosts;
 use super::super::memory::Store;
 use super::availability::Answered;
 use super::connection::StoreConnection;
-use super::errors::{CONNECT_TIMEOUT, ConnectError};
+use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
 use super::heartbeat::{self, Heartbeat};
 use super::node::StoreNode;
 use super::nodes::NodeSet;
@@ -212,29 +212,31 @@ impl SharedStore {
         let wait = heartbeat::EVERY.max(self.config.timeout);
         let reply = tokio::time::timeout(wait, connection.evaluate(&self.heartbeat, &call)).await;
         let reply = reply.map_err(|_| ConnectError::Silent)?;
-        let reply = reply.map_err(|error| unreachable(error.to_string()))?;
-        let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
-        let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min)
-            .ok_or_else(|| unreachable("its answer to a heartbeat has another form".to_owned()))?;
         let replied = self.clock.now().tick;
-        self.learn_time(connection, heard.time, (sent, replied));
         let took = replied.since(sent);
         let is_registry = known.is_registry(node);
-        if is_registry {
-            self.place.store(packed(heard.place), Ordering::Relaxed);
-        }
-        if heard.is_new {
-            // A store that has lost its data has no fingerprint either, nor what was admitted.
+        if let Some(reply) = self.unless_moving(is_registry, reply)? {
+            let texts: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
+            let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min);
+            let wrong = || unreachable("its answer to a heartbeat has another form".to_owned());
+            let heard = heard.ok_or_else(wrong)?;
+            self.learn_time(connection, heard.time, (sent, replied));
             if is_registry {
-                connection.check_fingerprint(&self.config.fingerprint).await?;
+                self.place.store(packed(heard.place), Ordering::Relaxed);
             }
-            self.owe_node(known, node);
+            if heard.is_new {
+                // A store that has lost its data has no fingerprint either, nor what was admitted.
+                if is_registry {
+                    connection.check_fingerprint(&self.config.fingerprint).await?;
+                }
+                self.owe_node(known, node);
+            }
+            if let Some(own) = own.filter(|_| is_registry) {
+                let followed = self.follow(connection, own, heard.changes).await;
+                self.unless_moving(is_registry, followed)?;
+            }
         }
         let Some(own) = own else { return Ok(took) };
-        if is_registry {
-            let followed = self.follow(connection, own, heard.changes).await;
-            followed.map_err(|error| unreachable(error.to_string()))?;
-        }
         let there = (known, Over { node, connection });
         let renewed = self.renew_slots(there, Some(own.0)).await;
         renewed.map_err(|error| unreachable(error.to_string()))?;
@@ -242,6 +244,26 @@ impl SharedStore {
         told.map_err(|error| unreachable(error.to_string()))?;
         let returned = self.return_leases(there, false).await;
         returned.map(|()| took).map_err(|error| unreachable(error.to_string()))
+    }
+
+    /// What a server replied; none where the slot that was asked for moves: the server answers, and
+    /// the next view of the Cluster says where to ask.
+    fn unless_moving<T>(
+        &self,
+        is_registry: bool,
+        asked: Result<T, CallError>,
+    ) -> Result<Option<T>, ConnectError> {
+        match asked {
+            Ok(reply) => Ok(Some(reply)),
+            Err(CallError::Moved { .. } | CallError::Asked(_) | CallError::Moving) => {
+                // Until then resets of other gateways are missed.
+                if is_registry {
+                    self.standings.forget_refusals();
+                }
+                Ok(None)
+            }
+            Err(error) => Err(ConnectError::Unreachable(error.to_string())),
+        }
     }
 
     /// Records that a server may have lost all.
@@ -267,4 +289,90 @@ async fn ping(connection: &StoreConnection) -> Result<(), ConnectError> {
     let answered = tokio::time::timeout(heartbeat::EVERY, answered).await;
     let answered = answered.map_err(|_| ConnectError::Silent)?;
     answered.map(drop).map_err(|error| ConnectError::Unreachable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use weir_common::time::{Clock, UnixTime};
+
+    use super::super::SharedConfig;
+    use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+    use super::super::login::{Dial, Dialled, Session};
+    use super::*;
+
+    const INFO: &str = "redis_mode:standalone\r\nrole:master\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\n";
+
+    /// A reply to a heartbeat of the gateway `0`.
+    const HEARD: &str = "*5\r\n$1\r\n7\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n";
+
+    /// A server that gives this reply to scripts.
+    struct Server(Mutex<&'static str>);
+
+    impl Server {
+        async fn answer(self: Arc<Self>, mut stream: DuplexStream) -> io::Result<()> {
+            let mut bytes = [0; 4_096];
+            loop {
+                let count = stream.read(&mut bytes).await?;
+                let command = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                let reply = match &*command {
+                    "" => return Ok(()),
+                    own if own.contains("INFO") => format!("${}\r\n{INFO}\r\n", INFO.len()),
+                    own if own.contains("EVALSHA") => (*self.0.lock().unwrap()).to_owned(),
+                    _ => "$1\r\nf\r\n".to_owned(),
+                };
+                stream.write_all(reply.as_bytes()).await?;
+            }
+        }
+    }
+
+    struct Way(Arc<Server>);
+
+    impl Dial for Way {
+        #[expect(clippy::disallowed_methods, reason = "they end with the runtime of the test")]
+        fn dial<'d>(&'d self, _: &'d StoreLogin, _: &'d ServerAddress) -> Dialled<'d> {
+            Box::pin(async {
+                let (stream, far) = tokio::io::duplex(4_096);
+                tokio::spawn(self.0.clone().answer(far));
+                Session::over(stream, &StoreLogin::default()).await
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_from_which_the_slot_of_heartbeats_moves_is_not_away() {
+        let server = Arc::new(Server(Mutex::new(HEARD)));
+        let config = SharedConfig {
+            address: StoreAddress {
+                topology: Topology::Single,
+                servers: vec![ServerAddress { host: "store".to_owned(), port: 1 }],
+                login: StoreLogin::default(),
+                sentinel_password_file: None,
+                acknowledge: 0,
+            },
+            timeout: Duration::from_secs(1),
+            gateways_min: 1,
+            fingerprint: "f".to_owned(),
+            id: "0".to_owned(),
+        };
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let shared = SharedStore::new(config, clock, Arc::new(Way(server.clone())));
+        let beat = async |reply| {
+            *server.0.lock().unwrap() = reply;
+            shared.beat(None).await.remove(0).1
+        };
+        assert_eq!(beat(HEARD).await, Beat::Recovered);
+        for reply in ["-MOVED 7 store:2\r\n", "-ASK 7 store:2\r\n", "-TRYAGAIN it\r\n"] {
+            let forgotten = shared.standings.forgotten();
+            assert_eq!((beat(reply).await, shared.servers()), (Beat::Steady, [1, 1]), "{reply}");
+            assert!(shared.standings.forgotten() > forgotten, "resets of others are missed");
+        }
+        let number = shared.registry().map(|connection| connection.number);
+        assert_eq!(number, Some(1), "it has the same connection");
+        assert!(matches!(beat("-LOADING it\r\n").await, Beat::Lost(_)));
+    }
 }
