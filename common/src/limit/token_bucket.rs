@@ -258,8 +258,10 @@ impl Bucket {
         self.spent_in(units.token).saturating_sub(back)
     }
 
-    /// What was spent, when a token has `token` units, rounded up.
-    fn spent_in(&self, token: u64) -> u64 {
+    /// What was spent and not yet refilled at [`Bucket::at`], when a token has `token` units,
+    /// rounded up.
+    #[must_use]
+    pub fn spent_in(&self, token: u64) -> u64 {
         if token == self.token {
             return self.spent;
         }

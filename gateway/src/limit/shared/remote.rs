@@ -347,10 +347,11 @@ fn spent(state: &State, quota: &Quota) -> Option<WitnessClaim> {
     match (state, quota) {
         (State::Bucket(own), Quota::Bucket(quota)) => {
             let token = quota.rate.token_units();
-            // Of another rate, the store has the debt in its own units.
-            (own.token() == token && own.spent() > 0).then(|| WitnessClaim::Debt {
-                tokens: u32::try_from(own.spent() / token).unwrap_or(u32::MAX),
-                units: own.spent() % token,
+            // That of a share has another rate.
+            let spent = own.spent_in(token);
+            (spent > 0).then(|| WitnessClaim::Debt {
+                tokens: u32::try_from(spent / token).unwrap_or(u32::MAX),
+                units: spent % token,
                 at: UnixTime(own.at().0),
             })
         }

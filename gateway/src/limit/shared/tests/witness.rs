@@ -2,7 +2,12 @@
 
 use proptest::prelude::*;
 use weir_common::limit::calendar::CalendarUnit;
+use weir_common::time::Tick;
 
+use super::super::super::super::key::{Key, LimitTag};
+use super::super::super::super::{LimitCheck, memory};
+use super::super::super::remote;
+use super::super::super::share::Place;
 use super::changes::{bucket, calendar};
 use super::*;
 
@@ -261,6 +266,20 @@ fn a_bucket_that_was_lost_has_the_larger_debt() {
     assert_eq!(remaining(debt(30, START), 0), (47, false));
     // Seven of 53 tokens came back since, and seven of 60.
     assert_eq!(remaining(debt(60, START), 900_000_000), (45, true));
+}
+
+#[test]
+fn what_a_share_has_spent_of_a_bucket_is_claimed_of_the_whole() {
+    let (mut store, memory) = (Store::open(), memory::Store::new(16));
+    let whole = bucket("1/h", 10);
+    let share = Place { nth: 0, of: 2 }.share(whole).unwrap();
+    let made = |quota| LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+    for _ in 0..5 {
+        assert!(memory.judge(&[made(share)], Tick(START)).unwrap().is_admitted());
+    }
+    let claimed = remote::shared(&memory, &made(whole), None);
+    let reply = store.call(&[SharedCheck { key: fresh_key(), ..claimed }]);
+    assert_eq!((reply.results[0].remaining, reply.results[0].forgot), (4, true));
 }
 
 #[test]
