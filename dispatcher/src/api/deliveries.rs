@@ -1,4 +1,4 @@
-//! Deliveries: list, show with all attempts and the reason for waiting, redeliver; and what they
+//! Deliveries: list, show with attempts and the reason for waiting, redeliver; and what they
 //! deliver.
 
 use std::collections::HashMap;
@@ -41,8 +41,9 @@ pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
     let view = shown(request, &delivery).await?;
     let stops = stops(request, &delivery, &view).await?;
+    let attempt_log_truncated = attempts.first().is_some_and(|first| first.attempt.number > 1);
     let attempt_log = attempts.into_iter().map(AttemptView::of).collect();
-    Ok(json(200, &DeliveryDetail { delivery: view, stops, attempt_log }))
+    Ok(json(200, &DeliveryDetail { delivery: view, stops, attempt_log, attempt_log_truncated }))
 }
 
 /// When nothing was sent since the first attempt, because the webhook was paused or disabled.

@@ -72,7 +72,7 @@ pub(super) struct DeliveryView {
     pub(super) waiting_for: Option<WaitingFor>,
 }
 
-/// A delivery with all its attempts.
+/// A delivery with its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DeliveryDetail {
     #[serde(flatten)]
@@ -80,8 +80,10 @@ pub(super) struct DeliveryDetail {
     /// When nothing was sent since its first attempt, because the webhook was paused or disabled;
     /// oldest first.
     pub(super) stops: Vec<StopView>,
-    /// The attempts, oldest first.
+    /// The latest attempts, oldest first.
     pub(super) attempt_log: Vec<AttemptView>,
+    /// Whether there were earlier ones.
+    pub(super) attempt_log_truncated: bool,
 }
 
 /// A time in which a webhook was sent nothing.

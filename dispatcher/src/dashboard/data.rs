@@ -206,6 +206,7 @@ pub(super) struct DeliveryDetailData {
     pub(super) delivery: DeliveryData,
     pub(super) stops: Vec<StopData>,
     pub(super) attempt_log: Vec<AttemptData>,
+    pub(super) attempt_log_truncated: bool,
 }
 
 #[derive(Deserialize)]

@@ -29,6 +29,8 @@ struct DeliveryPage {
     mark: Mark,
     /// Newest first.
     attempts: Vec<AttemptData>,
+    /// Whether there were earlier ones.
+    attempts_truncated: bool,
     /// The webhook's URL; `None` once it is deleted.
     url: Option<String>,
     axis: Option<String>,
@@ -58,7 +60,7 @@ struct Payload {
 }
 
 pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let DeliveryDetailData { delivery, stops, attempt_log: attempts } =
+    let DeliveryDetailData { delivery, stops, attempt_log: attempts, attempt_log_truncated } =
         visit.get(&format!("deliveries/{id}"), "").await?;
     let path = format!("webhooks/{}", delivery.webhook_id);
     let webhook = match visit.get::<WebhookDetailData>(&path, "").await {
@@ -82,6 +84,7 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
             Payload { cut: text.len() < body.len(), text: text.to_owned() }
         }),
         attempts: attempts.into_iter().rev().collect(),
+        attempts_truncated: attempt_log_truncated,
         url: webhook.map(|webhook| webhook.url),
         stops,
         delivery,

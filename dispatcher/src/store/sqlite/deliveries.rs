@@ -6,6 +6,8 @@
 //! 2. A page by other filters examines [`EXAMINED_MAX`] rows, however few of them match.
 //! 3. A cursor is a key, which never changes: whatever comes, changes or goes between two pages
 //!    makes no other delivery appear twice, and none go missing.
+//! 4. However often a delivery is redelivered, [`ATTEMPTS_MAX`] of its attempts are read, and the
+//!    earlier ones go at the next redelivery. Their starts stay for the endpoint's rate limit.
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::store::sqlite::attempts;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::listing::{Merged, RowKey};
@@ -41,13 +44,33 @@ const EVENT_NAME: &str = "SELECT name FROM events WHERE id = ?1";
 
 const ATTEMPTS: &str = "SELECT a.id, a.number, a.started_at, a.took, a.outcome, a.trace, l.url \
     FROM attempts a LEFT JOIN endpoints l ON l.id = a.endpoint \
-    WHERE a.delivery = ?1 ORDER BY a.id";
+    WHERE a.delivery = ?1 ORDER BY a.id DESC LIMIT ?2";
 
 const TRANSCRIPT: &str = "SELECT record FROM transcripts WHERE attempt = ?1";
 
-/// The latest attempts of which a call reads transcripts: redelivered again and again, a delivery
-/// has any number of attempts.
+/// The latest attempts that a delivery shows, and keeps when it is redelivered: twenty schedules of
+/// the default's length.
+const ATTEMPTS_MAX: usize = 200;
+
+/// The latest attempts of which a call reads transcripts, of some kilobytes each.
 const TRANSCRIPTS_MAX: usize = 32;
+
+/// Earlier attempts that leave a delivery at once: some milliseconds of work.
+const LEAVING_MAX: usize = 500;
+
+/// The attempts before the latest ones, oldest first.
+macro_rules! earlier {
+    () => {
+        "(SELECT id FROM attempts WHERE delivery = ?1 AND id <= \
+         (SELECT id FROM attempts WHERE delivery = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2) \
+         ORDER BY id LIMIT ?3)"
+    };
+}
+
+const DROP_ANSWERS: &str = concat!("DELETE FROM transcripts WHERE attempt IN ", earlier!());
+
+const LEAVE: &str =
+    concat!("UPDATE attempts SET delivery = ?4, over_at = ?5 WHERE id IN ", earlier!());
 
 const NTH_DUE: &str = "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 \
     ORDER BY due, id LIMIT 1 OFFSET ?2";
@@ -121,27 +144,28 @@ pub(super) fn one(
     rows::delivery(row, event_name(conn, row)?).map(Some)
 }
 
-/// One delivery of a workspace and its attempts, oldest first.
+/// One delivery of a workspace and its latest attempts, oldest first.
 pub(super) fn with_attempts(
     conn: &Connection,
     workspace: &str,
     id: DeliveryId,
 ) -> Result<Option<(Delivery, Vec<RecordedAttempt>)>, Fault> {
     let Some(delivery) = one(conn, workspace, id)? else { return Ok(None) };
-    let (mut numbers, mut attempts) = (Vec::<i64>::new(), Vec::new());
+    let (mut numbers, mut latest) = (Vec::<i64>::new(), Vec::new());
     let mut query = conn.prepare_cached(ATTEMPTS)?;
-    let mut found = query.query([id.0])?;
+    let mut found = query.query((id.0, rows::count(ATTEMPTS_MAX)))?;
     while let Some(row) = found.next()? {
         let (attempt, url) = (rows::attempt(row)?, row.get("url")?);
         numbers.push(row.get("id")?);
-        attempts.push(RecordedAttempt { attempt, url, transcript: None });
+        latest.push(RecordedAttempt { attempt, url, transcript: None });
     }
     let mut query = conn.prepare_cached(TRANSCRIPT)?;
-    for (number, attempt) in numbers.iter().zip(&mut attempts).rev().take(TRANSCRIPTS_MAX) {
+    for (number, attempt) in numbers.iter().zip(&mut latest).take(TRANSCRIPTS_MAX) {
         let mut found = query.query([number])?;
         attempt.transcript = found.next()?.map(rows::transcript).transpose()?;
     }
-    Ok(Some((delivery, attempts)))
+    latest.reverse();
+    Ok(Some((delivery, latest)))
 }
 
 /// How many deliveries of a webhook are due before this one.
@@ -221,6 +245,16 @@ pub(super) fn requeue(
     if before.state != DeliveryState::Waiting {
         session.counters.waiting += 1;
     }
+    drop_earlier(session, id, now)
+}
+
+/// Drops a delivery's attempts before the latest ones, but for their starts.
+fn drop_earlier(session: &WriteSession, id: DeliveryId, now: UnixTime) -> Result<(), Fault> {
+    let (kept, most) = (rows::count(ATTEMPTS_MAX), rows::count(LEAVING_MAX));
+    // Of those that leave, no delivery would drop the transcripts.
+    session.conn.prepare_cached(DROP_ANSWERS)?.execute((id.0, kept, most))?;
+    let row = (id.0, kept, most, attempts::NO_DELIVERY, at(session.steady.of_unix(now)));
+    session.conn.prepare_cached(LEAVE)?.execute(row)?;
     Ok(())
 }
 

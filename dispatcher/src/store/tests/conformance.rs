@@ -97,6 +97,7 @@ promises! {
     deliveries::a_workspace_sees_no_other_ones_deliveries,
     deliveries::deliveries_ahead_are_counted_up_to_the_limit,
     deliveries::a_redelivered_delivery_restarts_its_schedule_and_keeps_its_attempts,
+    deliveries::a_delivery_keeps_its_latest_attempts_however_often_it_is_redelivered,
     deliveries::a_waiting_delivery_is_due_at_once_when_it_is_redelivered,
     deliveries::a_page_is_full_unless_it_is_the_last,
     deliveries::failed_deliveries_are_listed_on_full_pages,

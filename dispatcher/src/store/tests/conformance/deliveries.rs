@@ -2,6 +2,7 @@
 
 use crate::domain::delivery::Cursor;
 use crate::domain::outcome::OutcomeClass;
+use crate::store::tests::conformance::attempts::starts;
 use crate::store::tests::conformance::*;
 use crate::store::types::Order;
 
@@ -113,6 +114,35 @@ pub(super) async fn a_redelivered_delivery_restarts_its_schedule_and_keeps_its_a
     }
     assert_eq!(store.figures().await.unwrap().waiting, 2);
     assert_eq!(store.redeliver(WS, DeliveryId(4_711), t(50)).await.unwrap(), None);
+}
+
+pub(super) async fn a_delivery_keeps_its_latest_attempts_however_often_it_is_redelivered(
+    store: &dyn Store,
+) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = NextState::Again { due: t(900), step: 1 };
+    let attempt = |nth: u32| {
+        let mut one = answered(ended(&made, id, t(nth.into()), again), "no");
+        one.attempt.number = nth;
+        one
+    };
+    record(store, (1..=250).map(attempt).collect()).await;
+    let shown = async || {
+        let shown = store.delivery(WS, id).await.unwrap().unwrap().1;
+        shown.iter().map(|one| one.attempt.number).collect::<Vec<_>>()
+    };
+    let latest: Vec<u32> = (51..=250).collect();
+    assert_eq!(shown().await, latest);
+    store.redeliver(WS, id, t(300)).await.unwrap();
+    assert_eq!(shown().await, latest);
+    // The starts of the others count until they are old.
+    assert_eq!(starts(store, t(0)).await.len(), 250);
+    sweep(store, t(300), t(300), 900).await;
+    assert_eq!(starts(store, t(0)).await.len(), 250);
+    sweep(store, t(301), t(301), 900).await;
+    assert_eq!(starts(store, t(0)).await.len(), 200);
+    assert_eq!((shown().await, delivery(store, id).await.attempts), (latest, 250));
 }
 
 pub(super) async fn a_waiting_delivery_is_due_at_once_when_it_is_redelivered(store: &dyn Store) {
