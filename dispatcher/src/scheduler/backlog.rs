@@ -85,11 +85,11 @@ struct PendingFetch {
     ended: Vec<DeliveryId>,
     /// The first delivery that was evicted since: the result may lack it.
     evicted: Option<Key>,
+    failed: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// The webhook's workspace.
     pub(super) workspace: Arc<str>,
     pub(super) endpoint: EndpointId,
     /// Whether its webhook was deleted: it stays until its attempts in flight end.
@@ -114,7 +114,6 @@ pub(super) struct Backlog {
     fresh: BTreeSet<DeliveryId>,
     /// The probe, once it is known.
     probe: Option<Box<Queued>>,
-    /// The last use.
     pub(super) used: Tick,
 }
 
@@ -197,7 +196,12 @@ impl Backlog {
 
     /// Whether a running read may return a delivery that can start.
     pub(super) fn is_being_read(&self, flow: Flow) -> bool {
-        flow == Flow::Open && self.fetching.is_some()
+        flow == Flow::Open && self.fetching.as_ref().is_some_and(|fetching| !fetching.failed)
+    }
+
+    /// The read failed: until it is repeated, nothing that waits for it can start.
+    pub(super) fn fetch_failed(&mut self) {
+        self.fetching.iter_mut().for_each(|fetching| fetching.failed = true);
     }
 
     /// Whether to read more before the deliveries in memory run out.
@@ -306,7 +310,6 @@ impl Backlog {
         self.cached_bytes -= before.map_or(0, |cached| cached.ready.body.len());
     }
 
-    /// Evicts all waiting deliveries.
     fn clear_cached(&mut self) {
         self.cached.clear();
         self.cached_bytes = 0;
@@ -386,7 +389,6 @@ impl Backlog {
         needs_none && self.in_flight.is_empty()
     }
 
-    /// Deliveries in memory.
     pub(super) fn cached(&self) -> usize {
         self.cached.len()
     }

@@ -3,7 +3,7 @@
 //! A heap orders endpoints by the time of their next work; a served endpoint is put back with its
 //! next time. On an endpoint the workspace that waited longest goes first, and of its webhooks the
 //! one that waited longest: a workspace with many webhooks has one turn like any other. While a
-//! webhook's deliveries are being read, its turn is kept.
+//! webhook's deliveries are being read, its turn is kept; if the read fails, the next one has it.
 //!
 //! Not here: which attempts may start (`backlog`, `concurrency`), their consequences (`attempts`).
 
@@ -227,9 +227,9 @@ impl Scheduler {
         Some(StartedAttempt { webhook, endpoint: id, delivery, started: now, target })
     }
 
-    /// Moves a webhook that started an attempt behind the others of its workspace, and its
-    /// workspace behind all others.
-    fn move_to_back(&mut self, id: EndpointId, webhook: WebhookId) {
+    /// Moves a webhook that had its turn behind the others of its workspace, and its workspace
+    /// behind all others.
+    pub(super) fn move_to_back(&mut self, id: EndpointId, webhook: WebhookId) {
         let Some(endpoint) =
             self.endpoints.get_mut(&id).filter(|endpoint| endpoint.turns.len() > 1)
         else {

@@ -89,7 +89,22 @@ impl Scheduler {
                 let _ = self.webhooks.end_load(webhook);
                 self.load_later(webhook, now.tick);
             }
-            StoreAnswer::Failed => self.load_later(webhook, now.tick),
+            StoreAnswer::Failed => {
+                self.give_up_turn(webhook, now.tick);
+                self.load_later(webhook, now.tick);
+            }
+        }
+    }
+
+    /// Lets the others of its endpoint start before a webhook whose deliveries could not be read.
+    fn give_up_turn(&mut self, webhook: WebhookId, now: Tick) {
+        let flow = self.webhooks.flow(webhook);
+        let Some(backlog) = self.backlogs.get_mut(&webhook) else { return };
+        if backlog.is_being_read(flow) {
+            backlog.fetch_failed();
+            let endpoint = backlog.endpoint;
+            self.move_to_back(endpoint, webhook);
+            self.put(endpoint, now);
         }
     }
 

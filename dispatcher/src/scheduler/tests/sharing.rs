@@ -1,6 +1,7 @@
 //! Turns of workspaces that share a URL, and effects of a reload.
 
 use crate::domain::delivery::DeliveryStatus;
+use crate::domain::webhook::Queue;
 use crate::scheduler::tests::*;
 
 /// The starts of each workspace on one endpoint, whose rate limit is `requests` a second. `posts`
@@ -242,4 +243,42 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
     while let Pick::Start(..) = endpoints.next(at(now)) {}
     let Pick::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
     assert_eq!(until.since(at(now).tick).as_secs(), 1, "it begins anew");
+}
+
+#[test]
+fn a_webhook_whose_reads_fail_stops_no_other_of_its_url() {
+    let mut scheduler = scheduler(limits(100, 60_000, 20, 1_000));
+    for webhook in 0..3 {
+        scheduler.restored(hook(webhook, 1, Flow::Open), Some(at(0).tick), at(0).tick);
+    }
+    scheduler.restored(hook(10_000, 1, Flow::Open), None, at(0).tick);
+    for id in 1..=4 {
+        scheduler.arrives(WebhookId(10_000), ready(id, 0), at(0));
+    }
+    let (mut started, mut failed) = (Vec::new(), 0);
+    for step in 0..20 {
+        let now = at(step * 100);
+        loop {
+            let (webhook, answer) = match scheduler.poll(now) {
+                Action::Start(attempt, _) => {
+                    started.push((attempt.webhook, step, failed));
+                    continue;
+                }
+                Action::Read(StoreRead::Load(one)) => {
+                    let webhook = hook(one.0, 1, Flow::Open);
+                    let queue = Box::new(Queue { webhook, due: Some(at(0).unix) });
+                    (one, StoreAnswer::Loaded(Some(queue)))
+                }
+                Action::Read(StoreRead::Fetch { webhook, .. }) => {
+                    failed += 1;
+                    (webhook, StoreAnswer::Failed)
+                }
+                _ => break,
+            };
+            scheduler.handle(Input::Read(webhook, answer), now);
+        }
+    }
+    let other = |failed| (WebhookId(10_000), 0, failed);
+    assert_eq!(started, [1, 2, 3, 3].map(other), "at once: one after each read that failed");
+    assert_eq!(failed, 3 * 4, "each is read again after a pause");
 }

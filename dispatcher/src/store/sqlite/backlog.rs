@@ -1,6 +1,9 @@
 //! The worker's reads: which webhooks have work, and their waiting deliveries.
 //!
-//! Invariant: a query reads only deliveries that it returns, the excluded ones, and one more.
+//! # Invariants
+//!
+//! 1. A query reads only deliveries that it returns, the excluded ones, and one more.
+//! 2. An unreadable row stops no other: it is logged and skipped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +33,7 @@ const PAGE: &str =
 const FIRST: &str = select_ready!(
     "WHERE d.webhook = ?1 AND d.state = 0 \
      AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.deleted_up_to IS NULL) \
-     ORDER BY d.due, d.id LIMIT ?2"
+     ORDER BY d.due, d.id"
 );
 
 const THIS: &str = select_ready!(
@@ -78,15 +81,20 @@ pub(super) fn page(
         (examined, last) = (examined + 1, Some(WebhookId(webhook)));
         match with_work(session, row) {
             Ok(queue) => items.extend(queue),
-            Err(fault) if fault.is_disk_failure() => return Err(fault),
-            Err(fault) => {
-                // One unreadable webhook must not stop the deliveries of all others.
-                let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
-                events::event(Level::Error, "webhook_unreadable", &fields);
-            }
+            Err(fault) => skip(fault, "webhook_unreadable", ("webhook", webhook))?,
         }
     }
     Ok(Page { items, next: last.filter(|_| examined == limit) })
+}
+
+/// Logs why a row is skipped; a failure of the disk is returned.
+fn skip(fault: Fault, event: &str, (kind, id): (&str, i64)) -> Result<(), Fault> {
+    if fault.is_disk_failure() {
+        return Err(fault);
+    }
+    let fields = [(kind, id.into()), ("cause", fault.to_string().into())];
+    events::event(Level::Error, event, &fields);
+    Ok(())
 }
 
 fn with_work(session: &WriteSession, row: &Row<'_>) -> Result<Option<Queue>, Fault> {
@@ -111,18 +119,23 @@ pub(super) fn fetch(
     limit: usize,
 ) -> Result<Fetched, Fault> {
     let mut query = conn.prepare_cached(FIRST)?;
-    let mut found = query.query((webhook.0, rows::count(limit.saturating_add(but.len() + 1))))?;
+    let mut found = query.query([webhook.0])?;
     let (mut ready, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
-        if but.contains(&DeliveryId(row.get("id")?)) {
+        let id: i64 = row.get("id")?;
+        if but.contains(&DeliveryId(id)) {
             continue;
         }
         if ready.len() == limit || bytes > FETCH_BYTES {
             return Ok(Fetched { ready, more: true });
         }
-        let one = rows::ready(row)?;
-        bytes += one.body.len();
-        ready.push(one);
+        match rows::ready(row) {
+            Ok(one) => {
+                bytes += one.body.len();
+                ready.push(one);
+            }
+            Err(fault) => skip(fault, "delivery_unreadable", ("delivery", id))?,
+        }
     }
     Ok(Fetched { ready, more: false })
 }

@@ -55,3 +55,18 @@ async fn figures_are_available_while_every_reader_is_busy() {
     let figures = figures.expect("they do not wait").unwrap();
     assert_eq!((figures.webhooks, figures.bytes > 0), (1, true));
 }
+
+#[tokio::test]
+async fn an_unreadable_delivery_does_not_stop_the_others_of_its_webhook() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    for id in ["evt_1", "evt_2", "evt_3"] {
+        accept(&store, id).await.unwrap();
+    }
+    let damage = "UPDATE deliveries SET attempts = -1 WHERE id = 1";
+    store.writer.run(move |session| Ok(session.conn.execute(damage, [])?)).await.unwrap();
+    let fetched = store.fetch(webhook, &[], 1).await.unwrap();
+    let ids: Vec<_> = fetched.ready.iter().map(|one| one.id.0).collect();
+    assert_eq!((ids, fetched.more), (vec![2], true));
+    assert_eq!(waiting(&store, webhook).await, 2);
+}
