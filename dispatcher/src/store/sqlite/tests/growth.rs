@@ -328,7 +328,7 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     let url = "https://hooks.example.com/in";
     let first = another(&store, url).await;
     let second = another(&store, "https://hooks.example.com/out").await;
-    let known = endpoint(first).await;
+    let (known, out) = (endpoint(first).await, endpoint(second).await);
     store.delete_webhook(WS, first).await.unwrap();
     sweep().await;
     clock.advance(30 * 24 * HOUR);
@@ -340,12 +340,16 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     clock.advance(60 * 24 * HOUR);
     sweep().await;
     assert_eq!(endpoint(second).await, known);
+    // Attempts name the unused one: no other gets its number.
+    let third = another(&store, "https://hooks.example.com/new").await;
+    assert_ne!(endpoint(third).await, out);
+    sweep().await;
     let endpoints = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         Ok(session
             .conn
             .query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
     };
-    assert_eq!(store.writer.run(endpoints).await.unwrap(), 1, "an unused endpoint goes in the end");
+    assert_eq!(store.writer.run(endpoints).await.unwrap(), 2, "an unused endpoint goes in the end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
