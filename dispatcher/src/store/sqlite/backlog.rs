@@ -4,12 +4,16 @@
 //!
 //! 1. A query reads only deliveries that it returns, the excluded ones, and one more.
 //! 2. An unreadable row stops no other: it is logged and skipped.
+//! 3. However many attempts a start reads, after the wall clock was ahead, it keeps of each
+//!    endpoint as many as a limit can count.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
+use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
@@ -51,6 +55,9 @@ const STARTS: &str = "SELECT a.id, a.endpoint, d.webhook, w.workspace, a.started
 /// In microseconds. Attempts are recorded in batches, only roughly in the order in which they end:
 /// the search for starts stops only at an attempt that ended this long before `since`.
 const DISORDER: u64 = 60_000_000;
+
+/// The starts of an endpoint that a limit can count.
+const STARTS_MAX: usize = EXACT_MAX as usize;
 
 /// A fetch ends after this many bytes of bodies: thousands of webhooks may have a backlog of large
 /// ones.
@@ -201,12 +208,39 @@ impl Texts {
     }
 }
 
-/// The attempts that started at or after `since`.
+/// The newest starts of each endpoint.
+#[derive(Default)]
+struct NewestStarts(HashMap<EndpointId, Vec<EarlierStart>>);
+
+impl NewestStarts {
+    fn add(&mut self, start: EarlierStart) {
+        let starts = self.0.entry(start.endpoint).or_default();
+        starts.push(start);
+        // Each is moved once on average.
+        if starts.len() >= 2 * STARTS_MAX {
+            keep_newest(starts);
+        }
+    }
+
+    fn all(mut self) -> Vec<EarlierStart> {
+        self.0.values_mut().for_each(keep_newest);
+        self.0.into_values().flatten().collect()
+    }
+}
+
+fn keep_newest(starts: &mut Vec<EarlierStart>) {
+    if starts.len() > STARTS_MAX {
+        starts.select_nth_unstable_by_key(STARTS_MAX, |start| Reverse(start.started_at));
+        starts.truncate(STARTS_MAX);
+    }
+}
+
+/// The attempts that started at or after `since`, of each endpoint the newest [`STARTS_MAX`].
 pub(super) fn starts_since(
     session: &WriteSession,
     since: UnixTime,
 ) -> Result<Vec<EarlierStart>, Fault> {
-    let mut starts = Vec::new();
+    let mut starts = NewestStarts::default();
     let mut urls = Texts::of("SELECT url FROM endpoints WHERE id = ?1");
     let mut workspaces = Texts::of("SELECT name FROM workspaces WHERE id = ?1");
     let mut query = session.conn.prepare_cached(STARTS)?;
@@ -220,18 +254,45 @@ pub(super) fn starts_since(
             let started_at = rows::time(row, "started_at")?;
             let ended = started_at.0.saturating_add(rows::unsigned(row, "took")?);
             if ended.saturating_add(DISORDER) < since.0 {
-                return Ok(starts);
+                return Ok(starts.all());
             }
             if started_at >= since {
                 let webhook = row.get::<_, Option<i64>>("webhook")?.map(WebhookId);
                 let endpoint = EndpointId(row.get("endpoint")?);
                 let workspace = workspaces.read(&session.conn, row.get("workspace")?)?;
                 let url = urls.read(&session.conn, Some(endpoint.0))?;
-                starts.push(EarlierStart { endpoint, webhook, workspace, url, started_at });
+                starts.add(EarlierStart { endpoint, webhook, workspace, url, started_at });
             }
         }
         if !any {
-            return Ok(starts);
+            return Ok(starts.all());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_number_of_starts_the_newest_of_each_endpoint_are_kept() {
+        let start = |endpoint, nth| EarlierStart {
+            endpoint: EndpointId(endpoint),
+            webhook: None,
+            workspace: None,
+            url: None,
+            started_at: UnixTime(nth),
+        };
+        let (mut starts, many) = (NewestStarts::default(), 3 * u64::from(EXACT_MAX));
+        // In an order that is neither that of the starts nor its reverse.
+        for nth in (0..many).step_by(2).chain((1..many).step_by(2)) {
+            starts.add(start(1, nth));
+            assert!(starts.0[&EndpointId(1)].len() <= 2 * STARTS_MAX);
+        }
+        starts.add(start(2, 0));
+        let mut kept = starts.all();
+        kept.sort_by_key(|start| (start.endpoint, start.started_at));
+        let newest = (many - u64::from(EXACT_MAX)..many).map(|nth| start(1, nth));
+        assert!(kept.into_iter().eq(newest.chain([start(2, 0)])));
     }
 }
