@@ -14,7 +14,7 @@ use log::LevelFilter;
 use weir_common::config::document::Spanned;
 use weir_common::directory::settings::HttpDirectory;
 use weir_common::identity::settings::IdentitySettings;
-use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
+use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::secret::Secret;
 
 use crate::domain::contrast::Color;
@@ -255,10 +255,10 @@ impl Egress {
         RollingQuota { requests: self.requests, window: self.window }
     }
 
-    /// The rate limit of a workspace at one host.
+    /// The rate limit of a workspace at one host, of which every start is counted.
     #[must_use]
     pub fn per_host(&self) -> RollingQuota {
-        let requests = self.requests.saturating_mul(self.host_multiple).min(REQUESTS_MAX);
+        let requests = self.requests.saturating_mul(self.host_multiple).min(EXACT_MAX);
         RollingQuota { requests, window: self.window }
     }
 

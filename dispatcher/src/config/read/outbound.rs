@@ -102,7 +102,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
             "host_multiple",
             1..=1_000_000,
             10,
-            "A workspace's attempts that may start per host: this many times `requests`.",
+            "A workspace's attempts per host: this many times `requests`, 65536 at most.",
         ))
         .unwrap_or(u32::MAX),
         in_flight_max: count(
@@ -398,6 +398,7 @@ fn is_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use weir_common::config::document::Document;
+    use weir_common::limit::rolling;
 
     use crate::config::read;
     use crate::config::settings::Settings;
@@ -443,6 +444,14 @@ mod tests {
         check("[egress]\nports = [443, 25]", &[&format!("d:1:1: {blocked}")]);
         let wrong = "d:2:10: egress.ports must be a list of whole numbers from 1 to 65535, not 0";
         check("[egress]\nports = [0]", &[wrong]);
+    }
+
+    #[test]
+    fn a_workspaces_limit_at_a_host_is_one_that_can_be_counted() {
+        let most = |text| check(text, &[]).egress.per_host().requests;
+        assert_eq!(most("[egress]\nrequests = 6553"), 65_530);
+        assert_eq!(most("[egress]\nrequests = 6554"), rolling::EXACT_MAX);
+        assert_eq!(most("[egress]\nhost_multiple = 1000000"), rolling::EXACT_MAX);
     }
 
     #[test]
