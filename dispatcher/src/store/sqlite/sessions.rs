@@ -91,6 +91,8 @@ pub(super) fn link_used(conn: &Connection, nonce: &str) -> Result<bool, Fault> {
 pub(super) fn end(session: &mut WriteSession, id: &[u8; 32]) -> Result<(), Fault> {
     let conn = &session.conn;
     conn.prepare_cached("DELETE FROM sessions WHERE id = ?1 AND link IS NULL")?.execute([id])?;
-    conn.prepare_cached("UPDATE sessions SET ended = 1 WHERE id = ?1")?.execute([id])?;
+    // It leaves its workspace, which would otherwise read it whenever another one opens.
+    let sql = "UPDATE sessions SET ended = 1, workspace = '' WHERE id = ?1";
+    conn.prepare_cached(sql)?.execute([id])?;
     Ok(())
 }

@@ -10,6 +10,7 @@ mod operator;
 mod reading;
 mod rekeying;
 mod restoring;
+mod sessions;
 mod statements;
 mod watch;
 
