@@ -127,7 +127,10 @@ impl Webhooks {
         let known = known.filter(|known| known.webhook.paused_total == webhook.paused_total);
         if let Some(Known { webhook: known, .. }) = known.map(|known| &**known) {
             webhook.health = known.health.clone();
-            webhook.last_outcome = known.last_outcome.clone();
+            // Another URL has an outcome of its own.
+            if webhook.endpoint == known.endpoint {
+                webhook.last_outcome = known.last_outcome.clone();
+            }
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }

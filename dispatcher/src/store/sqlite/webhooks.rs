@@ -234,8 +234,10 @@ pub(super) fn change(
     }
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
-        conn.prepare_cached("UPDATE webhooks SET endpoint = ?2 WHERE id = ?1")?
-            .execute((id.0, endpoint))?;
+        // How an attempt at another URL ended says nothing of this one.
+        let sql = "UPDATE webhooks SET endpoint = ?2, \
+            last_outcome = CASE endpoint WHEN ?2 THEN last_outcome END WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute((id.0, endpoint))?;
         mark_unused(session, before.endpoint.0)?;
     }
     if let Some(events) = change.events {

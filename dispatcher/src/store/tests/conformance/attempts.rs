@@ -5,6 +5,7 @@ use crate::domain::id::EndpointId;
 use crate::domain::trace::Reason;
 use crate::domain::webhook::Probe;
 use crate::store::tests::conformance::*;
+use crate::store::types::WebhookChange;
 
 pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(store: &dyn Store) {
     let made = webhook(store, "one").await;
@@ -131,8 +132,16 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(s
     let last_outcome = Some(Outcome::Failed(Failure::Tls));
     let update = WebhookUpdate { last_outcome: last_outcome.clone(), ..webhook_update(&made) };
     store.record(vec![], vec![update], vec![], vec![]).await.unwrap();
-    let read = store.load(made.id).await.unwrap().unwrap().webhook;
-    assert_eq!(read.last_outcome, last_outcome);
+    let read = async || store.load(made.id).await.unwrap().unwrap().webhook.last_outcome;
+    assert_eq!(read().await, last_outcome);
+    let moved = async |url: &str| {
+        let change = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
+        store.change_webhook(WS, made.id, change, t(1)).await.unwrap();
+    };
+    moved(&made.url).await;
+    assert_eq!(read().await, last_outcome, "it has the URL that it had");
+    moved("https://two.example.com/").await;
+    assert_eq!(read().await, None);
 }
 
 /// The starts since then, in order.
