@@ -107,10 +107,11 @@ impl Data {
                 let added = self.scores(key)?.insert(member.to_vec(), score).is_none();
                 Ok(Reply::Number(added.into()))
             }
-            (b"ZRANGEBYSCORE", [key, from, b"+inf"]) if from.starts_with(b"(") => {
+            (b"ZRANGEBYSCORE", [key, from, b"+inf", b"WITHSCORES"]) if from.starts_with(b"(") => {
                 let above = number(&from[1..])?;
                 let found = self.ranked(key)?.into_iter().filter(|(score, _)| *score > above);
-                Ok(Reply::List(found.map(|(_, member)| Reply::Text(member)).collect()))
+                let pair = |(score, member): (i64, _)| [member, score.to_string().into_bytes()];
+                Ok(Reply::List(found.flat_map(pair).map(Reply::Text).collect()))
             }
             (b"ZREMRANGEBYRANK", [key, from, to]) => {
                 self.remove_ranked(key, number(from)?, number(to)?)

@@ -99,7 +99,8 @@ fn command(rng: &mut SeededRng) -> Vec<Vec<u8>> {
         _ => match rng.chance(50) {
             true => vec!["ZREMRANGEBYRANK".into(), key, number(rng), number(rng)],
             false => {
-                vec!["ZRANGEBYSCORE".into(), key, format!("({}", number(rng)), "+inf".into()]
+                let from = format!("({}", number(rng));
+                vec!["ZRANGEBYSCORE".into(), key, from, "+inf".into(), "WITHSCORES".into()]
             }
         },
     };

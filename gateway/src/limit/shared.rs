@@ -91,7 +91,7 @@ mod under_way;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -155,11 +155,7 @@ pub struct SharedStore {
     place: AtomicU64,
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
     id_bits: u64,
-    /// The number of the newest change whose resets, and of which boosts, were applied here.
-    resets_known: AtomicU64,
-    boosts_known: AtomicU64,
-    /// Whether the store may lack boosts that this gateway knows.
-    may_lack_boosts: AtomicBool,
+    changes: changes::Applied,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
     connections: AtomicU64,
@@ -195,9 +191,7 @@ impl SharedStore {
             nodes,
             time,
             place: AtomicU64::new(packed(alone)),
-            resets_known: AtomicU64::new(0),
-            boosts_known: AtomicU64::new(0),
-            may_lack_boosts: AtomicBool::new(false),
+            changes: changes::Applied::default(),
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             standings: Standings::default(),

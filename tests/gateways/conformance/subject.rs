@@ -4,6 +4,7 @@
 //! Not here: what it promises (`conformance`).
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub(super) enum Kind {
 /// A store as requests and operators use it.
 pub(super) struct Subject {
     pub(super) gateways: Vec<Gateway>,
+    pub(super) network: Rc<Network>,
     clock: Clock,
     /// The requests so far.
     requests: Cell<usize>,
@@ -52,7 +54,7 @@ impl Subject {
             Kind::SharedByTwo => gateways(2),
         };
         sleep(SETTLES).await;
-        Self { gateways, clock, requests: Cell::new(0) }
+        Self { gateways, network, clock, requests: Cell::new(0) }
     }
 
     pub(super) fn now(&self) -> Tick {

@@ -100,7 +100,7 @@ impl SharedStore {
             for (answer, share) in charged {
                 match is_in_flight(share) {
                     true => self.slots.note(store, share, now),
-                    false => self.standings.owe(told(checks, share), answer.usage, now),
+                    false => self.standings.owe(owed_check(checks, share), answer.usage, now),
                 }
             }
         }
@@ -146,7 +146,7 @@ fn share(check: &LimitCheck, place: Place, now: Tick) -> Option<LimitCheck> {
 
 /// The check by which the store is told what a share has admitted: of a window the limit's, whose
 /// stamps the store has. What a share has spent of a bucket is in units of the share's rate.
-fn told<'c>(checks: &'c [LimitCheck], share: &'c LimitCheck) -> &'c LimitCheck {
+fn owed_check<'c>(checks: &'c [LimitCheck], share: &'c LimitCheck) -> &'c LimitCheck {
     let mut windows = checks.iter().filter(|check| matches!(check.quota, Quota::Rolling(_)));
     windows.find(|check| check.key == share.key).unwrap_or(share)
 }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_told_of_a_window_by_the_limit_and_not_by_a_share() {
+    fn a_window_is_owed_by_its_limit_and_not_by_a_share() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
         shared.place.store(packed(Place { nth: 1, of: 2 }), Ordering::Relaxed);

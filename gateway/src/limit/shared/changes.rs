@@ -18,8 +18,9 @@
 //!
 //! Heartbeats (`shared::heartbeat`), what a boost raises (`limit::boost`).
 
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use log::Level;
@@ -77,15 +78,16 @@ local number = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), tonumber(AR
 redis.call('SET', KEYS[1], number)
 return number";
 
-/// Returns the number of changes, the keys that were reset after the change `ARGV[1]`, and all
-/// boosts; nothing where the store has forgotten the gateway `ARGV[2]` since its heartbeat. `KEYS`
-/// are the number, the resets, the boosts and the gateways.
+/// Returns the number of changes, the keys that were reset after the change `ARGV[1]`, each with
+/// its number, and all boosts; nothing where the store has forgotten the gateway `ARGV[2]` since
+/// its heartbeat. `KEYS` are the number, the resets, the boosts and the gateways.
 const READ: &str = "local all, is_known = redis.call('HGETALL', KEYS[4]), false
 for at = 1, #all, 2 do
   is_known = is_known or all[at] == ARGV[2]
 end
 return is_known and {redis.call('GET', KEYS[1]) or '0',
-  redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[1], '+inf'), redis.call('HGETALL', KEYS[3])}";
+  redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[1], '+inf', 'WITHSCORES'),
+  redis.call('HGETALL', KEYS[3])}";
 
 /// Deletes boosts that have ended, each a key and the text that was read of it: another text is of
 /// a boost that was set since. `KEYS[1]` are the boosts.
@@ -111,6 +113,24 @@ const ENDED: &str = "ended";
 /// What [`READ`] returns.
 type Changes = (u64, Vec<String>, HashMap<String, String>);
 
+/// What of the changes in the store has been applied here.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// The number of the newest change whose resets were applied, and of which boosts were.
+    resets: AtomicU64,
+    boosts: AtomicU64,
+    /// Resets that were applied when they were published.
+    own_resets: Mutex<BTreeSet<u64>>,
+    /// Whether the store may lack boosts that this gateway knows.
+    pub(super) may_lack_boosts: AtomicBool,
+}
+
+impl Applied {
+    fn own_resets(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.own_resets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// After this every gateway that runs has had two heartbeats.
 const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
 
@@ -135,20 +155,25 @@ impl SharedStore {
                 Err(why) => failed = Err(why),
             }
         }
-        // What was admitted, refused and leased meanwhile is of what was deleted.
+        // What was admitted, refused and leased meanwhile is of what was deleted. What is admitted
+        // here from now on is not: a store that forgets it is told.
         self.forget_all(store, &deleted);
-        self.publish_resets(&deleted).await.and(failed)
+        let own = self.publish_resets(&deleted).await?;
+        self.changes.own_resets().extend(own);
+        failed
     }
 
-    async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<(), StoreAway> {
+    /// Publishes that these keys were reset. Returns the numbers of the changes.
+    async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<Vec<u64>, StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
-        let script = Script::new(ADD_RESET);
+        let (script, mut numbers) = (Script::new(ADD_RESET), Vec::new());
         for check in checks {
             let own = digits(check.key).into_bytes();
             let call = script.call(&names([CHANGES, RESETS]), &[own]);
-            registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)?;
+            let number = registry.evaluate(&script, &call).await.map_err(unchanged)?;
+            numbers.extend(redis::from_redis_value::<u64>(number));
         }
-        Ok(())
+        Ok(numbers)
     }
 
     fn forget_all(&self, store: &Store, checks: &[&LimitCheck]) {
@@ -224,16 +249,16 @@ impl SharedStore {
         newest: u64,
     ) -> Result<(), CallError> {
         // Resets may be further than boosts, which changes made here can delay.
-        let known = self.resets_known.load(Ordering::Relaxed);
-        let may_lack_some = self.may_lack_boosts.load(Ordering::Relaxed);
-        if newest == self.boosts_known.load(Ordering::Relaxed) && !may_lack_some {
+        let known = self.changes.resets.load(Ordering::Relaxed);
+        let may_lack_some = self.changes.may_lack_boosts.load(Ordering::Relaxed);
+        if newest == self.changes.boosts.load(Ordering::Relaxed) && !may_lack_some {
             return Ok(());
         }
         self.standings.forget_refusals();
         let own_changes = boosts.own_changes();
         if newest < known || may_lack_some {
             self.publish_again(connection, boosts, (known, newest)).await?;
-            self.may_lack_boosts.store(false, Ordering::Relaxed);
+            self.changes.may_lack_boosts.store(false, Ordering::Relaxed);
         }
         let (script, id) = (Script::new(READ), self.config.id.clone().into_bytes());
         let own = [known.to_string().into_bytes(), id];
@@ -243,10 +268,14 @@ impl SharedStore {
         let read: Option<Changes> = read.map_err(|why| CallError::Refused(why.to_string()))?;
         // Where it has forgotten all meanwhile, the next heartbeat finds that.
         let Some((number, reset, found)) = read else { return Ok(()) };
-        let forgotten = reset.iter().filter_map(|digits| key_of(digits));
+        let own = self.changes.own_resets().clone();
+        let is_own = |nth: &String| nth.parse().is_ok_and(|nth| own.contains(&nth));
+        let others = reset.as_chunks().0.iter().filter(|[_, nth]| !is_own(nth));
+        let forgotten = others.filter_map(|[digits, _]| key_of(digits));
         let forgotten = forgotten.map(|key| self.forget(store, key));
         if forgotten.filter(Result::is_err).count() == 0 {
-            self.resets_known.store(number, Ordering::Relaxed);
+            self.changes.resets.store(number, Ordering::Relaxed);
+            self.changes.own_resets().retain(|nth| *nth > number);
         }
         let (mut active, mut ended, now) = (Vec::new(), Vec::new(), self.clock.now().tick);
         for (field, text) in &found {
@@ -265,7 +294,7 @@ impl SharedStore {
         }
         // Where a boost was set here meanwhile, the next heartbeat reads once more.
         if boosts.replace(active, own_changes) {
-            self.boosts_known.store(number, Ordering::Relaxed);
+            self.changes.boosts.store(number, Ordering::Relaxed);
         }
         Ok(())
     }

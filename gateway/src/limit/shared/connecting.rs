@@ -269,7 +269,7 @@ impl SharedStore {
     /// Records that a server may have lost all.
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
         if known.is_registry(node) {
-            self.may_lack_boosts.store(true, Ordering::Relaxed);
+            self.changes.may_lack_boosts.store(true, Ordering::Relaxed);
         }
         self.standings.owe_all(|check| is_on(known, node, check.slot));
         // Without its data it may admit what it refused before.
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(beat(HEARD).await, Beat::Recovered);
         for reply in ["-MOVED 7 store:2\r\n", "-ASK 7 store:2\r\n", "-TRYAGAIN it\r\n"] {
             let forgotten = shared.standings.forgotten();
-            assert_eq!((beat(reply).await, shared.servers()), (Beat::Steady, [1, 1]), "{reply}");
+            assert_eq!((beat(reply).await, shared.servers()), (Beat::Steady, [1, 1, 0]), "{reply}");
             assert!(shared.standings.forgotten() > forgotten, "resets of others are missed");
         }
         let number = shared.registry().map(|connection| connection.number);

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_share_counts_one_by_one_is_told_in_the_slots_that_the_store_has() {
+    fn what_a_share_counts_one_by_one_is_testified_in_the_slots_that_the_store_has() {
         let quota =
             |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(600) });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota(100_000));
