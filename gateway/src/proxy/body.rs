@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. The bytes of all buffered bodies together are limited, and so is the time to read each.
+//! 1. The bytes of all buffered bodies together are limited, those of one workspace to what it
+//!    leaves to others, and so is the time to read each.
 //!
 //! # Not here
 //!
 //! Counting (`batch`), replaying a body to the upstream (`buffering`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +16,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, Result};
 
 use crate::admission::announced;
-use crate::request::body_budget::{BodyBudget, BudgetPermit};
+use crate::request::body_budget::BudgetPermit;
 use crate::response::refusal::Refusal;
 
 /// An unread body up to this size is discarded, so that the connection can be kept.
@@ -54,21 +54,21 @@ pub enum Unread {
     Broken(Box<Error>),
 }
 
-/// Reads a whole body.
+/// Reads a whole body, whose bytes `permit` reserves as they come.
 ///
 /// One timeout applies to all of it: a client must not save up batches that are charged already.
 pub async fn read(
     session: &mut ServerSession,
-    budget: &Arc<BodyBudget>,
+    permit: BudgetPermit,
     limits: Limits,
 ) -> Result<BufferedBody, Unread> {
-    let whole = tokio::time::timeout(limits.timeout, read_all(session, budget, limits)).await;
+    let whole = tokio::time::timeout(limits.timeout, read_all(session, permit, limits)).await;
     whole.unwrap_or(Err(Unread::Refused(Refusal::BodyTimeout)))
 }
 
 async fn read_all(
     session: &mut ServerSession,
-    budget: &Arc<BodyBudget>,
+    mut permit: BudgetPermit,
     limits: Limits,
 ) -> Result<BufferedBody, Unread> {
     let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
@@ -76,7 +76,6 @@ async fn read_all(
         return Err(too_large());
     }
     invite_body(session).await.map_err(Unread::Broken)?;
-    let mut permit = BudgetPermit::of(budget.clone());
     let mut body = BytesMut::new();
     loop {
         match session.read_request_body().await {

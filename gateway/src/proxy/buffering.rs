@@ -8,6 +8,8 @@
 //! Not here: reading a body (`body`), counting (`request::batch`), whether one is buffered at all
 //! (`rules`), returning it (`edge::exchange`).
 
+use std::sync::Arc;
+
 use http::header;
 use pingora_core::protocols::http::ServerSession;
 
@@ -16,6 +18,7 @@ use crate::config::shared::Shared;
 use crate::proxy::body::{self, BufferedBody, Unread};
 use crate::proxy::context::{Replayed, RequestContext};
 use crate::request::batch;
+use crate::request::body_budget::BudgetPermit;
 use crate::response::refusal::Refusal;
 use crate::rules::Batch;
 use crate::rules::charges::Charges;
@@ -69,9 +72,17 @@ async fn count(
         buffered_bytes_max: server.caps.held_bytes_max,
         timeout: server.body_timeout,
     };
-    let buffered = body::read(session, &shared.body_budget, limits).await?;
+    let permit = BudgetPermit::of(shared.body_budget.clone(), owner(context));
+    let buffered = body::read(session, permit, limits).await?;
     let items_max = batch.items_max;
     let items = batch::count(&buffered.body, items_max)
         .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
     Ok((items, buffered))
+}
+
+/// Who answers for the memory that a body takes: its workspace, or the client's address.
+fn owner(context: &RequestContext) -> Arc<str> {
+    let facts = &context.facts;
+    let address = || facts.client.address.map_or_else(String::new, |own| own.to_string()).into();
+    facts.tenant.workspace.clone().unwrap_or_else(address)
 }

@@ -156,6 +156,35 @@ fn without_buffer_budget_a_batch_is_refused_and_the_budget_is_returned() {
     });
 }
 
+#[test]
+fn a_workspace_that_sends_its_batches_slowly_leaves_room_for_others() {
+    let world = World::with(|config| {
+        config
+            .with("[server]", "held_bytes_max = \"1MiB\"")
+            .with("[limits.batch]", "requests = 4000")
+    });
+    let large = items_of(100, 2_000);
+    let start = || {
+        let mut client = world.client();
+        client.send(Request::post(BATCH, large.clone()).head_bytes());
+        client.send(&large[..large.len() - 1]);
+        client
+    };
+    let mut slow = [start(), start()];
+    wait::until("all of both to be held but their last byte", || {
+        let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
+        let held = 2 * (large.len() - 1);
+        metrics.contains(&format!("\nweir_gateway_batch_buffered_bytes {held}\n")).then_some(())
+    });
+    start().read().expect_problem(503);
+    let quiet = Request::post(&BATCH.replace("ws_acme", "ws_quiet"), large.clone());
+    world.call(&quiet).expect(200);
+    for client in &mut slow {
+        client.send(&large[large.len() - 1..]);
+        client.read().expect(200);
+    }
+}
+
 /// A connection on which the head of a batch was sent, with `Expect: 100-continue` and no body.
 fn expecting(world: &World, length: usize) -> Client {
     let mut client = world.client();
