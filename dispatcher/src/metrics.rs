@@ -22,7 +22,8 @@ use crate::store::StoreError;
 metrics! {
     prefix: "weir_dispatcher_";
 
-    /// Time since the oldest unsent delivery became due and allowed to start.
+    /// Time since the oldest unsent delivery became due and allowed to start, or since outcomes
+    /// cannot be written.
     past_due_oldest: Gauge = "past_due_oldest_seconds";
     /// Time from when a delivery could start to its start.
     start_lag: Histogram = "start_lag_seconds";

@@ -28,12 +28,14 @@ impl Scheduler {
         DeliveryStatus { in_flight, blocked_until, unresolved }
     }
 
-    /// How long the endpoint that has been due for longest has waited.
+    /// How long the endpoint that has been due for longest has waited; or for how long results have
+    /// not been written, whose deliveries keep their slots until they are.
     #[must_use]
     pub fn past_due(&self, now: Tick) -> Duration {
         let due =
             self.endpoints.values().filter_map(|endpoint| endpoint.due).map(|(due, _)| due).min();
-        due.map_or(Duration::ZERO, |due| now.since(due))
+        let waited = due.map_or(Duration::ZERO, |due| now.since(due));
+        waited.max(self.writes.failing_for(now))
     }
 
     /// Attempts in flight.

@@ -5,6 +5,7 @@
 //! Not here: the consequences of an attempt (`attempts`), how they are written (the store).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
@@ -75,6 +76,8 @@ pub(super) struct PendingWrites {
     with_store: Vec<PendingWrite>,
     /// When to repeat a failed write.
     paused_until: Tick,
+    /// Since when writes fail.
+    failing_since: Option<Tick>,
 }
 
 impl PendingWrites {
@@ -108,12 +111,19 @@ impl PendingWrites {
 
     /// Removes the results that are on disk now.
     pub(super) fn written(&mut self) -> Vec<PendingWrite> {
+        self.failing_since = None;
         std::mem::take(&mut self.with_store)
+    }
+
+    /// How long no result could be written, while some wait for it.
+    pub(super) fn failing_for(&self, now: Tick) -> Duration {
+        self.failing_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Requeues a failed write before later results.
     pub(super) fn failed(&mut self, now: Tick) {
         self.paused_until = now.plus(STORE_PAUSE);
+        self.failing_since.get_or_insert(now);
         self.with_store.append(&mut self.waiting);
         self.waiting = std::mem::take(&mut self.with_store);
     }

@@ -137,8 +137,10 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     scheduler.handle(Input::NotWritten, later);
     assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it could not be written");
     let again = at(60_501);
+    assert_eq!(scheduler.past_due(again.tick), Duration::from_millis(500), "it holds its slot");
     assert!(matches!(act(&mut scheduler, again), Action::Write(_)));
     scheduler.handle(Input::Written(vec![]), again);
+    assert_eq!(scheduler.past_due(again.tick), Duration::ZERO);
     let round = loop {
         match scheduler.poll(again) {
             Action::Read(StoreRead::Fetch { round, .. }) => break round,

@@ -227,8 +227,8 @@ fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Re
     Ok(ids.len())
 }
 
-/// Drops a delivery and its attempts. If no other delivery needs its event, that is dropped too; one
-/// that was never sent is from then on an event without deliveries.
+/// Drops a delivery and its attempts. If no other delivery needs its event, that is dropped too;
+/// one that was never sent is from then on an event without deliveries.
 fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
     let Some(delivery) = deliveries::links(&session.conn, id)? else { return Ok(()) };
     let (event, waits) = (delivery.event, delivery.state == DeliveryState::Waiting);

@@ -19,7 +19,6 @@ mod task;
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -353,13 +352,14 @@ impl Thread {
         self.execute("COMMIT")?;
         self.written = self.session.counters;
         if changed {
-            let took = self.session.clock.now().tick.since(began);
+            let now = self.session.clock.now().tick;
+            let took = now.since(began);
             if let Some(times) = self.shown.commit_times.get() {
                 times.observe(took.as_secs_f64());
             }
             self.checkpointed = false;
             self.shown.committed(&self.written);
-            if self.shown.failing.swap(false, Ordering::Relaxed) {
+            if self.shown.wrote(now) {
                 events::event(Level::Info, "store writes recovered", &[]);
             }
         }
@@ -372,7 +372,7 @@ impl Thread {
         if !self.session.conn.is_autocommit() {
             let _ = self.session.conn.execute_batch("ROLLBACK");
         }
-        if !self.shown.failing.swap(true, Ordering::Relaxed) {
+        if self.shown.failed(self.session.clock.now().tick) {
             let cause = fault.to_string();
             events::event(Level::Error, "store writes failing", &[("cause", cause.into())]);
         }

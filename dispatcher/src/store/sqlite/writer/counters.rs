@@ -3,13 +3,17 @@
 //! Invariant: a total is written in the same transaction as the rows that it counts.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use prometheus::Histogram;
 use rusqlite::Connection;
-use weir_common::time::UnixTime;
+use weir_common::time::{Tick, UnixTime};
 
 use crate::store::sqlite::rows;
+
+/// How long no write may fail until writes count as recovered: on a full disk small ones succeed.
+const RECOVERY: Duration = Duration::from_secs(5);
 
 /// Totals, the last assigned numbers, and steady time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,11 +54,31 @@ pub(in crate::store::sqlite) struct Shown {
     pub(in crate::store::sqlite) commits: AtomicU64,
     /// How long commits take, once there is a histogram for it.
     pub(in crate::store::sqlite) commit_times: OnceLock<Histogram>,
-    /// Whether the last change could not be written.
-    pub(in crate::store::sqlite) failing: AtomicBool,
+    /// When a change last could not be written, in ticks; 0 if all are written.
+    failed_at: AtomicU64,
 }
 
 impl Shown {
+    /// Records that a change could not be written; returns whether it is the first.
+    pub(super) fn failed(&self, now: Tick) -> bool {
+        self.failed_at.swap(now.0.max(1), Ordering::Relaxed) == 0
+    }
+
+    /// Records that a change was written; returns whether writes have recovered by that.
+    pub(super) fn wrote(&self, now: Tick) -> bool {
+        let failed_at = self.failed_at.load(Ordering::Relaxed);
+        let recovered = failed_at > 0 && now.since(Tick(failed_at)) >= RECOVERY;
+        if recovered {
+            self.failed_at.store(0, Ordering::Relaxed);
+        }
+        recovered
+    }
+
+    /// Whether changes cannot be written, as far as is known.
+    pub(in crate::store::sqlite) fn is_failing(&self) -> bool {
+        self.failed_at.load(Ordering::Relaxed) > 0
+    }
+
     /// Publishes counters that are on disk.
     pub(super) fn show(&self, counters: &Counters) {
         self.waiting.store(counters.waiting, Ordering::Relaxed);
@@ -65,5 +89,20 @@ impl Shown {
     pub(super) fn committed(&self, counters: &Counters) {
         self.show(counters);
         self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_recover_once_none_has_failed_for_a_while() {
+        let (shown, at) = (Shown::default(), |secs: u64| Tick(secs * 1_000_000));
+        assert!(!shown.wrote(at(0)) && !shown.is_failing());
+        assert!(shown.failed(at(1)) && !shown.failed(at(4)));
+        assert!(!shown.wrote(at(4)) && !shown.wrote(at(8)) && shown.is_failing());
+        assert!(shown.wrote(at(9)) && !shown.wrote(at(10)) && !shown.is_failing());
+        assert!(shown.failed(at(11)));
     }
 }
