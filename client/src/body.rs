@@ -80,8 +80,8 @@ pub struct RotatedSecret {
     /// The secret, which is never shown again.
     #[serde(deserialize_with = "secret")]
     pub secret: Secret<String>,
-    /// Until when the previous one signs as well.
-    pub previous_valid_until: String,
+    /// Until when the previous one signs as well; `None` if there is none.
+    pub previous_valid_until: Option<String>,
 }
 
 fn secret<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Secret<String>, D::Error> {

@@ -50,8 +50,8 @@ use crate::upstream::ejection::Change;
 /// fewer announces it in SETTINGS.
 const STREAMS_MAX: u32 = 100;
 
-/// How much of one HTTP/2 response a server may send ahead of its client. Each connection has room for
-/// as much of all its responses: clients that do not read theirs delay no other.
+/// How much of one HTTP/2 response a server may send ahead of its client. Each connection has room
+/// for as much of all its responses: clients that do not read theirs delay no other.
 const RESPONSE_WINDOW: u32 = 1 << 20;
 
 /// How often it is logged that an upstream is unreachable.

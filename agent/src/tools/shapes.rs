@@ -42,7 +42,7 @@ pub(crate) fn created() -> Schema {
 
 /// A secret that was replaced, or needs consent.
 pub(crate) fn rotated() -> Schema {
-    let until = [("previous_valid_until", text())];
+    let until = [("previous_valid_until", optional_text())];
     of(json!({}), secret().into_iter().chain(until).chain(consent()))
 }
 

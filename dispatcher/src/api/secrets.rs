@@ -26,8 +26,10 @@ pub(super) async fn rotate(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = request.webhook_id()?;
     let EmptyBody {} = request.body(|_, _| {})?;
     let (secret, overlap) = (new()?, request.active.settings.secrets.rotation_overlap);
-    replaced(request, id, &secret, Some(overlap)).await?;
-    let previous_valid_until = Time(request.now.plus(overlap));
+    let webhook = replaced(request, id, &secret, Some(overlap)).await?;
+    // A lost key has taken the previous secrets with it.
+    let previous = webhook.secrets.others.first();
+    let previous_valid_until = previous.map(|_| Time(request.now.plus(overlap)));
     let id = request.store().ids().webhook(id);
     Ok(json(200, &RotatedSecret { id, secret, previous_valid_until }))
 }

@@ -268,6 +268,8 @@ mod tests {
         let many: serde_json::Map<String, Value> =
             (0..17).map(|nth| (nth.to_string(), "x".into())).collect();
         assert_eq!(check(&with("metadata", many.into())), ["/metadata"]);
+        assert_eq!(check(&with("metadata", Value::Null)), [""; 0]);
+        assert_eq!(check(&with("headers", json!("x"))), ["/headers"]);
         let patch = json!({"metadata": {"a": null}, "headers": {"b": null}});
         assert_eq!(check_for("changeWebhook", &patch), [""; 0]);
     }

@@ -165,7 +165,7 @@ pub(super) struct CreatedData {
 #[derive(Deserialize)]
 pub(super) struct RotatedData {
     pub(super) secret: String,
-    pub(super) previous_valid_until: When,
+    pub(super) previous_valid_until: Option<When>,
 }
 
 /// A delivery, in a list or alone.

@@ -14,6 +14,7 @@ use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::visit::Visit;
+use crate::domain::delivery::DeliveryState;
 use crate::domain::outcome::OutcomeClass;
 
 /// Deliveries on a page, which has less than 60 KiB with its files.
@@ -23,11 +24,10 @@ const ROWS: &str = "40";
 const CHOICES: &str = "100";
 
 /// The states to choose from, with their words.
-const STATES: [(&str, &str); 4] = [
-    ("waiting", "Waiting"),
-    ("in_flight", "In flight"),
-    ("delivered", "Delivered"),
-    ("failed_permanent", "Failed"),
+const STATES: [(DeliveryState, &str); 3] = [
+    (DeliveryState::Waiting, "Waiting, or in flight"),
+    (DeliveryState::Delivered, "Delivered"),
+    (DeliveryState::FailedPermanent, "Failed"),
 ];
 
 #[derive(Template)]

@@ -314,11 +314,11 @@ pub(super) fn rotated(
     visit: &Visit<'_>,
     webhook: WebhookData,
     secret: String,
-    until: When,
+    previous_until: Option<When>,
 ) -> Reply {
     let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
     let WebhookData { id, url, public_key, .. } = webhook;
-    let (previous_until, is_standard) = (Some(until), is_standard(visit));
+    let is_standard = is_standard(visit);
     html(200, &SecretPage { frame, id, url, secret, public_key, previous_until, is_standard })
 }
 

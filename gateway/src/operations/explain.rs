@@ -63,10 +63,9 @@ pub fn explain(
     let (host, target_text) = split(&options.url)?;
     let all_headers = header_map(options)?;
     let host = headers(options, "host").next().unwrap_or(host);
-    let forwarded_for: Vec<&str> = headers(options, "x-forwarded-for").collect();
-    let forwarded_for = forwarded_for.iter().map(|line| line.as_bytes());
+    let lines: Vec<&[u8]> = headers(options, "x-forwarded-for").map(str::as_bytes).collect();
     let trusted = &active.settings.server.trusted_proxies;
-    let client = client_address(options.from, trusted, forwarded_for);
+    let client = client_address(options.from, trusted, lines.into_iter());
     if method == Method::CONNECT {
         return Ok(refused(&Refusal::Connect, None));
     }

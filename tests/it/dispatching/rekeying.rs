@@ -71,6 +71,7 @@ fn a_lost_key_loses_no_event_and_the_queue_drains_with_a_new_secret() {
     assert_eq!(mail["to"], json!(["owner@acme.example"]), "{mail}");
     let seen = stage.receiver.wait(1).len();
     let rotated = acme.act(&format!("/webhooks/{}:rotate-secret", webhook.id)).expect(200).json();
+    assert_eq!(rotated["previous_valid_until"], Value::Null, "it went with the key");
     acme.wait_for_count("delivered", 2);
     for delivery in stage.receiver.wait(seen + 2).split_off(seen) {
         delivery.verify(text(&rotated, "secret"));

@@ -53,6 +53,6 @@ pub(in crate::api) struct RotatedSecret {
     pub(in crate::api) id: String,
     /// The key that signs deliveries from now on. Keep it.
     pub(in crate::api) secret: String,
-    /// Until when the previous secret signs as well.
-    pub(in crate::api) previous_valid_until: Time,
+    /// Until when the previous secret signs as well; null if there is none.
+    pub(in crate::api) previous_valid_until: Option<Time>,
 }

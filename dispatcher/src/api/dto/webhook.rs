@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use http::HeaderName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::dto::{Subscribed, Time};
 use crate::domain::event::EventSet;
@@ -34,11 +34,11 @@ pub(in crate::api) struct NewWebhookBody {
     #[schemars(length(max = 256))]
     pub(in crate::api) description: Option<String>,
     /// Up to 16 strings of the owner's, by name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unless_null")]
     #[schemars(schema_with = "metadata_schema")]
     pub(in crate::api) metadata: BTreeMap<String, Option<String>>,
     /// Up to 16 headers that are sent with each delivery. Their values are never shown again.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unless_null")]
     #[schemars(schema_with = "headers_schema")]
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept. Default: `failures`.
@@ -73,11 +73,11 @@ pub(in crate::api) struct WebhookPatch {
     #[schemars(length(max = 256))]
     pub(in crate::api) description: Option<String>,
     /// Entries to set; null removes one, and the others stay.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unless_null")]
     #[schemars(schema_with = "metadata_patch")]
     pub(in crate::api) metadata: BTreeMap<String, Option<String>>,
     /// Headers to set; null removes one, and the others stay.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unless_null")]
     #[schemars(schema_with = "headers_patch")]
     pub(in crate::api) headers: BTreeMap<String, Option<String>>,
     /// Which attempts' answers are kept.
@@ -129,9 +129,18 @@ pub(in crate::api) enum Answers {
     All,
 }
 
+/// Reads a member as if it were not there where it is null.
+fn unless_null<'d, T, D>(member: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'d>,
+    D: Deserializer<'d>,
+{
+    Option::deserialize(member).map(Option::unwrap_or_default)
+}
+
 fn metadata_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "object",
+        "type": ["object", "null"],
         "maxProperties": METADATA_MAX,
         "propertyNames": {"maxLength": METADATA_KEY_CHARS_MAX},
         "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_CHARS_MAX},
@@ -140,7 +149,7 @@ fn metadata_schema(_: &mut SchemaGenerator) -> Schema {
 
 fn headers_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "object",
+        "type": ["object", "null"],
         "maxProperties": HEADERS_MAX,
         "propertyNames": {"maxLength": NAME_CHARS_MAX},
         "additionalProperties": {"type": "string", "maxLength": VALUE_CHARS_MAX},
