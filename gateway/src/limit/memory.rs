@@ -117,14 +117,14 @@ impl Store {
 
     /// As [`Store::judge`]; where it does not `charge`, all states stay as they are.
     pub fn decide(&self, checks: &[LimitCheck], now: Tick, charge: bool) -> Result<Verdict, Moved> {
-        self.decide_at(checks, |_| now, charge)
+        self.decide_at(checks, iter::repeat(now), charge)
     }
 
-    /// As [`Store::decide`], the nth check at the time `at` of its own.
+    /// As [`Store::decide`], each check at a time of its own.
     pub fn decide_at(
         &self,
         checks: &[LimitCheck],
-        at: impl Fn(usize) -> Tick,
+        times: impl IntoIterator<Item = Tick>,
         charge: bool,
     ) -> Result<Verdict, Moved> {
         let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
@@ -137,8 +137,7 @@ impl Store {
         // All are looked up before one is decided, so that the processor waits for their entries
         // together.
         let mut checked: ArrayVec<Checked, CHECKS_MAX> = ArrayVec::new();
-        for (nth, check) in checks.iter().enumerate() {
-            let at = at(nth);
+        for (check, at) in checks.iter().zip(times) {
             let shard = check.key.shard(self.shards.len());
             let nth = tables.iter().position(|(other, _)| *other == shard);
             let Some((table, (_, own))) = nth.and_then(|nth| Some((nth, tables.get_mut(nth)?)))

@@ -124,39 +124,30 @@ impl Table {
         shared.stays(keep_until, now).then_some(shared)
     }
 
-    /// The entry that decides: the one that was looked up, or the one that its key may have used.
-    fn deciding(
-        &mut self,
-        lookup: &Lookup,
-        check: &LimitCheck,
-        now: Tick,
-    ) -> Option<&mut CounterEntry> {
-        match lookup.place(&self.entries) {
-            Some(place) => self.entries.get_bucket_mut(place),
-            None => self.shared(lookup, check, now),
-        }
-    }
-
     pub(super) fn decide(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Decision {
-        match self.deciding(lookup, check, now) {
-            Some(entry) => entry.state.decide(&check.quota, check.cost, now),
+        if let Some(entry) = lookup.entry(&mut self.entries) {
+            return entry.state.decide(&check.quota, check.cost, now);
+        }
+        match self.shared(lookup, check, now) {
+            Some(shared) => shared.state.decide(&check.quota, check.cost, now),
             None => State::fresh(check.quota).decide(&check.quota, check.cost, now),
         }
     }
 
     pub(super) fn usage(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
-        match self.deciding(lookup, check, now) {
-            Some(entry) => entry.state.usage(&check.quota, now),
+        if let Some(entry) = lookup.entry(&mut self.entries) {
+            return entry.state.usage(&check.quota, now);
+        }
+        match self.shared(lookup, check, now) {
+            Some(shared) => shared.state.usage(&check.quota, now),
             None => State::fresh(check.quota).usage(&check.quota, now),
         }
     }
 
     pub(super) fn charge(&mut self, lookup: &Lookup, check: &LimitCheck, now: Tick) -> Usage {
         if let Some(entry) = lookup.entry(&mut self.entries) {
-            if lookup.is_shared(check) {
-                self.overflowed += 1;
-            }
-            if lookup.is_known(check) && !entry.known {
+            self.overflowed += u64::from(lookup.is_shared(check));
+            if !entry.known && lookup.is_known(check) {
                 entry.known = true;
                 self.unknown_keys -= 1;
             }
@@ -251,17 +242,13 @@ impl Lookup {
         self.is_shared(check) || is_bounded(check)
     }
 
-    /// The entry that was looked up, if it exists now.
+    /// The entry that was looked up, if it exists now. An insertion or a sweep for another check
+    /// may have moved it: then it is found by its key.
     fn entry<'t>(&self, among: &'t mut HashTable<CounterEntry>) -> Option<&'t mut CounterEntry> {
-        self.place(among).and_then(|place| among.get_bucket_mut(place))
-    }
-
-    /// Where the entry is now. An insertion or a sweep for another check may have moved it: then it
-    /// is found by its key.
-    fn place(&self, among: &HashTable<CounterEntry>) -> Option<usize> {
         let is_own = |entry: &CounterEntry| entry.key == self.key;
         let place = self.place.filter(|place| among.get_bucket(*place).is_some_and(is_own));
-        place.or_else(|| among.find_bucket_index(self.key.hash(), is_own))
+        let place = place.or_else(|| among.find_bucket_index(self.key.hash(), is_own));
+        place.and_then(|place| among.get_bucket_mut(place))
     }
 }
 

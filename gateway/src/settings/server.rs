@@ -93,8 +93,8 @@ fn caps(table: &mut Table<'_>) -> Caps {
             "held_bytes_max",
             1 << 10..=1 << 40,
             256 << 20,
-            "Batch bodies buffered at one time, together; more is 503. Several of one workspace use \
-             at most what they leave to others.",
+            "Batch bodies buffered at one time, together; more is 503. Several of one workspace \
+             use at most what they leave to others.",
         ),
         connections_max: server_keys::connections_max(
             table,

@@ -111,28 +111,34 @@ impl Acknowledging {
         commands.into_iter().for_each(|command| {
             sent.add_command(command);
         });
-        let mut wait = cmd("WAIT");
-        wait.arg(self.replicas).arg(self.timeout.as_millis().max(1).to_string());
-        sent.add_command(wait);
+        sent.add_command(self.wait_command());
         let received = to.send_all(&sent, count).await;
         let received = received.map_err(|error| failed(&error));
-        let acknowledged = received.as_ref().ok().and_then(|values| values.last().cloned());
-        let have = match acknowledged {
-            Some(Value::Int(have)) => have,
-            _ => 0,
-        };
+        let waited = received.as_ref().ok().and_then(|values| values.last());
         for (nth, reply) in replies.into_iter().enumerate() {
             let own = received.as_ref().map_err(Clone::clone);
             let own = own.map(|values| values.get(nth).cloned().unwrap_or(Value::Nil));
             let own = own.and_then(|value| value.extract_error().map_err(|error| failed(&error)));
-            let own = match own {
-                Ok(_) if have < i64::from(self.replicas) => {
-                    Err(CallError::Refused(format!("{have} replicas have it in time")))
-                }
-                own => own,
-            };
             // Fails only where the caller waits no more.
-            let _ = reply.send(own);
+            let _ = reply.send(own.and_then(|own| self.acknowledged(own, waited)));
+        }
+    }
+
+    /// Waits for replicas to have what was sent before it over the same connection.
+    pub(super) fn wait_command(&self) -> Cmd {
+        let mut wait = cmd("WAIT");
+        wait.arg(self.replicas).arg(self.timeout.as_millis().max(1).to_string());
+        wait
+    }
+
+    /// The reply of a call, unless too few replicas have it by the reply of the wait after it.
+    pub(super) fn acknowledged(&self, own: Value, waited: Option<&Value>) -> Reply {
+        match waited {
+            Some(Value::Int(have)) if *have >= i64::from(self.replicas) => Ok(own),
+            Some(Value::Int(have)) => {
+                Err(CallError::Refused(format!("{have} replicas have it in time")))
+            }
+            _ => Err(CallError::Refused("no replica has it in time".to_owned())),
         }
     }
 }
@@ -142,7 +148,10 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::Semaphore;
 
+    use weir_common::time::{Clock, UnixTime};
+
     use super::super::address::StoreLogin;
+    use super::super::link::{Link, Script};
     use super::*;
 
     /// Answers each command with 1, what it reads at once with one permit.
@@ -154,6 +163,23 @@ mod tests {
             permits.acquire().await.unwrap().forget();
             let replies = ":1\r\n".repeat(text.matches('*').count());
             stream.write_all(replies.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_for_a_key_that_is_moving_waits_for_replicas_too() {
+        let (read, permits) = (Arc::new(Mutex::new(String::new())), Arc::new(Semaphore::new(9)));
+        let (near, far) = tokio::io::duplex(4_096);
+        let mut world = JoinSet::new();
+        world.spawn(serve(far, read.clone(), permits));
+        let session = Session::over(near, &StoreLogin::default()).await.unwrap();
+        for (replicas, is_kept) in [(0, true), (1, true), (2, false)] {
+            let acknowledge = (replicas, Duration::from_secs(1));
+            let clock = Clock::manual(UnixTime(0));
+            let link = Link::new(session.clone(), acknowledge, clock);
+            let ran = link.evaluate_early(&Script::new("return 1"), &cmd("CALL")).await;
+            assert_eq!(ran.is_ok(), is_kept, "{ran:?}");
+            assert_eq!(read.lock().unwrap().contains("WAIT"), replicas > 0);
         }
     }
 

@@ -93,8 +93,7 @@ impl SharedStore {
         let with_others: Checks = with_others.collect();
         let mut verdict = store.decide(&with_others, now, false)?;
         if charge && !lacks && verdict.is_admitted() {
-            let at = |nth: usize| stamps.get(nth).copied().unwrap_or(now);
-            verdict = store.decide_at(&lasting, at, true)?;
+            verdict = store.decide_at(&lasting, stamps, true)?;
             let charged = verdict.answers().zip(&shares);
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
             for (answer, share) in charged {

@@ -97,13 +97,20 @@ impl Link {
     ) -> Result<Value, CallError> {
         // Known before: a script that is missing would end what ASKING allows.
         self.load(script).await?;
-        let mut both = redis::Pipeline::with_capacity(2);
-        both.add_command(cmd("ASKING")).add_command(call.clone());
-        let replies = self.inner.send_all(&both, 2).await;
-        let replies = replies.map_err(|error| failed(&error))?;
+        let mut all = redis::Pipeline::with_capacity(3);
+        all.add_command(cmd("ASKING")).add_command(call.clone());
+        if let Some(acknowledging) = &self.acknowledging {
+            all.add_command(acknowledging.wait_command());
+        }
+        let replies = self.inner.send_all(&all, all.len()).await;
+        let mut replies = replies.map_err(|error| failed(&error))?.into_iter().skip(1);
         self.has_replied();
-        let last = replies.into_iter().next_back().unwrap_or(Value::Nil);
-        last.extract_error().map_err(|error| failed(&error))
+        let ran = replies.next().unwrap_or(Value::Nil);
+        let ran = ran.extract_error().map_err(|error| failed(&error))?;
+        match &self.acknowledging {
+            None => Ok(ran),
+            Some(acknowledging) => acknowledging.acknowledged(ran, replies.next().as_ref()),
+        }
     }
 
     async fn load(&self, script: &Script) -> Result<(), CallError> {
