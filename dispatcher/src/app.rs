@@ -5,6 +5,8 @@
 //! 1. The program reports ready only while every listener accepts.
 //! 2. A shutdown accepts no new work, finishes attempts and requests in flight, and ends when none
 //!    is left or `shutdown_grace` is over; interrupted attempts are repeated after the next start.
+//! 3. A program whose worker or background task has ended stops, so that it is started again: it
+//!    would accept events and deliver none.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use log::Level;
 use serde_json::json;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use weir_common::admin::Admin;
 use weir_common::config::document::{Diagnostic, lines};
 use weir_common::http_server::body::BODIES_BYTES_MAX;
@@ -71,6 +73,18 @@ pub enum RunError {
     /// The system lacks a basic resource.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
+    /// A task that runs until the shutdown ended before it: a bug.
+    #[error("stopped by a bug, please report it: the task of {task} {}", reason(.error))]
+    Ended {
+        /// What the task does.
+        task: &'static str,
+        /// Absent if it returned.
+        error: Option<JoinError>,
+    },
+}
+
+fn reason(error: &Option<JoinError>) -> String {
+    error.as_ref().map_or("returned".to_owned(), |error| format!("ended: {error}"))
 }
 
 /// Runs the dispatcher until a shutdown.
@@ -131,7 +145,7 @@ async fn serve_until_stopped(
         let state = state.clone();
         async move { drop(state::reload(&state).await) }
     });
-    stopped.await;
+    let outcome = until_ended(stopped, &mut work, &mut post, &mut tasks).await;
 
     state.ready.store(false, Ordering::Release);
     events::event(Level::Info, "stopping", &[]);
@@ -156,7 +170,30 @@ async fn serve_until_stopped(
         log.close(LOG_GRACE);
     }
     events::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
-    Ok(())
+    outcome
+}
+
+/// Waits for the stop that an operator wants; an error if a task ends before it.
+async fn until_ended(
+    stopped: impl Future<Output = ()>,
+    work: &mut JoinSet<Drained>,
+    post: &mut JoinSet<()>,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), RunError> {
+    tokio::select! {
+        () = stopped => Ok(()),
+        error = ended("deliveries", work) => Err(error),
+        error = ended("mails", post) => Err(error),
+        error = ended("the background", tasks) => Err(error),
+    }
+}
+
+/// Waits until one of these tasks ends.
+async fn ended<T: 'static>(task: &'static str, running: &mut JoinSet<T>) -> RunError {
+    match running.join_next().await {
+        Some(result) => RunError::Ended { task, error: result.err() },
+        None => std::future::pending().await,
+    }
 }
 
 fn shared(
@@ -261,4 +298,21 @@ fn attempt_log(state: &State) -> io::Result<Option<Arc<LineLog>>> {
     let log = LineLog::new(&state.metrics.log_dropped);
     log.write_to_stdout("attempt-log")?;
     Ok(Some(log))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ends_is_an_error_that_names_it() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async { panic!("a bug") });
+        tasks.spawn(std::future::pending());
+        let error = ended("deliveries", &mut tasks).await.to_string();
+        assert!(
+            error.starts_with("stopped by a bug, please report it: the task of deliveries ended")
+        );
+        assert!(error.contains("a bug"), "{error}");
+    }
 }

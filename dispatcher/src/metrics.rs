@@ -69,7 +69,7 @@ metrics! {
     store_failures: IntCounter = "store_failures_total";
     /// Outcomes not yet on disk; a crash would repeat these attempts.
     unrecorded: IntGauge = "outcomes_unrecorded";
-    /// Attempt log lines dropped because standard output was not read.
+    /// Attempt log lines dropped because standard output was not read, or took no more.
     log_dropped: IntCounter = "attempt_log_dropped_total";
     /// Open connections to the API and ingest listeners.
     connections: IntGauge = "connections";

@@ -1,7 +1,7 @@
 //! Lines of JSON for monitoring, written by a separate thread.
 //!
 //! A line is added to a buffer. No caller waits for the program that reads the lines: those that do
-//! not fit are dropped and counted.
+//! not fit, or that the output does not take, are dropped and counted.
 //!
 //! Not here: building a line (`line`).
 
@@ -27,7 +27,7 @@ const PIECE_MAX: usize = 4_096;
 /// Lines to be written, shared by the threads that add them and the one that writes them.
 #[derive(Debug)]
 pub struct LineLog {
-    /// Lines dropped because the buffer was full.
+    /// Lines that were not written: the buffer was full, or the output failed.
     dropped: IntCounter,
     buffer: Mutex<Buffer>,
     wake: Condvar,
@@ -95,8 +95,10 @@ impl LineLog {
             drop(buffer);
             let size = if shared { PIECE_MAX } else { bytes.len() };
             for piece in pieces(&bytes, size) {
-                // Standard output is closed: there is nowhere to report that.
-                let _ = to.write_all(piece).and_then(|()| to.flush());
+                if to.write_all(piece).and_then(|()| to.flush()).is_err() {
+                    // The output is closed, or its disk is full.
+                    self.dropped.inc_by(lines(piece));
+                }
             }
             if closed {
                 self.lock().written = true;
@@ -124,6 +126,11 @@ impl LineLog {
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many lines end in a piece.
+fn lines(piece: &[u8]) -> u64 {
+    piece.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Pieces of whole lines, each of at most `size` bytes; a longer line is a piece of its own.
@@ -193,6 +200,33 @@ mod tests {
         assert_eq!(log.dropped.get(), 0);
         log.add(b"y");
         assert_eq!(log.dropped.get(), 1);
+    }
+
+    /// An output that takes the first bytes and then fails, as a full disk does.
+    struct Full(usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_the_output_does_not_take_is_counted() {
+        let log = log();
+        log.share(true);
+        for n in 0..80 {
+            log.add(format!("{n:=<99}\n").as_bytes());
+        }
+        log.close(Duration::ZERO);
+        log.write_out(Full(4_000));
+        assert_eq!(log.dropped.get(), 40, "the second piece of forty lines");
     }
 
     #[test]

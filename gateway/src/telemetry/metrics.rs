@@ -112,7 +112,7 @@ metrics! {
     config_applied: Gauge = "config_applied_timestamp_seconds";
     /// 1 if the last reload succeeded, 0 if it was refused.
     config_ok: IntGauge = "config_last_reload_successful";
-    /// Access log lines dropped because the reader of standard output was too slow.
+    /// Access log lines dropped because standard output was not read, or took no more.
     log_dropped: IntCounter = "access_log_dropped_total";
     /// Always 1; the label has the version.
     build: IntGaugeVec = "build_info", "version";
