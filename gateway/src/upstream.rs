@@ -50,9 +50,15 @@ use crate::upstream::ejection::Change;
 /// fewer announces it in SETTINGS.
 const STREAMS_MAX: u32 = 100;
 
-/// How much of one HTTP/2 response a server may send ahead of its client. Each connection has room
-/// for as much of all its responses: clients that do not read theirs delay no other.
-const RESPONSE_WINDOW: u32 = 1 << 20;
+/// Bytes of one HTTP/2 response that a server may send ahead of its client: 25 MB/s at a round trip
+/// of 10 ms.
+const RESPONSE_WINDOW: u32 = 256 * 1024;
+
+/// The same of all responses of a connection, twenty times what they can send: clients that do not
+/// read theirs delay no other. h2 ends a connection, with all its requests, once what small frames
+/// cost beyond their bytes is half of this, by its own count of 256 bytes each: this much allows
+/// all responses to wait in frames of 24 bytes.
+const CONNECTION_WINDOW: u32 = 20 * STREAMS_MAX * RESPONSE_WINDOW;
 
 /// How often it is logged that an upstream is unreachable.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -321,7 +327,7 @@ impl Upstream {
         options.ca = self.ca.clone();
         options.max_h2_streams = STREAMS_MAX as usize;
         options.h2_stream_window_size = Some(RESPONSE_WINDOW);
-        options.h2_connection_window_size = Some(STREAMS_MAX * RESPONSE_WINDOW);
+        options.h2_connection_window_size = Some(CONNECTION_WINDOW);
         options.connection_timeout = Some(settings.connect_timeout);
         options.total_connection_timeout = Some(settings.connect_timeout);
         options.read_timeout =

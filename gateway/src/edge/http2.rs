@@ -47,6 +47,10 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes of all bodies of one connection that its client may send before we read any.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
+/// What small frames of bodies may cost beyond their bytes, by h2's count of 256 bytes each, before
+/// it ends the connection: a stream may fill its window with frames of 16 bytes.
+const SMALL_FRAMES_MAX: usize = 4 << 20;
+
 /// Bytes of one response that may wait for the socket: four frames of the usual size.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -104,6 +108,7 @@ impl Http2Bounds {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME_BYTES)
+            .data_frame_budget(SMALL_FRAMES_MAX)
             .max_send_buffer_size(SEND_BUFFER)
             .max_concurrent_reset_streams(resets)
             .max_pending_accept_reset_streams(RESETS_UNSEEN_MAX)

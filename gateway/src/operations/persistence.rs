@@ -36,8 +36,18 @@ pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
 /// Checks that the snapshot could be written, without creating a file or a directory.
 pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
-    files::may_make(Path::new(path))
+    replaceable(path)
+        .and_then(|()| files::may_make(Path::new(path)))
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
+}
+
+/// Checks that at `path` is a file, or nothing: anything else must not be renamed or replaced.
+fn replaceable(path: &str) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        let why = "it is no regular file: name one that only this gateway writes";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    }
+    Ok(())
 }
 
 /// The file that a snapshot is written to before it replaces the earlier one.
@@ -46,6 +56,7 @@ fn new(path: &str) -> String {
 }
 
 fn open(path: &str) -> io::Result<fs::File> {
+    replaceable(path)?;
     if let Some(folder) = Path::new(path).parent() {
         fs::create_dir_all(folder)?;
     }

@@ -53,7 +53,7 @@ pub struct AttemptFacts {
 enum Done {
     /// Nothing: it reported that (RFC 9113, 8.7).
     Nothing,
-    /// Perhaps all of it, though the connection had most likely closed before.
+    /// Perhaps all of it, though the connection had most likely closed before, or was closed by us.
     Perhaps,
     /// It failed the request.
     Failed,
@@ -66,8 +66,20 @@ fn done(error: &Error, reused: bool) -> Done {
         // cloudflare/pingora#979: these are marked for a retry, but the request was sent.
         (ErrorType::InvalidH2 | ErrorType::H2Downgrade, RetryType::Decided(true)) => Done::Perhaps,
         (_, RetryType::ReusedOnly) if reused => Done::Perhaps,
+        _ if was_ended_by_us(error) => Done::Perhaps,
         _ => Done::Failed,
     }
+}
+
+/// Whether our side ended an HTTP/2 connection, with all its requests, because some of them would
+/// have cost too much memory: h2 counts responses in small frames that clients do not read, and
+/// what arrives of responses that they cancelled.
+fn was_ended_by_us(error: &Error) -> bool {
+    error.root_cause().downcast_ref::<h2::Error>().is_some_and(|cause| {
+        cause.is_go_away()
+            && cause.is_library()
+            && cause.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)
+    })
 }
 
 /// Whether a request that was sent may be sent again.
@@ -370,6 +382,33 @@ mod tests {
         let invalid = error(ErrorType::InvalidH2, true.into());
         assert!(may_repeat(&invalid, SAFE));
         assert!(!may_repeat(&invalid, AttemptFacts { idempotent: false, ..SAFE }));
+    }
+
+    /// The error of h2 for a request whose connection it ends because of too many empty frames.
+    async fn own_goaway() -> h2::Error {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
+        let request = || http::Request::get("http://control.test/").body(()).unwrap();
+        let (flooded, _) = sender.send_request(request(), true).unwrap();
+        let (other, _) = sender.send_request(request(), true).unwrap();
+        // Empty SETTINGS, a head with the status 200, and frames without bytes.
+        let (settings, head) = ([0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88]);
+        let frames = [0, 0, 0, 0, 0, 0, 0, 0, 1].repeat(200);
+        far.write_all(&[&settings[..], &head, &frames].concat()).await.unwrap();
+        let (_, _, other) = tokio::join!(connection, flooded, other);
+        other.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_we_ended_is_no_fault_of_its_server() {
+        let ended = Error::because(ErrorType::H2Error, "", own_goaway().await).into_up();
+        for reused in [false, true] {
+            assert!(!is_fault(&ended, AttemptFacts { reused, ..SAFE }));
+            assert!(may_repeat(&ended, AttemptFacts { reused, ..SAFE }));
+            assert!(!may_repeat(&ended, AttemptFacts { reused, idempotent: false, ..SAFE }));
+        }
+        let theirs = goaway_error(h2::Reason::ENHANCE_YOUR_CALM).await;
+        assert!(is_fault(&Error::because(ErrorType::H2Error, "", theirs).into_up(), SAFE));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
-use weir_tests::config::DIRECTORY;
-use weir_tests::gateway::Gateway;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{self, Gateway};
 use weir_tests::request::{Request, chunk};
 use weir_tests::wait;
 use weir_tests::world::World;
@@ -109,13 +110,28 @@ fn counters_survive_a_restart_with_a_snapshot() {
 #[test]
 fn a_broken_snapshot_is_logged_and_discarded() {
     for broken in ["", "nonsense", "{\"version\":999}"] {
-        let folder = weir_tests::folder::Folder::new();
+        let folder = Folder::new();
         folder.write("limits.snapshot", broken);
-        let config = weir_tests::config::Config::default()
-            .with("[store]", "snapshot = \"limits.snapshot\"")
-            .to_string();
+        let config =
+            Config::default().with("[store]", "snapshot = \"limits.snapshot\"").to_string();
         let gateway = Gateway::start_in(folder, &config, DIRECTORY);
         assert_eq!(gateway.used("workspace", "ws_acme"), 0);
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_no_file_is_refused_and_stays() {
+    let folder = Folder::new();
+    folder.write("data/dispatcher.db", "another program's");
+    let config = Config::default().with("[store]", "snapshot = \"data\"").to_string();
+    folder.write(gateway::CONFIG, &config);
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    for command in [&["check", "--online"][..], &["run"]] {
+        let ended = gateway::run(&folder, &[command, &["--config", gateway::CONFIG]].concat());
+        assert_ne!(ended.code, Some(0), "{command:?}");
+        assert!(ended.output().contains("no regular file"), "{}", ended.output());
+        let there = std::fs::read_to_string(folder.path("data/dispatcher.db")).unwrap();
+        assert_eq!(there, "another program's");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_tests::config::Config;
 use weir_tests::frames::{Frame, block, flag, kind};
-use weir_tests::http2::End;
+use weir_tests::http2::{End, Http2};
 use weir_tests::http2_server::{Http2Server, Step, head};
 use weir_tests::request::Request;
 
@@ -51,7 +51,7 @@ const LONG: &str = "30s";
 struct Liar {
     edge: Edge,
     lie: Arc<Mutex<Lie>>,
-    _server: Http2Server,
+    server: Http2Server,
 }
 
 impl Liar {
@@ -68,10 +68,12 @@ impl Liar {
              write_timeout = \"1s\"",
             server.address()
         );
+        // With one thread all requests share a connection.
         let change = |config: Config| {
-            config.with("[upstreams.control]", &lines).with("[limits.address]", "requests = 4000")
+            let config = config.with("[upstreams.control]", &lines);
+            config.with("[limits.address]", "requests = 4000").with("[server]", "threads = 1")
         };
-        Self { edge: Edge::with(change), lie, _server: server }
+        Self { edge: Edge::with(change), lie, server }
     }
 
     /// The outcome of a request while the server plays `lie`, as a short text.
@@ -357,4 +359,26 @@ fn limit_fields_in_a_servers_trailers_reach_no_client() {
     assert_eq!(answer.text(), "half");
     let names: Vec<&str> = answer.trailers.fields.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["grpc-status"]);
+}
+
+#[test]
+fn responses_in_small_pieces_that_nobody_reads_end_no_other() {
+    const STALLED: usize = 20;
+    let liar = Liar::new(&[], LONG);
+    let flood = |stream| {
+        // As much as a window holds.
+        let event = Frame::data(stream, [b'x'; 24], false).bytes();
+        vec![Step::Head(head(200, &[])), Step::Raw(event.repeat((256 << 10) / 24))]
+    };
+    // An initial window of 0: no body can be sent.
+    let mut client = Http2::connect_with(&liar.edge.address, &liar.edge.authority, &[(4, 0)]);
+    for nth in 0..STALLED {
+        *liar.lie.lock().unwrap() = flood;
+        client.request(&Request::get("/v1/me"));
+        liar.server.wait_for(nth + 1);
+    }
+    let outcome = liar.outcome(Version::Http1, truth, &Request::post("/v1/me", "x"));
+    assert_eq!(outcome, "200 5");
+    let connections: Vec<_> = liar.server.seen().iter().map(|begun| begun.connection).collect();
+    assert_eq!(connections, [0; STALLED + 1]);
 }

@@ -193,6 +193,35 @@ fn a_user_of_the_store_needs_few_rights() {
 }
 
 #[test]
+fn a_check_online_names_each_right_that_is_missing() {
+    let (files, upstream) = (Folder::new(), Upstream::start());
+    let redis = Redis::start(&["--requirepass", "another"]);
+    let password = files.write("password", PASSWORD).display().to_string();
+    let servers = format!("servers = [\"{}\"]", upstream.address());
+    let config = ["control", "data", "dispatcher"]
+        .iter()
+        .fold(Config::default(), |to, name| to.with(&format!("[upstreams.{name}]"), &servers))
+        .with("[store]", &store(&format!("redis://weir@{}", redis.address()), &files))
+        .with("[store]", &format!("password_file = \"{password}\""));
+    files.write(CONFIG, &config.to_string());
+    files.write(gateway::DIRECTORY, DIRECTORY);
+    let rights: Vec<&str> = RIGHTS.split(" +").skip(1).collect();
+    for right in &rights {
+        redis.run("SCRIPT FLUSH");
+        let others = format!("{RIGHTS} ").replace(&format!("+{right} "), "");
+        redis.run(&format!("ACL SETUSER weir reset on >{PASSWORD} {others}"));
+        let ended = gateway::run(&files, &["check", "--online", "--config", CONFIG]);
+        assert_ne!(ended.code, Some(0), "{right}");
+        let named = ended.output().contains(&format!("+{right}"));
+        let is_of_scripts = !["info", "evalsha", "script|load"].contains(right);
+        assert!(named || !is_of_scripts, "{right}: {}", ended.output());
+    }
+    redis.run(&format!("ACL SETUSER weir reset on >{PASSWORD} {RIGHTS}"));
+    gateway::run(&files, &["check", "--online", "--config", CONFIG]).expect(0);
+    assert_eq!(redis.run("DBSIZE"), Reply::Number(0));
+}
+
+#[test]
 fn a_gateway_with_another_secret_does_not_start() {
     let mut fleet = Fleet::of(Redis::start(&[]), 1, |config| config);
     let other = Folder::new();

@@ -129,7 +129,7 @@ impl SharedStore {
         node.availability.lost()
     }
 
-    /// Connects to each server as a gateway does, and changes nothing there. Returns what fails.
+    /// Connects to each server as a gateway does, and leaves nothing there. Returns what fails.
     pub async fn try_servers(&self) -> Vec<(String, ConnectError)> {
         if let Err(why) = self.nodes.refresh().await {
             return vec![(self.name(), why)];
@@ -139,6 +139,9 @@ impl SharedStore {
             let opened = self.nodes.open(node, 0, self.config.timeout);
             let opened = tokio::time::timeout(CONNECT_TIMEOUT, opened).await;
             let opened = opened.unwrap_or(Err(ConnectError::Silent))?;
+            if let Some(tag) = known.tag_on(node) {
+                opened.check_rights(tag).await?;
+            }
             match known.is_registry(node) {
                 true => opened.compare_fingerprint(&self.config.fingerprint).await,
                 false => Ok(()),

@@ -14,7 +14,7 @@ use redis::{Cmd, Value, cmd};
 use weir_common::time::Tick;
 
 use super::address::Topology;
-use super::errors::{CallError, ConnectError, unreachable_for};
+use super::errors::{CallError, ConnectError, is_forbidden, unreachable_for};
 use super::link::{Link, Script};
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
@@ -103,6 +103,16 @@ impl StoreConnection {
         self.compare_fingerprint(own).await
     }
 
+    /// Checks that the user may run what the scripts call, on a key with this text between its
+    /// braces. Leaves nothing there.
+    pub(super) async fn check_rights(&self, tag: &str) -> Result<(), ConnectError> {
+        let script = Script::new(include_str!("rights.lua"));
+        let call = script.call(&[format!("weir1:{{{tag}}}rights")], &[]);
+        let tried = self.evaluate(&script, &call).await;
+        let tried = tried.map_err(|error| ConnectError::Rejected(error.to_string()))?;
+        lacking(&redis::from_redis_value::<Vec<String>>(tried).unwrap_or_default())
+    }
+
     /// Checks the same, and changes nothing.
     pub(super) async fn compare_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
         let mut get = cmd("GET");
@@ -110,6 +120,22 @@ impl StoreConnection {
         let found = self.links.first().send(&get).await.map_err(|error| unreachable_for(&error))?;
         let found: Option<String> = redis::from_redis_value(found).unwrap_or_default();
         check_secret(found.as_deref(), own)
+    }
+}
+
+/// The rights that a user lacks, of the names of commands and the errors that they ended with.
+fn lacking(tried: &[String]) -> Result<(), ConnectError> {
+    let pairs = tried.as_chunks::<2>().0.iter();
+    let lacking: Vec<String> = pairs
+        .filter(|[_, error]| is_forbidden(error))
+        .map(|[command, _]| format!("+{command}"))
+        .collect();
+    match lacking.is_empty() {
+        true => Ok(()),
+        false => Err(ConnectError::Rejected(format!(
+            "its user lacks rights that docs/scaling.md lists: {}",
+            lacking.join(" ")
+        ))),
     }
 }
 

@@ -100,10 +100,15 @@ impl CallError {
     }
 }
 
+/// Whether a server says that an ACL forbids a command.
+pub(super) fn is_forbidden(error: &str) -> bool {
+    FORBIDS.iter().any(|words| error.contains(words))
+}
+
 /// What the server says of a call decides what becomes of the connection.
 pub(super) fn failed(error: &RedisError) -> CallError {
     let mut text = error.to_string();
-    if FORBIDS.iter().any(|words| text.contains(words)) {
+    if is_forbidden(&text) {
         text.push_str(": a right is missing, which ACL LOG names and docs/scaling.md lists");
     }
     match error.kind() {
