@@ -1,8 +1,9 @@
-//! Reads a request: its target, route, batch, CORS headers, client address and upload progress.
+//! Reads a request: its target, route, batch, cookies, CORS headers, client address and upload progress.
 
 pub mod batch;
 pub mod body_budget;
 pub mod client_address;
+pub mod cookies;
 pub mod cors;
 pub mod framing;
 pub mod route;

@@ -26,7 +26,7 @@ use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
 use crate::request::client_address::{FORWARDED_FOR, address_text};
-use crate::request::cors;
+use crate::request::{cookies, cors};
 use crate::settings::trusted::folded;
 
 /// Hop-by-hop fields of a response, even where `Connection` does not name them.
@@ -227,16 +227,10 @@ fn value(text: impl TryInto<HeaderValue, Error = InvalidHeaderValue>) -> Result<
     text.try_into().or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
 }
 
-/// HTTP/2 may split a cookie into several fields; an HTTP/1.1 upstream must get one (RFC 9113,
-/// 8.2.3; cloudflare/pingora#189).
+/// An HTTP/1.1 upstream must get cookies in one field.
 fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
-    if !headers.contains_key(header::COOKIE) {
-        return Ok(());
-    }
-    let crumbs: Vec<&[u8]> =
-        headers.get_all(header::COOKIE).iter().map(|crumb| crumb.as_bytes()).collect();
-    if crumbs.len() > 1 {
-        let joined = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+    if let Some(joined) = cookies::joined(headers) {
+        let joined = HeaderValue::from_bytes(&joined);
         let joined = joined.or_err(ErrorType::InvalidHTTPHeader, "cookie")?;
         headers.insert(header::COOKIE, joined);
     }

@@ -17,10 +17,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header};
 use weir_common::time::Moment;
 
 use crate::limit::key::{Fingerprint, Owner, Scope, Seed};
+use crate::request::cookies;
 use crate::rules::Rules;
 use crate::rules::tenant::{Identity, OWN_ORGANISATION, Subject, Tenant, TenantRefs};
 use crate::settings::limit_key::{KeyPart, LimitKey, Missing, PARTS_MAX};
@@ -121,7 +122,7 @@ impl Rules {
             }
             KeyPart::Header(name) => {
                 let value = single_value(sources, name);
-                let print = value.map(|value| self.seed.fingerprint(name.as_str(), value));
+                let print = value.map(|value| self.seed.fingerprint(name.as_str(), &value));
                 return Some(match print {
                     Some(print) => FoundPart::header(&self.seed, name, print),
                     None => FoundPart::missing(&self.seed, part),
@@ -232,14 +233,19 @@ fn named_tenant<'i>(part: &KeyPart, identity: &'i Identity<'i>) -> Option<&'i Su
     }
 }
 
-/// The value of a header that is sent once and is not empty.
-fn single_value<'r>(sources: &KeySources<'r>, name: &HeaderName) -> Option<&'r [u8]> {
+/// The value of a header that is sent once and is not empty; cookies may come in several fields.
+fn single_value<'r>(sources: &KeySources<'r>, name: &HeaderName) -> Option<Cow<'r, [u8]>> {
     if sources.dropped.is_some_and(|dropped| dropped.has(name.as_str())) {
         return None;
     }
+    if *name == header::COOKIE
+        && let Some(joined) = cookies::joined(sources.headers)
+    {
+        return Some(joined.into());
+    }
     let mut values = sources.headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?;
-    Some(value.as_bytes().trim_ascii()).filter(|value| !value.is_empty())
+    Some(value.as_bytes().trim_ascii()).filter(|value| !value.is_empty()).map(Cow::Borrowed)
 }
 
 fn subject_of<'t>(seed: &Seed, parts: &[FoundPart<'t>]) -> Subject<'t> {
@@ -321,7 +327,7 @@ mod tests {
         raw.limits.into_iter().next().unwrap().1.key
     }
 
-    /// A request: its workspace, its `sub` and its `X-Key` headers.
+    /// A request: its workspace, its `sub`, and the values of both `X-Key` and `Cookie`.
     struct Sent<'a>(&'a str, &'a str, &'a [&'a str]);
 
     /// The name of what a request is charged to; "address" where that is its address.
@@ -333,7 +339,9 @@ mod tests {
         let claims: Vec<KeyClaim> = some(sub).map(claim).into_iter().collect();
         let mut map = HeaderMap::new();
         for value in headers {
-            map.append("x-key", HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            for name in ["x-key", "cookie"] {
+                map.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            }
         }
         let address = "2001:db8::1".parse().unwrap();
         let sources = KeySources {
@@ -410,6 +418,15 @@ mod tests {
         let name = charged(&rules, &both, Sent("ws_a", "", &["secret-1"]));
         assert_eq!(name, format!("ws_a/{one}"));
         assert_eq!(charged(&rules, &both, Sent("", "", &["secret-1"])), "address");
+    }
+
+    #[test]
+    fn cookies_in_several_fields_are_those_in_one() {
+        let rules = rules("unknown = \"own_key\"");
+        let cookies = key("key = \"header:Cookie\"");
+        let name = |values: &[&str]| charged(&rules, &cookies, Sent("", "", values));
+        assert_eq!(name(&["a=1", "b=2"]), name(&["a=1; b=2"]));
+        assert_ne!(name(&["a=1", "b=2"]), name(&["a=1", "b=3"]));
     }
 
     #[test]
