@@ -308,6 +308,7 @@ fn no_answer(kind: &ErrorType) -> UpstreamFailure {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tokio::io::AsyncWriteExt;
 
     use super::*;
@@ -386,16 +387,19 @@ mod tests {
 
     /// The error of h2 for a request whose connection it ends because of too many empty frames.
     async fn own_goaway() -> h2::Error {
-        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let (near, far) = tokio::io::duplex(1 << 16);
         let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
         let request = || http::Request::get("http://control.test/").body(()).unwrap();
         let (flooded, _) = sender.send_request(request(), true).unwrap();
         let (other, _) = sender.send_request(request(), true).unwrap();
-        // Empty SETTINGS, a head with the status 200, and frames without bytes.
-        let (settings, head) = ([0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88]);
-        let frames = [0, 0, 0, 0, 0, 0, 0, 0, 1].repeat(200);
-        far.write_all(&[&settings[..], &head, &frames].concat()).await.unwrap();
-        let (_, _, other) = tokio::join!(connection, flooded, other);
+        let server = async {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            let (_, mut first) = server.accept().await.unwrap().unwrap();
+            let mut body = first.send_response(http::Response::new(()), false).unwrap();
+            (0..200).for_each(|_| body.send_data(Bytes::new(), false).unwrap());
+            while server.accept().await.is_some() {}
+        };
+        let (_, _, other, ()) = tokio::join!(connection, flooded, other, server);
         other.unwrap_err()
     }
 
