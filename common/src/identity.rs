@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. No identity server is queried if the caller's `may_query` returns false.
+//! 1. No identity server is queried for a caller that gets no turn ([`QueryTurns`]).
 //! 2. Every wait for an identity server has a deadline, and their number is bounded.
 //! 3. No token is logged, shown or stored; only its hash is stored.
 //!
@@ -40,13 +40,39 @@ pub enum Unaccepted {
     Unavailable,
 }
 
+/// Bounds the queries of identity servers that one caller's tokens cause.
+pub trait QueryTurns: Sync {
+    /// Held while a server is queried.
+    type Turn: Send;
+
+    /// Waits for a turn; none where the caller may cause no query.
+    fn turn(&self) -> impl Future<Output = Option<Self::Turn>> + Send;
+
+    /// Charges the caller for a query that found its token not valid.
+    fn charge(&self);
+}
+
+/// Callers whose queries are not bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Unbounded;
+
+impl QueryTurns for Unbounded {
+    type Turn = ();
+
+    async fn turn(&self) -> Option<()> {
+        Some(())
+    }
+
+    fn charge(&self) {}
+}
+
 /// Verifies the token of a call; also returns the outcome's label in metrics. Without a verifier no
-/// token can be verified; `may_query` decides whether an identity server may be queried for it.
+/// token can be verified; an identity server is queried in one of the caller's `turns`.
 pub async fn verify<T: Send + Sync + 'static>(
     verifier: Option<&Verifier<T>>,
     headers: &HeaderMap,
     now: Moment,
-    may_query: impl Fn() -> bool,
+    turns: &impl QueryTurns,
 ) -> (&'static str, Result<Arc<T>, Unaccepted>) {
     let token = match bearer::read(headers) {
         Bearer::Missing => return ("missing", Err(Unaccepted::Missing)),
@@ -55,7 +81,7 @@ pub async fn verify<T: Send + Sync + 'static>(
         Bearer::Token(token) => token,
     };
     let Some(verifier) = verifier else { return ("unavailable", Err(Unaccepted::Unavailable)) };
-    match verifier.verify(token, now, may_query).await {
+    match verifier.verify(token, now, turns).await {
         Ok(token) => (if token.cached { "cached" } else { "verified" }, Ok(token.claims)),
         Err(Unverified::Flawed(flaw)) => {
             verifier.log_refusal(flaw, now.tick);

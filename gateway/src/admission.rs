@@ -38,13 +38,14 @@ use crate::admission::resolve::resolve;
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
 use crate::identity::auth;
+use crate::identity::auth::address_turns::AddressTurns;
 use crate::identity::auth::authorization::Claims;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::charges::Charges;
 use crate::rules::subject::KeySources;
-use crate::rules::tenant::Identity;
+use crate::rules::tenant::{Identity, Subject};
 use crate::rules::{Batch, RouteMatch};
 use crate::settings::RouteCost;
 use crate::upstream::Upstream;
@@ -184,8 +185,7 @@ async fn authenticate_and_resolve(
     Ok(own_limits)
 }
 
-/// Verifies the token of a request. An identity server is queried only for an address that has
-/// not used up its limit of refusals.
+/// Verifies the token of a request. An identity server is queried in turns of the address.
 async fn authenticate(
     shared: &Shared,
     config: &ActiveConfig,
@@ -193,12 +193,14 @@ async fn authenticate(
     address: IpAddr,
 ) -> Result<Arc<Claims>, Refusal> {
     let (verifier, now) = (config.verifier.as_deref(), arrival.started_at);
-    let may_query = || {
-        let mut charges = Charges::default();
-        config.rules.charge_refusal(address, now, &mut charges);
-        !shared.limiter.is_used_up(&mut charges.checks, now.tick)
+    let turns = AddressTurns {
+        in_flight: &shared.identity_queries,
+        address: Subject::address(config.rules.seed(), address).owner,
+        limiter: &shared.limiter,
+        invalid: config.rules.invalid_token(address, now),
+        now: now.tick,
     };
-    auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await
+    auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, &turns).await
 }
 
 /// The refusal of a request whose upstream has no healthy server.

@@ -2,3 +2,4 @@
 
 pub mod auth;
 pub mod directory;
+pub mod keyed_semaphore;

@@ -1,4 +1,5 @@
-//! Reads a request: its target, route, batch, cookies, CORS headers, client address and upload progress.
+//! Reads a request: its target, route, batch, cookies, CORS headers, client address and progress of
+//! its upload.
 
 pub mod batch;
 pub mod body_budget;

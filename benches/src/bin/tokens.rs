@@ -23,7 +23,7 @@ use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::allocator::Allocator;
 use weir_common::config::file::ConfigFile;
-use weir_common::identity::refresh_jwks;
+use weir_common::identity::{Unbounded, refresh_jwks};
 use weir_common::time::{Clock, Moment};
 use weir_gateway::config::active::{ActiveConfig, Config, USUAL};
 use weir_gateway::identity::auth::{self, Verifier};
@@ -99,7 +99,7 @@ async fn measure(
 }
 
 async fn verify((verifier, metrics): (&Verifier, &Metrics), head: &RequestHeader, now: Moment) {
-    match auth::verify(Some(verifier), &head.headers, now, metrics, || true).await {
+    match auth::verify(Some(verifier), &head.headers, now, metrics, &Unbounded).await {
         Ok(claims) if claims.workspaces.is_some() => {}
         other => fail(&format!("a token that holds was not taken: {other:?}")),
     }

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use crate::config::document::Document;
 use crate::config::files;
 use crate::http_client;
+use crate::identity::QueryTurns;
 use crate::identity::identity_server::{IdentityMetrics, IdentityServer};
 use crate::identity::introspection::IntrospectionClient;
 use crate::identity::jwks::{Jwks, Keys};
@@ -269,12 +270,12 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         self.valid.entry_count() + self.invalid.entry_count()
     }
 
-    /// Verifies a token. `may_query` decides whether a server may be queried for it.
+    /// Verifies a token; a server is queried for it in one of `turns`.
     pub(super) async fn verify(
         &self,
         token: &str,
         now: Moment,
-        may_query: impl Fn() -> bool,
+        turns: &impl QueryTurns,
     ) -> Result<Verified<T>, Unverified> {
         let hash = hash(token);
         if let Some(token) = self.valid.get(&hash).await {
@@ -285,7 +286,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         }
         let valid = match &self.method {
             Method::Jwt(jwks, terms) => {
-                let valid = self.by_keys((jwks, terms), token, now, may_query).await?;
+                let valid = self.by_keys((jwks, terms), token, now, turns).await?;
                 self.valid.insert(hash, valid.clone()).await;
                 valid
             }
@@ -293,10 +294,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
                 if let Some(flaw) = self.invalid.get(&hash).await {
                     return Err(Unverified::Flawed(flaw));
                 }
-                if !may_query() {
-                    return Err(Unverified::Unavailable);
-                }
-                let introspected = self.by_introspection(client, token, hash, now);
+                let introspected = self.by_introspection(client, (token, hash), now, turns);
                 let shared = self.valid.try_get_with(hash, introspected);
                 // The wait for another request's introspection has the deadline of its own.
                 let shared = tokio::time::timeout(self.timeout, shared).await;
@@ -311,7 +309,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         (jwks, terms): (&Jwks, &Terms),
         token: &str,
         now: Moment,
-        may_query: impl Fn() -> bool,
+        turns: &impl QueryTurns,
     ) -> Result<ValidToken<T>, Unverified> {
         let had = jwks.keys();
         let verified = |keys: &Keys| {
@@ -323,27 +321,33 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         match first {
             Some(Ok(valid)) => return Ok(valid),
             Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Unverified::Flawed(flaw)),
-            _ if !may_query() => return Err(Unverified::Unavailable),
             _ => {}
         }
+        let turn = tokio::time::timeout(self.timeout, turns.turn()).await.ok().flatten();
+        let _turn = turn.ok_or(Unverified::Unavailable)?;
         let keys = jwks.newer(had.as_deref()).await.ok_or(Unverified::Unavailable)?;
-        verified(&keys).map_err(Unverified::Flawed)
+        verified(&keys).map_err(|flaw| {
+            turns.charge();
+            Unverified::Flawed(flaw)
+        })
     }
 
     async fn by_introspection(
         &self,
         client: &IntrospectionClient,
-        token: &str,
-        hash: Hash,
+        (token, hash): (&str, Hash),
         now: Moment,
+        turns: &impl QueryTurns,
     ) -> Result<ValidToken<T>, Unverified> {
         // Another request may have introspected it since the check in `verify`.
         if let Some(flaw) = self.invalid.get(&hash).await {
             return Err(Unverified::Flawed(flaw));
         }
+        let _turn = turns.turn().await.ok_or(Unverified::Unavailable)?;
         match client.introspect(token, now).await {
             Ok(Ok((claims, expires))) => Ok(self.valid_token(&claims, expires, now, 0)),
             Ok(Err(flaw)) => {
+                turns.charge();
                 self.invalid.insert(hash, flaw).await;
                 Err(Unverified::Flawed(flaw))
             }

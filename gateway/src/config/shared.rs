@@ -16,6 +16,7 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
 use crate::config::active::{ActiveConfig, CheckedConfig, Config};
+use crate::identity::auth::address_turns::QueriesInFlight;
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
@@ -47,6 +48,8 @@ pub struct Shared {
     rate_limited: IntCounter,
     /// The access log, where `log.access` is on.
     pub access_log: Option<Arc<LineLog>>,
+    /// The queries of an identity server.
+    pub identity_queries: QueriesInFlight,
     /// The memory that buffered bodies share.
     pub body_budget: Arc<BodyBudget>,
     /// The secret that the keys of limits are derived from.
@@ -103,6 +106,7 @@ impl Shared {
             rate_limited: metrics.refusals.with_label_values(&[RATE_LIMITED]),
             metrics,
             access_log,
+            identity_queries: QueriesInFlight::default(),
             body_budget: Arc::default(),
             connections_max,
             seed: seeds.keys,

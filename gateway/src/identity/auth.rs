@@ -5,13 +5,14 @@
 //! Whether a token is valid (`weir_common::identity`), which routes need one (`rules`), what is
 //! charged without a valid one (`admission`).
 
+pub mod address_turns;
 pub mod authorization;
 
 use std::sync::Arc;
 
 use http::HeaderMap;
 use weir_common::identity::bearer::{self, Bearer};
-use weir_common::identity::{self, Unaccepted};
+use weir_common::identity::{self, QueryTurns, Unaccepted};
 use weir_common::time::Moment;
 use weir_common::token::Flaw;
 
@@ -22,16 +23,16 @@ use crate::telemetry::metrics::Metrics;
 /// Verifies tokens, and reads what the gateway needs of their claims.
 pub type Verifier = identity::verifier::Verifier<Claims>;
 
-/// Verifies the token of a request. Without a verifier no token is valid; `may_query` decides
-/// whether an identity server may be queried for it.
+/// Verifies the token of a request. Without a verifier no token is valid; an identity server is
+/// queried in one of the address's `turns`.
 pub async fn verify(
     verifier: Option<&Verifier>,
     headers: &HeaderMap,
     now: Moment,
     metrics: &Metrics,
-    may_query: impl Fn() -> bool,
+    turns: &impl QueryTurns,
 ) -> Result<Arc<Claims>, Refusal> {
-    let (word, verified) = identity::verify(verifier, headers, now, may_query).await;
+    let (word, verified) = identity::verify(verifier, headers, now, turns).await;
     metrics.token_verifications.with_label_values(&[word]).inc();
     verified.map_err(|why| match why {
         Unaccepted::Missing => Refusal::Unauthenticated { flaw: None },

@@ -19,7 +19,6 @@
 //! (`weir_common::directory`), which quotas a tenant has (`rules`).
 
 mod compiled;
-mod single_flight;
 pub mod unknown_budget;
 
 use std::sync::Arc;
@@ -37,8 +36,8 @@ use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::directory::compiled::TenantEntry;
-use crate::identity::directory::single_flight::KeyedSemaphore;
 use crate::identity::directory::unknown_budget::UnknownBudget;
+use crate::identity::keyed_semaphore::KeyedSemaphore;
 use crate::limit::key::{Key, Owner, Scope};
 use crate::rules::Rules;
 use crate::rules::compile::tenants::own_values_refused;

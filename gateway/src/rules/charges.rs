@@ -25,6 +25,9 @@ use crate::rules::{Limit, Route, Rules};
 use crate::settings::RouteCost;
 use crate::settings::limit_key::KeyPart;
 
+/// The name of what invalid tokens have used: no configured limit has a space in its name.
+const INVALID_TOKENS: &str = "invalid tokens";
+
 /// The limit of a check, and the tenant or address that is charged.
 #[derive(Clone, Debug)]
 pub struct Charge {
@@ -122,6 +125,19 @@ impl Rules {
         if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
             self.charge_address(index, limit, (address, now), charges);
         }
+    }
+
+    /// What a token that is not valid charges to its address, beside its refusal: by the quota of
+    /// `limits.refused`, counted apart. None where that is not enforced.
+    #[must_use]
+    pub fn invalid_token(&self, address: IpAddr, now: Moment) -> Option<LimitCheck> {
+        let index = self.refused?;
+        let limit = self.limits.get(index).filter(|limit| limit.enforced)?;
+        let subject = Subject::address(&self.seed, address);
+        let slot = subject.owner.slot();
+        let check = self.check((index, limit), &subject, (limit.quota, slot), now);
+        let tag = self.seed.limit(INVALID_TOKENS);
+        Some(LimitCheck { key: Key::new(subject.owner, tag), limit: tag, ..check })
     }
 
     fn charge_address(

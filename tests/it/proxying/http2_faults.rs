@@ -362,7 +362,7 @@ fn limit_fields_in_a_servers_trailers_reach_no_client() {
 }
 
 #[test]
-fn responses_in_small_pieces_that_nobody_reads_end_no_other() {
+fn unread_responses_in_small_pieces_end_no_other() {
     const STALLED: usize = 20;
     let liar = Liar::new(&[], LONG);
     let flood = |stream| {

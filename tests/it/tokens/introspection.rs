@@ -4,6 +4,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use weir_tests::answer::{Answer, Gate};
+use weir_tests::client::Client;
 use weir_tests::gateway;
 use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
@@ -220,6 +221,49 @@ fn a_flood_of_unknown_tokens_introspects_no_more_than_its_addresss_limit() {
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 40);
     assert_eq!(setup.requests(), 20);
+}
+
+#[test]
+fn refusals_for_other_reasons_stop_no_introspection() {
+    let mut setup = Setup::with("", 5);
+    setup.server.stop();
+    for nth in 0..10 {
+        setup.get(&format!("early-{nth}")).expect(503);
+    }
+    setup.server.start_again();
+    setup.get("new").expect(200);
+    for _ in 0..10 {
+        setup.world.get("/nowhere").expect(404);
+    }
+    setup.get("newer").expect(200);
+}
+
+#[test]
+fn a_flood_at_once_introspects_little_more_and_delays_no_other_address() {
+    let setup = Setup::with("", 20);
+    let gate = Gate::new();
+    setup.server.always(Answer::script().wait(&gate).and(inactive()));
+    let statuses: Vec<u16> = thread::scope(|scope| {
+        let running: Vec<_> = (0..60)
+            .map(|n| (format!("invented-{n}"), &setup))
+            .map(|(token, setup)| scope.spawn(move || setup.get(&token).status))
+            .collect();
+        wait::until("all to be in flight", || {
+            let in_flight = setup.world.gateway.metric("weir_gateway_requests_in_flight");
+            (in_flight >= 60.0).then_some(())
+        });
+        setup.server.wait_for_requests(16);
+        let mut other = Client::connect_from("127.0.0.2", setup.world.gateway.http());
+        other.send(bearing(TARGET, "theirs").head_bytes());
+        setup.server.wait_for_requests(17);
+        gate.open();
+        other.read().expect(401);
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let invalid = statuses.iter().filter(|status| **status == 401).count();
+    assert!((20..36).contains(&invalid), "{invalid}");
+    assert_eq!(setup.requests(), invalid + 1);
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 60 - invalid);
 }
 
 #[test]

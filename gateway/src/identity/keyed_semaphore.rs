@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What a permit is for (`directory`).
+//! What a permit is for (`directory`, `auth::address_turns`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,14 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A semaphore for each key that is in use.
 #[derive(Debug)]
-pub(super) struct KeyedSemaphore<K> {
+pub struct KeyedSemaphore<K> {
     permits: usize,
     by_key: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
 /// A permit, returned when dropped.
 #[derive(Debug)]
-pub(super) struct KeyedPermit<'s, K: Copy + Eq + Hash> {
+pub struct KeyedPermit<'s, K: Copy + Eq + Hash> {
     of: &'s KeyedSemaphore<K>,
     key: K,
     semaphore: Arc<Semaphore>,
@@ -34,12 +34,12 @@ pub(super) struct KeyedPermit<'s, K: Copy + Eq + Hash> {
 impl<K: Copy + Eq + Hash> KeyedSemaphore<K> {
     /// `permits` permits for each key.
     #[must_use]
-    pub(super) fn new(permits: usize) -> Self {
+    pub fn new(permits: usize) -> Self {
         Self { permits, by_key: Mutex::default() }
     }
 
     /// Waits for a permit. Dropping the future leaves the queue.
-    pub(super) async fn acquire(&self, key: K) -> KeyedPermit<'_, K> {
+    pub async fn acquire(&self, key: K) -> KeyedPermit<'_, K> {
         let new = || Arc::new(Semaphore::new(self.permits));
         let semaphore = self.lock().entry(key).or_insert_with(new).clone();
         let mut permit = KeyedPermit { of: self, key, semaphore, permit: None };
