@@ -363,7 +363,7 @@ fn limit_fields_in_a_servers_trailers_reach_no_client() {
 
 #[test]
 fn unread_responses_in_small_pieces_end_no_other() {
-    const STALLED: usize = 20;
+    const STALLED: usize = 40;
     let liar = Liar::new(&[], LONG);
     let flood = |stream| {
         // As much as a window holds.
