@@ -11,4 +11,5 @@ pub(crate) mod proxy;
 pub(crate) mod read_limit;
 pub mod recording;
 pub mod signature;
+pub(crate) mod source_address;
 pub mod transport;

@@ -65,6 +65,17 @@ pub(crate) fn reason_of(error: &ConnectError, received: u64) -> Option<Reason> {
     Some(found.last().unwrap_or(ended))
 }
 
+/// Whether closing idle connections helps against a shortage: they hold descriptors and memory; a
+/// local port that is closed is not free at once.
+pub(crate) fn is_eased_by_closing(error: &ConnectError) -> bool {
+    let mut chain =
+        std::iter::successors(Some(error as &(dyn Error + 'static)), |error| cause(*error));
+    !chain.any(|error| {
+        let error = error.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+    })
+}
+
 fn http_reason(error: &hyper::Error) -> Option<Reason> {
     if error.is_parse_too_large() {
         Some(Reason::TooLong)

@@ -240,6 +240,7 @@ fn show(trace: &mut Trace, keep: AttemptSettings) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod families;
     mod proxied;
     mod read_limit;
     mod recorded;

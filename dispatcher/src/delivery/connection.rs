@@ -34,10 +34,12 @@ use weir_common::time::{Clock, Tick};
 
 use crate::config::settings::AttemptSettings;
 use crate::delivery::client_certificate;
+use crate::delivery::egress::dns::is_shortage;
 use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
-use crate::delivery::proxy::{Proxy, ProxyError, source_for};
+use crate::delivery::proxy::{Proxy, ProxyError};
 use crate::delivery::read_limit::{Meter, Metered};
+use crate::delivery::source_address::{source_for, without_source};
 use crate::domain::trace::Trace;
 use crate::domain::webhook::client_certificate::{CertificateId, ClientCertificate};
 
@@ -188,7 +190,10 @@ impl Dialer {
         tokio::select! {
             connected = &mut one => match connected {
                 Ok(dialed) => return Ok(dialed),
-                Err(_) => return self.one_by_one(&second).await,
+                Err(error) => {
+                    let other = self.one_by_one(&second).await;
+                    return other.map_err(|second| more_telling(error, second));
+                }
             },
             () = sleep(HEAD_START) => {}
         }
@@ -196,11 +201,11 @@ impl Dialer {
         tokio::select! {
             connected = &mut one => match connected {
                 Ok(dialed) => Ok(dialed),
-                Err(_) => other.await,
+                Err(error) => other.await.map_err(|second| more_telling(error, second)),
             },
             connected = &mut other => match connected {
                 Ok(dialed) => Ok(dialed),
-                Err(_) => one.await,
+                Err(error) => one.await.map_err(|first| more_telling(first, error)),
             },
         }
     }
@@ -244,12 +249,29 @@ impl Dialer {
 
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let Some(source) = source_for(&self.sources, to.ip())? else {
-            return TcpStream::connect(to).await;
+            let connected = TcpStream::connect(to).await;
+            return connected.map_err(|error| without_source(error, to));
         };
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.bind(SocketAddr::new(source, 0))?;
         socket.connect(to).await
     }
+}
+
+/// Of the errors of both address families, the one to report: a shortage of this machine, then what
+/// the receiver did, then that nothing leads to it.
+fn more_telling(first: ConnectError, second: ConnectError) -> ConnectError {
+    use io::ErrorKind as Kind;
+    let weight = |error: &ConnectError| match error {
+        ConnectError::Connect(error) if is_shortage(error) => 2,
+        ConnectError::Connect(error)
+            if matches!(error.kind(), Kind::NetworkUnreachable | Kind::HostUnreachable) =>
+        {
+            0
+        }
+        _ => 1,
+    };
+    if weight(&first) > weight(&second) { first } else { second }
 }
 
 impl Connection {
@@ -341,4 +363,27 @@ pub(crate) fn add_usual(headers: &mut HeaderMap, url: &Url) -> Result<(), http::
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(HOST, host);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_act_of_the_receiver_is_reported_before_that_nothing_leads_to_it() {
+        use io::ErrorKind as Kind;
+        let reported = |first: Kind, second: Kind| {
+            let [first, second] = [first, second].map(|kind| ConnectError::Connect(kind.into()));
+            match more_telling(first, second) {
+                ConnectError::Connect(error) => error.kind(),
+                other => panic!("{other}"),
+            }
+        };
+        let telling = [Kind::HostUnreachable, Kind::TimedOut, Kind::AddrNotAvailable];
+        for pair in telling.windows(2) {
+            assert_eq!(reported(pair[0], pair[1]), pair[1]);
+            assert_eq!(reported(pair[1], pair[0]), pair[1]);
+        }
+        assert_eq!(reported(Kind::ConnectionRefused, Kind::TimedOut), Kind::TimedOut, "the last");
+    }
 }

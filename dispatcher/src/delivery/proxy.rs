@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -96,17 +96,4 @@ async fn answer(stream: &mut TcpStream) -> io::Result<u16> {
 
 fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
-}
-
-/// The local address from which an address is called; `None` if the system chooses.
-///
-/// # Errors
-///
-/// If there are addresses to call from, and none of this family.
-pub(crate) fn source_for(sources: &[IpAddr], target: IpAddr) -> io::Result<Option<IpAddr>> {
-    let same_family = |source: &&IpAddr| source.is_ipv4() == target.is_ipv4();
-    match sources.iter().find(same_family) {
-        None if !sources.is_empty() => Err(io::ErrorKind::NetworkUnreachable.into()),
-        found => Ok(found.copied()),
-    }
 }

@@ -215,7 +215,7 @@ impl HttpTransport {
         let received = progress.received();
         progress.trace.reason = classify::reason_of(error, received);
         let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
-        if outcome == Outcome::Internal(Fault::Resources) {
+        if outcome == Outcome::Internal(Fault::Resources) && classify::is_eased_by_closing(error) {
             self.pool.clear();
         }
         if let Outcome::Internal(Fault::Resources | Fault::Proxy) = outcome {

@@ -1,4 +1,4 @@
-//! Attempts through a proxy, and from a chosen address.
+//! Attempts through a proxy.
 
 use std::sync::Mutex;
 
@@ -164,30 +164,4 @@ async fn a_proxy_that_is_away_or_endless_is_no_failure_of_the_receiver() {
     assert_eq!((response.outcome, receiver.accepted()), (fault.clone(), 0));
     let unknown = through(&[], "unknown.example", 3128, |_| {});
     assert_eq!(unknown.deliver(request(&receiver.url("http"))).await.outcome, fault);
-}
-
-#[tokio::test]
-async fn a_receiver_is_called_from_the_source_of_its_family_or_not_at_all() {
-    let (peer, mut peers) = tokio::sync::mpsc::unbounded_channel();
-    let receiver = Receiver::on("127.0.0.1", move |mut stream| {
-        let _ = peer.send(stream.peer_addr().expect("it is connected").ip());
-        async move {
-            read_request(&mut stream).await;
-            let _ = stream.write_all(OK.as_bytes()).await;
-        }
-    })
-    .await;
-    let from = |source: &[&str]| {
-        let mut egress = egress_of(2_000);
-        egress.source = source.iter().map(|one| one.parse().expect("an address")).collect();
-        build(&[], egress).0
-    };
-    let client = from(&["::1", "127.0.0.9"]);
-    assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
-    assert_eq!(peers.recv().await, Some([127, 0, 0, 9].into()));
-    let other_family = from(&["::1"]).deliver(request(&receiver.url("http"))).await;
-    assert_eq!(other_family.outcome, Outcome::Failed(Failure::Refused));
-    let not_ours = from(&["192.0.2.1"]).deliver(request(&receiver.url("http"))).await;
-    assert_eq!(not_ours.outcome, Outcome::Internal(Fault::Resources));
-    assert_eq!(receiver.accepted(), 1);
 }
