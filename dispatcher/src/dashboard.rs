@@ -25,6 +25,7 @@ mod page;
 mod plot;
 mod prose;
 mod show;
+mod values;
 mod visit;
 mod webhook;
 mod webhooks;

@@ -2,9 +2,9 @@
 
 use askama::Template;
 use http::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use weir_common::http_server::reply::Reply;
-use weir_common::pages::form::{Form, members, query};
+use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{Mark, share, span};
 use weir_common::time::UnixTime;
@@ -16,6 +16,7 @@ use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::show::{When, webhook_mark};
+use crate::dashboard::values::{Values, kept_metadata};
 use crate::dashboard::visit::{Visit, answer};
 
 /// Webhooks on a page.
@@ -91,24 +92,6 @@ struct TypeChoice {
     chosen: bool,
 }
 
-/// What fields have.
-#[derive(Default)]
-struct Values {
-    url: String,
-    events: Vec<String>,
-    description: String,
-    metadata: String,
-    headers: String,
-    /// Names of headers that are kept unless their field names them.
-    kept_headers: Vec<String>,
-    requests_per_minute: String,
-    answers: String,
-    ed25519: bool,
-    verify: bool,
-    /// Whether a secret was filled in, which no page shows again.
-    had_secret: bool,
-}
-
 /// The fields of the form, which have their errors beside them.
 const FIELDS: [&str; 7] =
     ["url", "events", "description", "secret", "headers", "requests_per_minute", "metadata"];
@@ -138,63 +121,6 @@ impl FormPage<'_> {
         };
         let errors = self.failure.map(|failure| failure.errors.as_slice()).unwrap_or_default();
         !errors.is_empty() && errors.iter().all(is_shown)
-    }
-}
-
-impl Values {
-    /// What was typed.
-    fn of_form(form: &Form) -> Self {
-        Self {
-            url: form.get("url").to_owned(),
-            events: form.all("events").map(ToOwned::to_owned).collect(),
-            description: form.get("description").to_owned(),
-            metadata: form.get("metadata").to_owned(),
-            headers: form.get("headers").to_owned(),
-            kept_headers: form.all("kept_headers").map(ToOwned::to_owned).collect(),
-            requests_per_minute: form.get("requests_per_minute").to_owned(),
-            answers: form.get("answers").to_owned(),
-            ed25519: form.get("ed25519") == "on",
-            verify: form.get("verify") == "on",
-            had_secret: form.filled("secret").is_some(),
-        }
-    }
-
-    /// What a webhook has. Values of headers are never shown.
-    fn of_webhook(webhook: &WebhookData) -> Self {
-        let lines = webhook.metadata.iter().map(|(name, value)| format!("{name}: {value}\n"));
-        Self {
-            url: webhook.url.clone(),
-            events: webhook.events.clone(),
-            description: webhook.description.clone().unwrap_or_default(),
-            metadata: lines.collect(),
-            headers: String::new(),
-            kept_headers: webhook.headers.keys().cloned().collect(),
-            requests_per_minute: webhook
-                .requests_per_minute
-                .map(|rate| rate.to_string())
-                .unwrap_or_default(),
-            answers: webhook.answers.clone(),
-            ed25519: webhook.public_key.is_some(),
-            verify: false,
-            had_secret: false,
-        }
-    }
-
-    /// The members that both a new webhook and a change have.
-    fn body(&self) -> Map<String, Value> {
-        let mut body = Map::new();
-        body.insert("url".to_owned(), self.url.as_str().into());
-        body.insert("events".to_owned(), self.events.clone().into());
-        let answers = if self.answers.is_empty() { "failures" } else { &self.answers };
-        body.insert("answers".to_owned(), answers.into());
-        body.insert("ed25519".to_owned(), self.ed25519.into());
-        body
-    }
-
-    /// The owner's limit; text that is no number is the API's to refuse.
-    fn rate(&self) -> Value {
-        let text = &self.requests_per_minute;
-        text.parse::<u64>().map_or_else(|_| text.as_str().into(), Value::from)
     }
 }
 
@@ -281,18 +207,7 @@ pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Fail
         return check(visit, form).await;
     }
     let values = Values::of_form(form);
-    let mut body = values.body();
-    if values.verify {
-        body.insert("verify".to_owned(), true.into());
-    }
-    if !values.description.is_empty() {
-        body.insert("description".to_owned(), values.description.as_str().into());
-    }
-    if !values.requests_per_minute.is_empty() {
-        body.insert("requests_per_minute".to_owned(), values.rate());
-    }
-    body.insert("metadata".to_owned(), object(members(&values.metadata)));
-    body.insert("headers".to_owned(), object(members(&values.headers)));
+    let mut body = values.new_webhook();
     if let Some(secret) = form.filled("secret") {
         body.insert("secret".to_owned(), secret.into());
     }
@@ -325,42 +240,14 @@ pub(super) fn rotated(
 pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
     let path = format!("webhooks/{id}");
     let before: WebhookDetailData = visit.get(&path, "").await?;
-    let values = Values::of_form(form);
-    let mut body = values.body();
-    body.insert("description".to_owned(), values.description.as_str().into());
-    let rate = if values.requests_per_minute.is_empty() { 0.into() } else { values.rate() };
-    body.insert("requests_per_minute".to_owned(), rate);
-    // What a field does not name any more is removed.
-    let mut metadata = object(members(&values.metadata));
-    remove(&mut metadata, before.webhook.metadata.keys(), |_| false);
-    body.insert("metadata".to_owned(), metadata);
-    let mut headers = object(members(&values.headers));
-    remove(&mut headers, before.webhook.headers.keys(), |name| {
-        values.kept_headers.iter().any(|kept| kept == name)
-    });
-    body.insert("headers".to_owned(), headers);
-    let body = Value::from(body);
+    let mut values = Values::of_form(form);
+    let body = Value::from(values.change_of(&before.webhook));
     let reply = visit.call(Method::PATCH, &path, "", Some(&body)).await;
     match answer::<WebhookData>(&reply) {
         Ok(_) => Ok(see_other(visit.path(&path))),
-        Err(failure) => form_page(visit, Some(id), values, Seen::Failure(&failure)).await,
-    }
-}
-
-fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> Value {
-    Value::Object(members.map(|(name, value)| (name.to_owned(), value.into())).collect())
-}
-
-/// Removes those of `names` that `object` does not have and that are not `kept`.
-fn remove<'n>(
-    object: &mut Value,
-    names: impl Iterator<Item = &'n String>,
-    kept: impl Fn(&str) -> bool,
-) {
-    for name in names {
-        let named = object.as_object().is_some_and(|members| members.contains_key(name));
-        if !named && !kept(name) {
-            object[name.as_str()] = json!(null);
+        Err(failure) => {
+            values.kept_metadata = kept_metadata(&before.webhook);
+            form_page(visit, Some(id), values, Seen::Failure(&failure)).await
         }
     }
 }
