@@ -10,6 +10,8 @@
 //! 2. A form changes something only with the token of its session, from our own origin.
 //! 3. Pages have no script and no style in them, and the policy of [`page`] forbids any.
 //! 4. Everything works without the script.
+//! 5. A form that adds, rotates, deletes or redelivers many is done once, however often it is sent
+//!    ([`sent_forms`]).
 //!
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
@@ -24,6 +26,7 @@ mod limits;
 mod page;
 mod plot;
 mod prose;
+mod sent_forms;
 mod show;
 mod values;
 mod visit;
@@ -37,12 +40,14 @@ use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Call, Handler, Head};
 use weir_common::pages::assets;
+use weir_common::pages::form::Form;
 use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
 use crate::dashboard::failure::Failure;
-use crate::dashboard::visit::{Entrance, Visit};
+use crate::dashboard::sent_forms::SentForms;
+use crate::dashboard::visit::{Entrance, FORM_MADE_AT, Visit};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
 use crate::live_config::theme::Theme;
@@ -55,6 +60,7 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub struct Dashboard {
     state: Arc<State>,
     api: Api,
+    sent: SentForms,
 }
 
 #[async_trait]
@@ -99,7 +105,7 @@ impl Dashboard {
     /// The listener with what it shares with others.
     #[must_use]
     pub fn new(state: Arc<State>) -> Self {
-        Self { api: Api::new(Arc::clone(&state)), state }
+        Self { api: Api::new(Arc::clone(&state)), sent: SentForms::default(), state }
     }
 
     async fn page(
@@ -173,19 +179,28 @@ impl Dashboard {
     /// What forms send. Their token is checked before anything else.
     async fn change(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
         let form = visit.form()?;
+        let done = self.act(visit, steps, &form);
+        // A check of a URL is wanted again.
+        if form.filled(FORM_MADE_AT).is_none() || form.filled("check").is_some() {
+            return done.await;
+        }
+        self.sent.once(visit.session(), visit.form_digest(), done).await
+    }
+
+    async fn act(&self, visit: &Visit<'_>, steps: &[&str], form: &Form) -> Result<Reply, Failure> {
         match steps {
             ["sign-out"] => entry::sign_out(visit).await,
-            ["webhooks"] => webhooks::create(visit, &form).await,
-            ["webhooks", id, "edit"] => webhooks::change(visit, id, &form).await,
+            ["webhooks"] => webhooks::create(visit, form).await,
+            ["webhooks", id, "edit"] => webhooks::change(visit, id, form).await,
             ["webhooks", id, "rotate"] => webhook::rotate(visit, id).await,
             ["webhooks", id, "delete"] => webhook::delete(visit, id).await,
-            ["webhooks", id, "test"] => webhook::test(visit, id, &form).await,
+            ["webhooks", id, "test"] => webhook::test(visit, id, form).await,
             ["webhooks", id, "reactivate"] => webhook::reactivate(visit, id).await,
             ["webhooks", id, "disable"] => webhook::disable(visit, id, true).await,
             ["webhooks", id, "enable"] => webhook::disable(visit, id, false).await,
             ["deliveries", id, "redeliver"] => delivery::redeliver(visit, id).await,
-            ["redeliveries", "confirm"] => jobs::confirm(visit, &form).await,
-            ["redeliveries"] => jobs::create(visit, &form).await,
+            ["redeliveries", "confirm"] => jobs::confirm(visit, form).await,
+            ["redeliveries"] => jobs::create(visit, form).await,
             ["redeliveries", id, "cancel"] => jobs::cancel(visit, id).await,
             _ => Err(Failure::not_found()),
         }

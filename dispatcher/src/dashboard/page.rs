@@ -1,6 +1,7 @@
 //! What all pages have around them.
 
 use weir_common::pages::assets::{ICON, SCRIPT, STYLE};
+use weir_common::time::UnixTime;
 
 use crate::dashboard::visit::{Entrance, Visit};
 
@@ -46,6 +47,7 @@ pub(super) struct FrameSession {
     pub(super) workspace: String,
     pub(super) section: Section,
     pub(super) form_token: String,
+    pub(super) made_at: UnixTime,
     pub(super) may_change: bool,
     /// Whether the gateway can be asked for the workspace's limits.
     pub(super) has_limits: bool,
@@ -71,6 +73,7 @@ impl Frame {
             workspace: visit.workspace().to_owned(),
             section,
             form_token: visit.form_token(),
+            made_at: visit.entrance.now(),
             may_change: visit.may_change(),
             has_limits: visit.entrance.active.limits.is_some(),
         };
@@ -116,6 +119,11 @@ impl Frame {
     /// What each form has.
     pub(super) fn form_token(&self) -> &str {
         self.session.as_ref().map_or("", |session| session.form_token.as_str())
+    }
+
+    /// What forms have that are done once.
+    pub(super) fn made_at(&self) -> u64 {
+        self.session.as_ref().map_or(0, |session| session.made_at.0)
     }
 
     /// Whether the visitor may change anything.

@@ -7,6 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use weir_common::http_server::Call;
 use weir_common::http_server::reply::Reply;
 use weir_common::pages::form::Form;
@@ -27,6 +28,10 @@ const COOKIE_NAME: &str = "weir_session";
 
 /// The field of each form with [`SessionSecret::form_token`].
 const FORM_TOKEN: &str = "form_token";
+
+/// The field of forms that are done once: when their page was made, in microseconds since 1970. So
+/// the same form of a page that was loaded again is another one.
+pub(super) const FORM_MADE_AT: &str = "form_made_at";
 
 /// Cookies of a request that are looked up.
 const COOKIES_MAX: usize = 8;
@@ -158,10 +163,26 @@ impl Visit<'_> {
         Ok(form)
     }
 
+    /// The name of the session.
+    pub(super) fn session(&self) -> [u8; 32] {
+        self.visitor.secret.id()
+    }
+
+    /// A digest of the form that was sent, and of where it was sent.
+    pub(super) fn form_digest(&self) -> [u8; 32] {
+        let call = self.entrance.call;
+        Sha256::new()
+            .chain_update(&call.path)
+            .chain_update([0])
+            .chain_update(&call.body)
+            .finalize()
+            .into()
+    }
+
     /// Ends the session.
     pub(super) async fn end_session(&self) -> Result<(), Failure> {
         let state = self.entrance.state;
-        let ended = state.store.end_session(self.visitor.secret.id()).await;
+        let ended = state.store.end_session(self.session()).await;
         ended.map_err(|error| Failure::store(state, &error))
     }
 

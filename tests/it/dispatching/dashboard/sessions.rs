@@ -146,3 +146,29 @@ fn a_session_ends_when_its_visitor_signs_out_and_when_its_time_is_over() {
         stranger.get("webhooks").expect(401);
     }
 }
+
+#[test]
+fn a_form_that_is_sent_again_adds_and_rotates_nothing_again() {
+    let site = Site::new();
+    let visitor = site.visitor(ACME);
+    let made_at = |page: &str| {
+        let page = visitor.get(page).expect(200).text();
+        let (_, rest) = page.split_once("name=\"form_made_at\" value=\"").expect("a form");
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let url = site.stage.receiver.url("/hook");
+    let made = made_at("webhooks/new");
+    let fields = [("form_made_at", made.as_str()), ("url", &url), ("events", "user.created")];
+    let added = [(); 2].map(|()| visitor.post("webhooks", &fields).expect(201).text());
+    assert_eq!(added[0], added[1], "the same secret");
+    let other = [&fields[..2], &[("events", "plan.changed")]].concat();
+    visitor.post("webhooks", &other).expect(201);
+    let webhooks = site.stage.dispatcher.acme().list("/webhooks", "");
+    assert_eq!(webhooks.len(), 2, "another form adds another");
+    let page = format!("webhooks/{}/rotate", super::text(&webhooks[0], "id"));
+    let made = made_at(&page);
+    let rotate = |made: &str| visitor.post(&page, &[("form_made_at", made)]).expect(200).text();
+    let rotated = [rotate(&made), rotate(&made)];
+    assert_eq!(rotated[0], rotated[1]);
+    assert_ne!(rotate(&made_at(&page)), rotated[0], "a page that was loaded again rotates again");
+}
