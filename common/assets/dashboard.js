@@ -59,9 +59,15 @@ function isBusy(main) {
   return types || !document.getSelection().isCollapsed;
 }
 
-// The identity of a details element: its place on the page.
-function opened(main) {
-  return [...main.querySelectorAll("details")].map((one) => one.open);
+// The identity of a details element: its id, or else its place on the page.
+function openable(main) {
+  return [...main.querySelectorAll("details")].map((one, index) => [one.id || index, one]);
+}
+
+// Whether a field is not as the page had it.
+function isChanged(field) {
+  if (field.options) return [...field.options].some((one) => one.selected !== one.defaultSelected);
+  return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
 }
 
 // The place of the focused element among those that take the focus.
@@ -77,10 +83,14 @@ async function refresh() {
   if (!response.ok) return;
   const next = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
   if (!next || isBusy(main)) return;
-  const open = opened(main);
+  const open = new Map(openable(main).map(([key, one]) => [key, one.open]));
   const at = focusable(main).indexOf(document.activeElement);
   arm(next);
-  next.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
+  for (const [key, one] of openable(next)) one.open = open.get(key) ?? one.open;
+  for (const { id, value, checked } of [...main.querySelectorAll("input, select, textarea")].filter(isChanged)) {
+    const field = id && next.querySelector(`#${CSS.escape(id)}`);
+    if (field) Object.assign(field, { value, checked });
+  }
   main.replaceChildren(...next.childNodes);
   if (!next.hasAttribute("data-refresh")) main.removeAttribute("data-refresh");
   focusable(main)[at]?.focus({ preventScroll: true });

@@ -184,6 +184,11 @@ async function pages() {
   await page.goto(empty);
   await add(page, "/hook");
   found.webhook = page.url();
+  const type = page.getByLabel("Type of the test");
+  await type.selectOption("plan.changed");
+  await type.blur();
+  await refreshed(page);
+  assert.equal(await type.inputValue(), "plan.changed");
   await become(410);
   await post(6);
   const failed = page.getByRole("button", { name: "Redeliver all 6 that match" });
@@ -197,6 +202,9 @@ async function pages() {
   await post(3);
   await page.goto(found.webhook);
   await until(page, () => page.getByText("Deliveries are paused"));
+  await page.goto(`${base}/deliveries?state=waiting`);
+  await page.locator("tbody a").first().click();
+  await attemptsStayClosed(page);
   await page.goto(`${base}/failed`);
   await page.locator("tbody a").first().click();
   await look(page, {
@@ -224,6 +232,31 @@ async function pages() {
   await inspect(page, "secret", "light");
   const stranger = await visitor(LOOKS.light);
   await look(stranger, { link: stage.links[1], sign_in: base.replace(/workspaces.*/, "sign-in") });
+}
+
+/** Waits until the script has loaded the content again. */
+async function refreshed(page) {
+  await page.evaluate(() => document.querySelector("h1").setAttribute("data-before", ""));
+  await page.locator("h1[data-before]").waitFor({ state: "detached" });
+}
+
+/** An attempt that its reader closed stays closed when a newer one comes. */
+async function attemptsStayClosed(page) {
+  const newest = page.locator("details.attempt").first();
+  const number = /attempt \d+ ·/.exec(await newest.innerText())[0];
+  await newest.locator("summary").click();
+  await page.evaluate(() => {
+    const fetched = globalThis.fetch;
+    const newer = '<details class="attempt" open id="attempt-999"><summary>newer</summary></details>';
+    globalThis.fetch = async (...request) => {
+      const body = await (await fetched(...request)).text();
+      return new Response(body.replace('<details class="attempt"', `${newer}$&`));
+    };
+  });
+  await refreshed(page);
+  const isOpen = (text) =>
+    page.locator("details.attempt", { hasText: text }).evaluate((one) => one.open);
+  assert.deepEqual([await isOpen("newer"), await isOpen(number)], [true, false]);
 }
 
 async function look(page, urls) {
