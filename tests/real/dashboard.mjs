@@ -89,6 +89,8 @@ async function add(page, path) {
   await page.getByRole("link", { name: "Add a webhook" }).click();
   await page.getByLabel("Address").fill(`${stage.receiver}${path}`);
   await page.getByLabel("user.created", { exact: true }).check();
+  // No page is wider than its window for it.
+  await page.getByLabel("Description").fill("d".repeat(200));
   await page.getByRole("button", { name: "Check the address" }).click();
   await page.getByRole("status").waitFor();
   // What was typed is still there.
