@@ -1,14 +1,17 @@
 //! Sends requests to servers that the operator configured: identity servers, directories.
 //!
-//! Invariant: each request has one deadline over all of it, and a response of bounded size.
+//! Invariant: each request has one deadline over all of it, its repetition included, and a response
+//! of bounded size.
 //!
 //! Not here: what is requested, what a response means, how long it is valid.
 
 use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::time::Duration;
 
 use http::HeaderMap;
-use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, Url, redirect};
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, Url, redirect, retry};
 
 use crate::config::{certificates, files};
 
@@ -32,6 +35,15 @@ pub enum RequestError {
     TooLarge,
 }
 
+/// Any host: all requests of a client may be repeated.
+struct AnyHost;
+
+impl PartialEq<&str> for AnyHost {
+    fn eq(&self, _: &&str) -> bool {
+        true
+    }
+}
+
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -43,16 +55,22 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-/// A client that trusts the roots in the file `ca`, or the system's roots without one.
+/// A client that trusts the roots in the file `ca`, or the system's roots without one. Its requests
+/// must be safe to repeat: a server may close a kept connection just as a request arrives, so one
+/// whose connection closes without a response is sent once more.
 ///
 /// # Errors
 ///
 /// If the file cannot be read, or has no roots.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
-    built(builder(ca, timeout)?)
+    let once_more = retry::for_host(AnyHost).max_retries_per_request(1).classify_fn(|attempt| {
+        let is_closed = attempt.error().is_some_and(is_closed);
+        if is_closed { attempt.retryable() } else { attempt.success() }
+    });
+    built(builder(ca, timeout)?.retry(once_more))
 }
 
-/// The builder of such a client.
+/// The builder of a client with the same roots that sends each request once.
 ///
 /// # Errors
 ///
@@ -118,6 +136,18 @@ pub fn shown(url: &str) -> String {
     url.into()
 }
 
+/// Whether the server closed the connection instead of responding.
+fn is_closed(error: &(dyn Error + 'static)) -> bool {
+    successors(Some(error), |&error| error.source()).any(|cause| {
+        let by_hyper = cause.downcast_ref().is_some_and(hyper::Error::is_incomplete_message);
+        by_hyper || cause.downcast_ref().is_some_and(|why: &io::Error| is_reset(why.kind()))
+    })
+}
+
+fn is_reset(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
 /// An error and its chain of sources: an operator needs the innermost one.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -131,7 +161,61 @@ fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
     use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Sends two requests to a server that answers `answered` on each connection and closes it at
+    /// the next; returns how many answers came, and how many requests arrived.
+    fn two_requests(answered: usize) -> (usize, usize) {
+        // Another test may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let count = seen.clone();
+        let test = async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let mut server = JoinSet::new();
+            server.spawn(async move {
+                loop {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    for nth in 0.. {
+                        if stream.read(&mut [0; 4096]).await.unwrap_or_default() == 0 {
+                            break;
+                        }
+                        count.fetch_add(1, Ordering::Relaxed);
+                        if nth == answered {
+                            break;
+                        }
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                        stream.write_all(answer).await.unwrap();
+                    }
+                }
+            });
+            let client = client(None, TIMEOUT).unwrap();
+            let mut answers = 0;
+            for _ in 0..2 {
+                answers += usize::from(send(client.post(&url).body("token")).await.is_ok());
+            }
+            answers
+        };
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let answers = runtime.enable_all().build().unwrap().block_on(test);
+        (answers, seen.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_request_whose_kept_connection_closes_is_sent_once_more_and_no_oftener() {
+        assert_eq!(two_requests(1), (2, 3), "the second, and the second again");
+        assert_eq!(two_requests(0), (0, 4), "each of the two, and each again");
+    }
 
     #[test]
     fn a_url_is_shown_without_its_credentials() {

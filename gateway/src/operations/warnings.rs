@@ -39,7 +39,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn pass_on(shared: Arc<Shared>) {
     let Some(mut warnings) = shared.warnings.receiver() else { return };
     let mut calls = JoinSet::new();
-    let client = http_client::client(None, CALL_TIMEOUT);
+    // Not repeated: the server may pass each call on to a person.
+    let client = http_client::builder(None, CALL_TIMEOUT).and_then(http_client::built);
     if let Err(why) = &client {
         events::event(Level::Error, "warnings cannot be posted", &[("error", json!(why))]);
     }
