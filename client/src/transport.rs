@@ -147,7 +147,7 @@ impl Transport for Server {
         }
         let response = http_client::send(request).await.map_err(|why| match why {
             RequestError::Unreachable(why) => SendError::NotSent(why),
-            RequestError::BrokenOff(_) | RequestError::TooLarge => {
+            RequestError::BrokenOff(_) | RequestError::Incomplete(_) | RequestError::TooLarge => {
                 SendError::Unknown(why.to_string())
             }
         })?;

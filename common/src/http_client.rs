@@ -27,12 +27,23 @@ pub enum RequestError {
     /// There was no connection: the server has seen nothing of the request.
     #[error("{0}")]
     Unreachable(String),
-    /// No complete response arrived in time: the server may have carried out the request.
+    /// No response arrived in time: the server may have carried out the request.
     #[error("{0}")]
     BrokenOff(String),
+    /// A response began, and its body did not end in time.
+    #[error("an answer that breaks off: {0}")]
+    Incomplete(String),
     /// The response is larger than [`RESPONSE_BYTES_MAX`].
     #[error("an answer of more than {RESPONSE_BYTES_MAX} bytes")]
     TooLarge,
+}
+
+impl RequestError {
+    /// Whether the server responded, if only in part.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::Incomplete(_) | Self::TooLarge)
+    }
 }
 
 /// Any host: all requests of a client may be repeated.
@@ -116,7 +127,8 @@ pub async fn send(request: RequestBuilder) -> Result<Response, RequestError> {
     let status = response.status().as_u16();
     let headers = std::mem::take(response.headers_mut());
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+    let broken_off = |why: reqwest::Error| RequestError::Incomplete(chain(&why.without_url()));
+    while let Some(chunk) = response.chunk().await.map_err(broken_off)? {
         if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
             return Err(RequestError::TooLarge);
         }

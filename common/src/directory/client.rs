@@ -79,7 +79,7 @@ impl DirectoryClient {
 
     /// The request for one tenant's entry. Its name is an identifier, which needs no escape.
     pub fn request(&self, kind: TenantKind, name: &str) -> RequestBuilder {
-        let url = [&self.url, "/", kind.plural(), "/", name].concat();
+        let url = [&self.url, "/", &kind.path(name)].concat();
         let request = self.client.get(url).header(ACCEPT, "application/json");
         match &self.bearer {
             Some(bearer) => request.header(AUTHORIZATION, bearer),

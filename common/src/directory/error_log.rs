@@ -10,8 +10,7 @@ use crate::log::events;
 
 /// Logs an invalid entry.
 pub fn unusable(kind: TenantKind, name: &str, why: &str) {
-    let entry = format!("{}/{name}", kind.plural());
-    let fields = [("entry", json!(entry)), ("error", json!(why))];
+    let fields = [("entry", json!(kind.path(name))), ("error", json!(why))];
     events::event(Level::Error, "directory entry invalid", &fields);
 }
 

@@ -63,6 +63,12 @@ impl TenantKind {
         }
     }
 
+    /// The path of such a tenant, as `workspaces/ws_acme`.
+    #[must_use]
+    pub fn path(self, name: &str) -> String {
+        [self.plural(), "/", name].concat()
+    }
+
     /// An entry without values: the tenant exists.
     #[must_use]
     pub fn bare(self) -> RawEntry {

@@ -46,7 +46,7 @@ pub enum FetchedEntry<T> {
     Unknown,
     /// Neither: its entry is invalid, or the directory failed.
     Unusable(String),
-    /// There was no response; an outage is logged once for all tenants.
+    /// There was no response; an outage, [`DirectoryServer::is_out`], is logged for all tenants.
     Unanswered(String),
 }
 
@@ -57,7 +57,13 @@ impl DirectoryServer {
         Self { clock: clock.clone(), metrics, breaker: Breaker::default() }
     }
 
-    /// Whether the last requests had no response.
+    /// The present time.
+    #[must_use]
+    pub fn now(&self) -> Tick {
+        self.clock.now().tick
+    }
+
+    /// Whether the last requests, for several tenants, had no response.
     #[must_use]
     pub fn is_out(&self) -> bool {
         self.breaker.is_open()
@@ -69,10 +75,10 @@ impl DirectoryServer {
         self.breaker.is_paused(now)
     }
 
-    /// Whether a request may be sent at `now`. If true, the caller must send one.
+    /// Whether a request for this tenant may be sent at `now`. If true, the caller must send one.
     #[must_use]
-    pub fn may_send(&self, now: Tick) -> bool {
-        self.breaker.may_send(now)
+    pub fn may_send(&self, (kind, name): (TenantKind, &str), now: Tick) -> bool {
+        self.breaker.may_send(&kind.path(name), now)
     }
 
     /// Fetches the entry of a tenant, which `read` parses; also returns the time of the response.
@@ -82,12 +88,12 @@ impl DirectoryServer {
         (kind, name): (TenantKind, &str),
         read: impl FnOnce(&[u8]) -> Result<T, String>,
     ) -> (FetchedEntry<T>, Tick) {
-        let started = self.clock.now().tick;
+        let started = self.now();
         let response = http_client::send(client.request(kind, name)).await;
         // The pause starts now, however long the request took to fail.
-        let now = self.clock.now().tick;
+        let now = self.now();
         self.metrics.directory_took(now.since(started));
-        self.note_outage(client, &response, now);
+        self.note_outage(client, (&kind.path(name), &response), now);
         let (outcome, fetched) = match response {
             Ok(response) if response.status == 200 => match read(&response.body) {
                 Ok(entry) => ("known", FetchedEntry::Known(entry)),
@@ -97,6 +103,9 @@ impl DirectoryServer {
             Ok(Response { status, .. }) => {
                 let why = format!("the directory answered {status}");
                 ("failed", FetchedEntry::Unusable(why))
+            }
+            Err(why) if why.is_answer() => {
+                ("failed", FetchedEntry::Unusable(format!("the directory gave {why}")))
             }
             Err(why) => {
                 let why = format!("the directory did not answer: {why}");
@@ -111,16 +120,16 @@ impl DirectoryServer {
     fn note_outage(
         &self,
         client: &DirectoryClient,
-        response: &Result<Response, RequestError>,
+        (entry, response): (&str, &Result<Response, RequestError>),
         now: Tick,
     ) {
-        match response {
-            Ok(_) if self.breaker.answered() => error_log::outage_over(),
-            Ok(_) => {}
-            Err(why) if self.breaker.unanswered(now) => {
+        let unanswered = response.as_ref().err().filter(|why| !why.is_answer());
+        match unanswered {
+            Some(why) if self.breaker.unanswered(entry, now) => {
                 error_log::outage(client.url(), &why.to_string());
             }
-            Err(_) => {}
+            None if self.breaker.answered(entry) => error_log::outage_over(),
+            _ => {}
         }
     }
 }

@@ -125,10 +125,11 @@ impl RemoteOwners {
             Cached::Stale(stale) => stale,
         };
         let has_just_failed = stale.as_ref().is_some_and(|entry| entry.has_just_failed(now));
-        let fetched = if has_just_failed || !server.may_send(now) {
+        let which = (TenantKind::Workspace, workspace);
+        let fetched = if has_just_failed || !server.may_send(which, now) {
             Err("the directory is unavailable".to_owned())
         } else {
-            self.fetch(workspace, stale.as_deref(), now).await
+            self.fetch(which, stale.as_deref(), now).await
         };
         match (fetched, stale) {
             (Ok(owners), _) => Ok(owners),
@@ -139,13 +140,12 @@ impl RemoteOwners {
 
     async fn fetch(
         &self,
-        workspace: &str,
+        which: (TenantKind, &str),
         stale: Option<&Entry<BTreeSet<String>>>,
         requested: Tick,
     ) -> Result<BTreeSet<String>, String> {
         let SharedOwners { settings, server, cache, unusable_log, .. } = &*self.shared;
-        let (key, mark) = (Box::<str>::from(workspace), cache.mark());
-        let which = (TenantKind::Workspace, workspace);
+        let (key, mark) = (Box::<str>::from(which.1), cache.mark());
         let (fetched, now) = server.fetch(&self.client, which, read_owners).await;
         let why = match fetched {
             FetchedEntry::Known(owners) => {
@@ -162,7 +162,7 @@ impl RemoteOwners {
             }
             FetchedEntry::Unusable(why) => {
                 if unusable_log.due(key.clone(), now).is_some() {
-                    error_log::unusable(which.0, workspace, &why);
+                    error_log::unusable(which.0, which.1, &why);
                 }
                 why
             }

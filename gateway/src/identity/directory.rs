@@ -244,7 +244,10 @@ impl RemoteDirectory {
         };
         // A name that was cached, or that an entry references, is not invented.
         let may_fetch = stale.is_some() || lookup.referenced || lookup.budget.allows();
-        if stale.as_ref().is_some_and(skip_fetch) || !may_fetch || !shared.server.may_send(now) {
+        if stale.as_ref().is_some_and(skip_fetch)
+            || !may_fetch
+            || !shared.server.may_send((lookup.kind, lookup.name), now)
+        {
             return self.fall_back(lookup, stale);
         }
         match timeout(shared.settings.timeout, shared.in_flight.acquire()).await {
@@ -271,6 +274,7 @@ impl RemoteDirectory {
             FetchedEntry::Unusable(why) => {
                 self.unusable(lookup, &why, now);
             }
+            FetchedEntry::Unanswered(why) if !self.is_out() => self.log_unusable(lookup, &why, now),
             FetchedEntry::Unanswered(_) => {}
         }
         match &stale {
@@ -338,10 +342,14 @@ impl RemoteDirectory {
     /// Counts and logs an invalid response or entry.
     fn unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) -> DirectoryUnavailable {
         self.shared.metrics.directory_unusable.inc();
+        self.log_unusable(lookup, why, now);
+        DirectoryUnavailable
+    }
+
+    fn log_unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) {
         if self.shared.unusable_log.due(lookup.owner, now).is_some() {
             error_log::unusable(lookup.kind, lookup.name, why);
         }
-        DirectoryUnavailable
     }
 
     /// Whether the circuit breaker is open: the last requests had no response.

@@ -56,6 +56,9 @@ fn a_refusal_by_the_directory_is_charged_to_the_address_alone() {
     setup.directory.server.stop();
     (0..70).for_each(|_| drop(setup.get("ws_acme").expect(503)));
     assert_eq!(setup.world.gateway.used("refused", ADDRESS), 70);
+    // One name is no outage, which would have a line of its own.
+    let line = setup.world.gateway.log().wait("the report", |line| !line["entry"].is_null());
+    assert!(line["error"].as_str().unwrap().contains("the directory did not answer"), "{line}");
     setup.directory.server.start_again();
     wait::until("the directory to be requested again", || {
         (setup.get("ws_acme").status == 200).then_some(())
@@ -146,9 +149,13 @@ fn an_endless_response_is_cut_off() {
         .send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
         .flood(8 << 20)
         .close();
-    setup.directory.answer("workspaces/ws_acme", endless);
-    setup.get("ws_acme").expect_problem(503);
-    assert_eq!(setup.metric("weir_gateway_directory_requests_total{outcome=\"unanswered\"}"), 1.0);
+    for name in ["ws_1", "ws_2", "ws_3"] {
+        setup.directory.answer(&format!("workspaces/{name}"), endless.clone());
+        setup.get(name).expect_problem(503);
+    }
+    assert_eq!(setup.metric("weir_gateway_directory_requests_total{outcome=\"failed\"}"), 3.0);
+    // The directory responds: this is no outage, and another tenant is looked up.
+    setup.get("ws_quiet").expect(200);
 }
 
 #[test]
