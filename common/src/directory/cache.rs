@@ -5,7 +5,7 @@
 //! 1. Both parts, `known` and `absent`, are bounded. Invented names are only in `absent`, so they
 //!    never evict an entry.
 //! 2. An entry is used until `good_until`; after that, until `stale_until`, only while the
-//!    directory is unavailable.
+//!    directory cannot be asked. So is the answer that there is none.
 //!
 //! # Not here
 //!
@@ -41,20 +41,33 @@ pub struct Entry<V> {
     again_at: AtomicU64,
 }
 
-/// A tenant without an entry.
-#[derive(Clone, Copy, Debug)]
+/// A tenant without an entry. The default is one of which nothing is known.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Absent {
     /// Until when it is not looked up again.
     pub until: Tick,
-    /// Whether the directory reported this; false if it was unavailable.
-    pub is_certain: bool,
+    /// Until when the directory's last answer, that there is no entry, may be used.
+    stale_until: Tick,
 }
 
 impl Absent {
-    /// Nothing is known of it: a lookup at `now` failed, and the next may come after [`PAUSE`].
+    /// The directory answered a request of `requested` that it has no entry: this holds for
+    /// `negative_ttl`, and is stale for `stale_for` after that.
     #[must_use]
-    pub fn after_failure(now: Tick) -> Self {
-        Self { until: now.plus(PAUSE), is_certain: false }
+    pub fn new(requested: Tick, [negative_ttl, stale_for]: [Duration; 2]) -> Self {
+        let until = requested.plus(negative_ttl);
+        Self { until, stale_until: until.plus(stale_for) }
+    }
+
+    /// A lookup at `now` failed, and the next may come after [`PAUSE`].
+    fn failed(self, now: Tick) -> Self {
+        Self { until: now.plus(PAUSE), ..self }
+    }
+
+    /// Whether the directory reported this, not too long ago; false if it was unavailable.
+    #[must_use]
+    pub fn is_certain(&self, now: Tick) -> bool {
+        now < self.stale_until
     }
 }
 
@@ -63,10 +76,21 @@ impl Absent {
 pub enum Cached<V> {
     /// A fresh entry.
     Entry(Arc<Entry<V>>),
-    /// It has no entry.
+    /// It has no entry, or its lookup has just failed.
     Absent(Absent),
-    /// Nothing, or an entry for use only while the directory is unavailable.
-    Stale(Option<Arc<Entry<V>>>),
+    /// It is to be looked up.
+    Expired(Last<V>),
+}
+
+/// What was known last of a tenant, for use only while the directory cannot be asked.
+#[derive(Debug)]
+pub enum Last<V> {
+    /// Its entry.
+    Entry(Arc<Entry<V>>),
+    /// It had no entry, or its lookup failed.
+    Absent(Absent),
+    /// Nothing.
+    Nothing,
 }
 
 impl<K, V> EntryCache<K, V>
@@ -86,10 +110,12 @@ where
         let entry = self.known.get(key).await;
         match entry {
             Some(entry) if now < entry.good_until => Cached::Entry(entry),
-            Some(entry) => Cached::Stale(Some(entry).filter(|e| now < e.stale_until)),
+            Some(entry) if now < entry.stale_until => Cached::Expired(Last::Entry(entry)),
+            Some(_) => Cached::Expired(Last::Nothing),
             None => match self.absent.get(key).await {
                 Some(absent) if now < absent.until => Cached::Absent(absent),
-                _ => Cached::Stale(None),
+                Some(absent) => Cached::Expired(Last::Absent(absent)),
+                None => Cached::Expired(Last::Nothing),
             },
         }
     }
@@ -115,6 +141,17 @@ where
         }
     }
 
+    /// Records that a fetch failed at `now`: the tenant is not fetched again for [`PAUSE`]. What
+    /// was known `last` is kept, unless a tenant was removed since `mark`.
+    pub async fn keep_failed(&self, key: K, (last, now): (&Last<V>, Tick), mark: u64) {
+        let absent = match last {
+            Last::Entry(entry) => return entry.failed(now),
+            Last::Absent(absent) => absent.failed(now),
+            Last::Nothing => Absent::default().failed(now),
+        };
+        self.keep_absent(key, absent, mark).await;
+    }
+
     /// Removes a tenant, so that the next request fetches it.
     pub async fn forget(&self, key: &K) {
         self.forgotten.fetch_add(1, Ordering::AcqRel);
@@ -130,6 +167,13 @@ where
     }
 }
 
+impl<V> Last<V> {
+    /// Whether a fetch of its entry failed less than [`PAUSE`] ago.
+    pub fn has_just_failed(&self, now: Tick) -> bool {
+        matches!(self, Self::Entry(entry) if entry.has_just_failed(now))
+    }
+}
+
 impl<V> Entry<V> {
     /// An entry as of `requested`, fresh for `ttl` and stale for `stale_for` after that.
     #[must_use]
@@ -139,13 +183,11 @@ impl<V> Entry<V> {
         Self { value, good_until, stale_until, again_at: AtomicU64::default() }
     }
 
-    /// Records that a fetch of it failed: it is not fetched again for [`PAUSE`].
-    pub fn failed(&self, now: Tick) {
+    fn failed(&self, now: Tick) {
         self.again_at.store(now.plus(PAUSE).0, Ordering::Relaxed);
     }
 
-    /// Whether a fetch of it failed less than [`PAUSE`] ago.
-    pub fn has_just_failed(&self, now: Tick) -> bool {
+    fn has_just_failed(&self, now: Tick) -> bool {
         now.0 < self.again_at.load(Ordering::Relaxed)
     }
 }
@@ -177,8 +219,33 @@ mod tests {
             ] {
                 let found = cache.get(&"a", Tick(second * 1_000_000)).await;
                 assert_eq!(matches!(found, Cached::Entry(_)), good, "{second}");
-                assert_eq!(matches!(found, Cached::Stale(Some(_))), stale, "{second}");
+                let is_stale = matches!(found, Cached::Expired(Last::Entry(_)));
+                assert_eq!(is_stale, stale, "{second}");
             }
+        });
+    }
+
+    #[test]
+    fn that_there_is_no_entry_expires_as_an_entry_does_and_a_failure_makes_it_no_newer() {
+        run(async {
+            let cache = EntryCache::<_, ()>::new(10);
+            let absent = Absent::new(Tick(0), [Duration::from_secs(10), Duration::from_secs(60)]);
+            cache.keep_absent("a", absent, cache.mark()).await;
+            for (second, is_fresh, is_certain) in
+                [(9, true, true), (10, false, true), (69, false, true), (70, false, false)]
+            {
+                let now = Tick(second * 1_000_000);
+                match cache.get(&"a", now).await {
+                    Cached::Absent(found) => assert!(is_fresh && found.is_certain(now)),
+                    Cached::Expired(Last::Absent(found)) => {
+                        assert_eq!((false, found.is_certain(now)), (is_fresh, is_certain));
+                    }
+                    found => panic!("{second}: {found:?}"),
+                }
+            }
+            let failed = absent.failed(Tick(69_500_000));
+            assert_eq!(failed.until, Tick(70_500_000));
+            assert!(!failed.is_certain(Tick(70_000_000)));
         });
     }
 
@@ -189,11 +256,11 @@ mod tests {
             let mark = cache.mark();
             cache.forget(&"a").await;
             cache.keep("a", entry(), mark).await;
-            let absent = Absent { until: Tick(9), is_certain: true };
+            let absent = Absent::new(Tick(0), [Duration::from_secs(9); 2]);
             cache.keep_absent("b", absent, mark).await;
             for name in ["a", "b"] {
                 let found = cache.get(&name, Tick(0)).await;
-                assert!(matches!(found, Cached::Stale(None)), "{found:?}");
+                assert!(matches!(found, Cached::Expired(Last::Nothing)), "{found:?}");
             }
         });
     }
@@ -206,7 +273,7 @@ mod tests {
                 cache.keep(format!("ws_{n}"), entry(), cache.mark()).await;
             }
             for n in 0..20_000 {
-                let absent = Absent { until: Tick(u64::MAX), is_certain: true };
+                let absent = Absent::new(Tick(0), [Duration::MAX; 2]);
                 cache.keep_absent(format!("invented_{n}"), absent, cache.mark()).await;
             }
             let [known, absent] = cache.fill().await;

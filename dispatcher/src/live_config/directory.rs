@@ -17,7 +17,7 @@ use std::time::Duration;
 use weir_common::config::document::Document;
 use weir_common::config::file::ConfigFile;
 use weir_common::directory::Directory;
-use weir_common::directory::cache::{Absent, Cached, Entry, EntryCache};
+use weir_common::directory::cache::{Absent, Cached, Entry, EntryCache, Last};
 use weir_common::directory::client::DirectoryClient;
 use weir_common::directory::error_log;
 use weir_common::directory::response::{TenantKind, read_owners};
@@ -118,30 +118,30 @@ impl RemoteOwners {
     pub(super) async fn find(&self, workspace: &str) -> Result<BTreeSet<String>, String> {
         let SharedOwners { clock, server, cache, .. } = &*self.shared;
         let now = clock.now().tick;
-        let stale = match cache.get(&workspace.into(), now).await {
+        let last = match cache.get(&workspace.into(), now).await {
             Cached::Entry(entry) => return Ok(entry.value.clone()),
-            Cached::Absent(absent) if absent.is_certain => return Ok(BTreeSet::new()),
+            Cached::Absent(absent) if absent.is_certain(now) => return Ok(BTreeSet::new()),
             Cached::Absent(_) => return Err("the directory has just failed".to_owned()),
-            Cached::Stale(stale) => stale,
+            Cached::Expired(last) => last,
         };
-        let has_just_failed = stale.as_ref().is_some_and(|entry| entry.has_just_failed(now));
         let which = (TenantKind::Workspace, workspace);
-        let fetched = if has_just_failed || !server.may_send(which, now) {
+        let fetched = if last.has_just_failed(now) || !server.may_send(which, now) {
             Err("the directory is unavailable".to_owned())
         } else {
-            self.fetch(which, stale.as_deref(), now).await
+            self.fetch(which, &last, now).await
         };
-        match (fetched, stale) {
+        match (fetched, last) {
             (Ok(owners), _) => Ok(owners),
-            (Err(_), Some(entry)) => Ok(entry.value.clone()),
-            (Err(why), None) => Err(why),
+            (Err(_), Last::Entry(entry)) => Ok(entry.value.clone()),
+            // That there was no entry is not used stale: the mail waits for the directory.
+            (Err(why), Last::Absent(_) | Last::Nothing) => Err(why),
         }
     }
 
     async fn fetch(
         &self,
         which: (TenantKind, &str),
-        stale: Option<&Entry<BTreeSet<String>>>,
+        last: &Last<BTreeSet<String>>,
         requested: Tick,
     ) -> Result<BTreeSet<String>, String> {
         let SharedOwners { settings, server, cache, unusable_log, .. } = &*self.shared;
@@ -156,8 +156,8 @@ impl RemoteOwners {
                 return Ok(owners);
             }
             FetchedEntry::Unknown => {
-                let until = requested.plus(settings.negative_ttl);
-                cache.keep_absent(key, Absent { until, is_certain: true }, mark).await;
+                let absent = Absent::new(requested, [settings.negative_ttl, Duration::ZERO]);
+                cache.keep_absent(key, absent, mark).await;
                 return Ok(BTreeSet::new());
             }
             FetchedEntry::Unusable(why) => {
@@ -168,10 +168,7 @@ impl RemoteOwners {
             }
             FetchedEntry::Unanswered(why) => why,
         };
-        match stale {
-            Some(entry) => entry.failed(now),
-            None => cache.keep_absent(key, Absent::after_failure(now), mark).await,
-        }
+        cache.keep_failed(key, (last, now), mark).await;
         Err(why)
     }
 }

@@ -10,8 +10,8 @@
 //!    for each name.
 //! 2. An address that invents names is limited by its [`UnknownBudget`], and its lookups queue
 //!    separately from those of other addresses; a cached name costs no request.
-//! 3. While the directory is unavailable, a tenant's last good entry is used until it is too old;
-//!    then its requests are refused. Nothing is guessed.
+//! 3. While the directory cannot be asked, its last good answer about a tenant is used until it is
+//!    too old; then the tenant's requests are refused. Nothing is guessed.
 //!
 //! # Not here
 //!
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use weir_common::directory::cache::{self, Absent, Cached, EntryCache};
+use weir_common::directory::cache::{self, Absent, Cached, EntryCache, Last};
 use weir_common::directory::client::DirectoryClient;
 use weir_common::directory::error_log;
 use weir_common::directory::response::{self, RawEntry, TenantKind};
@@ -51,8 +51,8 @@ const REQUESTS_MAX: usize = 64;
 /// leaves room for seven others.
 const REQUESTS_PER_ADDRESS_MAX: usize = 8;
 
-/// Time between two log lines about one entry that stays invalid.
-const UNUSABLE_LOG_EVERY: Duration = Duration::from_secs(600);
+/// Time between two log lines about an entry that stays invalid, or an address that invents names.
+const LOG_EVERY: Duration = Duration::from_secs(600);
 
 /// The directory is unavailable, or its entry is invalid, so a tenant cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ struct SharedLookup {
     metrics: Arc<Metrics>,
     cache: EntryCache<Owner, TenantEntry>,
     unusable_log: LogLimiter<Owner>,
+    refused_log: LogLimiter<Key>,
     /// One request at a time for each name.
     flights: KeyedSemaphore<Owner>,
     /// [`REQUESTS_PER_ADDRESS_MAX`] at a time for each address.
@@ -90,10 +91,12 @@ struct Lookup<'l> {
     owner: Owner,
     /// Whether a cached entry references it, so that it exists.
     referenced: bool,
+    /// When the request arrived, and after it has waited when that ended.
+    now: Tick,
 }
 
 type Entry = cache::Entry<TenantEntry>;
-
+type LastKnown = Last<TenantEntry>;
 type Found = Result<Option<Arc<Tenant>>, DirectoryUnavailable>;
 
 /// The scope of the counters of a tenant of this kind.
@@ -113,12 +116,18 @@ impl<'l> Lookup<'l> {
         name: &'l str,
     ) -> Self {
         let owner = rules.seed().owner(scope(kind), name.as_bytes());
-        Self { rules, budget, kind, name, owner, referenced: false }
+        Self { rules, budget, kind, name, owner, referenced: false, now: budget.now }
     }
 
-    /// When the request arrived.
-    fn now(self) -> Tick {
-        self.budget.now
+    /// Whether its name, of which no entry is cached, may be looked up.
+    fn is_allowed(self, last: &LastKnown) -> bool {
+        // A name that an entry has, or references, is not invented.
+        match last {
+            Last::Entry(_) => true,
+            _ if self.referenced => true,
+            Last::Absent(_) => self.budget.allows_again(self.now),
+            Last::Nothing => self.budget.allows(self.now),
+        }
     }
 }
 
@@ -139,7 +148,8 @@ impl RemoteDirectory {
                 server: DirectoryServer::new(metrics.clone(), clock),
                 metrics: metrics.clone(),
                 cache: EntryCache::new(settings.entries_max),
-                unusable_log: LogLimiter::new(UNUSABLE_LOG_EVERY),
+                unusable_log: LogLimiter::new(LOG_EVERY),
+                refused_log: LogLimiter::new(LOG_EVERY),
                 flights: KeyedSemaphore::new(1),
                 addresses: KeyedSemaphore::new(REQUESTS_PER_ADDRESS_MAX),
                 in_flight: Semaphore::new(REQUESTS_MAX),
@@ -195,7 +205,7 @@ impl RemoteDirectory {
         let plan = plan.and_then(|plan| rules.plans.get(plan));
         let Some(why) = own_values_refused(&instance.name, plan) else { return Ok(()) };
         let lookup = Lookup::new(rules, budget, TenantKind::Instance, &instance.name);
-        Err(self.unusable(lookup, &why, lookup.now()))
+        Err(self.unusable(lookup, &why, lookup.now))
     }
 
     /// One tenant, from the cache if its entry is fresh, otherwise from the directory.
@@ -203,61 +213,61 @@ impl RemoteDirectory {
         match self.cached(lookup).await {
             Ok(found) => found,
             // Boxed: this is rare, and inline it would make every request's future larger.
-            Err(stale) => Box::pin(self.wait(lookup, stale)).await,
+            Err(last) => Box::pin(self.wait(lookup, last)).await,
         }
     }
 
-    /// The cached result, if it is fresh. `Err` has the stale entry to fall back on, if any.
-    async fn cached(&self, lookup: Lookup<'_>) -> Result<Found, Option<Arc<Entry>>> {
-        match self.shared.cache.get(&lookup.owner, lookup.now()).await {
-            Cached::Entry(entry) => Ok(self.tenant(lookup, &entry, lookup.now())),
-            Cached::Absent(absent) if !absent.is_certain => Ok(Err(DirectoryUnavailable)),
-            Cached::Absent(absent) if lookup.referenced => {
-                Ok(self.referenced(lookup, absent.until).await)
-            }
-            Cached::Absent(_) => Ok(Ok(None)),
-            Cached::Stale(entry) => Err(entry),
+    /// The cached result, if it is fresh. `Err` has what was known last, to fall back on.
+    async fn cached(&self, lookup: Lookup<'_>) -> Result<Found, LastKnown> {
+        match self.shared.cache.get(&lookup.owner, lookup.now).await {
+            Cached::Entry(entry) => Ok(self.tenant(lookup, &entry, lookup.now)),
+            Cached::Absent(absent) => Ok(self.absent(lookup, absent).await),
+            Cached::Expired(last) => Err(last),
         }
     }
 
     /// Waits for permits and fetches, unless another request has cached the result meanwhile.
-    async fn wait(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
-        let (shared, now) = (&*self.shared, lookup.now());
-        let skip_fetch =
-            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.server.is_paused(now);
-        if stale.as_ref().is_some_and(skip_fetch) {
-            return self.fall_back(lookup, stale);
+    async fn wait(&self, mut lookup: Lookup<'_>, last: LastKnown) -> Found {
+        let shared = &*self.shared;
+        if !self.may_fetch(lookup, &last) {
+            return self.fall_back(lookup, last).await;
         }
         let turn = async {
-            let address = match lookup.budget.key() {
-                Some(key) if stale.is_none() => Some(shared.addresses.acquire(key).await),
-                _ => None,
+            let address = match (lookup.budget.key(), &last) {
+                (None, _) | (_, Last::Entry(_)) => None,
+                (Some(key), _) => Some(shared.addresses.acquire(key).await),
             };
-            (address, shared.flights.acquire(lookup.owner).await)
+            let flight = shared.flights.acquire(lookup.owner).await;
+            (address, flight, shared.in_flight.acquire().await)
         };
         let Ok(_turn) = timeout(shared.settings.timeout, turn).await else {
-            return self.fall_back(lookup, stale);
+            return self.fall_back(lookup, last).await;
         };
-        let stale = match self.cached(lookup).await {
+        lookup.now = shared.server.now();
+        let last = match self.cached(lookup).await {
             Ok(found) => return found,
-            Err(stale) => stale,
+            Err(last) => last,
         };
-        // A name that was cached, or that an entry references, is not invented.
-        let may_fetch = stale.is_some() || lookup.referenced || lookup.budget.allows();
-        if stale.as_ref().is_some_and(skip_fetch)
-            || !may_fetch
-            || !shared.server.may_send((lookup.kind, lookup.name), now)
-        {
-            return self.fall_back(lookup, stale);
-        }
-        match timeout(shared.settings.timeout, shared.in_flight.acquire()).await {
-            Ok(Ok(_permit)) => self.fetch(lookup, stale).await,
-            _ => self.fall_back(lookup, stale),
+        let which = (lookup.kind, lookup.name);
+        if self.may_fetch(lookup, &last) && shared.server.may_send(which, lookup.now) {
+            self.fetch(lookup, last).await
+        } else {
+            self.fall_back(lookup, last).await
         }
     }
 
+    /// Whether a tenant may be looked up, if the directory responds.
+    fn may_fetch(&self, lookup: Lookup<'_>, last: &LastKnown) -> bool {
+        let (shared, now) = (&self.shared, lookup.now);
+        let is_allowed = lookup.is_allowed(last);
+        if !is_allowed {
+            lookup.budget.log_refusal(&shared.refused_log, now);
+        }
+        is_allowed && !last.has_just_failed(now) && !shared.server.is_paused(now)
+    }
+
     /// Fetches an entry, and caches it.
-    async fn fetch(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
+    async fn fetch(&self, lookup: Lookup<'_>, last: LastKnown) -> Found {
         let shared = &*self.shared;
         let mark = shared.cache.mark();
         let which = (lookup.kind, lookup.name);
@@ -268,29 +278,31 @@ impl RemoteDirectory {
                 let entry = Arc::new(entry);
                 shared.cache.keep(lookup.owner, entry.clone(), mark).await;
                 shared.unusable_log.recovered(&lookup.owner);
-                return self.tenant(lookup, &entry, lookup.now());
+                return self.tenant(lookup, &entry, lookup.now);
             }
-            FetchedEntry::Unknown => return self.unknown(lookup, mark).await,
+            FetchedEntry::Unknown => {
+                let HttpDirectory { negative_ttl, stale_for, .. } = shared.settings;
+                let absent = Absent::new(lookup.now, [negative_ttl, stale_for]);
+                shared.cache.keep_absent(lookup.owner, absent, mark).await;
+                if !lookup.referenced {
+                    lookup.budget.charge(lookup.now);
+                }
+                return self.absent(lookup, absent).await;
+            }
             FetchedEntry::Unusable(why) => {
                 self.unusable(lookup, &why, now);
             }
             FetchedEntry::Unanswered(why) if !self.is_out() => self.log_unusable(lookup, &why, now),
             FetchedEntry::Unanswered(_) => {}
         }
-        match &stale {
-            Some(entry) => entry.failed(now),
-            None => {
-                let absent = Absent::after_failure(now);
-                shared.cache.keep_absent(lookup.owner, absent, mark).await;
-            }
-        }
-        self.fall_back(lookup, stale)
+        shared.cache.keep_failed(lookup.owner, (&last, now), mark).await;
+        self.fall_back(lookup, last).await
     }
 
     fn read(&self, lookup: Lookup<'_>, body: &[u8]) -> Result<Entry, String> {
         let raw = response::read(lookup.kind, body, &lookup.rules.workspaces)?;
         let settings = &self.shared.settings;
-        self.entry(lookup, raw, lookup.now(), [settings.ttl, settings.stale_for])
+        self.entry(lookup, raw, lookup.now, [settings.ttl, settings.stale_for])
     }
 
     fn entry(
@@ -304,32 +316,32 @@ impl RemoteDirectory {
         Ok(Entry::new(entry, from, spans))
     }
 
-    /// Caches that a tenant has no entry; charges the address unless an entry references it.
-    async fn unknown(&self, lookup: Lookup<'_>, mark: u64) -> Found {
-        let until = lookup.now().plus(self.shared.settings.negative_ttl);
-        let absent = Absent { until, is_certain: true };
-        self.shared.cache.keep_absent(lookup.owner, absent, mark).await;
-        if lookup.referenced {
-            return self.referenced(lookup, until).await;
+    /// A tenant that has no entry: it is as good as one if a cached entry references it.
+    async fn absent(&self, lookup: Lookup<'_>, absent: Absent) -> Found {
+        if !absent.is_certain(lookup.now) {
+            return Err(DirectoryUnavailable);
         }
-        lookup.budget.charge();
-        Ok(None)
-    }
-
-    /// A tenant that a cached entry references and that has no entry itself.
-    async fn referenced(&self, lookup: Lookup<'_>, until: Tick) -> Found {
-        let entry = self.entry(lookup, lookup.kind.bare(), until, [Duration::ZERO; 2]);
+        if !lookup.referenced {
+            return Ok(None);
+        }
+        let spans = [Duration::ZERO, self.shared.settings.stale_for];
+        let entry = self.entry(lookup, lookup.kind.bare(), absent.until, spans);
         let entry = Arc::new(entry.map_err(|_| DirectoryUnavailable)?);
         let cache = &self.shared.cache;
         cache.keep(lookup.owner, entry.clone(), cache.mark()).await;
-        self.tenant(lookup, &entry, until)
+        self.tenant(lookup, &entry, absent.until)
     }
 
-    /// The last good entry, if there is one that is not too old.
-    fn fall_back(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
-        let entry = stale.ok_or(DirectoryUnavailable)?;
-        self.shared.metrics.directory_stale.inc();
-        self.tenant(lookup, &entry, lookup.now())
+    /// The last good answer, if there is one that is not too old.
+    async fn fall_back(&self, lookup: Lookup<'_>, last: LastKnown) -> Found {
+        match last {
+            Last::Entry(entry) => {
+                self.shared.metrics.directory_stale.inc();
+                self.tenant(lookup, &entry, lookup.now)
+            }
+            Last::Absent(absent) => self.absent(lookup, absent).await,
+            Last::Nothing => Err(DirectoryUnavailable),
+        }
     }
 
     fn tenant(&self, lookup: Lookup<'_>, entry: &Entry, now: Tick) -> Found {

@@ -3,11 +3,18 @@
 //! Each name that is not cached costs the directory a request. A name that does not exist is
 //! charged to the address that sent it; one that exists is not, so an address with requests for
 //! many tenants is never refused for them.
+//!
+//! Invariant: lookups of names that were looked up before leave half of the burst to new names, so
+//! names that an address sends again and again keep out no new tenant.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use log::Level;
+use serde_json::json;
 use weir_common::limit::token_bucket::{BucketQuota, Rate};
+use weir_common::log::events;
+use weir_common::log::limiter::LogLimiter;
 use weir_common::time::Tick;
 
 use crate::limit::key::{Key, Seed};
@@ -31,7 +38,7 @@ const UNKNOWN_QUOTA: Quota =
 /// The remaining lookups that one request may cause.
 pub struct UnknownBudget<'s> {
     /// `None` for the operator, who is not limited.
-    limit: Option<(&'s Arc<Limiter>, LimitCheck)>,
+    limit: Option<(&'s Arc<Limiter>, LimitCheck, IpAddr)>,
     /// When the request arrived.
     pub(super) now: Tick,
 }
@@ -43,7 +50,7 @@ impl<'s> UnknownBudget<'s> {
         let tag = seed.limit(UNKNOWN_LIMIT);
         let key = Key::new(Subject::address(seed, address).owner, tag);
         let check = LimitCheck::new(key, tag, UNKNOWN_QUOTA);
-        Self { limit: Some((limiter, check)), now }
+        Self { limit: Some((limiter, check, address)), now }
     }
 
     /// A budget without a limit, for the operator.
@@ -54,22 +61,41 @@ impl<'s> UnknownBudget<'s> {
 
     /// The key of the address that is charged, if one is.
     pub(super) fn key(&self) -> Option<Key> {
-        self.limit.as_ref().map(|(_, check)| check.key)
+        self.limit.as_ref().map(|(_, check, _)| check.key)
     }
 
-    /// Whether a name that is not cached may be looked up.
-    pub(super) fn allows(&self) -> bool {
-        let Some((limiter, check)) = &self.limit else { return true };
-        let (store, now) = limiter.own(self.now);
-        !store.usage(check, now).is_ok_and(|usage| usage.remaining == 0)
+    /// Whether a name of which nothing is cached may be looked up at `now`.
+    pub(super) fn allows(&self, now: Tick) -> bool {
+        self.has_more_than(0, now)
     }
 
-    /// Charges the lookup of a name that does not exist.
-    pub(super) fn charge(&self) {
-        if let Some((limiter, check)) = &self.limit {
+    /// Whether a name may be looked up at `now` that was looked up before without finding an entry.
+    pub(super) fn allows_again(&self, now: Tick) -> bool {
+        self.has_more_than(UNKNOWN_MAX / 2, now)
+    }
+
+    fn has_more_than(&self, lookups: u32, now: Tick) -> bool {
+        let Some((limiter, check, _)) = &self.limit else { return true };
+        let (store, now) = limiter.own(now);
+        !store.usage(check, now).is_ok_and(|usage| usage.remaining <= lookups)
+    }
+
+    /// Charges the lookup at `now` of a name that does not exist.
+    pub(super) fn charge(&self, now: Tick) {
+        if let Some((limiter, check, _)) = &self.limit {
             // `allows` has checked that it fits; of concurrent lookups the last may not fit.
-            let (store, now) = limiter.own(self.now);
+            let (store, now) = limiter.own(now);
             let _ = store.judge(&[*check], now);
+        }
+    }
+
+    /// Logs that a lookup is refused.
+    pub(super) fn log_refusal(&self, log: &LogLimiter<Key>, now: Tick) {
+        if let Some((_, check, address)) = &self.limit
+            && let Some(count) = log.due(check.key, now)
+        {
+            let fields = [("address", json!(address.to_string())), ("count", json!(count))];
+            events::event(Level::Warn, "lookups of unknown names refused", &fields);
         }
     }
 }

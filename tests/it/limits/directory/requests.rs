@@ -181,6 +181,27 @@ fn an_address_that_invents_names_has_a_bounded_number_fetched_and_delays_no_othe
 }
 
 #[test]
+fn unlisted_workspaces_behind_one_address_are_served_and_keep_out_no_listed_one() {
+    let mut setup = Setup::with("ttl = \"1h\"\nnegative_ttl = \"1ms\"\ntimeout = \"10s\"");
+    setup.directory.remove("organisations/org_acme");
+    setup.get("ws_quiet").expect(200);
+    let started = wait::now();
+    for _ in 0..20 {
+        (0..10).for_each(|n| drop(setup.get(&format!("ws_unlisted_{n}")).expect(200)));
+    }
+    let lookups = setup.directory.fetched().iter().filter(|path| path.contains("unlisted")).count();
+    // Half of the 60 are left to new names.
+    let most = 30 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    assert!((10..=most).contains(&lookups), "{lookups} lookups, of 10 to {most}");
+    assert_eq!(setup.limit("ws_special"), 7);
+    setup.get("ws_unlisted_new").expect(200);
+
+    setup.directory.server.stop();
+    setup.get("ws_unlisted_0").expect(200);
+    setup.get("ws_quiet").expect(200);
+}
+
+#[test]
 fn one_address_may_call_for_many_known_tenants() {
     let setup = Setup::with(&format!("{LONG}\nunknown = \"by_address\""));
     for number in 0..200 {
