@@ -291,6 +291,9 @@ impl RemoteDirectory {
             }
             FetchedEntry::Unusable(why) => {
                 self.unusable(lookup, &why, now);
+                if !lookup.referenced && !matches!(last, Last::Entry(_)) {
+                    lookup.budget.charge(lookup.now);
+                }
             }
             FetchedEntry::Unanswered(why) if !self.is_out() => self.log_unusable(lookup, &why, now),
             FetchedEntry::Unanswered(_) => {}

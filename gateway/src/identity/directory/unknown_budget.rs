@@ -80,7 +80,7 @@ impl<'s> UnknownBudget<'s> {
         !store.usage(check, now).is_ok_and(|usage| usage.remaining <= lookups)
     }
 
-    /// Charges the lookup at `now` of a name that does not exist.
+    /// Charges a lookup at `now` that found no entry.
     pub(super) fn charge(&self, now: Tick) {
         if let Some((limiter, check, _)) = &self.limit {
             // `allows` has checked that it fits; of concurrent lookups the last may not fit.

@@ -202,6 +202,20 @@ fn unlisted_workspaces_behind_one_address_are_served_and_keep_out_no_listed_one(
 }
 
 #[test]
+fn names_that_the_directory_refuses_are_bounded_as_invented_ones_and_logged() {
+    let setup = Setup::with(LONG);
+    setup.directory.server.always(Answer::status(400));
+    let started = wait::now();
+    (0..100).for_each(|n| drop(setup.get(&format!("ws_{n}")).expect(503)));
+    let lookups = setup.directory.fetched().len();
+    let most = 60 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    assert!((60..=most).contains(&lookups), "{lookups} lookups, of 60 to {most}");
+    setup.world.gateway.log().wait("the report", |line| {
+        line["message"] == "lookups of unknown names refused" && line["address"] == ADDRESS
+    });
+}
+
+#[test]
 fn one_address_may_call_for_many_known_tenants() {
     let setup = Setup::with(&format!("{LONG}\nunknown = \"by_address\""));
     for number in 0..200 {
