@@ -168,6 +168,15 @@ where
 }
 
 impl<V> Last<V> {
+    /// Whether it may be used at `now` while the directory cannot be asked.
+    pub fn is_usable(&self, now: Tick) -> bool {
+        match self {
+            Self::Entry(_) => true,
+            Self::Absent(absent) => absent.is_certain(now),
+            Self::Nothing => false,
+        }
+    }
+
     /// Whether a fetch of its entry failed less than [`PAUSE`] ago.
     pub fn has_just_failed(&self, now: Tick) -> bool {
         matches!(self, Self::Entry(entry) if entry.has_just_failed(now))

@@ -48,8 +48,12 @@ use crate::telemetry::metrics::Metrics;
 const REQUESTS_MAX: usize = 64;
 
 /// Requests in flight from one address for names that are not cached: an address that invents names
-/// leaves room for seven others.
-const REQUESTS_PER_ADDRESS_MAX: usize = 8;
+/// leaves room for three others.
+const REQUESTS_PER_ADDRESS_MAX: usize = 16;
+
+/// How long a request waits until its tenant, of which nothing is cached, is looked up. After a
+/// restart many are, and clients wait for longer than this.
+const QUEUE_MAX: Duration = Duration::from_secs(10);
 
 /// Time between two log lines about an entry that stays invalid, or an address that invents names.
 const LOG_EVERY: Duration = Duration::from_secs(600);
@@ -232,6 +236,7 @@ impl RemoteDirectory {
         if !self.may_fetch(lookup, &last) {
             return self.fall_back(lookup, last).await;
         }
+        let patience = if last.is_usable(lookup.now) { Duration::ZERO } else { QUEUE_MAX };
         let turn = async {
             let address = match (lookup.budget.key(), &last) {
                 (None, _) | (_, Last::Entry(_)) => None,
@@ -240,7 +245,7 @@ impl RemoteDirectory {
             let flight = shared.flights.acquire(lookup.owner).await;
             (address, flight, shared.in_flight.acquire().await)
         };
-        let Ok(_turn) = timeout(shared.settings.timeout, turn).await else {
+        let Ok(_turn) = timeout(patience.max(shared.settings.timeout), turn).await else {
             return self.fall_back(lookup, last).await;
         };
         lookup.now = shared.server.now();
