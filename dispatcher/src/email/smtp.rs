@@ -1,4 +1,4 @@
-//! Sends one mail through an SMTP server, within one deadline.
+//! Sends one mail through an SMTP server.
 //!
 //! # Invariants
 //!
@@ -7,28 +7,42 @@
 //! 3. With `smtps://` and `smtp+starttls://` nothing is sent before TLS with a valid certificate.
 //!    `smtp://` uses TLS if the server offers it, with any certificate; the settings allow a
 //!    password there only on loopback.
+//! 4. A mail that the server accepted is sent, whatever follows; one that waits for the answer to
+//!    its end waits for long.
 //!
-//! Not here: the texts (`templates`), retries (`outbox`).
+//! Not here: the texts (`templates`), retries (`outbox`), how a command is sent and a reply read
+//! (`session`).
 
 use std::time::Duration;
 
+use lettre::Address;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
-use lettre::transport::smtp::authentication::Credentials;
-use lettre::transport::smtp::client::{Tls, TlsParameters};
-use lettre::transport::smtp::extension::ClientId;
-use lettre::transport::smtp::response::Category;
-use lettre::{Address, AsyncSmtpTransport, AsyncTransport, Tokio1Executor};
 use percent_encoding::percent_decode_str;
+use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use url::Url;
+use weir_common::secret::Secret;
 
 use crate::config::settings;
+use crate::email::smtp::session::{Session, SessionError, Stream};
 use crate::store::mail::NewMail;
 
-/// From connecting to the server's last reply.
+mod session;
+mod tls;
+
+/// From connecting to the server's consent to the text of the mail.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// From the text of the mail to the server's answer. A server may take that long to accept a mail
+/// (RFC 5321, 4.5.3.2.6), and a client that waits for less sends it twice.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(600);
+
+/// For QUIT, which changes nothing.
+const QUIT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The default ports of the schemes.
 const SMTP_PORT: u16 = 25;
@@ -63,67 +77,138 @@ pub enum SmtpError {
     Tls(String),
 }
 
+/// When a connection becomes TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StartOfTls {
+    AtOnce,
+    BeforeAll,
+    IfOffered,
+}
+
 /// Sends mails through one server.
 pub struct SmtpSender {
     from: Mailbox,
-    server: AsyncSmtpTransport<Tokio1Executor>,
+    host: String,
+    port: u16,
+    /// The host, as a certificate names it.
+    name: ServerName<'static>,
+    start_of_tls: StartOfTls,
+    connector: TlsConnector,
+    login: Option<(String, Secret<String>)>,
     deadline: Duration,
 }
 
 impl SmtpSender {
-    /// A sender for these settings; connects with the first mail.
+    /// A sender for these settings; connects with each mail.
     pub fn new(mail: &settings::MailSettings) -> Result<Self, SmtpError> {
-        Self::with_deadline(mail, DEADLINE)
-    }
-
-    fn with_deadline(mail: &settings::MailSettings, deadline: Duration) -> Result<Self, SmtpError> {
         let from: Mailbox = mail.from.parse().map_err(|_| SmtpError::From)?;
         let url = Url::parse(mail.smtp.expose()).map_err(|_| SmtpError::Url)?;
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(SmtpError::Url)?;
         // Only URLs write an IPv6 address in brackets.
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let parameters = TlsParameters::builder(host.clone());
-        let (port, parameters, tls): (_, _, fn(TlsParameters) -> Tls) = match url.scheme() {
-            "smtps" => (SMTPS_PORT, parameters, Tls::Wrapper),
-            "smtp+starttls" => (SUBMISSION_PORT, parameters, Tls::Required),
-            // An attacker with a wrong certificate could as well not offer STARTTLS, so refusing
-            // the certificate protects nothing; local servers often have a self-signed one.
-            "smtp" => {
-                (SMTP_PORT, parameters.dangerous_accept_invalid_certs(true), Tls::Opportunistic)
-            }
+        let (port, start_of_tls) = match url.scheme() {
+            "smtps" => (SMTPS_PORT, StartOfTls::AtOnce),
+            "smtp+starttls" => (SUBMISSION_PORT, StartOfTls::BeforeAll),
+            "smtp" => (SMTP_PORT, StartOfTls::IfOffered),
             _ => return Err(SmtpError::Url),
         };
-        let parameters = parameters.build().map_err(|e| SmtpError::Tls(e.to_string()))?;
-        let mut server = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
-            .port(url.port().unwrap_or(port))
-            .tls(tls(parameters))
-            .hello_name(ClientId::Domain(from.email.domain().to_owned()))
-            .timeout(Some(deadline));
-        if !url.username().is_empty() {
-            let user = plain(url.username())?;
+        // An attacker with a wrong certificate could as well not offer STARTTLS, so refusing
+        // the certificate protects nothing; local servers often have a self-signed one.
+        let any_certificate = start_of_tls == StartOfTls::IfOffered;
+        let name = ServerName::try_from(host.clone()).map_err(|e| SmtpError::Tls(e.to_string()))?;
+        let login = if url.username().is_empty() {
+            None
+        } else {
             let password = match &mail.password {
                 Some(password) => password.expose().clone(),
                 None => plain(url.password().unwrap_or_default())?,
             };
-            server = server.credentials(Credentials::new(user, password));
-        }
-        Ok(Self { from, server: server.build(), deadline })
+            Some((plain(url.username())?, Secret::new(password)))
+        };
+        Ok(Self {
+            from,
+            host,
+            port: url.port().unwrap_or(port),
+            name,
+            start_of_tls,
+            connector: tls::connector(any_certificate)
+                .map_err(|e| SmtpError::Tls(e.to_string()))?,
+            login,
+            deadline: DEADLINE,
+        })
     }
 
     /// Sends one mail.
     pub async fn send(&self, mail: &NewMail) -> SendResult {
-        let message = match self.message(mail) {
+        let (to, message) = match self.message(mail) {
             Ok(message) => message,
             Err(why) => return SendResult::Abandoned(why),
         };
-        match timeout(self.deadline, self.server.send(message)).await {
-            Ok(Ok(_)) => SendResult::Sent,
-            Ok(Err(error)) => result_of(&error),
-            Err(_) => SendResult::Failed(format!("not sent within {:?}", self.deadline)),
+        let mut session = match timeout(self.deadline, self.begin(&to)).await {
+            Ok(Ok(session)) => session,
+            Ok(Err(result)) => return result,
+            Err(_) => return SendResult::Failed(format!("not sent within {:?}", self.deadline)),
+        };
+        let text = message.formatted();
+        match timeout(ANSWER_DEADLINE, session.message(&text)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return result_of(&error),
+            Err(_) => return SendResult::Failed(format!("no answer within {ANSWER_DEADLINE:?}")),
         }
+        // The mail is sent, whether or not the server answers.
+        let _ = timeout(QUIT_DEADLINE, session.command("QUIT", '2')).await;
+        SendResult::Sent
     }
 
-    fn message(&self, mail: &NewMail) -> Result<Message, String> {
+    /// A session whose server waits for the text of a mail.
+    async fn begin(&self, to: &Address) -> Result<Session, SendResult> {
+        let failed = |error: SessionError| SendResult::Failed(shown(&error));
+        let mut session = self.connect().await.map_err(failed)?;
+        if let Some((user, password)) = &self.login {
+            session.log_in(user, password.expose()).await.map_err(failed)?;
+        }
+        let (from, to): (&str, &str) = (self.from.email.as_ref(), to.as_ref());
+        let mut utf8 = "";
+        if !(from.is_ascii() && to.is_ascii()) {
+            if !session.offers("SMTPUTF8", "") {
+                let why = "the address is not ASCII, and the server has no SMTPUTF8";
+                return Err(SendResult::Failed(why.to_owned()));
+            }
+            utf8 = " SMTPUTF8";
+        }
+        session
+            .command(&format!("MAIL FROM:<{from}>{utf8}"), '2')
+            .await
+            .map_err(|e| result_of(&e))?;
+        session.command(&format!("RCPT TO:<{to}>"), '2').await.map_err(|e| result_of(&e))?;
+        session.command("DATA", '3').await.map_err(|e| result_of(&e))?;
+        Ok(session)
+    }
+
+    /// A session over TLS, where the settings or the server want it.
+    async fn connect(&self) -> Result<Session, SessionError> {
+        let hello = self.from.email.domain();
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        if self.start_of_tls == StartOfTls::AtOnce {
+            return Session::open(self.over_tls(Box::new(stream)).await?, hello).await;
+        }
+        let session = Session::open(Box::new(stream), hello).await?;
+        if session.offers("STARTTLS", "") {
+            let stream = session.start_tls().await?;
+            return Session::reopen(self.over_tls(stream).await?, hello).await;
+        }
+        if self.start_of_tls == StartOfTls::BeforeAll {
+            return Err(SessionError::Broken("the server does not offer STARTTLS".to_owned()));
+        }
+        Ok(session)
+    }
+
+    async fn over_tls(&self, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, SessionError> {
+        Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
+    }
+
+    /// The address of a mail, and its text with the header.
+    fn message(&self, mail: &NewMail) -> Result<(Address, Message), String> {
         let to: Address =
             mail.to.parse().map_err(|_| "the owner's address is invalid".to_owned())?;
         let id = hex::encode(Sha256::digest(&mail.key));
@@ -132,15 +217,16 @@ impl SmtpSender {
             HeaderName::new_from_ascii_str("Auto-Submitted"),
             "auto-generated".to_owned(),
         );
-        Message::builder()
+        let message = Message::builder()
             .from(self.from.clone())
-            .to(Mailbox::new(None, to))
+            .to(Mailbox::new(None, to.clone()))
             .subject(mail.subject.clone())
             .message_id(Some(format!("<{id}@{}>", self.from.email.domain())))
             .raw_header(automatic)
             .header(ContentType::TEXT_PLAIN)
             .body(mail.text.clone())
-            .map_err(|e| format!("the mail cannot be built: {e}"))
+            .map_err(|e| format!("the mail cannot be built: {e}"))?;
+        Ok((to, message))
     }
 }
 
@@ -150,20 +236,17 @@ fn plain(text: &str) -> Result<String, SmtpError> {
     Ok(decoded.into_owned())
 }
 
-fn result_of(error: &lettre::transport::smtp::Error) -> SendResult {
-    // The server's text may contain the owner's address, so only the code is kept.
-    let Some(code) = error.status() else {
-        let text = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
-        let text: Vec<String> = text.map(ToString::to_string).collect();
-        return SendResult::Failed(text.join(": ").chars().take(ERROR_CHARS_MAX).collect());
-    };
-    let why = format!("the server answered {code}");
-    // 53x is about user and password, which the operator can correct: retry.
-    if error.is_permanent() && code.category != Category::Unspecified3 {
-        SendResult::Abandoned(why)
-    } else {
-        SendResult::Failed(why)
+/// What the reply to a command about a mail means for it.
+fn result_of(error: &SessionError) -> SendResult {
+    match error {
+        // 53x is about user and password, which the operator can correct: retry.
+        SessionError::Refused(500..530 | 540..) => SendResult::Abandoned(shown(error)),
+        _ => SendResult::Failed(shown(error)),
     }
+}
+
+fn shown(error: &SessionError) -> String {
+    error.to_string().chars().take(ERROR_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -175,11 +258,16 @@ mod tests {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::TcpListener;
     use tokio::task::JoinSet;
-    use weir_common::secret::Secret;
+    use tokio::time::sleep;
 
     use super::*;
 
-    /// An SMTP server that records every line and replies to one command as given.
+    /// A reply that takes longer than [`SHORT`].
+    const LATE: &str = "250 accepted at last";
+    const SHORT: Duration = Duration::from_millis(300);
+
+    /// An SMTP server that records every line and replies to one command as given, in Latin-1; with
+    /// an empty reply it is silent.
     struct Server {
         port: u16,
         received: Arc<Mutex<Vec<String>>>,
@@ -201,8 +289,8 @@ mod tests {
                     lines.lock().expect("no test panics here").push(line.clone());
                     let verb = line.get(..4).unwrap_or(&line);
                     let reply = match verb {
-                        "." => "250 accepted",
-                        _ if in_message => continue,
+                        "." if verb != command => "250 accepted",
+                        _ if in_message && verb != "." => continue,
                         _ if verb == command => answer,
                         "EHLO" => "250-here\r\n250 AUTH PLAIN",
                         "AUTH" => "235 welcome",
@@ -211,7 +299,14 @@ mod tests {
                         _ => "250 fine",
                     };
                     in_message = verb == "DATA" && reply.starts_with('3');
-                    if writing.write_all(format!("{reply}\r\n").as_bytes()).await.is_err() {
+                    if reply == LATE {
+                        sleep(SHORT * 2).await;
+                    }
+                    let mut reply: Vec<u8> = reply.chars().map(|char| char as u8).collect();
+                    if !reply.is_empty() {
+                        reply.extend_from_slice(b"\r\n");
+                    }
+                    if writing.write_all(&reply).await.is_err() {
                         break;
                     }
                 }
@@ -250,7 +345,8 @@ mod tests {
     async fn result(command: &'static str, answer: &'static str) -> SendResult {
         let server = server(command, answer).await;
         let url = format!("smtp://us%40er:p%3Aw@127.0.0.1:{}", server.port);
-        SmtpSender::new(&settings(&url)).expect("valid settings").send(&mail()).await
+        let sender = SmtpSender::new(&settings(&url)).expect("valid settings");
+        SmtpSender { deadline: SHORT, ..sender }.send(&mail()).await
     }
 
     #[tokio::test]
@@ -268,6 +364,20 @@ mod tests {
         }
         assert!(has("Auto-Submitted: auto-generated"), "{received:?}");
         assert!(has("First line.") && has("..") && has("Last line."), "{received:?}");
+    }
+
+    #[tokio::test]
+    async fn an_accepted_mail_is_sent_whatever_the_text_of_the_reply_and_what_follows() {
+        for reply in ["250 Nachricht \u{fc}bernommen", "250-two\r\n250 lines", "250", LATE] {
+            assert_eq!(result(".", reply).await, SendResult::Sent, "{reply}");
+        }
+        for reply in ["", "421 no", "\u{ff}"] {
+            assert_eq!(result("QUIT", reply).await, SendResult::Sent, "{reply}");
+        }
+        let long = Box::leak(format!("250 {}", "x".repeat(50_000)).into_boxed_str());
+        assert_eq!(result(".", long).await, SendResult::Sent);
+        let endless = Box::leak(format!("250 {}", "x".repeat(150_000)).into_boxed_str());
+        assert!(matches!(result("MAIL", endless).await, SendResult::Failed(_)));
     }
 
     #[tokio::test]
@@ -294,11 +404,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_permanent_error_abandons_a_mail() {
+    async fn only_a_permanent_error_about_the_mail_abandons_it() {
         let abandoned = |code: &str| SendResult::Abandoned(format!("the server answered {code}"));
         let failed = |code: &str| SendResult::Failed(format!("the server answered {code}"));
         assert_eq!(result("RCPT", "550 owner@example.org is unknown").await, abandoned("550"));
         assert_eq!(result("DATA", "554 no").await, abandoned("554"));
+        assert_eq!(result(".", "554 spam").await, abandoned("554"));
+        assert_eq!(result("RCPT", "530 who are you").await, failed("530"));
         assert_eq!(result("RCPT", "451 later").await, failed("451"));
         assert_eq!(result("MAIL", "421 busy").await, failed("421"));
         assert_eq!(result("AUTH", "535 who are you").await, failed("535"));
@@ -311,9 +423,8 @@ mod tests {
         let port = silent.local_addr().expect("it is bound").port();
         for scheme in ["smtp", "smtps"] {
             let settings = settings(&format!("{scheme}://127.0.0.1:{port}"));
-            let sender = SmtpSender::with_deadline(&settings, Duration::from_millis(200));
-            let mail = mail();
-            let sender = sender.expect("valid settings");
+            let sender = SmtpSender::new(&settings).expect("valid settings");
+            let (sender, mail) = (SmtpSender { deadline: SHORT, ..sender }, mail());
             let result = timeout(Duration::from_secs(5), sender.send(&mail)).await;
             assert!(matches!(result, Ok(SendResult::Failed(_))), "{scheme}: {result:?}");
         }
@@ -326,7 +437,7 @@ mod tests {
     #[test]
     fn no_input_breaks_out_of_its_header_field() {
         let sender = SmtpSender::new(&settings("smtp://localhost")).expect("valid settings");
-        let plain = sender.message(&mail()).expect("valid settings").formatted();
+        let plain = sender.message(&mail()).expect("valid settings").1.formatted();
         let fields = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).into_owned();
             let head = text.split("\r\n\r\n").next().unwrap_or_default().to_owned();
@@ -337,7 +448,7 @@ mod tests {
             key: "k\r\nBcc: all@example.org".to_owned(),
             ..mail()
         };
-        let evil = sender.message(&evil).expect("valid settings").formatted();
+        let evil = sender.message(&evil).expect("valid settings").1.formatted();
         assert_eq!(fields(&evil), fields(&plain));
         let to = "a@example.org\r\nBcc: all@example.org";
         assert!(sender.message(&NewMail { to: to.to_owned(), ..mail() }).is_err());
@@ -348,7 +459,7 @@ mod tests {
         let sender = SmtpSender::new(&settings("smtp://localhost")).expect("valid settings");
         let id = |key: &str| {
             let mail = NewMail { key: key.to_owned(), ..mail() };
-            let message = sender.message(&mail).expect("valid settings");
+            let (_, message) = sender.message(&mail).expect("valid settings");
             message.headers().get_raw("Message-ID").expect("it has one").to_owned()
         };
         assert_eq!(id("one"), id("one"));
