@@ -176,10 +176,7 @@ impl SmtpSender {
             }
             utf8 = " SMTPUTF8";
         }
-        session
-            .command(&format!("MAIL FROM:<{from}>{utf8}"), '2')
-            .await
-            .map_err(|e| result_of(&e))?;
+        session.command(&format!("MAIL FROM:<{from}>{utf8}"), '2').await.map_err(failed)?;
         session.command(&format!("RCPT TO:<{to}>"), '2').await.map_err(|e| result_of(&e))?;
         session.command("DATA", '3').await.map_err(|e| result_of(&e))?;
         Ok(session)
@@ -271,6 +268,8 @@ mod tests {
     struct Server {
         port: u16,
         received: Arc<Mutex<Vec<String>>>,
+        /// The reply to EHLO, if it is not the usual one.
+        offers: Arc<Mutex<Option<&'static str>>>,
         _task: JoinSet<()>,
     }
 
@@ -278,11 +277,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let received = Arc::new(Mutex::new(Vec::new()));
-        let (lines, mut task) = (received.clone(), JoinSet::new());
+        let offers = Arc::new(Mutex::new(None));
+        let (lines, offered, mut task) = (received.clone(), offers.clone(), JoinSet::new());
         task.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (reading, mut writing) = stream.into_split();
-                let _ = writing.write_all(b"220 ready\r\n").await;
+                let greeting =
+                    if command.is_empty() && !answer.is_empty() { answer } else { "220 ready" };
+                let _ = writing.write_all(format!("{greeting}\r\n").as_bytes()).await;
                 let mut reading = BufReader::new(reading).lines();
                 let mut in_message = false;
                 while let Ok(Some(line)) = reading.next_line().await {
@@ -292,7 +294,10 @@ mod tests {
                         "." if verb != command => "250 accepted",
                         _ if in_message && verb != "." => continue,
                         _ if verb == command => answer,
-                        "EHLO" => "250-here\r\n250 AUTH PLAIN",
+                        "EHLO" => offered
+                            .lock()
+                            .expect("no test panics here")
+                            .unwrap_or("250-here\r\n250 AUTH PLAIN"),
                         "AUTH" => "235 welcome",
                         "DATA" => "354 go on",
                         "QUIT" => "221 bye",
@@ -312,7 +317,7 @@ mod tests {
                 }
             }
         });
-        Server { port, received, _task: task }
+        Server { port, received, offers, _task: task }
     }
 
     impl Server {
@@ -393,6 +398,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_follows_the_answer_to_starttls_before_tls_is_no_reply() {
+        let server = server("STAR", "220 go\r\n250 AUTH PLAIN\r\n550 not from the server").await;
+        let offering = "250-here\r\n250 STARTTLS";
+        let url = format!("smtp+starttls://user:hunter2@127.0.0.1:{}", server.port);
+        let sender = SmtpSender::new(&settings(&url)).expect("valid settings");
+        server.offers.lock().expect("no test panics here").replace(offering);
+        let why = "something follows the server's answer to STARTTLS, before TLS";
+        assert_eq!(sender.send(&mail()).await, SendResult::Failed(why.to_owned()));
+        assert_eq!(server.received(), ["EHLO example.com", "STARTTLS"]);
+    }
+
+    #[tokio::test]
     async fn a_password_from_a_file_is_used_like_one_in_the_url() {
         let server = server("", "").await;
         let url = format!("smtp://us%40er@127.0.0.1:{}", server.port);
@@ -410,6 +427,10 @@ mod tests {
         assert_eq!(result("RCPT", "550 owner@example.org is unknown").await, abandoned("550"));
         assert_eq!(result("DATA", "554 no").await, abandoned("554"));
         assert_eq!(result(".", "554 spam").await, abandoned("554"));
+        // About the connection and the sender: the operator can correct it.
+        for command in ["", "EHLO", "AUTH", "MAIL"] {
+            assert_eq!(result(command, "550 no").await, failed("550"), "{command}");
+        }
         assert_eq!(result("RCPT", "530 who are you").await, failed("530"));
         assert_eq!(result("RCPT", "451 later").await, failed("451"));
         assert_eq!(result("MAIL", "421 busy").await, failed("421"));
