@@ -20,6 +20,7 @@ pub mod mail;
 pub mod sqlite;
 pub mod types;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -298,9 +299,14 @@ pub trait DeliveryQueue: Send + Sync + 'static {
 /// Calls of the outbox.
 #[async_trait]
 pub trait MailQueue: Send + Sync + 'static {
-    /// Claims due mails, oldest first. A claimed mail counts as sent: after a crash before
-    /// [`MailQueue::posted`] it is not sent again.
-    async fn claim_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
+    /// Claims due mails, oldest first: one of each workspace, and none of those in `but`. A claimed
+    /// mail counts as sent: after a crash before [`MailQueue::posted`] it is not sent again.
+    async fn claim_mails(
+        &self,
+        limit: usize,
+        now: UnixTime,
+        but: BTreeSet<Box<str>>,
+    ) -> Result<Vec<Mail>, StoreError>;
 
     /// Records the result of a claimed mail.
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError>;

@@ -80,6 +80,7 @@ fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<QueuedM
         return Vec::new();
     }
     let about = Incident {
+        id: lost.id,
         webhook: &lost.webhook,
         workspace: &lost.workspace,
         url: &lost.url,

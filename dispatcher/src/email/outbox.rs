@@ -2,21 +2,23 @@
 //!
 //! # Invariants
 //!
-//! 1. A mail is claimed before it is sent and counts as sent from then on, so that a crash sends
-//!    none twice. A clean shutdown returns the claimed mails that were not sent.
-//! 2. A mail whose owners cannot be found now waits, for days.
-//! 3. Of mails that wait for their owners at most [`CLAIM_MAX`] come between two checks for mails
-//!    to send: a slow directory does not stop those that have an address.
+//! 1. A mail is claimed when it is sent and counts as sent from then on, so that a crash sends none
+//!    twice. A shutdown begins no more, and can lose only those in flight.
+//! 2. Of a workspace one mail is in flight at once, so that one whose owners' mail servers stall
+//!    does not delay the mails of the others.
+//! 3. A mail whose owners cannot be found now waits, for days. Looking for owners does not stop
+//!    the mails that have an address.
 //!
 //! Not here: the texts (`templates`), the SMTP client (`smtp`), when a mail is written (`health`,
 //! `worker`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
 use tokio::time::sleep;
 use weir_common::time::{Clock, UnixTime};
 
@@ -27,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::store::mail::{Addressing, Mail, NewMail, Posted, UnaddressedMail};
 use crate::store::{MailQueue, StoreError};
 
-/// Mails claimed at a time, and the most that a shutdown returns.
+/// The most mails in flight, and the most whose owners are looked for between two checks.
 const CLAIM_MAX: usize = 10;
 
 /// The interval between checks of the queue.
@@ -55,8 +57,6 @@ pub struct Outbox {
     clock: Clock,
     active: Arc<ArcSwap<ActiveConfig>>,
     metrics: Arc<Metrics>,
-    /// The client, with the settings it was made from.
-    sender: Option<(settings::MailSettings, SmtpSender)>,
 }
 
 impl Outbox {
@@ -68,57 +68,81 @@ impl Outbox {
         active: Arc<ArcSwap<ActiveConfig>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { store, clock, active, metrics, sender: None }
+        Self { store, clock, active, metrics }
     }
 
     /// Sends due mails until shutdown. Without `[mail]` the mails stay in the queue.
-    pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+    pub async fn run(self, stopping: watch::Receiver<bool>) {
+        tokio::join!(self.find_owners(stopping.clone()), self.send(stopping));
+    }
+
+    /// Finds the owners of due mails.
+    async fn find_owners(&self, mut stopping: watch::Receiver<bool>) {
         loop {
             let mail = self.active.load().settings.mail.clone();
             let wait = match mail {
                 None => CHECK_INTERVAL,
-                Some(mail) => self.round(&mail, &stopping).await,
+                Some(mail) => match self.address_due(mail.retry_after, &stopping).await {
+                    // More may be due.
+                    Ok(CLAIM_MAX) => Duration::ZERO,
+                    Ok(_) => CHECK_INTERVAL,
+                    Err(error) => after_error(&error),
+                },
             };
             tokio::select! {
-                // A dropped sender means shutdown as well.
-                _ = stopping.wait_for(|stop| *stop) => return,
+                () = stopped(&mut stopping) => return,
                 () = sleep(wait) => {}
             }
         }
     }
 
-    /// Sends due mails, and returns the wait before the next check.
-    async fn round(
-        &mut self,
+    /// Sends due mails. At shutdown it begins no more, and waits for those in flight.
+    async fn send(&self, mut stopping: watch::Receiver<bool>) {
+        let (mut sender, mut in_flight) = (None, InFlight::default());
+        loop {
+            let mail = self.active.load().settings.mail.clone();
+            let wait = match mail {
+                None => CHECK_INTERVAL,
+                Some(mail) => self.begin_by(&mail, &mut sender, &mut in_flight).await,
+            };
+            tokio::select! {
+                () = stopped(&mut stopping) => break,
+                Some(ended) = in_flight.ended() => self.record(ended).await,
+                () = sleep(wait) => {}
+            }
+        }
+        while let Some(ended) = in_flight.ended().await {
+            self.record(ended).await;
+        }
+    }
+
+    /// Begins due mails through the server of these settings; returns the wait before the next
+    /// check.
+    async fn begin_by(
+        &self,
         mail: &settings::MailSettings,
-        stopping: &watch::Receiver<bool>,
+        sender: &mut Option<(settings::MailSettings, Arc<SmtpSender>)>,
+        in_flight: &mut InFlight,
     ) -> Duration {
-        if self.sender.as_ref().is_none_or(|(settings, _)| settings != mail) {
+        if sender.as_ref().is_none_or(|(settings, _)| settings != mail) {
             match SmtpSender::new(mail) {
-                Ok(sender) => self.sender = Some((mail.clone(), sender)),
+                Ok(new) => *sender = Some((mail.clone(), Arc::new(new))),
                 Err(error) => {
                     log::error!("mail disabled: {error}");
                     return ERROR_INTERVAL;
                 }
             }
         }
-        let Some((_, sender)) = &self.sender else {
+        let Some((_, sender)) = sender else {
             return ERROR_INTERVAL;
         };
-        let send = |mail: NewMail| async move { sender.send(&mail).await };
-        let done = async {
-            let addressed = self.address_due(mail.retry_after, stopping).await?;
-            self.send_due(send, mail.retry_after, stopping).await?;
-            Ok::<_, StoreError>(addressed)
+        let send = |mail: NewMail| {
+            let sender = sender.clone();
+            async move { sender.send(&mail).await }
         };
-        match done.await {
-            // More may be due.
-            Ok(CLAIM_MAX) => Duration::ZERO,
-            Ok(_) => CHECK_INTERVAL,
-            Err(error) => {
-                log::error!("outbox read failed: {error}");
-                ERROR_INTERVAL
-            }
+        match self.begin(in_flight, send, mail.retry_after).await {
+            Ok(()) => CHECK_INTERVAL,
+            Err(error) => after_error(&error),
         }
     }
 
@@ -143,51 +167,110 @@ impl Outbox {
     }
 
     /// Sends every due mail with `send`, and records each result.
-    pub async fn send_due<P: Future<Output = SendResult>>(
+    pub async fn send_due<P: Future<Output = SendResult> + Send + 'static>(
         &self,
         send: impl Fn(NewMail) -> P,
         retry_after: Duration,
         stopping: &watch::Receiver<bool>,
     ) -> Result<(), StoreError> {
-        let Self { store, clock, metrics, .. } = self;
-        while !*stopping.borrow() {
-            let now = clock.now().unix;
-            if store.mail_due().await?.is_none_or(|due| due > now) {
-                return Ok(());
+        let mut in_flight = InFlight::default();
+        loop {
+            if !*stopping.borrow() {
+                self.begin(&mut in_flight, &send, retry_after).await?;
             }
-            let mails = store.claim_mails(CLAIM_MAX, now).await?;
-            if mails.is_empty() {
-                return Ok(());
+            match in_flight.ended().await {
+                Some(ended) => self.record(ended).await,
+                None => return Ok(()),
             }
-            for mail in mails {
-                let posted = if *stopping.borrow() {
-                    Posted::Again(now)
-                } else {
-                    let result = send(mail.mail.clone()).await;
-                    let (posted, why) =
-                        next_state(result, mail.failures, retry_after, clock.now().unix);
-                    metrics.mails.with_label_values(&[outcome(posted)]).inc();
-                    log_result(&mail, posted, why)
-                };
-                if let Err(error) = store.posted(mail.id, posted).await {
-                    // The mail counts as sent; if it was not, it is lost.
-                    log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
-                }
-            }
+        }
+    }
+
+    /// Claims as many due mails as may be in flight, one of each workspace, and begins each.
+    async fn begin<P: Future<Output = SendResult> + Send + 'static>(
+        &self,
+        in_flight: &mut InFlight,
+        send: impl Fn(NewMail) -> P,
+        retry_after: Duration,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.now().unix;
+        let room = CLAIM_MAX.saturating_sub(in_flight.mails.len());
+        if room == 0 || self.store.mail_due().await?.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        let busy = in_flight.mails.values().filter_map(|mail| mail.workspace.clone()).collect();
+        for mail in self.store.claim_mails(room, now, busy).await? {
+            let (sending, failures) = (send(mail.mail.clone()), mail.failures);
+            let clock = self.clock.clone();
+            let task = in_flight.tasks.spawn(async move {
+                next_state(sending.await, failures, retry_after, clock.now().unix)
+            });
+            in_flight.mails.insert(task.id(), mail);
         }
         Ok(())
     }
+
+    /// Records the result of a mail.
+    async fn record(&self, (mail, posted, why): Ended) {
+        self.metrics.mails.with_label_values(&[outcome(posted)]).inc();
+        log_result(&mail, posted, why);
+        if let Err(error) = self.store.posted(mail.id, posted).await {
+            // The mail counts as sent; if it was not, it is lost.
+            log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
+        }
+    }
+}
+
+/// A mail whose attempt has ended, its next state, and the cause.
+type Ended = (Mail, Posted, Option<String>);
+
+/// The mails that are being sent.
+#[derive(Default)]
+struct InFlight {
+    tasks: JoinSet<(Posted, Option<String>)>,
+    mails: HashMap<Id, Mail>,
+}
+
+impl InFlight {
+    /// The next mail whose attempt ends; none if none is in flight.
+    async fn ended(&mut self) -> Option<Ended> {
+        let (id, (posted, why)) = match self.tasks.join_next_with_id().await? {
+            Ok(ended) => ended,
+            // It may have been sent.
+            Err(error) => (error.id(), (Posted::Abandoned, Some(error.to_string()))),
+        };
+        self.mails.remove(&id).map(|mail| (mail, posted, why))
+    }
+}
+
+/// Waits for the shutdown.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // A dropped sender means shutdown as well.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+/// Logs an error of the store; returns the wait.
+fn after_error(error: &StoreError) -> Duration {
+    log::error!("outbox read failed: {error}");
+    ERROR_INTERVAL
 }
 
 /// Logs the result of a mail, without its address.
-fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
+fn log_result(mail: &Mail, posted: Posted, why: Option<String>) {
     let (id, why) = (mail.id.0, why.unwrap_or_default());
     match posted {
         Posted::Sent => log::info!("mail {id} sent"),
-        Posted::Abandoned => log::error!("mail {id} abandoned: {why}"),
+        Posted::Abandoned => log::error!("mail {id} abandoned{}: {why}", about(mail)),
         Posted::Again(at) => log::warn!("mail {id} retried at {}: {why}", at.rfc3339()),
     }
-    posted
+}
+
+/// What a mail is about, as its log line names it.
+fn about(mail: &Mail) -> String {
+    // The key is the kind, the webhook, the beginning of the episode and the owner.
+    match (&mail.workspace, mail.mail.key.split(':').nth(1)) {
+        (Some(workspace), Some(webhook)) => format!(" (webhook {webhook} of {workspace})"),
+        _ => String::new(),
+    }
 }
 
 /// Where a mail to owners goes, after `failures` earlier lookups.
@@ -262,8 +345,115 @@ fn next_state(
 mod tests {
     use super::*;
 
+    use std::fs;
+    use std::sync::Mutex;
+
+    use crate::store::sqlite::tests::Folder;
+    use tokio::sync::Notify;
+    use tokio::time::timeout;
+    use weir_common::secret::Secret;
+
+    use crate::domain::event::EventSet;
+    use crate::domain::id::{MailId, WebhookId};
+    use crate::store::Management;
+    use crate::store::types::{Created, NewWebhook};
+    use crate::worker::tests::{open_store, state_of};
+
     const MINUTE: Duration = Duration::from_secs(60);
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
+
+    /// A store with mails, each to the owner of a new webhook of a workspace.
+    async fn outbox_with(mails: [(&str, &str); 4]) -> (Folder, Arc<dyn MailQueue>, Outbox) {
+        let (folder, clock) = (Folder::new(), Clock::manual(NOW));
+        let config = format!(
+            "[auth]\ntokens = {:?}\n[directory]\nsource = \"file\"\npath = {:?}\n",
+            folder.path("tokens.toml"),
+            folder.path("directory.toml"),
+        );
+        for (name, text) in
+            [("dispatcher.toml", &*config), ("tokens.toml", ""), ("directory.toml", "")]
+        {
+            fs::write(folder.path(name), text).unwrap();
+        }
+        let store = open_store(&folder, &clock);
+        let state = state_of(&folder, &clock, store.clone()).0;
+        for (workspace, to) in mails {
+            let new = NewWebhook {
+                workspace: workspace.into(),
+                url: format!("https://{to}.example/").into(),
+                events: EventSet::of([]),
+                options: Default::default(),
+                secret: Secret::new("whsec_a".to_owned()),
+                webhooks_max: 9,
+                signing_key: None,
+            };
+            let Created::Webhook(webhook) = store.create_webhook(new, NOW).await.unwrap() else {
+                panic!("there is room");
+            };
+            let (to, text) = (to.to_owned(), String::new());
+            let key = format!("paused:{:?}:{to}", webhook.id);
+            let mail = NewMail { webhook: webhook.id, to, subject: text.clone(), text, key };
+            let queue: &dyn crate::store::DeliveryQueue = &*store;
+            queue.record(vec![], vec![], vec![mail.into()], vec![]).await.unwrap();
+        }
+        (folder, store, state.outbox())
+    }
+
+    #[tokio::test]
+    async fn a_mail_that_stalls_delays_its_workspace_alone_and_a_stop_loses_none_that_waits() {
+        let worst = "ws_worst";
+        let mails = [(worst, "a"), (worst, "b"), (worst, "c"), ("ws_other", "d")];
+        let (_folder, store, outbox) = outbox_with(mails).await;
+        let (stop, stopping) = watch::channel(false);
+        let (end, arrived) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+        let send = |mail: NewMail| {
+            let (end, arrived) = (end.clone(), arrived.clone());
+            async move {
+                arrived.lock().unwrap().push(mail.to.clone());
+                match &*mail.to {
+                    "d" => SendResult::Sent,
+                    _ => {
+                        end.notified().await;
+                        SendResult::Failed("it timed out".to_owned())
+                    }
+                }
+            }
+        };
+        let stopped = async {
+            while arrived.lock().unwrap().len() < 2 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            stop.send_replace(true);
+            end.notify_waiters();
+        };
+        let both = async { tokio::join!(outbox.send_due(send, MINUTE, &stopping), stopped) };
+        timeout(Duration::from_secs(10), both).await.expect("no mail waits for others").0.unwrap();
+        let mut arrived = arrived.lock().unwrap().clone();
+        arrived.sort();
+        assert_eq!(arrived, ["a", "d"]);
+        // The one that timed out goes behind.
+        let mut left = Vec::new();
+        for _ in 0..3 {
+            let claimed = store.claim_mails(9, NOW.plus(MINUTE), BTreeSet::new()).await.unwrap();
+            left.extend(claimed.into_iter().map(|mail| mail.mail.to));
+        }
+        assert_eq!(left, ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn a_mails_log_line_names_its_webhook_and_workspace_and_no_address() {
+        let mail = NewMail {
+            webhook: WebhookId(1),
+            to: "a@x.example".to_owned(),
+            subject: String::new(),
+            text: String::new(),
+            key: "paused:wh_1:17:a@x.example".to_owned(),
+        };
+        let mut mail = Mail { id: MailId(1), mail, workspace: Some("ws_a".into()), failures: 0 };
+        assert_eq!(about(&mail), " (webhook wh_1 of ws_a)");
+        mail.workspace = None;
+        assert_eq!(about(&mail), "");
+    }
 
     fn check(failures: u32, expected: Option<u64>) {
         let expected = expected.map_or(Posted::Abandoned, |minutes| {

@@ -257,6 +257,8 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::sleep;
 
+    use crate::domain::id::WebhookId;
+
     use super::*;
 
     /// A reply that takes longer than [`SHORT`].
@@ -340,6 +342,7 @@ mod tests {
 
     fn mail() -> NewMail {
         NewMail {
+            webhook: WebhookId(1),
             to: "owner@example.org".to_owned(),
             subject: "Webhook".to_owned(),
             text: "First line.\n.\nLast line.\n".to_owned(),

@@ -7,12 +7,15 @@
 use url::Url;
 use weir_common::time::UnixTime;
 
+use crate::domain::id::WebhookId;
 use crate::domain::outcome::Outcome;
 use crate::store::mail::NewMail;
 
 /// The incident that a mail reports.
 #[derive(Clone, Debug)]
 pub struct Incident<'a> {
+    /// The webhook's number.
+    pub id: WebhookId,
     /// The webhook's public identifier.
     pub webhook: &'a str,
     /// The workspace of the webhook.
@@ -40,7 +43,7 @@ pub fn warning(incident: &Incident<'_>, to: &str) -> NewMail {
         facts(incident, &origin, "Failing since"),
         link(incident),
     );
-    NewMail { to: to.to_owned(), subject, text, key: key("warning", incident, to) }
+    incident.mail("warning", to, subject, text)
 }
 
 /// The mail that reports a pause.
@@ -57,7 +60,7 @@ pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
         how(incident),
         link(incident),
     );
-    NewMail { to: to.to_owned(), subject, text, key: key("paused", incident, to) }
+    incident.mail("paused", to, subject, text)
 }
 
 /// The mail that asks for a new secret, because the key that sealed the earlier ones is lost;
@@ -76,7 +79,7 @@ pub fn secret_lost(incident: &Incident<'_>, more: &[&str], to: &str) -> NewMail 
         how_to_rotate(incident, !more.is_empty()),
         link(incident),
     );
-    NewMail { to: to.to_owned(), subject, text, key: key("secret-lost", incident, to) }
+    incident.mail("secret-lost", to, subject, text)
 }
 
 fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
@@ -127,8 +130,11 @@ fn link(incident: &Incident<'_>) -> String {
     format!("\n{link}/workspaces/{}/webhooks/{}\n", incident.workspace, incident.webhook)
 }
 
-fn key(kind: &str, incident: &Incident<'_>, to: &str) -> String {
-    format!("{kind}:{}:{}:{to}", incident.webhook, incident.since.0)
+impl Incident<'_> {
+    fn mail(&self, kind: &str, to: &str, subject: String, text: String) -> NewMail {
+        let key = format!("{kind}:{}:{}:{to}", self.webhook, self.since.0);
+        NewMail { webhook: self.id, to: to.to_owned(), subject, text, key }
+    }
 }
 
 /// Scheme, host and port.
@@ -142,6 +148,7 @@ mod tests {
     use crate::domain::outcome::Failure;
 
     const ABOUT: Incident<'static> = Incident {
+        id: WebhookId(1),
         webhook: "wh_1",
         workspace: "ws_acme",
         url: "https://hooks.example:8443/secret/path?token=hunter2",

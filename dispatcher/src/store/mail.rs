@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 
 use weir_common::time::UnixTime;
 
-use crate::domain::id::MailId;
+use crate::domain::id::{MailId, WebhookId};
 
 /// A mail to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMail {
+    /// The webhook it is about.
+    pub webhook: WebhookId,
     /// One address.
     pub to: String,
     /// The subject.
@@ -44,6 +46,8 @@ pub struct Mail {
     pub id: MailId,
     /// The content.
     pub mail: NewMail,
+    /// The webhook's workspace; unknown for a mail that an earlier version stored.
+    pub workspace: Option<Box<str>>,
     /// The number of failed attempts.
     pub failures: u32,
 }

@@ -102,6 +102,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMai
     }
     let id = resources.ids.webhook(alert.webhook);
     let about = Incident {
+        id: alert.webhook,
         webhook: &id,
         workspace: &alert.workspace,
         url: &alert.url,

@@ -17,7 +17,7 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 16] = [
+pub(super) const MIGRATIONS: [&str; 17] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
@@ -34,6 +34,7 @@ pub(super) const MIGRATIONS: [&str; 16] = [
     include_str!("migrations/014_lost_secrets.sql"),
     include_str!("migrations/015_stops.sql"),
     include_str!("migrations/016_unaddressed_mails.sql"),
+    include_str!("migrations/017_webhooks_of_mails.sql"),
 ];
 
 /// The tables of the last version.

@@ -6,11 +6,13 @@
 //! 2. A mail whose recipients are to be found is replaced by theirs in one commit, so that a crash
 //!    loses none of them.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
-use crate::domain::id::MailId;
+use crate::domain::id::{MailId, WebhookId};
 use crate::store::mail::{Addressing, Mail, NewMail, Posted, QueuedMail, UnaddressedMail};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
@@ -18,8 +20,10 @@ use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::{MailQueue, StoreError};
 
-const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
-    WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";
+const DUE: &str = "SELECT m.id, m.key, m.recipient, m.subject, m.text, m.failures, \
+    coalesce(m.webhook, 0) AS webhook, s.name AS workspace FROM mails m \
+    LEFT JOIN webhooks w ON w.id = m.webhook LEFT JOIN workspaces s ON s.id = w.workspace \
+    WHERE m.state = 0 AND m.due <= ?1 ORDER BY m.due, m.id";
 
 const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
 
@@ -28,8 +32,13 @@ const UNADDRESSED: &str = "SELECT id, recipient, failures FROM mails \
 
 #[async_trait]
 impl MailQueue for SqliteStore {
-    async fn claim_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
-        self.writer.run(move |session| claim(session, limit, now)).await
+    async fn claim_mails(
+        &self,
+        limit: usize,
+        now: UnixTime,
+        but: BTreeSet<Box<str>>,
+    ) -> Result<Vec<Mail>, StoreError> {
+        self.writer.run(move |session| claim(session, limit, now, but)).await
     }
 
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
@@ -55,13 +64,14 @@ impl MailQueue for SqliteStore {
 
 /// Stores a mail, unless one with its key is stored.
 pub(super) fn store(conn: &Connection, mail: &QueuedMail) -> Result<(), Fault> {
-    let sql = "INSERT INTO mails (key, recipient, subject, text, state) \
-        VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (key) DO NOTHING";
     let (mail, to, state) = match mail {
         QueuedMail::Addressed(mail) => (mail, &*mail.to, 0),
         QueuedMail::ToOwners(workspace, mail) => (mail, &**workspace, 5),
     };
-    conn.prepare_cached(sql)?.execute((&mail.key, to, &mail.subject, &mail.text, state))?;
+    let sql = "INSERT INTO mails (key, recipient, subject, text, state, webhook) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (key) DO NOTHING";
+    let row = (&mail.key, to, &mail.subject, &mail.text, state, mail.webhook.0);
+    conn.prepare_cached(sql)?.execute(row)?;
     Ok(())
 }
 
@@ -90,8 +100,9 @@ fn address(session: &WriteSession, id: MailId, to: &Addressing) -> Result<(), Fa
     };
     match to {
         Addressing::To(owners) => {
-            let sql = "INSERT INTO mails (key, recipient, subject, text) \
-                SELECT key || ?2, ?2, subject, text FROM mails WHERE id = ?1 AND state = 5 \
+            let sql = "INSERT INTO mails (key, recipient, subject, text, webhook) \
+                SELECT key || ?2, ?2, subject, text, webhook FROM mails \
+                WHERE id = ?1 AND state = 5 \
                 ON CONFLICT (key) DO NOTHING";
             for owner in owners {
                 conn.prepare_cached(sql)?.execute((id.0, owner))?;
@@ -108,24 +119,35 @@ fn address(session: &WriteSession, id: MailId, to: &Addressing) -> Result<(), Fa
     }
 }
 
-/// Claims due mails.
+/// Claims due mails: one of each workspace, and none of those in `but`.
 pub(super) fn claim(
     session: &WriteSession,
     limit: usize,
     now: UnixTime,
+    mut but: BTreeSet<Box<str>>,
 ) -> Result<Vec<Mail>, Fault> {
     let mut query = session.conn.prepare_cached(DUE)?;
-    let found = query.query_map((at(now), rows::count(limit)), |row| {
+    let mut claim = session.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
+    let mut found = query.query([at(now)])?;
+    let mut mails = Vec::new();
+    while mails.len() < limit
+        && let Some(row) = found.next()?
+    {
+        let workspace: Option<Box<str>> = row.get("workspace")?;
+        if workspace.clone().is_some_and(|workspace| !but.insert(workspace)) {
+            continue;
+        }
         let mail = NewMail {
+            webhook: WebhookId(row.get("webhook")?),
             to: row.get("recipient")?,
             subject: row.get("subject")?,
             text: row.get("text")?,
             key: row.get("key")?,
         };
-        Ok(Mail { id: MailId(row.get("id")?), mail, failures: row.get("failures")? })
-    })?;
-    let mails = found.collect::<rusqlite::Result<Vec<Mail>>>()?;
-    let mut claim = session.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
+        let failures = row.get("failures")?;
+        mails.push(Mail { id: MailId(row.get("id")?), mail, workspace, failures });
+    }
+    drop(found);
     for mail in &mails {
         claim.execute([mail.id.0])?;
     }

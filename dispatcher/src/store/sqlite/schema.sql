@@ -230,16 +230,19 @@ CREATE TABLE mails (
     subject TEXT NOT NULL,
     text TEXT NOT NULL,
     -- 0 to be sent, 1 taken, 2 sent, 3 abandoned, 4 lost: taken when the process ended,
-    -- 5 its recipients are to be found, 6 they were, and have mails of their own.
+    -- 5 its recipients are to be found, 6 they were, and have mails of their own, 7 withdrawn.
     state INTEGER NOT NULL DEFAULT 0,
     failures INTEGER NOT NULL DEFAULT 0,
     due INTEGER NOT NULL DEFAULT 0,
-    over_at INTEGER
+    over_at INTEGER,
+    -- The webhook it is about.
+    webhook INTEGER
 ) STRICT;
 CREATE INDEX mails_due ON mails (due, id) WHERE state = 0;
 CREATE INDEX mails_unaddressed ON mails (due, id) WHERE state = 5;
 CREATE INDEX mails_taken ON mails (id) WHERE state = 1;
 CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
+CREATE INDEX mails_of ON mails (webhook) WHERE over_at IS NULL;
 
 -- Sessions of the dashboard.
 CREATE TABLE sessions (

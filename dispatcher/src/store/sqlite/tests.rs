@@ -196,18 +196,19 @@ async fn a_store_in_a_file_keeps_every_promise() {
 async fn a_mail_that_was_claimed_when_the_process_ended_is_never_sent_again() {
     let (folder, store) = fresh();
     let mail = |key: &str| NewMail {
+        webhook: WebhookId(key.len() as i64),
         to: "owner@example.com".to_owned(),
         subject: String::new(),
         text: String::new(),
         key: key.to_owned(),
     };
-    store.record(vec![], vec![], vec![mail("a").into(), mail("b").into()], vec![]).await.unwrap();
-    assert_eq!(store.claim_mails(1, NOW).await.unwrap().len(), 1);
+    store.record(vec![], vec![], vec![mail("a").into(), mail("bb").into()], vec![]).await.unwrap();
+    assert_eq!(store.claim_mails(1, NOW, Default::default()).await.unwrap().len(), 1);
     drop(store);
     let store = open(&folder).unwrap();
     store.record(vec![], vec![], vec![mail("a").into()], vec![]).await.unwrap();
-    let left = store.claim_mails(9, NOW).await.unwrap();
-    assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["b"]);
+    let left = store.claim_mails(9, NOW, Default::default()).await.unwrap();
+    assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["bb"]);
 }
 
 #[tokio::test]

@@ -168,7 +168,8 @@ async fn a_mail_has_the_outcome_of_the_last_attempt_after_a_restart_too() {
     })
     .await;
     assert_eq!(stage.receiver.count(), 3, "nothing was tried since the restart");
-    let mails = stage.store.claim_mails(10, stage.clock.now().unix).await.unwrap();
+    let mails =
+        stage.store.claim_mails(10, stage.clock.now().unix, Default::default()).await.unwrap();
     let paused = mails.iter().find(|mail| mail.mail.subject.contains("paused")).unwrap();
     let last = "Last attempt: answered 500, which is not 2xx\n";
     assert!(paused.mail.text.contains(last), "{}", paused.mail.text);
@@ -194,7 +195,8 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
     })
     .await;
-    let mails = stage.store.claim_mails(10, stage.clock.now().unix).await.unwrap();
+    let mails =
+        stage.store.claim_mails(10, stage.clock.now().unix, Default::default()).await.unwrap();
     let paused = mails.iter().filter(|mail| mail.mail.subject.contains("paused")).count();
     assert_eq!(paused, 1, "{mails:?}");
     let stored = stage.store.webhook(WS, webhook.id).await.unwrap().unwrap();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use weir_common::time::UnixTime;
 
+use crate::domain::id::WebhookId;
 use crate::store::encryption::Sealer;
 use crate::store::mail::QueuedMail;
 use crate::store::sqlite::backup::copy_to;
@@ -24,6 +25,8 @@ use crate::store::sqlite::{outbox, rows};
 /// A webhook whose secrets were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostSecret {
+    /// Its number.
+    pub id: WebhookId,
     /// Its public identifier.
     pub webhook: String,
     /// Its workspace.
@@ -85,14 +88,15 @@ pub fn recover(
         if found.as_ref().is_some_and(|key| row.opens(key)) {
             kept += 1;
         } else {
-            let (headers, signing_key) = (row.headers.is_some(), row.signing_key.is_some());
-            let certificate = row.certificate.is_some();
-            let (workspace, url) = (row.workspace, row.url);
-            let webhook = ids.webhook(row.id);
-            lost.push((
-                row.id,
-                LostSecret { webhook, workspace, url, headers, signing_key, certificate },
-            ));
+            lost.push(LostSecret {
+                id: row.id,
+                webhook: ids.webhook(row.id),
+                workspace: row.workspace,
+                url: row.url,
+                headers: row.headers.is_some(),
+                signing_key: row.signing_key.is_some(),
+                certificate: row.certificate.is_some(),
+            });
         }
         Ok(())
     })?;
@@ -104,7 +108,7 @@ pub fn recover(
         return Err(RekeyError::Left { path: copy });
     }
     let mut report = RecoveryReport { lost: lost.len() as u64, kept, mails: 0, copy };
-    let mails: Vec<QueuedMail> = lost.iter().flat_map(|(_, lost)| mails(lost)).collect();
+    let mails: Vec<QueuedMail> = lost.iter().flat_map(mails).collect();
     report.mails = mails.len() as u64;
     if dry_run {
         return Ok(report);
@@ -118,9 +122,8 @@ pub fn recover(
         let change = database.conn.unchecked_transaction()?;
         let sql = "UPDATE webhooks SET secret = x'', secrets_before = NULL, \
             secret_created_at = NULL, headers = NULL, signing_key = NULL, \
-            client_certificate = NULL, \
-            secret_lost_at = ?2 WHERE id = ?1";
-        for (id, _) in &lost {
+            client_certificate = NULL, secret_lost_at = ?2 WHERE id = ?1";
+        for LostSecret { id, .. } in &lost {
             change.prepare_cached(sql)?.execute((id.0, rows::at(now)))?;
         }
         mails.iter().try_for_each(|mail| outbox::store(&change, mail))?;

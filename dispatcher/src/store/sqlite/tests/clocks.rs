@@ -77,13 +77,14 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     let afters = [NextState::Delivered, NextState::FailedPermanent];
     let over = mine.zip(afters).map(|(one, after)| ended(webhook.id, one.ready.id, after, now));
     let mail = NewMail {
+        webhook: webhook.id,
         to: String::new(),
         subject: String::new(),
         text: String::new(),
         key: name.to_owned(),
     };
     store.record(over.collect(), vec![], vec![mail.into()], vec![]).await.unwrap();
-    for mail in store.claim_mails(9, now.plus(50 * DAY)).await.unwrap() {
+    for mail in store.claim_mails(9, now.plus(50 * DAY), Default::default()).await.unwrap() {
         store.posted(mail.id, Posted::Sent).await.unwrap();
     }
     let nothing = Filter { kind: Some(EventType::PING), ..Filter::default() };

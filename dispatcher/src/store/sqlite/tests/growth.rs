@@ -262,12 +262,15 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             |nth| if nth % 10 == 0 { NextState::FailedPermanent } else { NextState::Delivered };
         let over = ids.iter().enumerate().map(|(nth, id)| ended(*id, now, after(nth)));
         let key = format!("warning of {hook:?} to owner@example.com at {turn}");
-        let mail =
-            NewMail {
-                to: "owner".to_owned(), subject: String::new(), text: "…".repeat(100), key
-            };
+        let mail = NewMail {
+            webhook: hook,
+            to: "owner".to_owned(),
+            subject: String::new(),
+            text: "…".repeat(100),
+            key,
+        };
         store.record(over.collect(), vec![], vec![mail.into()], vec![]).await.unwrap();
-        for mail in store.claim_mails(10, now).await.unwrap() {
+        for mail in store.claim_mails(10, now, Default::default()).await.unwrap() {
             store.posted(mail.id, Posted::Sent).await.unwrap();
         }
         // An owner tests with a new webhook, each time with another URL.

@@ -41,6 +41,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "d8b5f78746c94cd6",
     "e8e843215e58bfa7",
     "c46b69f3c093c1fd",
+    "616c1f4083f3a742",
 ];
 
 const TABLES: [&str; 16] = [

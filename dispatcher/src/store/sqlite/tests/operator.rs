@@ -74,6 +74,7 @@ async fn an_event_and_the_change_that_it_is_about_are_one_commit() {
     let commits = async || store.figures().await.unwrap().commits;
     let before = commits().await;
     let mail = NewMail {
+        webhook: WebhookId(1),
         to: "owner@example.com".to_owned(),
         subject: "Paused".to_owned(),
         text: "It is.".to_owned(),

@@ -1,7 +1,7 @@
 //! Promises about mails, retention, figures and closing.
 
 use crate::store::StoreError;
-use crate::store::mail::{Addressing, Posted, QueuedMail};
+use crate::store::mail::{Addressing, NewMail, Posted, QueuedMail};
 use crate::store::tests::conformance::attempts::starts;
 use crate::store::tests::conformance::*;
 use crate::store::types::JobStep;
@@ -12,10 +12,10 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     store.record(vec![], vec![], mails, vec![]).await.unwrap();
     store.record(vec![], vec![], vec![mail("two").into()], vec![]).await.unwrap();
     assert!(store.mail_due().await.unwrap().is_some_and(|due| due <= t(1)));
-    let first = store.claim_mails(2, t(1)).await.unwrap();
+    let first = store.claim_mails(2, t(1), Default::default()).await.unwrap();
     assert_eq!(first[0].mail, mail("one"));
     assert_eq!((&*first[1].mail.key, first[1].failures), ("two", 0));
-    let rest = store.claim_mails(9, t(1)).await.unwrap();
+    let rest = store.claim_mails(9, t(1), Default::default()).await.unwrap();
     assert_eq!(rest.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["three"]);
     store.posted(first[0].id, Posted::Sent).await.unwrap();
     store.posted(first[1].id, Posted::Abandoned).await.unwrap();
@@ -24,17 +24,17 @@ pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
         .record(vec![], vec![], ["one", "two", "three"].map(|key| mail(key).into()).into(), vec![])
         .await
         .unwrap();
-    assert_eq!(store.claim_mails(9, t(9)).await.unwrap(), []);
+    assert_eq!(store.claim_mails(9, t(9), Default::default()).await.unwrap(), []);
     assert_eq!(store.mail_due().await.unwrap(), None);
 }
 
 pub(super) async fn a_mail_that_was_not_sent_is_claimed_again_when_it_is_due(store: &dyn Store) {
     store.record(vec![], vec![], vec![mail("one").into()], vec![]).await.unwrap();
-    let claimed = store.claim_mails(9, t(1)).await.unwrap();
+    let claimed = store.claim_mails(9, t(1), Default::default()).await.unwrap();
     store.posted(claimed[0].id, Posted::Again(t(60))).await.unwrap();
     assert_eq!(store.mail_due().await.unwrap(), Some(t(60)));
-    assert_eq!(store.claim_mails(9, t(59)).await.unwrap(), []);
-    let again = store.claim_mails(9, t(60)).await.unwrap();
+    assert_eq!(store.claim_mails(9, t(59), Default::default()).await.unwrap(), []);
+    let again = store.claim_mails(9, t(60), Default::default()).await.unwrap();
     assert_eq!((again[0].id, again[0].failures), (claimed[0].id, 1));
     assert_eq!(again[0].mail, mail("one"));
 }
@@ -45,7 +45,7 @@ pub(super) async fn a_mail_to_owners_waits_until_they_are_found_and_each_gets_on
     let to_owners = |key: &str| QueuedMail::ToOwners("ws_a".into(), mail(key));
     let mails = vec![to_owners("one:"), to_owners("two:"), to_owners("one:")];
     store.record(vec![], vec![], mails, vec![]).await.unwrap();
-    assert_eq!(store.claim_mails(9, t(1)).await.unwrap(), []);
+    assert_eq!(store.claim_mails(9, t(1), Default::default()).await.unwrap(), []);
     let found = store.unaddressed_mails(9, t(1)).await.unwrap();
     assert_eq!((found.len(), &*found[0].workspace, found[0].failures), (2, "ws_a", 0));
     let [one, two] = [found[0].id, found[1].id];
@@ -56,7 +56,7 @@ pub(super) async fn a_mail_to_owners_waits_until_they_are_found_and_each_gets_on
     let owners = ["a@x.example", "b@x.example"].map(str::to_owned);
     store.address_mail(one, Addressing::To(owners.into())).await.unwrap();
     assert_eq!(store.unaddressed_mails(9, t(99)).await.unwrap(), []);
-    let claimed = store.claim_mails(9, t(99)).await.unwrap();
+    let claimed = store.claim_mails(9, t(99), Default::default()).await.unwrap();
     let sent = claimed.iter().map(|one| (&*one.mail.to, &*one.mail.key, one.failures));
     let expected = [("a@x.example", "one:a@x.example", 0), ("b@x.example", "one:b@x.example", 0)];
     assert_eq!(sent.collect::<Vec<_>>(), expected);
@@ -64,6 +64,25 @@ pub(super) async fn a_mail_to_owners_waits_until_they_are_found_and_each_gets_on
     // Its key is kept: the incident is not reported again.
     store.record(vec![], vec![], vec![to_owners("one:")], vec![]).await.unwrap();
     assert_eq!(store.unaddressed_mails(9, t(99)).await.unwrap(), []);
+}
+
+pub(super) async fn of_each_workspace_one_mail_is_claimed_at_a_time(store: &dyn Store) {
+    let worst = webhook(store, "worst").await.id;
+    let other = webhook_of(store, "ws_other", "https://other.example.com/").await.id;
+    // Of each webhook one notice: its mails have the same key, up to the address.
+    let about = |webhook, to: &str| {
+        NewMail { webhook, to: to.to_owned(), ..mail(&format!("paused:{webhook:?}:{to}")) }.into()
+    };
+    let mails = vec![about(worst, "a"), about(worst, "b"), about(worst, "c"), about(other, "d")];
+    store.record(vec![], vec![], mails, vec![]).await.unwrap();
+    let claim = async |but: &[&str]| {
+        let but = but.iter().map(|one| Box::from(*one)).collect();
+        let claimed = store.claim_mails(9, t(1), but).await.unwrap();
+        claimed.into_iter().map(|one| one.mail.to).collect::<Vec<_>>()
+    };
+    assert_eq!(claim(&[]).await, ["a", "d"]);
+    assert!(claim(&[WS]).await.is_empty(), "one of its mails is being sent");
+    assert_eq!(claim(&["ws_other"]).await, ["b"]);
 }
 
 /// Sweeps until nothing is left to drop.
