@@ -31,6 +31,8 @@ pub enum QueuedMail {
     /// To the owners of a workspace, who are found when it is due. It has no address, and each
     /// owner's mail has its key with the address behind it.
     ToOwners(Box<str>, NewMail),
+    /// None: what waits to be sent about this webhook is no longer true.
+    Withdrawn(WebhookId),
 }
 
 impl From<NewMail> for QueuedMail {

@@ -93,9 +93,13 @@ fn report_health(resources: &Resources, alert: &HealthAlert) {
     count.into_iter().for_each(IntCounter::inc);
 }
 
-/// The mails of an alert to owners: none without `[mail]` or without owners.
+/// The mails of an alert to owners: none without `[mail]` or without owners. What waits to be sent
+/// about a webhook that has recovered is withdrawn.
 pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
     let active = resources.active.load();
+    if alert.change == HealthChange::Recovered {
+        return vec![QueuedMail::Withdrawn(alert.webhook)];
+    }
     // Without [mail] none is queued, or the first setup would send a backlog of old mails.
     if active.settings.mail.is_none() {
         return Vec::new();
@@ -110,10 +114,6 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMai
         last: alert.last_outcome.as_ref(),
         link: active.settings.mail_link(),
     };
-    let mail = match alert.change {
-        HealthChange::Failing => warning,
-        HealthChange::Paused => paused,
-        HealthChange::Recovered => return Vec::new(),
-    };
+    let mail = if alert.change == HealthChange::Paused { paused } else { warning };
     active.to_owners(&alert.workspace, |owner| mail(&about, owner))
 }

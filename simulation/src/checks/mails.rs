@@ -80,8 +80,12 @@ impl Model {
         if waiting > 0 || posts {
             return true;
         }
-        let open = |letter: &&Letter| !letter.over && !letter.lost;
-        let open = self.outbox.letters.values().filter(open).count();
+        let sql = "SELECT 1 FROM mails WHERE key = ?1 AND state = 7";
+        let mut withdrawn = conn.prepare_cached(sql).unwrap();
+        let mut open = |(key, letter): &(&String, &Letter)| {
+            !letter.over && !letter.lost && !withdrawn.exists([key]).unwrap()
+        };
+        let open = self.outbox.letters.iter().filter(&mut open).count();
         if open > 0 && !self.outbox.doubt {
             violated("mail", format!("{open} mails are not sent, and none waits on disk"));
         }

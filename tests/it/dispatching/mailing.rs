@@ -15,7 +15,7 @@ use super::tls::certificates;
 
 /// A longer `pause_after`: also on a busy machine the warning must come well before the pause.
 pub(super) fn mailed(config: Config, smtp: &str) -> Config {
-    scaled(config).with("[health]", "pause_after = \"2s\"").with(
+    scaled(config).with("[health]", "pause_after = \"5s\"").with(
         "[mail]",
         &format!(
             "smtp = \"{smtp}\"\nfrom = \"weir@example.com\"\nlink = \"https://weir.example.com\"\n\

@@ -36,7 +36,7 @@ pub(super) fn record(
         webhook(session, one)?;
     }
     for mail in mails {
-        outbox::store(&session.conn, mail)?;
+        outbox::store(&session.conn, mail, session.steady.now())?;
     }
     Ok(())
 }

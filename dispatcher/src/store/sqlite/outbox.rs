@@ -3,7 +3,9 @@
 //! # Invariants
 //!
 //! 1. A mail is claimed once. A claimed mail is lost in a crash rather than sent twice.
-//! 2. A mail whose recipients are to be found is replaced by theirs in one commit, so that a crash
+//! 2. What is newer of a webhook takes the place of what waits: no mail is sent that is no longer
+//!    true, and none after one that is newer.
+//! 3. A mail whose recipients are to be found is replaced by theirs in one commit, so that a crash
 //!    loses none of them.
 
 use std::collections::BTreeSet;
@@ -62,16 +64,35 @@ impl MailQueue for SqliteStore {
     }
 }
 
-/// Stores a mail, unless one with its key is stored.
-pub(super) fn store(conn: &Connection, mail: &QueuedMail) -> Result<(), Fault> {
+/// Stores a mail, unless one with its key is stored, and withdraws what it takes the place of.
+pub(super) fn store(conn: &Connection, mail: &QueuedMail, now: UnixTime) -> Result<(), Fault> {
     let (mail, to, state) = match mail {
         QueuedMail::Addressed(mail) => (mail, &*mail.to, 0),
         QueuedMail::ToOwners(workspace, mail) => (mail, &**workspace, 5),
+        QueuedMail::Withdrawn(webhook) => return withdraw(conn, *webhook, "", now),
     };
+    // Each owner's mail has the same key, up to the address.
+    let notice = mail.key.strip_suffix(&*mail.to).unwrap_or(&mail.key);
+    withdraw(conn, mail.webhook, notice, now)?;
     let sql = "INSERT INTO mails (key, recipient, subject, text, state, webhook) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (key) DO NOTHING";
     let row = (&mail.key, to, &mail.subject, &mail.text, state, mail.webhook.0);
     conn.prepare_cached(sql)?.execute(row)?;
+    Ok(())
+}
+
+/// Withdraws the mails about a webhook that wait, except those whose key begins with `but`, if it
+/// is not empty. One that is being sent may arrive, and is not sent again.
+pub(super) fn withdraw(
+    conn: &Connection,
+    webhook: WebhookId,
+    but: &str,
+    now: UnixTime,
+) -> Result<(), Fault> {
+    let sql = "UPDATE mails SET state = 7, over_at = ?3, recipient = '', subject = '', text = '' \
+        WHERE webhook = ?1 AND over_at IS NULL \
+        AND (?2 = '' OR substr(key, 1, length(?2)) <> ?2)";
+    conn.prepare_cached(sql)?.execute((webhook.0, but, at(now)))?;
     Ok(())
 }
 

@@ -17,8 +17,8 @@ use crate::store::StoreError;
 use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
-use crate::store::sqlite::stops;
 use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::sqlite::{outbox, stops};
 use crate::store::types::{Changed, Created, KeyChange, NewWebhook, Page, WebhookChange};
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
@@ -300,6 +300,7 @@ pub(super) fn delete(
     let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
     if gone {
         session.counters.webhooks = session.counters.webhooks.saturating_sub(1);
+        outbox::withdraw(&session.conn, id, "", session.steady.now())?;
     }
     Ok(gone)
 }
@@ -368,6 +369,7 @@ pub(super) fn secret_found(
 /// Ends the time without deliveries: the health starts anew, and so do the waiting deliveries, in
 /// order, one of them first.
 fn resume(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
+    outbox::withdraw(&session.conn, webhook.id, "", session.steady.now())?;
     if let Some(from) = webhook.stopped_since().filter(|from| *from < now) {
         stops::record(&session.conn, webhook.id, Stop { from, until: now })?;
     }

@@ -126,7 +126,7 @@ pub fn recover(
         for LostSecret { id, .. } in &lost {
             change.prepare_cached(sql)?.execute((id.0, rows::at(now)))?;
         }
-        mails.iter().try_for_each(|mail| outbox::store(&change, mail))?;
+        mails.iter().try_for_each(|mail| outbox::store(&change, mail, now))?;
         set_check(&change, &sealer)?;
         Ok(change.commit()?)
     };

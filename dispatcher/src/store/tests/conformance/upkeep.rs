@@ -85,6 +85,47 @@ pub(super) async fn of_each_workspace_one_mail_is_claimed_at_a_time(store: &dyn 
     assert_eq!(claim(&["ws_other"]).await, ["b"]);
 }
 
+pub(super) async fn a_mail_that_is_no_longer_true_is_not_sent(store: &dyn Store) {
+    let id = webhook(store, "one").await.id;
+    let about = |key: &str| NewMail { webhook: id, ..mail(&format!("{key}:owner@example.com")) };
+    let record = async |mail: QueuedMail| {
+        store.record(vec![], vec![], vec![mail], vec![]).await.unwrap();
+    };
+    let claim = async || {
+        let claimed = store.claim_mails(9, t(1), Default::default()).await.unwrap();
+        claimed.into_iter().map(|one| (one.id, one.mail.key)).collect::<Vec<_>>()
+    };
+    // A pause takes the place of a warning, also of one that the server defers meanwhile.
+    record(about("warning").into()).await;
+    let sending = claim().await;
+    record(about("paused").into()).await;
+    store.posted(sending[0].0, Posted::Again(t(1))).await.unwrap();
+    let paused = claim().await;
+    assert_eq!(paused[0].1, "paused:owner@example.com");
+    assert_eq!(paused.len(), 1);
+    // The same notice again takes the place of nothing.
+    record(about("paused").into()).await;
+    store.posted(paused[0].0, Posted::Again(t(1))).await.unwrap();
+    assert_eq!(claim().await, paused);
+    // One that has recovered.
+    record(about("again").into()).await;
+    record(QueuedMail::Withdrawn(id)).await;
+    assert_eq!(claim().await, []);
+    // One whose owners are to be found, and that is deleted meanwhile.
+    record(QueuedMail::ToOwners(WS.into(), NewMail { to: String::new(), ..about("once") })).await;
+    let found = store.unaddressed_mails(9, t(1)).await.unwrap();
+    assert!(store.delete_webhook(WS, id).await.unwrap());
+    let owners = Addressing::To(["a@x.example".to_owned()].into());
+    store.address_mail(found[0].id, owners).await.unwrap();
+    assert_eq!(claim().await, []);
+    // One that is reactivated.
+    let webhook = webhook(store, "two").await;
+    pause(store, &webhook, t(1)).await;
+    record(NewMail { webhook: webhook.id, ..mail("paused") }.into()).await;
+    store.reactivate(WS, webhook.id, t(2)).await.unwrap();
+    assert_eq!(claim().await, []);
+}
+
 /// Sweeps until nothing is left to drop.
 async fn sweep(store: &dyn Store, delivered_before: UnixTime, failed_before: UnixTime) {
     for _ in 0..100 {
