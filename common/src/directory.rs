@@ -184,10 +184,23 @@ fn check_name(name: &Spanned<String>, table: &Table<'_>, form: &IdForm, remedy: 
     }
 }
 
-/// Whether `text` has something before and after an `@`: only its mail server can check more.
+/// Whether `text` is a mail address that mails can be sent to: without a name, quotes or an address
+/// in brackets. Only its mail server can check more.
 #[must_use]
 pub fn is_mail_address(text: &str) -> bool {
-    text.rsplit_once('@').is_some_and(|(local, host)| !local.is_empty() && !host.is_empty())
+    let is_atom = |atom: &str, more: &str| {
+        let is_char = |char: char| char.is_alphanumeric() || more.contains(char);
+        !atom.is_empty() && atom.chars().all(is_char)
+    };
+    let is_label = |label: &str| {
+        let ends =
+            label.starts_with(char::is_alphanumeric) && label.ends_with(char::is_alphanumeric);
+        ends && label.len() <= 63 && is_atom(label, "-_")
+    };
+    text.rsplit_once('@').is_some_and(|(local, host)| {
+        let is_local = local.split('.').all(|atom| is_atom(atom, "!#$%&'*+-/=?^_`{|}~"));
+        is_local && local.len() <= 64 && host.len() <= 253 && host.split('.').all(is_label)
+    })
 }
 
 /// Whether `text` is a host name in lower case, without port or trailing dot.
@@ -291,6 +304,30 @@ mod tests {
         let expected = [("nope", 28), ("@b", 36)]
             .map(|(owner, column)| format!("d.toml:2:{column}: `{owner}` {why}"));
         assert_eq!(diagnostics(text), expected);
+    }
+
+    #[test]
+    fn a_mail_address_is_one_that_mails_can_be_sent_to() {
+        for good in
+            ["a@b.example", "x+y.z@localhost", "info@b\u{fc}cher.example", "o'n@1-2.example"]
+        {
+            assert!(is_mail_address(good), "{good}");
+        }
+        let long = format!("{}@x.example", "a".repeat(65));
+        for bad in [
+            "Jane Doe <jane@x.example>",
+            "\"a b\"@x.example",
+            "a@[127.0.0.1]",
+            "a b@x.example",
+            "a..b@x.example",
+            "a@x..example",
+            "a@-x.example",
+            "a@x.example\r\n",
+            "a@",
+            &long,
+        ] {
+            assert!(!is_mail_address(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -257,6 +257,8 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::sleep;
 
+    use weir_common::directory::is_mail_address;
+
     use crate::domain::id::WebhookId;
 
     use super::*;
@@ -476,6 +478,16 @@ mod tests {
         assert_eq!(fields(&evil), fields(&plain));
         let to = "a@example.org\r\nBcc: all@example.org";
         assert!(sender.message(&NewMail { to: to.to_owned(), ..mail() }).is_err());
+    }
+
+    #[test]
+    fn a_mail_can_be_sent_to_every_owner_that_the_directory_accepts() {
+        let sender = SmtpSender::new(&settings("smtp://localhost")).expect("valid settings");
+        for to in ["x+y.z@localhost", "info@b\u{fc}cher.example", "o'n@1_2.example", "a@1.2.3.4"] {
+            assert!(is_mail_address(to), "{to}");
+            let found = sender.message(&NewMail { to: to.to_owned(), ..mail() });
+            assert!(found.is_ok(), "{to}: {:?}", found.err());
+        }
     }
 
     #[test]
