@@ -27,16 +27,15 @@ use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listeni
 use weir_common::identity::refresh_jwks;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
-use weir_common::rlimit;
 use weir_common::signals::Signals;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, UnixTime};
 
 use crate::admin::DispatcherAdmin;
 use crate::admin::watch::Watch;
 use crate::config::settings::OperatorEndpoint;
 use crate::dashboard::Dashboard;
 use crate::ingest::Ingest;
-use crate::live_config::{ActiveConfig, Config};
+use crate::live_config::{ActiveConfig, Config, descriptors};
 use crate::mailbox::{Command, Mailbox};
 use crate::maintenance;
 use crate::metrics::Metrics;
@@ -51,9 +50,6 @@ const LOG_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a shutdown waits for requests to the admin listener, which it closes last.
 const OPERATORS_GRACE: Duration = Duration::from_secs(2);
-
-/// File descriptors for the database, the log and the runtime.
-const OWN_DESCRIPTORS: u64 = 128;
 
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +86,10 @@ fn reason(error: &Option<JoinError>) -> String {
 /// Runs the dispatcher until a shutdown.
 pub fn run(config: Config) -> Result<(), RunError> {
     let clock = Clock::system();
+    let began = clock.now().unix;
+    // Files may take seconds to read: until there are handlers, a SIGHUP ends the process.
+    let early = Builder::new_current_thread().enable_io().build()?;
+    let signals = early.block_on(async { Signals::install() })?;
     let active = config.load(&clock).map_err(RunError::Configuration)?;
     events::install(clock.clone(), active.settings.log.level);
     let mut runtime = Builder::new_multi_thread();
@@ -97,7 +97,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
         runtime.worker_threads(active.settings.server.threads);
     }
     let runtime = runtime.enable_all().build()?;
-    let ended = runtime.block_on(serve_until_stopped(config, clock, active));
+    let ended = runtime.block_on(serve_until_stopped(config, clock, active, (signals, began)));
     runtime.shutdown_background();
     ended
 }
@@ -106,10 +106,10 @@ async fn serve_until_stopped(
     config: Config,
     clock: Clock,
     active: ActiveConfig,
+    (signals, began): (Signals, UnixTime),
 ) -> Result<(), RunError> {
-    let signals = Signals::install()?;
     let server = active.settings.server.clone();
-    raise_descriptor_limit(&active);
+    descriptors::raise_limit(&active.settings);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;
     let admin = bind(server.admin)?;
@@ -134,7 +134,7 @@ async fn serve_until_stopped(
     let (handler, watch) = operators(&state)?;
     let own = Arc::new(Semaphore::new(server.connections_max));
     operator.add("admin", admin, handler, bounds(&state, own))?;
-    let mut tasks = background_tasks(&state, watch, endpoint);
+    let mut tasks = background_tasks(&state, watch, endpoint, began);
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
@@ -238,6 +238,7 @@ fn background_tasks(
     state: &Arc<State>,
     watch: Arc<Watch>,
     endpoint: Option<OperatorEndpoint>,
+    began: UnixTime,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(watch.run(state.clone()));
@@ -249,7 +250,7 @@ fn background_tasks(
     tasks.spawn(changes);
     tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
     tasks.spawn(maintenance::retention(store, clock, state.active.clone()));
-    tasks.spawn(state::watch_files(state.clone()));
+    tasks.spawn(state::watch_files(state.clone(), began));
     let of_keys = state.clone();
     tasks.spawn(async move {
         let verifier = || of_keys.active.load().callers.verifier.clone();
@@ -272,22 +273,6 @@ fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
         connections,
         // At least one body of the largest size.
         bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
-    }
-}
-
-/// Raises the limit of file descriptors to the number that connections in both directions need.
-fn raise_descriptor_limit(active: &ActiveConfig) {
-    let settings = &active.settings;
-    let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;
-    let wanted = wanted as u64 + OWN_DESCRIPTORS;
-    let descriptors = rlimit::raise_descriptors(wanted);
-    if descriptors < wanted {
-        let fields = [
-            ("file_descriptors", json!(descriptors)),
-            ("wanted", json!(wanted)),
-            ("advice", json!("raise LimitNOFILE or ulimit -n, or lower egress.in_flight_max")),
-        ];
-        events::event(Level::Warn, "RLIMIT_NOFILE too low", &fields);
     }
 }
 

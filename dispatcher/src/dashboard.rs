@@ -184,7 +184,7 @@ impl Dashboard {
         if form.filled(FORM_MADE_AT).is_none() || form.filled("check").is_some() {
             return done.await;
         }
-        self.sent.once(visit.session(), visit.form_digest(), done).await
+        self.sent.once(visit.session(), visit.form_digest(), Box::pin(done)).await
     }
 
     async fn act(&self, visit: &Visit<'_>, steps: &[&str], form: &Form) -> Result<Reply, Failure> {

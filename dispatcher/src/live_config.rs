@@ -10,6 +10,7 @@
 //!
 //! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
+pub(crate) mod descriptors;
 pub mod directory;
 pub mod limits_client;
 pub mod theme;
@@ -202,6 +203,13 @@ impl Config {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
         let Parsed { made: mut settings, effective, .. } = read::read(&document);
+        // Before the files are read: the next reload reads one again that is replaced meanwhile.
+        let stamp = |file: Option<&Spanned<String>>| {
+            file.and_then(|file| watch::stamp(Path::new(&file.value)))
+        };
+        let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
+        let password = stamp(settings.password_file());
+        let dashboard_files = settings.dashboard_files().map(stamp);
         let (of_events, events_text) = self.events(&document, &settings);
         let catalogue = Catalogue::read(&of_events).made;
         let workspaces = &catalogue.identifiers.workspaces;
@@ -226,12 +234,6 @@ impl Config {
         let diagnostics = [&document, &of_events, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
             diagnostics.into_iter().flat_map(Document::diagnostics).collect();
-        let stamp = |file: Option<&Spanned<String>>| {
-            file.and_then(|file| watch::stamp(Path::new(&file.value)))
-        };
-        let egress_files = settings.egress.files().map(|(_, file)| stamp(Some(file))).collect();
-        let password = stamp(settings.password_file());
-        let dashboard_files = settings.dashboard_files().map(stamp);
         let operator = settings.operator_endpoint().cloned();
         let texts = [text, events_text, tokens_text, directory_text];
         let origin = ConfigOrigin {

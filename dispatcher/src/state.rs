@@ -9,11 +9,11 @@ use tokio::sync::{Notify, Semaphore};
 use weir_common::config::reload::{Reload, Reloads};
 use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::log::json_lines::LineLog;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, UnixTime};
 
 use crate::email::outbox::Outbox;
 use crate::failing::FailingWebhooks;
-use crate::live_config::{ActiveConfig, Config};
+use crate::live_config::{ActiveConfig, Config, descriptors};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -109,6 +109,7 @@ impl State {
         if !needed.is_empty() {
             return Reload::Refused(needed);
         }
+        descriptors::raise_limit(&new.settings);
         self.active.store(Arc::new(new));
         self.mark_applied();
         self.applied.notify_one();
@@ -124,8 +125,9 @@ impl State {
 }
 
 /// Reloads when one of the configuration's files changes.
-pub async fn watch_files(state: Arc<State>) {
-    watch(|| stamps(&state), || reload(&state)).await;
+/// They began to be read at `began`.
+pub async fn watch_files(state: Arc<State>, began: UnixTime) {
+    watch(|| stamps(&state), || reload(&state), began).await;
 }
 
 fn stamps(state: &State) -> Vec<Stamp> {

@@ -32,7 +32,7 @@ use weir_common::config::document::{Diagnostic, lines};
 use weir_common::log::events;
 use weir_common::rlimit;
 use weir_common::signals::Signals;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, UnixTime};
 
 use crate::app::serving::{ClientListeners, Serving};
 use crate::app::workers::Workers;
@@ -163,7 +163,8 @@ fn start(
     predecessor: &mut Option<Predecessor>,
     control: &Runtime,
 ) -> Result<Serving, RunError> {
-    let Prepared { shared, sockets, clients, admin } = prepare(config, predecessor, control)?;
+    let Prepared { shared, sockets, clients, admin, began } =
+        prepare(config, predecessor, control)?;
     if let Some(log) = &shared.access_log {
         log.share(predecessor.is_some());
         log.write_to_stdout("access-log")?;
@@ -199,7 +200,7 @@ fn start(
     let _within = control.enter();
     serving.serve_operators(admin)?;
     serving.accept_clients(clients)?;
-    serving.start_background_tasks();
+    serving.start_background_tasks(began);
     Ok(serving)
 }
 
@@ -209,6 +210,8 @@ struct Prepared {
     sockets: Sockets,
     clients: Vec<(TcpListener, Option<SocketAddr>)>,
     admin: TcpListener,
+    /// When the configuration began to be read.
+    began: UnixTime,
 }
 
 fn prepare(
@@ -217,6 +220,7 @@ fn prepare(
     control: &Runtime,
 ) -> Result<Prepared, RunError> {
     let clock = Clock::system();
+    let began = clock.now().unix;
     let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
     let mut sockets = Sockets::default();
     if let Some(predecessor) = predecessor {
@@ -267,7 +271,7 @@ fn prepare(
         let states = persistence::restore(&shared, earlier);
         events::event(Level::Info, "limit snapshot restored", &[("states", json!(states))]);
     }
-    Ok(Prepared { shared, sockets, clients, admin })
+    Ok(Prepared { shared, sockets, clients, admin, began })
 }
 
 fn random_seed() -> io::Result<Seed> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::config::reload::Reload;
+use crate::time::UnixTime;
 
 /// How often files are polled: a change is detected well within five seconds.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -28,14 +29,25 @@ pub fn stamp(path: &Path) -> Stamp {
     fs::metadata(path).ok().map(|file| (file.ino(), file.len(), times(&file)))
 }
 
-/// Runs `changed` whenever `stamps` differ from those at its last run, without end. If it refuses
-/// or fails, it runs again after a minute.
+/// Whether a file has changed since this time.
+fn is_newer(stamp: &Stamp, than: UnixTime) -> bool {
+    stamp.is_some_and(|(_, _, [_, _, seconds, nanos])| {
+        let micros = seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000);
+        u64::try_from(micros).is_ok_and(|changed| changed >= than.0)
+    })
+}
+
+/// Runs `changed` whenever `stamps` differ from those at its last run, without end; and at first if
+/// a file has changed since `began`, when the files began to be read. If it refuses or fails, it
+/// runs again after a minute.
 pub async fn watch<F: Future<Output = Reload>>(
     stamps: impl Fn() -> Vec<Stamp>,
     changed: impl Fn() -> F,
+    began: UnixTime,
 ) {
-    let mut active = stamps();
-    let mut seen = active.clone();
+    let mut seen = stamps();
+    let is_read = !seen.iter().any(|stamp| is_newer(stamp, began));
+    let mut active = if is_read { seen.clone() } else { Vec::new() };
     // Polls until the next try, if the last one was refused or failed.
     let mut polls = None;
     loop {
@@ -77,10 +89,26 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(600)).await;
         };
         tokio::select! {
-            () = watch(stamps, changed) => {}
+            () = watch(stamps, changed, UnixTime(1)) => {}
             () = change => {}
         }
         assert_eq!(*reloads.borrow(), [12, 72, 132]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_while_the_files_were_read_is_taken_up_at_first() {
+        // Changed 5 seconds and 7 µs after 1970.
+        let stamps = || vec![None, Some((1, 0, [0, 0, 5, 7_000]))];
+        for (began, expected) in [(5_000_007, 1), (5_000_008, 0)] {
+            let reloads = Cell::new(0);
+            let changed = || async {
+                reloads.set(reloads.get() + 1);
+                Reload::Applied
+            };
+            let watching = watch(stamps, changed, UnixTime(began));
+            assert!(tokio::time::timeout(Duration::from_secs(60), watching).await.is_err());
+            assert_eq!(reloads.get(), expected, "{began}");
+        }
     }
 
     #[test]

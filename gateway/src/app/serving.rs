@@ -28,6 +28,7 @@ use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{Listeners, announce};
 use weir_common::http_server::{Bounds, ConnectionBounds, Listening};
 use weir_common::log::events;
+use weir_common::time::UnixTime;
 
 use crate::app::workers::Workers;
 use crate::config::shared::Shared;
@@ -147,12 +148,12 @@ impl Serving {
         Ok(())
     }
 
-    /// Starts the background tasks.
-    pub(super) fn start_background_tasks(&mut self) {
+    /// Starts the background tasks. The configuration began to be read at `began`.
+    pub(super) fn start_background_tasks(&mut self, began: UnixTime) {
         let shared = &self.shared;
         self.tasks.spawn(background::names(shared.clone()));
         self.tasks.spawn(background::health(shared.clone()));
-        self.tasks.spawn(background::files(shared.clone()));
+        self.tasks.spawn(background::files(shared.clone(), began));
         let of_keys = shared.clone();
         self.tasks.spawn(async move {
             let verifier = || of_keys.active.load().verifier.clone();
@@ -179,9 +180,6 @@ impl Serving {
                 log.share(false);
             }
         });
-        // A file may have changed after we read it and before it was watched.
-        let shared = self.shared.clone();
-        self.tasks.spawn(async move { drop(background::reload(&shared).await) });
         self
     }
 

@@ -123,12 +123,14 @@ fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Do
         running.is_some_and(|running| address == server.admin || listens(running, address))
     };
     let admin = (document.value_place("server.admin"), server.admin);
+    // Held until all are tried: two of them may be in each other's way.
+    let mut held = Vec::new();
     for (at, address) in http.chain(https).chain([admin]) {
         match bind(address) {
             // In use by the running gateway, which the next one replaces.
             Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),
-            Ok(_) => {}
+            Ok(listener) => held.push(listener),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use weir_common::config::reload::Reload;
 use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::log::events;
-use weir_common::time::Tick;
+use weir_common::time::{Tick, UnixTime};
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
@@ -146,9 +146,9 @@ async fn check(
     gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
 }
 
-/// Reloads when one of the configuration's files changes.
-pub async fn files(shared: Arc<Shared>) {
-    watch(|| stamps(&shared), || reload(&shared)).await;
+/// Reloads when one of the configuration's files changes. They began to be read at `began`.
+pub async fn files(shared: Arc<Shared>, began: UnixTime) {
+    watch(|| stamps(&shared), || reload(&shared), began).await;
 }
 
 /// Reads the configuration again, and activates all of it or nothing. Parsing runs on a blocking

@@ -306,6 +306,22 @@ fn a_file_size_limit_counts_as_a_full_disk_and_ends_nothing() {
 }
 
 #[test]
+fn a_reload_that_allows_more_attempts_raises_the_limit_of_descriptors() {
+    let with =
+        |most: u32| dispatcher::config().with("[egress]", &format!("in_flight_max = {most}"));
+    let stage = Stage::with(|_| with(500));
+    let process = stage.dispatcher.id().to_string();
+    let done = Command::new("prlimit").args(["--pid", &process, "--nofile=1000:"]).status();
+    assert!(done.unwrap().success());
+    stage.dispatcher.folder().write(CONFIG, &with(4_096).to_string());
+    stage.dispatcher.reload().expect(200);
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert!(soft > 8_192, "{line}");
+}
+
+#[test]
 fn an_unread_log_delays_neither_deliveries_nor_a_stop() {
     let mut stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
