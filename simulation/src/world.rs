@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Whether mails wait to be sent; true without a process, when it is not known.
-    pub(crate) fn mails_wait(&self) -> bool {
+    pub(crate) fn mails_wait(&mut self) -> bool {
         self.process.as_ref().is_none_or(|process| self.model.mails_wait(process.conn()))
     }
 
@@ -126,6 +126,7 @@ impl World {
         self.model.observe(process.conn(), Read::so_far(process.conn()), now);
         self.model.audit(process.conn(), now);
         self.model.audit_mails(process.conn());
+        self.model.note_withdrawn(process.conn());
         self.model.kept(process.conn());
         self.model.read_anew(now);
         let window = self.model.settings.egress.window;
@@ -171,6 +172,9 @@ impl World {
         let two = creates(&order) && self.model.orders.values().any(creates);
         if self.stopping || two {
             return;
+        }
+        if matches!(order, Order::Sweep) {
+            self.model.note_withdrawn(process.conn());
         }
         self.numbers += 1;
         let rng = &mut self.rng;

@@ -72,20 +72,27 @@ impl Model {
         self.outbox.doubt = false;
     }
 
+    /// Notes the mails that what is newer of their webhooks has withdrawn: they are not sent again.
+    /// Retention drops their rows.
+    pub(crate) fn note_withdrawn(&mut self, conn: &Connection) {
+        let mut query = conn.prepare_cached("SELECT key FROM mails WHERE state = 7").unwrap();
+        let keys = query.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        for key in keys.map(Result::unwrap) {
+            self.outbox.letters.entry(key).or_default().withdrawn = true;
+        }
+    }
+
     /// Whether a mail waits. If none does, checks that none is missing.
-    pub(crate) fn mails_wait(&self, conn: &Connection) -> bool {
+    pub(crate) fn mails_wait(&mut self, conn: &Connection) -> bool {
+        self.note_withdrawn(conn);
         let posts = self.orders.values().any(|order| matches!(order, Order::Post(_)));
         let sql = "SELECT count(*) FROM mails WHERE state = 0";
         let waiting: i64 = conn.query_row(sql, [], |row| row.get(0)).unwrap();
         if waiting > 0 || posts {
             return true;
         }
-        let sql = "SELECT 1 FROM mails WHERE key = ?1 AND state = 7";
-        let mut withdrawn = conn.prepare_cached(sql).unwrap();
-        let mut open = |(key, letter): &(&String, &Letter)| {
-            !letter.over && !letter.lost && !withdrawn.exists([key]).unwrap()
-        };
-        let open = self.outbox.letters.iter().filter(&mut open).count();
+        let open = |letter: &&Letter| !letter.over && !letter.lost && !letter.withdrawn;
+        let open = self.outbox.letters.values().filter(open).count();
         if open > 0 && !self.outbox.doubt {
             violated("mail", format!("{open} mails are not sent, and none waits on disk"));
         }

@@ -12,6 +12,8 @@ pub(crate) struct Letter {
     pub(crate) next: UnixTime,
     pub(crate) over: bool,
     pub(crate) lost: bool,
+    /// Something newer of its webhook has withdrawn it.
+    pub(crate) withdrawn: bool,
 }
 
 /// All mails that were ever queued.
