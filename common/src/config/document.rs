@@ -248,8 +248,8 @@ pub const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::
 /// The units of a length of time, as messages name them.
 pub const SPAN_UNITS: &str = "ms, s, m, h or d";
 
-/// Parses a length of time in [`SPAN_UNITS`]. `humantime` accepts more units, among them `M` for
-/// a month.
+/// Parses a length of time in [`SPAN_UNITS`], or the sum of several. `humantime` accepts more
+/// units, among them `M` for a month.
 #[must_use]
 pub fn span_of(text: &str) -> Option<Duration> {
     let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
@@ -499,7 +499,9 @@ mod tests {
         for text in ["1M", "1minute", "2w", "7 days", "1h 1M", "5us", "1y"] {
             assert_eq!(span_of(text), None, "{text}");
         }
-        assert_eq!(span_of("1m 30s"), Some(Duration::from_secs(90)));
+        for (text, millis) in [("1m 30s", 90_000), ("1h1h", 7_200_000), ("1.5 s", 1_500)] {
+            assert_eq!(span_of(text), Some(Duration::from_millis(millis)), "{text}");
+        }
         let wanted = "window must be a time such as \"10s\" (in ms, s, m, h or d), from 1ms to 1m";
         assert_eq!(diagnostics("window = \"1M\""), [format!("f.toml:1:10: {wanted}, not \"1M\"")]);
     }
