@@ -54,12 +54,15 @@ fn a_boost_that_makes_no_sense_changes_nothing() {
         r#"{"requests":-1,"ttl":"10m"}"#,
         r#"{"requests":20000000,"ttl":"10m"}"#,
         r#"{"requests":120,"ttl":"soon"}"#,
+        r#"{"requests":120,"ttl":"0s"}"#,
         r#"{"rate":1,"burst":2,"ttl":"10m"}"#,
         r#"{"requests":120,"ttl":"10m","more":1}"#,
     ] {
         let status = boost(&world, "workspace/ws_acme", body).status;
         assert!([400, 422].contains(&status), "{body} is {status}");
     }
+    let none = boost(&world, "workspace/ws_acme", r#"{"requests":120,"ttl":"0s"}"#);
+    assert!(none.expect_problem(422)["detail"].to_string().contains("DELETE"));
     assert_eq!(boost(&world, "no_such_limit/ws_acme", r#"{"requests":9,"ttl":"1m"}"#).status, 404);
     assert_eq!(world.get(TARGET).expect(200).allowance().limit, 60);
 }

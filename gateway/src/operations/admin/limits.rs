@@ -167,9 +167,11 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     let least = own.iter().min_by_key(|quota| quota.limit());
     least.map_or(Ok(()), |least| is_raised(*least, members))?;
     let ttl = members.get("ttl").and_then(Value::as_str).and_then(span_of);
-    let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
-    let ttl =
-        ttl.ok_or("`ttl` says how long, as \"10m\" does (ms, s, m, h or d), and 31 days at most.")?;
+    let ttl = ttl.filter(|ttl| !ttl.is_zero() && *ttl <= rolling::WINDOW_MAX);
+    let ttl = ttl.ok_or(
+        "`ttl` says how long, as \"10m\" does (ms, s, m, h or d): more than nothing, and 31 days \
+         at most. DELETE, or `limits unboost`, ends a boost.",
+    )?;
     Ok((raised, ttl))
 }
 
