@@ -25,6 +25,8 @@ use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
 use crate::admin::watch::Watch;
+use crate::api::bad_query;
+use crate::api::query::Query;
 use crate::http_errors;
 use crate::state::{self, State};
 use crate::store::StoreError;
@@ -97,13 +99,22 @@ impl Program for DispatcherAdmin {
             return webhooks::route(&self.state, path, call).await;
         }
         let path = call.path.strip_prefix("/redeliveries")?;
-        if path.is_empty() {
-            let reads = call.method == Method::GET;
-            return Some(if reads { self.jobs().await } else { method_not_allowed("GET, HEAD") });
+        let (job, method, allow) = if path.is_empty() {
+            (None, Method::GET, "GET, HEAD")
+        } else {
+            let job = path.strip_prefix('/')?.strip_suffix(":cancel")?.split_once('/')?;
+            (Some(job), Method::POST, "POST")
+        };
+        if call.method != method {
+            return Some(method_not_allowed(allow));
         }
-        let (workspace, id) = path.strip_prefix('/')?.strip_suffix(":cancel")?.split_once('/')?;
-        let cancels = call.method == Method::POST;
-        Some(if cancels { self.cancel(workspace, id).await } else { method_not_allowed("POST") })
+        if let Err(errors) = Query::of_names(call.query.as_deref(), &[]).none() {
+            return Some(bad_query(errors));
+        }
+        Some(match job {
+            None => self.jobs().await,
+            Some((workspace, id)) => self.cancel(workspace, id).await,
+        })
     }
 
     async fn page(&self, steps: &[&str], query: &Form) -> Option<Screen> {

@@ -77,7 +77,7 @@ impl Query {
     }
 
     /// The errors of an operation without parameters.
-    pub(super) fn none(&self) -> Result<(), ValidationErrors> {
+    pub(crate) fn none(&self) -> Result<(), ValidationErrors> {
         if self.errors.is_empty() { Ok(()) } else { Err(self.errors.clone()) }
     }
 

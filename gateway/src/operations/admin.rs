@@ -108,10 +108,14 @@ impl Program for GatewayAdmin {
     async fn route(&self, call: &Call) -> Option<Reply> {
         let reads = call.method == Method::GET;
         let parts: Vec<&str> = call.path.strip_prefix('/')?.splitn(3, '/').collect();
+        let query = call.query.as_deref().unwrap_or_default();
         Some(match parts.as_slice() {
             ["top" | "limits"] if !reads => method_not_allowed("GET, HEAD"),
             ["directory", "forget", _] if call.method != Method::POST => method_not_allowed("POST"),
-            ["top"] if reads => self.top(call.query.as_deref().unwrap_or_default()),
+            ["top"] if reads => self.top(query),
+            ["limits"] | ["limits", _, _] | ["directory", "forget", _] if !query.is_empty() => {
+                bad_query(query, "no parameter")
+            }
             ["limits"] if reads => self.limits(),
             ["directory", "forget", which] if call.method == Method::POST => {
                 self.forget(which).await
@@ -152,8 +156,11 @@ impl GatewayAdmin {
     }
 
     fn top(&self, query: &str) -> Reply {
-        let requested = query.split('&').find_map(|part| part.strip_prefix("n="));
-        let places = requested.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
+        let places = match query {
+            "" => Ok(TOP_PLACES),
+            query => query.strip_prefix("n=").unwrap_or_default().parse(),
+        };
+        let Ok(places) = places else { return bad_query(query, "`n`, a whole number") };
         let [busiest, refused] = self.shared.top.most(places).map(|seen| {
             let shown = seen.iter().map(
                 |seen| json!({"limit": &*seen.limit, "key": &*seen.name, "count": seen.count}),
@@ -164,7 +171,12 @@ impl GatewayAdmin {
     }
 }
 
-/// The response when another process has the counters.
+/// The refusal of a query that a call does not take as it is.
+fn bad_query(query: &str, takes: &str) -> Reply {
+    let detail = format!("The query is `{query}`; this call takes {takes}.");
+    refusal(400, "invalid-query", "Invalid query", detail)
+}
+
 /// Shows what the shared store's calls have counted since the last time.
 fn show_store(shared: &Shared) {
     let metrics = &shared.metrics;

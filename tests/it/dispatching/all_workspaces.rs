@@ -115,5 +115,11 @@ fn a_query_that_is_not_understood_reactivates_nothing() {
     admin(Request::get("/webhooks:reactivate")).expect_problem(405);
     admin(Request::post("/webhooks", "")).expect_problem(405);
     admin(Request::get("/webhooks/all")).expect_problem(404);
+    for request in [
+        Request::get("/redeliveries?x=1"),
+        Request::post("/redeliveries/ws_acme/job_1:cancel?x=1", ""),
+    ] {
+        assert_eq!(admin(request).expect_problem(400)["errors"][0]["parameter"], "x");
+    }
     assert_eq!(acme.webhook(&first.id)["state"], "paused");
 }

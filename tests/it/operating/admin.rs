@@ -109,6 +109,23 @@ fn the_busiest_and_the_most_refused_keys_are_listed() {
     client.get("/v1/workspaces/ws_quiet").expect(200);
     let top = world.gateway.call_admin(&Request::get("/top")).expect(200).json().to_string();
     assert!(top.contains("ws_acme"), "{top}");
+    world.gateway.call_admin(&Request::get("/top?n=1")).expect(200);
+}
+
+#[test]
+fn a_query_that_is_not_understood_is_refused_and_changes_nothing() {
+    let world = World::new();
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    let admin = |request: &Request| world.gateway.call_admin(request);
+    for query in ["n=abc", "n=", "m=1", "n=1&m=1"] {
+        let refused = admin(&Request::get(&format!("/top?{query}"))).expect_problem(400);
+        let detail = format!("The query is `{query}`; this call takes `n`, a whole number.");
+        assert_eq!(refused["detail"], *detail);
+    }
+    admin(&Request::get("/limits?n=1")).expect_problem(400);
+    admin(&Request::new("DELETE", "/limits/workspace/ws_acme?dry_run")).expect_problem(400);
+    let usage = admin(&Request::get("/limits/workspace/ws_acme")).expect(200).json();
+    assert_eq!(usage["used"], 1, "{usage}");
 }
 
 #[test]
