@@ -11,6 +11,7 @@ use log::LevelFilter;
 use weir_client::client::BUDGET;
 use weir_common::cli::{EXIT_FAILURE, EXIT_USAGE, completions, fail, print, runtime, secret};
 use weir_common::config::document::span_of;
+use weir_common::identifier::is_identifier;
 
 use crate::agents::{Agent, Agents};
 use crate::app::{Failure, Target, agents_of, install_log, serve_http, serve_streams};
@@ -166,6 +167,10 @@ impl Options {
     }
 
     fn mode(&self) -> Result<Mode, Failure> {
+        if let Some(workspace) = self.workspace.as_deref().filter(|id| !is_identifier(id)) {
+            let why = format!("--workspace {workspace} must be 1 to 64 of A-Z a-z 0-9 _ -");
+            return Err(Failure::Usage(why));
+        }
         let (Some(address), Some(file)) = (self.http, &self.agents) else {
             return Ok(Mode::Streams);
         };

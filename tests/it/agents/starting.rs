@@ -41,6 +41,7 @@ fn check_knows_a_good_token_from_a_bad_one() {
     let good = check("ws_acme").expect(0);
     assert_eq!(good.stdout.trim(), "ok: the token reads the webhooks of ws_acme");
     assert!(check("ws_quiet").expect(1).stderr.contains("404 not-found"));
+    assert!(check("../x").expect(64).stderr.contains("--workspace ../x must be 1 to 64"));
     stage.folder.write("token", "hidden-and-unknown");
     let unknown = check("ws_acme").expect(1).stderr;
     assert!(unknown.contains("401 unauthorized") && !unknown.contains("hidden"), "{unknown}");
