@@ -191,7 +191,8 @@ impl Config {
         let (name, text) = match &settings.events.file {
             Some(file) => {
                 let text = self.file.beside(document, file, "events.file", catalogue::SHIPPED);
-                (file.value.as_str(), text)
+                // One that cannot be read is an error of the settings, and has none of its own.
+                (file.value.as_str(), text.unwrap_or_else(|| catalogue::SHIPPED.to_owned()))
             }
             None => ("built-in events.toml", catalogue::SHIPPED.to_owned()),
         };
@@ -221,6 +222,7 @@ impl Config {
         let token = settings.server.admin_token_file.as_ref();
         let admin_token = token.and_then(|file| files::bearer_token(&file.value, key, &document));
         read_passwords(&mut settings, &document);
+        let tokens_text = tokens_text.unwrap_or_default();
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));

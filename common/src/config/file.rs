@@ -79,7 +79,7 @@ impl ConfigFile {
     }
 
     /// The text of a file that the settings name under `key`; if it cannot be read, `built_in` for
-    /// built-in settings, else an empty text and an error in `document`.
+    /// built-in settings, else none and an error in `document`.
     #[must_use]
     pub fn beside(
         &self,
@@ -87,10 +87,10 @@ impl ConfigFile {
         path: &Spanned<String>,
         key: &str,
         built_in: &str,
-    ) -> String {
+    ) -> Option<String> {
         match files::read(Path::new(&path.value)) {
-            Ok(text) => text,
-            Err(_) if self.path.is_none() => built_in.to_owned(),
+            Ok(text) => Some(text),
+            Err(_) if self.path.is_none() => Some(built_in.to_owned()),
             Err(why) => {
                 let place = whole(&path.value);
                 let text = format!(
@@ -98,7 +98,7 @@ impl ConfigFile {
                      the program runs in"
                 );
                 document.fault(path.at, text);
-                String::new()
+                None
             }
         }
     }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!((diagnostic.file.as_str(), diagnostic.line), ("no/such/file.toml", 1));
         let document = Document::new(&named.name(), "");
         let path = Spanned { value: "no/such/tokens.toml".to_owned(), at: 0 };
-        assert_eq!(named.beside(&document, &path, "auth.tokens", "built in"), "");
+        assert_eq!(named.beside(&document, &path, "auth.tokens", "built in"), None);
         let [diagnostic] = document.diagnostics().try_into().unwrap();
         assert!(diagnostic.message.contains("no/such/tokens.toml: No such file"), "{diagnostic:?}");
         assert!(diagnostic.message.contains("set auth.tokens"), "{diagnostic:?}");
@@ -143,7 +143,8 @@ mod tests {
         assert_eq!(built_in.read("built in").unwrap(), "built in");
         let document = Document::new(&built_in.name(), "");
         let path = Spanned { value: "no/such/tokens.toml".to_owned(), at: 0 };
-        assert_eq!(built_in.beside(&document, &path, "auth.tokens", "as well"), "as well");
+        let text = built_in.beside(&document, &path, "auth.tokens", "as well");
+        assert_eq!(text.as_deref(), Some("as well"));
         assert!(document.diagnostics().is_empty());
     }
 }

@@ -58,7 +58,7 @@ impl LoadedDirectory {
         let (name, text, client) = match source {
             DirectorySource::File(path) => {
                 let text = config.beside(settings, path, "directory.path", SHIPPED_DIRECTORY);
-                (path.value.as_str(), text, None)
+                (path.value.as_str(), text.unwrap_or_default(), None)
             }
             DirectorySource::Http(http) => {
                 let client = DirectoryClient::new(http);

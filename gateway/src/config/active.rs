@@ -162,7 +162,7 @@ impl Config {
                 let at = document.value_place("directory.path");
                 let named = Spanned { value: path.clone(), at };
                 let text = self.file.beside(&document, &named, "directory.path", SHIPPED_DIRECTORY);
-                (path.as_str(), text, None)
+                (path.as_str(), text.unwrap_or_default(), None)
             }
             DirectorySource::Http(http) => {
                 let client = DirectoryClient::new(http);

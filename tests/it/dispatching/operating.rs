@@ -89,6 +89,13 @@ fn check_refuses_a_password_without_tls_and_a_missing_password_file() {
 }
 
 #[test]
+fn a_missing_catalogue_is_one_error_at_its_setting() {
+    let folder = folder(&config().with("[events]", "file = \"nope.toml\"").to_string());
+    let output = run(&folder, &["check", "--config", CONFIG]).expect(64).stderr;
+    assert!(output.contains("set events.file") && output.lines().count() == 1, "{output}");
+}
+
+#[test]
 fn a_bad_token_file_is_reported_too() {
     for bad in [
         "[[tokens]]\nname = \"x\"\n",
