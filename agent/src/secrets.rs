@@ -5,12 +5,14 @@
 //! 1. The file is there, and can be written, before the call that makes the secret: a secret is
 //!    shown once, and one that cannot be kept would be lost.
 //! 2. Only this user may read it, and no file is replaced.
+//! 3. It is in the folder, whatever the gateway says that the webhook's identifier is.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use weir_common::identifier::is_identifier;
 use weir_common::secret::Secret;
 
 /// A folder for secrets.
@@ -56,13 +58,15 @@ impl SecretFolder {
 }
 
 impl SecretFile {
-    /// Writes the secret, and returns the file's path: named for the webhook and the draft.
+    /// Writes the secret, and returns the file's path: named for the webhook, if that has an
+    /// identifier, and the draft.
     pub(crate) fn keep(mut self, webhook: &str, secret: &Secret<String>) -> io::Result<PathBuf> {
         writeln!(self.file, "{}", secret.expose())?;
         self.file.sync_all()?;
         let draft = self.draft.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let nonce = draft.trim_start_matches('.');
-        let path = self.folder.join(format!("{webhook}.{nonce}.secret"));
+        let webhook = if is_identifier(webhook) { format!("{webhook}.") } else { String::new() };
+        let path = self.folder.join(format!("{webhook}{nonce}.secret"));
         fs::rename(&self.draft, &path)?;
         File::open(&self.folder)?.sync_all()?;
         Ok(path)
@@ -73,5 +77,32 @@ impl Drop for SecretFile {
     fn drop(&mut self) {
         // After `keep` there is no draft; otherwise an empty file stays at worst.
         let _ = fs::remove_file(&self.draft);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_stays_in_its_folder_whatever_the_webhook_is_called() {
+        let root = std::env::temp_dir().join(format!("weir-agent-secrets-{}", std::process::id()));
+        let folder = SecretFolder::open(&root.join("in")).unwrap();
+        let elsewhere = root.join("evil").display().to_string();
+        for (nonce, (webhook, name)) in [
+            ("wh_1", "wh_1.0000000000000000.secret"),
+            ("../evil", "0000000000000001.secret"),
+            (&*elsewhere, "0000000000000002.secret"),
+            ("", "0000000000000003.secret"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let file = folder.prepare(nonce as u64).unwrap();
+            let path = file.keep(webhook, &Secret::new("whsec_x".to_owned())).unwrap();
+            assert_eq!(path, root.join("in").join(name), "{webhook}");
+            assert_eq!(fs::read_to_string(path).unwrap(), "whsec_x\n");
+        }
+        fs::remove_dir_all(root).unwrap();
     }
 }
