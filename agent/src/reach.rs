@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 use weir_client::call::CallError;
 use weir_client::client::Client;
 use weir_client::methods::Paging;
+use weir_common::identifier::LENGTH_MAX;
 
 /// The token of an agent, until it is known what it reaches.
 #[derive(Debug)]
@@ -35,8 +36,7 @@ pub(crate) enum NotServed {
 impl TokenReach {
     /// The token of `client`, which is for `workspace`; `nonce` is a random number.
     pub(crate) fn new(client: Client, workspace: &str, nonce: u64) -> Self {
-        let prefix = workspace.split_once('_').map_or("ws", |(prefix, _)| prefix);
-        let elsewhere = format!("{prefix}_{nonce:016x}");
+        let elsewhere = other_than(workspace, nonce);
         let workspace = workspace.to_owned();
         Self { client, workspace, elsewhere, is_own: OnceCell::new() }
     }
@@ -64,5 +64,37 @@ impl TokenReach {
                 "it is not known whether its token is for one workspace: {why}"
             ))),
         }
+    }
+}
+
+/// An identifier that is not `workspace`, and begins as it does: what a gateway requires to be in
+/// front (`identifiers.workspace_prefix`) leaves it one character at least.
+fn other_than(workspace: &str, nonce: u64) -> String {
+    let mut other = workspace.to_owned();
+    let last = other.pop();
+    other.push(if last == Some('0') { '1' } else { '0' });
+    other.push_str(&format!("{nonce:016x}"));
+    other.truncate(LENGTH_MAX);
+    other
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::identifier::IdForm;
+
+    use super::*;
+
+    #[test]
+    fn the_workspace_that_does_not_exist_has_any_prefix_that_the_agents_own_has() {
+        let long = "x".repeat(LENGTH_MAX - 1);
+        for (prefix, rest) in
+            [("ws_", "acme"), ("my_ws_", "acme"), ("ws-", "a_b"), ("", "0"), (&*long, "0")]
+        {
+            let own = format!("{prefix}{rest}");
+            let other = other_than(&own, 7);
+            assert!(IdForm::new(prefix).unwrap().allows(&other), "{prefix}: {other}");
+            assert_ne!(other, own);
+        }
+        assert_eq!(other_than("ws_acme", 0xab), "ws_acm000000000000000ab");
     }
 }
