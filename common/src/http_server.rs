@@ -7,11 +7,13 @@
 //! 2. A handler that panics fails its own request with a 500, and no other.
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
+//! 5. A client whose requests are not accepted takes no connection from one whose requests are.
 //!
 //! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
 pub mod body;
 pub mod listeners;
+mod newcomers;
 pub mod problems;
 pub mod reply;
 mod write_timeout;
@@ -38,6 +40,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::http_server::body::ReadBody;
+use crate::http_server::newcomers::{Newcomer, Newcomers};
 use crate::http_server::reply::{Reply, ReplyBody};
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
 use crate::log::events;
@@ -185,6 +188,7 @@ pub async fn serve(
     mut listening: watch::Receiver<Listening>,
 ) {
     let mut open = JoinSet::new();
+    let (newcomers, mut accepted_count) = (Arc::new(Newcomers::default()), 0);
     let bodies = Arc::new(Semaphore::new(bounds.bodies_bytes_max.min(Semaphore::MAX_PERMITS)));
     let server = Arc::new(Server { handler, requests: RequestTasks::default(), bodies });
     loop {
@@ -200,15 +204,23 @@ pub async fn serve(
             Some(ended) = open.join_next() => report(ended),
             accepted = listener.accept(), if now == Listening::Open => match accepted {
                 Ok((stream, _)) => {
-                    // Over the limit the stream is dropped: closed before a byte is read.
-                    if let Ok(permit) = Arc::clone(&bounds.connections).try_acquire_owned() {
+                    accepted_count += 1;
+                    let admitted = newcomers.admit(accepted_count, &bounds.connections);
+                    // Not admitted, the stream is dropped: closed before a byte is read.
+                    if let Some((newcomer, gives_way)) = admitted {
                         let task = ConnectionTask {
                             server: Arc::clone(&server),
                             bounds: (bounds.connection)(),
                             listening: listening.clone(),
+                            newcomer,
                             refused: AtomicBool::new(false),
                         };
-                        open.spawn(run(Arc::new(task), stream, permit));
+                        open.spawn(async move {
+                            tokio::select! {
+                                () = run(Arc::new(task), stream) => {}
+                                _ = gives_way => {}
+                            }
+                        });
                     }
                 }
                 Err(error) => {
@@ -243,11 +255,12 @@ struct ConnectionTask {
     server: Arc<Server>,
     bounds: ConnectionBounds,
     listening: watch::Receiver<Listening>,
+    newcomer: Newcomer,
     /// Whether a body was refused unread.
     refused: AtomicBool,
 }
 
-async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphorePermit) {
+async fn run(task: Arc<ConnectionTask>, stream: TcpStream) {
     // Responses are small and clients wait for them; without TCP_NODELAY they are only slower.
     let _ = stream.set_nodelay(true);
     let ConnectionBounds { head_bytes_max, head_timeout, idle_timeout, body_timeout } = task.bounds;
@@ -282,7 +295,6 @@ async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphor
         let stream = connection.into_parts().io.into_inner().into_stream();
         close(stream, task.refused.load(Ordering::Relaxed)).await;
     }
-    drop(permit);
 }
 
 /// Closes a connection; with a lingering close if a body was refused unread.
@@ -351,6 +363,9 @@ impl ConnectionTask {
         }
         phase.hold(None);
         phase.hold(handler.share(head)?);
+        if !self.newcomer.stays() {
+            return Err(problems::busy("The connection gives way to another."));
+        }
         if is_encoded(&head.headers) {
             return Err(problems::encoding());
         }
@@ -777,5 +792,29 @@ mod tests {
         assert_eq!(rest_of(server.connect().await).await, "");
         server.echo.released.notify_one();
         assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
+        // Nor does a connection give way that idles after a request was accepted.
+        assert_eq!(rest_of(server.connect().await).await, "");
+        first.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
+    }
+
+    #[tokio::test]
+    async fn over_the_bound_the_connection_gives_way_that_has_waited_longest_to_be_accepted() {
+        let long = Duration::from_secs(3_600);
+        let server =
+            server_with(2, |bounds| ConnectionBounds { head_timeout: long, ..bounds }).await;
+        let mut refused = server.connect().await;
+        let request = b"GET /closed HTTP/1.1\r\nhost: x\r\n\r\n";
+        refused.write_all(request).await.expect("it reads");
+        assert!(first_of(&mut refused).await.starts_with("http/1.1 404 "));
+        let mut silent = server.connect().await;
+        let third = server.connect().await;
+        assert_eq!(rest_of(refused).await, "");
+        let request = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n";
+        silent.write_all(request).await.expect("it reads");
+        assert!(first_of(&mut silent).await.ends_with("get /a 0"));
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 200 "), "{response}");
+        assert_eq!(rest_of(third).await, "");
     }
 }

@@ -1,5 +1,5 @@
 //! What the worst agent of a listener does to the others: requests without end, messages that stop
-//! half-way, connections that idle, a token that is refused.
+//! half-way, connections that idle, a token that is refused; and anyone without a bearer.
 
 use serde_json::{Value, json};
 use weir_tests::answer::{Answer, Gate};
@@ -182,6 +182,22 @@ fn connections_that_idle_leave_half_of_the_listener_to_others() {
     let closed = |answer: &Response| answer.field("connection") == Some("close");
     let kept = idle.iter().filter(|(_, answer)| !closed(answer)).count();
     assert!((CONNECTIONS / 2 - 9..=CONNECTIONS / 2 + 9).contains(&kept), "{kept}");
+    two.assert_served("other");
+}
+
+#[test]
+fn connections_without_a_known_bearer_give_way_to_agents() {
+    let two = Two::start(|_, rest| good(rest));
+    let _silent: Vec<Client> = (0..CONNECTIONS).map(|_| Client::connect(&two.address)).collect();
+    two.assert_served("other");
+    let unknown = two.tools("unknown");
+    let _refused: Vec<Client> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut client = Client::connect(&two.address);
+            client.call(&unknown).expect_problem(401);
+            client
+        })
+        .collect();
     two.assert_served("other");
 }
 
