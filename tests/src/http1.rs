@@ -190,7 +190,13 @@ impl<S: Read> Reader<S> {
 
     fn fill(&mut self) -> io::Result<usize> {
         let mut piece = vec![0; 64 * 1024];
-        let count = self.stream.read(&mut piece)?;
+        let count = loop {
+            match self.stream.read(&mut piece) {
+                // A child process that stops or goes on interrupts it.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
         self.ahead.extend_from_slice(&piece[..count]);
         Ok(count)
     }
