@@ -126,7 +126,6 @@ impl World {
         self.model.observe(process.conn(), Read::so_far(process.conn()), now);
         self.model.audit(process.conn(), now);
         self.model.audit_mails(process.conn());
-        self.model.note_withdrawn(process.conn());
         self.model.kept(process.conn());
         self.model.read_anew(now);
         let window = self.model.settings.egress.window;
@@ -173,15 +172,12 @@ impl World {
         if self.stopping || two {
             return;
         }
-        if matches!(order, Order::Sweep) {
-            self.model.note_withdrawn(process.conn());
-        }
         self.numbers += 1;
         let rng = &mut self.rng;
         let mut steps = || if rng.chance(60) { 0 } else { rng.below(40) };
         let ways = [steps(), steps()];
         process.order(self.numbers, order.clone(), ways);
-        self.model.orders.insert(self.numbers, order);
+        self.model.ordered(self.numbers, order, process.conn());
     }
 
     /// The extra bytes of a body.

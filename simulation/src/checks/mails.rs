@@ -70,11 +70,20 @@ impl Model {
             letter.lost = true;
         }
         self.outbox.doubt = false;
+        self.note_withdrawn(conn);
+    }
+
+    /// Notes an order that the process has received.
+    pub(crate) fn ordered(&mut self, number: u64, order: Order, conn: &Connection) {
+        if matches!(order, Order::Sweep) {
+            self.note_withdrawn(conn);
+        }
+        self.orders.insert(number, order);
     }
 
     /// Notes the mails that what is newer of their webhooks has withdrawn: they are not sent again.
     /// Retention drops their rows.
-    pub(crate) fn note_withdrawn(&mut self, conn: &Connection) {
+    fn note_withdrawn(&mut self, conn: &Connection) {
         let mut query = conn.prepare_cached("SELECT key FROM mails WHERE state = 7").unwrap();
         let keys = query.query_map([], |row| row.get::<_, String>(0)).unwrap();
         for key in keys.map(Result::unwrap) {
