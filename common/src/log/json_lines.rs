@@ -24,6 +24,10 @@ const KEPT_MAX: usize = 4 << 20;
 /// Bytes that a pipe keeps together, however many processes write to it (`PIPE_BUF` on Linux).
 const PIECE_MAX: usize = 4_096;
 
+/// The same while no other process writes: another may begin to, and then each piece is written to
+/// its end.
+const UNSHARED_PIECE_MAX: usize = 64 << 10;
+
 /// Lines to be written, shared by the threads that add them and the one that writes them.
 #[derive(Debug)]
 pub struct LineLog {
@@ -91,9 +95,10 @@ impl LineLog {
                 buffer = gathering.unwrap_or_else(PoisonError::into_inner).0;
             }
             std::mem::swap(&mut bytes, &mut buffer.bytes);
-            let (closed, shared) = (buffer.closed, buffer.shared);
+            let closed = buffer.closed;
             drop(buffer);
-            let size = if shared { PIECE_MAX } else { bytes.len() };
+            // The output may be shared from now on while a piece is written.
+            let size = || if self.lock().shared { PIECE_MAX } else { UNSHARED_PIECE_MAX };
             for piece in pieces(&bytes, size) {
                 if to.write_all(piece).and_then(|()| to.flush()).is_err() {
                     // The output is closed, or its disk is full.
@@ -133,10 +138,12 @@ fn lines(piece: &[u8]) -> u64 {
     piece.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Pieces of whole lines, each of at most `size` bytes; a longer line is a piece of its own.
-fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
+/// Pieces of whole lines, each of at most as many bytes as `size` says then; a longer line is a
+/// piece of its own.
+fn pieces(bytes: &[u8], size: impl Fn() -> usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
+        let size = size();
         let ends = |part: &[u8]| part.iter().rposition(|byte| *byte == b'\n');
         let fits = rest.get(..size).map_or(Some(rest.len()), |part| ends(part).map(|at| at + 1));
         let first = || rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
@@ -229,17 +236,44 @@ mod tests {
         assert_eq!(log.dropped.get(), 40, "the second piece of forty lines");
     }
 
+    /// Shares the log during the first write.
+    struct Shares<'l>(&'l LineLog, Vec<usize>);
+
+    impl Write for Shares<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.share(true);
+            self.1.push(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn once_there_are_other_writers_the_rest_is_written_in_small_pieces() {
+        let log = log();
+        (0..1_000).for_each(|n| log.add(format!("{n:=<99}\n").as_bytes()));
+        log.close(Duration::ZERO);
+        let mut to = Shares(&log, Vec::new());
+        log.write_out(&mut to);
+        let (first, rest) = to.1.split_first().unwrap();
+        assert_eq!(*first, 65_500);
+        assert!(rest.iter().all(|size| *size == 4_000 || *size == 2_500), "{rest:?}");
+    }
+
     #[test]
     fn with_other_writers_lines_are_written_whole_in_small_pieces() {
         let lines: Vec<u8> = (0..200).flat_map(|n| format!("{n:=<99}\n").into_bytes()).collect();
-        let all: Vec<&[u8]> = pieces(&lines, PIECE_MAX).collect();
+        let all: Vec<&[u8]> = pieces(&lines, || PIECE_MAX).collect();
         assert_eq!(all.concat(), lines);
         assert!(all.iter().all(|piece| piece.len() <= PIECE_MAX && piece.ends_with(b"\n")));
         assert!(all.len() <= 5, "{}", all.len());
-        assert_eq!(pieces(&lines, lines.len()).count(), 1);
+        assert_eq!(pieces(&lines, || lines.len()).count(), 1);
         let long = [vec![b'x'; 2 * PIECE_MAX], b"\ny\n".to_vec()].concat();
-        let all: Vec<&[u8]> = pieces(&long, PIECE_MAX).collect();
+        let all: Vec<&[u8]> = pieces(&long, || PIECE_MAX).collect();
         assert_eq!(all, [&long[..2 * PIECE_MAX + 1], b"y\n"]);
-        assert_eq!(pieces(b"", 0).count(), 0);
+        assert_eq!(pieces(b"", || 0).count(), 0);
     }
 }

@@ -54,8 +54,9 @@ const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
 const HEAD_BYTES_MAX: usize = 1 << 20;
 const HEAD_FIELDS_MAX: usize = 256;
 
-/// Fields that only we set: removed from requests, responses and trailers.
-const LIMIT_HEADERS: [&str; 9] = [
+/// Fields that only we set, and those that say the same in earlier forms: removed from requests,
+/// responses and trailers.
+const LIMIT_HEADERS: [&str; 15] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
@@ -65,6 +66,13 @@ const LIMIT_HEADERS: [&str; 9] = [
     "x-ratelimit-reset-after",
     "ratelimit",
     "ratelimit-policy",
+    // Drafts of RateLimit up to the sixth, and what frameworks write.
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "x-rate-limit-limit",
+    "x-rate-limit-remaining",
+    "x-rate-limit-reset",
 ];
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -340,7 +348,7 @@ fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
 /// Whether any of [`LIMIT_HEADERS`] is present: rare, and quick to check.
 fn has_limit_fields(headers: &HeaderMap) -> bool {
     headers.keys().map(HeaderName::as_str).any(|name| {
-        (name.starts_with("x-ratelimit") || name.starts_with("ratelimit"))
+        (name.starts_with("x-rate") || name.starts_with("ratelimit"))
             && LIMIT_HEADERS.contains(&name)
     })
 }

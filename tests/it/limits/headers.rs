@@ -72,6 +72,20 @@ fn limit_headers_of_an_upstream_are_replaced() {
 }
 
 #[test]
+fn limit_headers_of_earlier_forms_stop_at_the_gateway() {
+    let world = World::new();
+    let names = ["RateLimit", "X-Rate-Limit"]
+        .map(|form| ["Limit", "Remaining", "Reset"].map(|end| format!("{form}-{end}")));
+    let names: Vec<String> = names.concat();
+    let foreign = |answer: Answer, name: &String| answer.field(name, "9999");
+    world.control.always(names.iter().fold(Answer::ok("x"), foreign));
+    let answer = world.get("/v1/workspaces/ws_acme").expect(200);
+    for name in &names {
+        assert_eq!(answer.head.field(&name.to_lowercase()), None, "{name}");
+    }
+}
+
+#[test]
 fn a_retry_after_of_an_upstream_passes() {
     let world = World::new();
     world.control.always(Answer::status(503).field("Retry-After", "7"));
