@@ -222,18 +222,6 @@ pub(crate) async fn serve_streams(caller: Caller) -> Result<(), Failure> {
     }
 }
 
-fn raise_descriptor_limit() {
-    let descriptors = rlimit::raise_descriptors(DESCRIPTORS);
-    if descriptors < DESCRIPTORS {
-        let fields = [
-            ("file_descriptors", json!(descriptors)),
-            ("wanted", json!(DESCRIPTORS)),
-            ("advice", json!("raise LimitNOFILE or ulimit -n")),
-        ];
-        events::event(Level::Warn, "RLIMIT_NOFILE too low", &fields);
-    }
-}
-
 /// Serves agents over HTTP until a signal comes.
 pub(crate) async fn serve_http(
     target: &Target,
@@ -243,7 +231,7 @@ pub(crate) async fn serve_http(
 ) -> Result<(), Failure> {
     let outside = |why: String| Failure::Outside(why);
     let signals = Signals::install().map_err(|why| outside(why.to_string()))?;
-    raise_descriptor_limit();
+    rlimit::raise_or_warn(DESCRIPTORS, "raise LimitNOFILE or ulimit -n");
     let listener = bind(address).map_err(|why| outside(why.to_string()))?;
     let not_yet = |agent: &Agent, why: String| {
         let fields = [("agent", json!(agent.name)), ("error", json!(why))];

@@ -239,18 +239,6 @@ impl Limiter {
         }
     }
 
-    /// Whether an enforced limit of `checks` is known to have nothing left. False after the
-    /// counters have moved: few requests remain in this process then.
-    #[must_use]
-    pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
-        self.boosts.apply(checks, now);
-        if let Some(shared) = &self.shared {
-            return shared.is_used_up(checks, now);
-        }
-        let mut enforced = checks.iter().filter(|check| check.enforced);
-        enforced.any(|check| self.store.usage(check, now).is_ok_and(|usage| usage.remaining == 0))
-    }
-
     /// The usage of a check's key, wherever it is counted. The check has its boost already.
     pub async fn usage(&self, check: &LimitCheck, now: Tick) -> Result<Usage, Unreachable> {
         let Some(shared) = &self.shared else {

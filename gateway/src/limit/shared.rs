@@ -285,18 +285,6 @@ impl SharedStore {
         Some(Verdict::new(checks.iter().map(answer).collect(), false))
     }
 
-    /// Whether an enforced limit is known to have nothing left, without a call.
-    #[must_use]
-    pub fn is_used_up(&self, checks: &[LimitCheck], now: Tick) -> bool {
-        let known = self.nodes.known();
-        let [_, latest] = self.time_of(&known, checks).range(now);
-        let used_up = |check: &LimitCheck| {
-            let usage = self.standings.usage(check, latest);
-            usage.is_some_and(|usage| usage.remaining == 0)
-        };
-        checks.iter().any(|check| check.enforced && used_up(check))
-    }
-
     /// What is known of a check that the store was not asked: it does not refuse.
     fn unasked(&self, check: &LimitCheck, now: Tick) -> CheckResult {
         let limit = check.quota.limit();
