@@ -45,7 +45,7 @@ impl Sent {
             match parse(&mut buffer) {
                 Parsed::Whole(head) => break head,
                 Parsed::Partial => buffer.extend_from_slice(pieces.next()?),
-                Parsed::NotHttp => return None,
+                Parsed::TooManyFields | Parsed::NotHttp => return None,
             }
         };
         if head.malformed.is_some() || read_target(&head.request).is_err() {

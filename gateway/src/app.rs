@@ -36,7 +36,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use crate::app::serving::{ClientListeners, Serving};
 use crate::app::workers::Workers;
-use crate::config::active::{Config, addresses};
+use crate::config::checked::{Config, addresses};
 use crate::config::shared::{Seeds, Shared};
 use crate::limit::key::Seed;
 use crate::operations::background;

@@ -23,7 +23,8 @@ use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::AdminClient;
-use crate::config::active::{ActiveConfig, CheckedConfig, Config, USUAL};
+use crate::config::active::ActiveConfig;
+use crate::config::checked::{CheckedConfig, Config, USUAL};
 use crate::identity::auth::authorization::Claims;
 use crate::identity::auth::{self, TokenRefusal};
 use crate::identity::directory::DirectoryUnavailable;

@@ -1,4 +1,5 @@
-//! The active configuration, and the state that all requests share.
+//! The configuration as it was read and as it is active, and the state that all requests share.
 
 pub mod active;
+pub mod checked;
 pub mod shared;

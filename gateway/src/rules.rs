@@ -53,7 +53,7 @@ pub struct Rules {
     /// The planes, in the order of their names.
     pub planes: Vec<Plane>,
     /// The tenants in the directory file.
-    pub tenants: Tenants,
+    pub tenants: Arc<Tenants>,
     /// What identifiers of workspaces look like.
     pub workspaces: IdForm,
     /// Whether the directory is a file, which lists all tenants.
@@ -273,13 +273,19 @@ impl Rules {
         &self.seed
     }
 
+    /// The same without the tenants of the directory file, which need nearly all of the memory.
+    #[must_use]
+    pub fn without_tenants(&self) -> Self {
+        Self { tenants: Arc::default(), ..self.clone() }
+    }
+
     /// Derives all keys from another seed: that of an earlier process whose counters are restored.
     pub fn rekey(&mut self, seed: Seed) {
         self.seed = seed;
         for limit in &mut self.limits {
             [limit.tag, limit.in_flight] = Limit::tags(&seed, &limit.name);
         }
-        self.tenants.rekey(&seed);
+        Arc::make_mut(&mut self.tenants).rekey(&seed);
     }
 
     /// The tag of a limit's states of a quota. Requests in flight have keys of their own: a limit

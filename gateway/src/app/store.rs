@@ -16,7 +16,7 @@ use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
-use crate::config::active::CheckedConfig;
+use crate::config::checked::CheckedConfig;
 use crate::limit::key::Seed;
 use crate::limit::shared::errors::ConnectError;
 use crate::limit::shared::login::Tcp;

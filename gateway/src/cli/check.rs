@@ -27,7 +27,8 @@ use weir_common::time::{Clock, Moment};
 
 use crate::app::store::unconnected;
 use crate::cli::load;
-use crate::config::active::{ActiveConfig, Config};
+use crate::config::active::ActiveConfig;
+use crate::config::checked::Config;
 use crate::identity::directory::RemoteDirectory;
 use crate::operations::persistence;
 use crate::settings::ServerSettings;

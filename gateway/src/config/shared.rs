@@ -15,7 +15,8 @@ use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
-use crate::config::active::{ActiveConfig, CheckedConfig, Config};
+use crate::config::active::ActiveConfig;
+use crate::config::checked::{CheckedConfig, Config};
 use crate::identity::auth::address_turns::QueriesInFlight;
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};

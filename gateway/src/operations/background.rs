@@ -237,7 +237,7 @@ mod tests {
     use weir_common::time::Clock;
 
     use super::*;
-    use crate::config::active::{CheckedConfig, Config, Origin};
+    use crate::config::checked::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::upstream::names::Resolved;

@@ -128,7 +128,7 @@ pub(crate) mod tests {
     use weir_common::time::{Clock, Tick, UnixTime};
 
     use super::*;
-    use crate::config::active::{CheckedConfig, Config, Origin};
+    use crate::config::checked::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
 

@@ -13,6 +13,8 @@ mod paths;
 mod slots;
 pub mod tenants;
 
+use std::sync::Arc;
+
 use http::Method;
 use weir_common::config::document::{Document, Spanned, suggestion};
 use weir_common::directory::values::{Values, ValuesError};
@@ -48,7 +50,7 @@ pub fn check(
         routes,
         plans,
         planes,
-        tenants,
+        tenants: Arc::new(tenants),
         workspaces: raw.settings.workspaces.clone(),
         is_file: checker.is_file(),
         by_address: checker.by_address(),

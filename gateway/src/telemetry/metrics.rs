@@ -166,6 +166,7 @@ impl DirectoryMetrics for Metrics {
 }
 
 /// The counters of one plane.
+#[derive(Clone)]
 pub struct PlaneMeter {
     name: String,
     requests: IntCounterVec,
@@ -186,6 +187,7 @@ impl PlaneMeter {
 }
 
 /// The counters of one limit.
+#[derive(Clone)]
 pub struct LimitMeter {
     /// Requests it admitted.
     pub admit: IntCounter,

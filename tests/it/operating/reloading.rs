@@ -2,7 +2,8 @@
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
-use weir_tests::config::DIRECTORY;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
 use weir_tests::wait;
@@ -79,6 +80,26 @@ fn a_bad_file_is_refused_with_every_problem_and_the_old_one_stays() {
     write(&world, 61);
     world.gateway.reload().expect(200);
     assert_eq!(limit(&world), 61);
+}
+
+#[test]
+fn a_refused_reload_names_the_restart_or_upgrade_that_would_do() {
+    let folder = Folder::new();
+    let secret = folder.write("secret", &"s".repeat(32)).display().to_string();
+    let world = World::new();
+    let refused = |config: Config| {
+        world.gateway.write_config(&config.to_string());
+        world.gateway.reload().expect(422).json()["problems"].to_string()
+    };
+    let problems = refused(world.config().with("[server]", "threads = 1"));
+    let either = "`server.threads` changes only with a restart or an upgrade (SIGUSR2)";
+    assert!(problems.contains(either), "{problems}");
+    let store =
+        format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:1\"\nsecret_file = \"{secret}\"");
+    let shared = world.config().without("[store]").with("[store]", &store);
+    let problems = refused(shared);
+    assert!(problems.contains("`store.kind` changes only with a restart, not"), "{problems}");
+    assert!(!problems.contains("upgrade"), "{problems}");
 }
 
 #[test]

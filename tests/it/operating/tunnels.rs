@@ -1,7 +1,9 @@
-//! WebSockets at the end of a process: each side gets a close frame, between two frames.
+//! WebSockets at the end of a process: each side gets a close frame, between two frames. And
+//! through reloads, which they outlast.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
+use weir_tests::config::DIRECTORY;
 use weir_tests::upstream::Upstream;
 use weir_tests::wait;
 use weir_tests::world::World;
@@ -119,4 +121,32 @@ fn other_tunnels_and_closed_websockets_get_no_close_frame() {
         assert_eq!(world.gateway.wait_for_exit(), Some(0));
         assert_eq!(passed(&world.data), OF_SERVER);
     });
+}
+
+#[test]
+fn a_tunnel_does_not_keep_the_directory_of_its_start_after_reloads() {
+    let world = World::new();
+    world.data.always(Answer::script().send(SWITCH).send(OF_SERVER).at_head());
+    let workspaces = |nth: usize| -> String {
+        let entry = |of| format!("[workspaces.ws_{nth}_{of:05}]\nplan = \"free\"\n");
+        (0..25_000).map(entry).collect()
+    };
+    let reload = |nth| {
+        world.gateway.write_directory(&[DIRECTORY, &workspaces(nth)].concat());
+        world.gateway.reload().expect(200);
+        world.gateway.resident_bytes()
+    };
+    // What allocators keep is in the first ones.
+    let resident = (0..3).map(reload).max().unwrap();
+    let mut tunnels = Vec::new();
+    let mut after = 0;
+    for nth in 3..15 {
+        let mut client = open(&world);
+        client.read_until("hello");
+        tunnels.push(client);
+        after = reload(nth);
+    }
+    // Twelve directories take 70 MB.
+    let grown = after.saturating_sub(resident);
+    assert!(grown < 30_000_000, "{grown} bytes for {} tunnels", tunnels.len());
 }

@@ -70,15 +70,15 @@ impl BufferedConnection {
             loop {
                 if std::mem::take(&mut is_new) {
                     self.skip_empty_lines();
-                    match head::parse(&mut self.buffer) {
+                    let refused = |refusal| Poll::Ready(Err(NoHead::Refused(refusal)));
+                    let parsed = head::parse(&mut self.buffer);
+                    let is_too_long = self.buffer.len() as u64 > bounds.head_bytes_max;
+                    match parsed {
                         Parsed::Whole(head) => return Poll::Ready(Ok(head)),
-                        Parsed::Partial if self.buffer.len() as u64 > bounds.head_bytes_max => {
-                            return Poll::Ready(Err(NoHead::Refused(Refusal::HeadTooLarge)));
-                        }
+                        Parsed::TooManyFields => return refused(Refusal::HeadTooLarge),
+                        Parsed::Partial if is_too_long => return refused(Refusal::HeadTooLarge),
                         Parsed::Partial => {}
-                        Parsed::NotHttp => {
-                            return Poll::Ready(Err(NoHead::Refused(Refusal::NotHttp)));
-                        }
+                        Parsed::NotHttp => return refused(Refusal::NotHttp),
                     }
                 }
                 match self.poll_fill(cx, HEAD_READ) {

@@ -47,6 +47,8 @@ pub enum Parsed {
     Whole(Box<Head>),
     /// The start of one.
     Partial,
+    /// A head with more than `FIELDS_MAX` fields.
+    TooManyFields,
     /// No HTTP/1.
     NotHttp,
 }
@@ -59,6 +61,7 @@ pub fn parse(buffer: &mut BytesMut) -> Parsed {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Parsed::Partial,
         Err(httparse::Error::Token | httparse::Error::Version) => return malformed(buffer),
+        Err(httparse::Error::TooManyHeaders) => return Parsed::TooManyFields,
         Err(_) => return Parsed::NotHttp,
     };
     let from = buffer.as_ptr() as usize;
@@ -188,6 +191,13 @@ mod tests {
         let values: Vec<_> = head.request.headers.get_all("x").iter().collect();
         assert_eq!(values, ["1", "2"]);
         assert!(head.keeps && head.malformed.is_none());
+    }
+
+    #[test]
+    fn a_head_has_256_fields_at_most() {
+        let text = |fields| format!("GET / HTTP/1.1\r\n{}\r\n", "X: 1\r\n".repeat(fields));
+        assert_eq!(whole(&text(256)).request.headers.len(), 256);
+        assert!(matches!(parsed(&text(257)), Parsed::TooManyFields));
     }
 
     #[test]

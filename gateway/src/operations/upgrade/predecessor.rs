@@ -249,7 +249,7 @@ mod tests {
     use weir_common::time::UnixTime;
 
     use super::*;
-    use crate::config::active::Config;
+    use crate::config::checked::Config;
     use crate::limit::key::Seed;
 
     #[test]
