@@ -122,6 +122,7 @@ impl ProxyHttp for Proxy {
         if retry::is_interim(head.status) {
             retry::interim(context)?;
             upload::invited();
+            forwarding::end_hop(head, session.req_header().version);
             forwarding::remove_limits_of(head);
             return Ok(());
         }

@@ -25,12 +25,13 @@ use crate::limit::key::hex;
 use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
+use crate::proxy::retry;
 use crate::request::client_address::{FORWARDED_FOR, address_text};
 use crate::request::{cookies, cors};
 use crate::settings::trusted::folded;
 
 /// Hop-by-hop fields of a response, even where `Connection` does not name them.
-const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
+const OF_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
 
 /// Hop-by-hop fields of a request.
 const OF_REQUEST_HOP: [&str; 10] = [
@@ -370,8 +371,17 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
             remove_seldom(head, name);
         }
     }
-    for name in OF_HOP {
-        remove_seldom(head, name);
+    if head.headers.keys().any(|name| OF_HOP.contains(&name.as_str())) {
+        // An offer of other protocols is the upstream's; an answer with one, or a demand, is not.
+        let switches =
+            matches!(head.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED);
+        for name in OF_HOP.into_iter().filter(|name| !switches || *name != "upgrade") {
+            head.remove_header(name);
+        }
+    }
+    if retry::is_interim(head.status) {
+        // The final response has our own.
+        remove_seldom(head, header::CONNECTION.as_str());
     }
     if client == Version::HTTP_10 {
         // Without chunks the close of the connection ends the body.

@@ -34,15 +34,34 @@ fn hop_by_hop_headers_of_an_upstream_stop_at_the_gateway() {
             .field("Connection", "X-Hop")
             .field("X-Hop", "1")
             .field("Keep-Alive", "timeout=5")
+            // As Apache offers HTTP/2: clients of HTTP/2 take a response with it for malformed.
+            .field("Upgrade", "h2,h2c")
             .field("X-End-To-End", "3"),
     );
     let mut client = world.client();
     let answer = client.get("/v1/me").expect(200);
-    for name in ["x-hop", "keep-alive"] {
+    for name in ["x-hop", "keep-alive", "upgrade"] {
         assert_eq!(answer.field(name), None, "{name} was passed on");
     }
     assert_eq!(answer.field("x-end-to-end"), Some("3"));
     client.get("/v1/me").expect(200);
+}
+
+#[test]
+fn hop_by_hop_headers_of_interim_responses_stop_and_a_demand_to_upgrade_passes() {
+    let world = World::new();
+    let hints = Answer::status(103).field("Connection", "X-Hop").field("X-Hop", "1");
+    let hints = hints.field("Keep-Alive", "timeout=5").field("Link", "</a.css>");
+    world.control.always(hints.and(Answer::status(426).field("Upgrade", "h2c")));
+    let answer = world.get("/v1/me").expect(426);
+    assert_eq!(answer.field("upgrade"), Some("h2c"));
+    let [interim] = &answer.interim[..] else {
+        panic!("{} interim responses", answer.interim.len())
+    };
+    for name in ["connection", "x-hop", "keep-alive"] {
+        assert_eq!(interim.field(name), None, "{name} was passed on");
+    }
+    assert_eq!(interim.field("link"), Some("</a.css>"));
 }
 
 #[test]
