@@ -151,6 +151,8 @@ impl Scheduler {
         let attempt = result.attempt();
         let report = result.report(&attempt, Some(verdict.after));
         let exhausted = exhausted(&report, known, &verdict).map(Box::new);
+        // What an earlier URL answered shows nothing about the health of the present one.
+        let is_current = known.endpoint == result.attempt.endpoint;
         self.notifications.push_back(Notification::Attempt(report));
         let AttemptResult {
             attempt: StartedAttempt { endpoint, delivery, .. },
@@ -160,6 +162,7 @@ impl Scheduler {
             ..
         } = result;
         let alert = transition::observation(delivery.kind, &outcome)
+            .filter(|_| is_current)
             .and_then(|observation| self.observe(webhook, observation, &outcome, ended));
         self.probed(webhook, delivery.id, verdict.after);
         let Verdict { after, first_attempt_at, since, paused_before } = verdict;

@@ -1,7 +1,9 @@
 //! Alerts of failing, paused and recovered webhooks.
 
 use crate::domain::event::EventType;
+use crate::domain::health::Health;
 use crate::domain::operator_event;
+use crate::scheduler::Input;
 use crate::scheduler::tests::*;
 use crate::scheduler::transition;
 use crate::scheduler::webhooks::alerts::HealthChange;
@@ -94,4 +96,26 @@ fn the_operators_webhook_is_never_paused_and_no_alert_is_about_it() {
     }
     assert!(scheduler.next_notice(at(100 * HOUR)).is_none());
     assert_eq!(scheduler.webhooks.flow(ONE), Flow::Open);
+}
+
+#[test]
+fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
+    for (now_at, expected) in [(1, Some(Outcome::of_status(500))), (2, None)] {
+        let mut scheduler = open(hook(1, 1, Flow::Open));
+        scheduler.arrives(ONE, ready(1, 0), at(0));
+        let Pick::Start(attempt, _) = scheduler.next(at(0)) else { panic!("nothing starts") };
+        scheduler.restored(hook(1, now_at, Flow::Open), None, at(1).tick);
+        let result = AttemptResult {
+            attempt,
+            outcome: Outcome::of_status(500),
+            retry_after: None,
+            trace: Default::default(),
+            transcript: None,
+            ended: at(2),
+        };
+        scheduler.handle(Input::Attempted(Box::new(result)), at(2));
+        let known = scheduler.webhooks.webhook(ONE).unwrap();
+        assert_eq!(known.last_outcome, expected, "{now_at}");
+        assert_eq!(known.health == Health::default(), expected.is_none(), "{now_at}");
+    }
 }
