@@ -1,4 +1,4 @@
-//! A Redis primary, a replica, and three Sentinels that watch them.
+//! A Redis primary, its replicas, and three Sentinels that watch them.
 
 use crate::redis::{Redis, Reply};
 use crate::wait;
@@ -8,22 +8,37 @@ pub const PRIMARY: &str = "main";
 
 /// The servers of one test.
 pub struct Sentinels {
-    /// The primary at first, and its replica.
-    pub servers: [Redis; 2],
+    /// The primary at first, and its replicas.
+    pub servers: Vec<Redis>,
     /// The Sentinels.
     pub sentinels: Vec<Redis>,
 }
 
 impl Sentinels {
-    /// Starts all of them; two Sentinels are enough for a failover.
+    /// Starts all of them, with one replica; two Sentinels are enough for a failover.
     #[track_caller]
     pub fn start() -> Self {
-        let servers = [(); 2].map(|()| Redis::start(&["--repl-diskless-sync-delay", "0"]));
-        servers[1].run(&format!("REPLICAOF 127.0.0.1 {}", servers[0].port()));
-        wait::until("the replica to be linked", || {
-            let Reply::Text(info) = servers[1].run("INFO replication") else { panic!("no text") };
-            info.contains("master_link_status:up").then_some(())
+        Self::with(1, 0)
+    }
+
+    /// The same with so many replicas, and so many seconds until one of them is sent the data.
+    #[track_caller]
+    pub fn with(replicas: usize, sync_delay: u64) -> Self {
+        let start = |_| Redis::start(&["--repl-diskless-sync-delay", "0"]);
+        let servers: Vec<Redis> = (0..=replicas).map(start).collect();
+        for replica in &servers[1..] {
+            replica.run(&format!("REPLICAOF 127.0.0.1 {}", servers[0].port()));
+        }
+        wait::until("the replicas to be linked", || {
+            let is_linked = |replica: &Redis| {
+                let Reply::Text(info) = replica.run("INFO replication") else { panic!("no text") };
+                info.contains("master_link_status:up")
+            };
+            servers[1..].iter().all(is_linked).then_some(())
         });
+        for server in &servers {
+            server.run(&format!("CONFIG SET repl-diskless-sync-delay {sync_delay}"));
+        }
         let sentinels: Vec<Redis> = (0..3).map(|_| Redis::start_sentinel()).collect();
         for sentinel in &sentinels {
             sentinel.run(&format!("SENTINEL MONITOR {PRIMARY} 127.0.0.1 {} 2", servers[0].port()));
@@ -40,11 +55,18 @@ impl Sentinels {
                 let is = |name: &str, value: &str| {
                     fields.iter().any(|(own, given)| own == name && given == value)
                 };
-                is("num-other-sentinels", "2") && is("num-slaves", "1")
+                is("num-other-sentinels", "2") && is("num-slaves", &replicas.to_string())
             };
             started.sentinels.iter().all(knows).then_some(())
         });
         started
+    }
+
+    /// The port of the primary that a Sentinel knows.
+    #[track_caller]
+    pub fn primary_of(&self, sentinel: usize) -> String {
+        let port = fields(&self.sentinels[sentinel]).into_iter().find(|(name, _)| name == "port");
+        port.expect("a port").1
     }
 
     /// Waits until all Sentinels that answer name this server as the primary.

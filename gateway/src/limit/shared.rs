@@ -58,6 +58,8 @@ mod leasing;
 pub mod link;
 #[path = "shared/login.rs"]
 pub mod login;
+#[path = "shared/loss_log.rs"]
+pub mod loss_log;
 #[path = "shared/node.rs"]
 mod node;
 #[path = "shared/nodes.rs"]
@@ -106,6 +108,7 @@ use self::counts::StoreCounts;
 use self::leasing::Leases;
 use self::link::Script;
 use self::login::Dial;
+use self::loss_log::LossLog;
 use self::node::StoreNode;
 use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::remote::{Asking, Over};
@@ -166,6 +169,8 @@ pub struct SharedStore {
     slots: Slots,
     /// What has happened since the start.
     pub counts: StoreCounts,
+    /// Which losses of servers are logged.
+    pub losses: LossLog,
 }
 
 impl fmt::Debug for SharedStore {
@@ -198,6 +203,7 @@ impl SharedStore {
             under_way: UnderWay::default(),
             coalescing: Arc::default(),
             leases: Leases::default(),
+            losses: LossLog::default(),
             slots: Slots::default(),
             counts: StoreCounts::default(),
         }

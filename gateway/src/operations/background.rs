@@ -17,7 +17,6 @@ use weir_common::time::{Tick, UnixTime};
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
-use crate::limit::shared::errors::ConnectError;
 use crate::limit::shared::{BEAT_EVERY, Beat};
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
@@ -199,26 +198,18 @@ pub async fn states(shared: Arc<Shared>) {
 /// Keeps the connection to the shared store, where there is one, and logs when it is lost.
 pub async fn shared_store(shared: Arc<Shared>) {
     let Some(store) = shared.limiter.shared.clone() else { return };
-    let mut known: HashMap<String, ConnectError> = HashMap::new();
     loop {
         let limiter = &shared.limiter;
         let beats = store.beat(Some((&limiter.store, &limiter.boosts))).await;
-        known.retain(|server, _| beats.iter().any(|(own, _)| own == server));
+        store.losses.retain(|server| beats.iter().any(|(own, _)| own == server));
         for (server, beat) in beats {
             match beat {
                 Beat::Steady | Beat::Recovering => {}
-                Beat::Recovered => {
-                    known.remove(&server);
-                    let fields = [("store", json!(server))];
-                    events::event(Level::Info, "shared store available", &fields);
-                }
+                Beat::Recovered => store.losses.back(&server),
                 // That it cannot be reached is known; why it refuses us is not.
                 Beat::Away(why) if why.is_silence() => {}
-                Beat::Away(why) if known.get(&server) == Some(&why) => {}
                 Beat::Lost(why) | Beat::Away(why) => {
-                    let fields = [("store", json!(server)), ("error", json!(why.to_string()))];
-                    events::event(Level::Error, "shared store unavailable", &fields);
-                    known.insert(server, why);
+                    store.losses.lost(&server, why.to_string());
                 }
             }
         }

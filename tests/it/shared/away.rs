@@ -119,6 +119,22 @@ fn a_limit_that_refuses_is_a_503_and_nothing_else_until_the_store_is_back() {
 }
 
 #[test]
+fn after_an_upgrade_a_request_that_needs_the_store_fails_alone() {
+    let mut fleet =
+        Fleet::with(|config| config.with("[limits.workspace]", "on_store_failure = \"refuse\""));
+    let mut clients = [(); 2].map(|()| fleet.gateways[0].client());
+    for client in &mut clients {
+        client.get("/v1/organisations/org_acme").expect(200);
+    }
+    fleet.redis.kill();
+    fleet.gateways[0].upgrade();
+    // The earlier process serves both, and its successor decides.
+    let [first, second] = &mut clients;
+    first.get(TARGET).expect_problem(503);
+    second.get("/v1/organisations/org_acme").expect(200);
+}
+
+#[test]
 fn a_limit_that_allows_is_not_checked_until_the_store_is_back() {
     let mut fleet = Fleet::with(|config| {
         config.with("[limits.workspace]", "requests = 5\non_store_failure = \"allow\"")

@@ -1,5 +1,7 @@
 //! Several gateways on a primary that Sentinels watch, and charges that replicas acknowledge.
 
+use weir_tests::config::DIRECTORY;
+use weir_tests::gateway::Gateway;
 use weir_tests::redis::Redis;
 use weir_tests::redis_sentinel::{PRIMARY, Sentinels};
 use weir_tests::wait;
@@ -50,6 +52,32 @@ fn a_failover_admits_no_more() {
     total += count(&fleet.in_turn(70), 200);
     assert_eq!(total, 60);
     assert!(fleet.redis.servers[1].calls("evalsha") >= before + 28, "the new primary decides");
+}
+
+#[test]
+fn gateways_with_their_sentinels_in_another_order_use_one_primary_during_a_failover() {
+    // The failover lasts until the second replica has its data, five seconds later.
+    let sentinels = Sentinels::with(2, 5);
+    let leader = sentinels.sentinels[2].url();
+    let (url, lines) = settings(&sentinels);
+    let mut fleet = Fleet::on(sentinels, &url, 2, |config| {
+        let config = config.with("[store]", &lines);
+        config.with("[limits.workspace]", "window = \"10m\"")
+    });
+    let own = |nth: usize| format!("\"{}\"", fleet.redis.sentinels[nth].address());
+    let others = |all: [usize; 2]| format!("servers = [{}]", all.map(own).join(", "));
+    let address = |url: &str| format!("url = \"{url}\"");
+    let config = fleet.config.clone().replacing(&address(&url), &address(&leader));
+    let config = config.replacing(&others([1, 2]), &others([0, 1]));
+    fleet.gateways[1] = Gateway::start(&config.to_string(), DIRECTORY);
+    fleet.wait_until_known();
+    assert_eq!(count(&fleet.in_turn(30), 200), 30);
+    fleet.redis.sentinels[2].run(&format!("SENTINEL FAILOVER {PRIMARY}"));
+    fleet.wait_for_return();
+    let remaining = |nth: usize| fleet.get(nth, TARGET).expect(200).allowance().remaining;
+    let before = remaining(0);
+    // The other one knows of each: both use one primary.
+    assert_eq!([0, 0, 1, 0].map(remaining), [1, 2, 3, 4].map(|count| before - count));
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::address::ServerAddress;
+
 /// How long a connection may take to be made and to be checked.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,17 @@ impl ConnectError {
     #[must_use]
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Silent)
+    }
+
+    /// The same error, of the server that Sentinels name: the log has the first of them.
+    pub(super) fn of_primary(self, primary: &ServerAddress) -> Self {
+        let of = |why: String| format!("the primary {primary}: {why}");
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(of(why)),
+            Self::Rejected(why) => Self::Rejected(of(why)),
+            Self::Unfit(why) => Self::Unfit(of(why)),
+            other => other,
+        }
     }
 
     /// The same error, with a question to the operator where the server cannot be reached.

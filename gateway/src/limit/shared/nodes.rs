@@ -212,8 +212,10 @@ impl Nodes {
             acknowledge: (self.address.acknowledge, timeout),
             clock: self.clock.clone(),
         };
-        let mut opened = StoreConnection::open(to, &self.address.topology, clock).await?;
-        opened.primary = named;
+        let opened = StoreConnection::open(to, &self.address.topology, clock).await;
+        let Some(named) = named else { return opened };
+        let mut opened = opened.map_err(|why| why.of_primary(&named.address))?;
+        opened.primary = Some(named);
         Ok(opened)
     }
 

@@ -16,12 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use log::Level;
-use serde_json::json;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::limit::state::State;
-use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::super::key::hex;
@@ -152,9 +149,7 @@ impl SharedStore {
             _ => node.availability.failed(sent, self.clock.now().tick),
         };
         if turned {
-            let store = node.address.to_string();
-            let fields = [("store", json!(store)), ("error", json!(error.to_string()))];
-            events::event(Level::Error, "shared store unavailable", &fields);
+            self.losses.lost(&node.address.to_string(), error.to_string());
         }
     }
 

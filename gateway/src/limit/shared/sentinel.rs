@@ -116,13 +116,18 @@ impl Sentinels {
             Some(Ok(connection)) => connection,
             _ => self.dial.dial(&self.login, &own.address).await?,
         };
-        let mut question = cmd("SENTINEL");
-        question.arg("MASTER").arg(&self.primary);
-        let reply = connection.send(&question).await;
-        let reply = reply.map_err(|error| unreachable_for(&error))?;
-        own.set(Ok(connection));
-        let fields: HashMap<String, String> = redis::from_redis_value(reply).unwrap_or_default();
-        named(&fields).ok_or_else(|| {
+        let ask = async |what| {
+            let mut question = cmd("SENTINEL");
+            question.arg(what).arg(&self.primary);
+            connection.send(&question).await.map_err(|error| unreachable_for(&error))
+        };
+        // While a Sentinel leads a failover, `MASTER` has the new epoch and the old address. The
+        // address is asked last: that of an earlier moment must not get the epoch of a later one.
+        let (state, place) = (ask("MASTER").await?, ask("GET-MASTER-ADDR-BY-NAME").await?);
+        own.set(Ok(connection.clone()));
+        let fields: HashMap<String, String> = redis::from_redis_value(state).unwrap_or_default();
+        let place: Option<(String, String)> = redis::from_redis_value(place).unwrap_or_default();
+        place.and_then(|place| named(&place, fields.get("config-epoch")?)).ok_or_else(|| {
             ConnectError::Rejected(format!("it does not know where `{}` is", self.primary))
         })
     }
@@ -151,11 +156,10 @@ impl Sentinel {
     }
 }
 
-fn named(fields: &HashMap<String, String>) -> Option<NamedPrimary> {
-    let (host, port) = (fields.get("ip")?, fields.get("port")?);
+fn named((host, port): &(String, String), epoch: &str) -> Option<NamedPrimary> {
     let host = host.strip_prefix('[').unwrap_or(host);
     let address = ServerAddress::read(&format!("{}:{port}", host.trim_end_matches(']')))?;
-    Some(NamedPrimary { address, epoch: fields.get("config-epoch")?.parse().ok()? })
+    Some(NamedPrimary { address, epoch: epoch.parse().ok()? })
 }
 
 fn newest(one: NamedPrimary, other: NamedPrimary) -> NamedPrimary {
@@ -217,15 +221,12 @@ mod tests {
 
     #[test]
     fn an_answer_names_an_address_and_an_epoch() {
-        let answer = |fields: &[(&str, &str)]| {
-            named(&fields.iter().map(|(name, own)| ((*name).into(), (*own).into())).collect())
-        };
-        let (ip, port, epoch) = (("ip", "10.0.0.1"), ("port", "6379"), ("config-epoch", "7"));
-        assert_eq!(answer(&[ip, port, epoch]), Some(primary(6_379, 7)));
-        assert_eq!(answer(&[("ip", "::1"), port, epoch]).unwrap().address.host, "::1");
-        for missing in [[ip, port], [ip, epoch], [port, epoch]] {
-            assert_eq!(answer(&missing), None);
+        let answer = |host: &str, port: &str, epoch| named(&(host.into(), port.into()), epoch);
+        assert_eq!(answer("10.0.0.1", "6379", "7"), Some(primary(6_379, 7)));
+        for host in ["::1", "[::1]"] {
+            assert_eq!(answer(host, "6379", "7").unwrap().address.host, "::1");
         }
-        assert_eq!(answer(&[ip, ("port", "0"), epoch]), None);
+        assert_eq!(answer("10.0.0.1", "0", "7"), None);
+        assert_eq!(answer("10.0.0.1", "6379", "new"), None);
     }
 }

@@ -54,10 +54,12 @@ pub enum Kind {
     End,
     /// Keys of requests in flight that have ended in the old process.
     Released,
+    /// There is no verdict on a [`Kind::Check`]: the shared store is away, for one.
+    NoVerdict,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Hello,
         Self::Sockets,
         Self::Offer,
@@ -70,6 +72,7 @@ impl Kind {
         Self::Answer,
         Self::End,
         Self::Released,
+        Self::NoVerdict,
     ];
 
     fn of(byte: u8) -> io::Result<Self> {
@@ -361,7 +364,7 @@ mod tests {
         let mut bytes = Vec::new();
         put(&mut bytes, Kind::Moved, b"what");
         assert_eq!(read(&mut bytes.as_slice()).unwrap(), (Kind::Moved, b"what".to_vec()));
-        for (at, byte) in [(4, 0), (4, 13), (3, 255), (0, 0)] {
+        for (at, byte) in [(4, 0), (4, 14), (3, 255), (0, 0)] {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
             assert!(read(&mut bytes.as_slice()).is_err(), "{at} {byte}");

@@ -297,6 +297,8 @@ async fn forward(
                     // The receiver may be gone: the request is then released.
                     drop(caller.send(answered));
                 }
+                // The caller learns from the end of its channel that there is none.
+                Some((Kind::NoVerdict, _)) => drop(waiting.pop_front()),
                 Some((Kind::End, _)) => drop(end_requested.send(true)),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
