@@ -60,6 +60,20 @@ fn the_recipe_for_systemd_installs_what_both_programs_start_on() {
 }
 
 #[test]
+fn the_recipe_for_systemd_leaves_no_path_of_a_clone() {
+    let installed = Installed::new();
+    let gateway = installed.text("etc/weir/gateway.toml");
+    let snapshot = "\n# snapshot = \"/var/lib/weir-gateway/limits.snapshot\"";
+    assert!(gateway.contains(&installed.here(snapshot)), "{gateway}");
+    let dispatcher = installed.text("etc/weir/dispatcher.toml");
+    let events = installed.here("\nfile = \"/etc/weir/events.toml\"");
+    assert!(dispatcher.contains(&events), "{dispatcher}");
+    for text in [gateway, dispatcher] {
+        assert!(!text.contains("\"config/") && !text.contains("\"data/"), "{text}");
+    }
+}
+
+#[test]
 fn installed_files_are_readable_only_by_their_program() {
     let installed = Installed::new();
     let users = installed.text("etc/passwd");
