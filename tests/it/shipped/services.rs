@@ -74,6 +74,16 @@ fn the_recipe_for_systemd_leaves_no_path_of_a_clone() {
 }
 
 #[test]
+fn a_service_is_started_again_unless_its_configuration_is_at_fault() {
+    for name in ["weir-gateway", "weir-dispatcher", "weir-agent"] {
+        let unit = shipped(&format!("deploy/systemd/{name}.service"));
+        assert_eq!(value(&unit, "Restart"), "on-failure", "{name}");
+        assert_eq!(value(&unit, "RestartPreventExitStatus"), "2 64", "{name}");
+        assert_eq!(value(&unit, "StartLimitIntervalSec"), "0", "{name}");
+    }
+}
+
+#[test]
 fn installed_files_are_readable_only_by_their_program() {
     let installed = Installed::new();
     let users = installed.text("etc/passwd");
