@@ -24,12 +24,20 @@ const BACKLOG: i32 = 4_096;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; `ss -ltnp` shows which process has it")]
+#[error("cannot listen on {address}: {source}{}", advice(source))]
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
     /// The system's error.
     pub source: io::Error,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; `ss -ltnp` shows which process has it",
+        io::ErrorKind::PermissionDenied => "; a port below 1024 needs CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
 }
 
 /// Binds an address, exclusively.
@@ -101,6 +109,19 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_had_comes_with_what_helps() {
+        for (kind, helps) in [
+            (io::ErrorKind::AddrInUse, "; `ss -ltnp` shows which process has it"),
+            (io::ErrorKind::PermissionDenied, "; a port below 1024 needs CAP_NET_BIND_SERVICE"),
+            (io::ErrorKind::AddrNotAvailable, "available"),
+        ] {
+            let address = "127.0.0.1:443".parse().unwrap();
+            let error = BindError { address, source: kind.into() }.to_string();
+            assert!(error.ends_with(helps), "{error}");
+        }
+    }
 
     #[tokio::test]
     async fn a_burst_of_connections_is_accepted_without_a_second_try() {

@@ -128,12 +128,17 @@ fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Do
     let mut held = Vec::new();
     for (at, address) in http.chain(https).chain([admin]) {
         match bind(address) {
-            // In use by the running gateway, which the next one replaces.
-            Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
+            // Of the running gateway, which the next one replaces. Its supervisor may allow it
+            // ports that this user may not bind.
+            Err(why) if is_refused(&why.source) && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),
             Ok(listener) => held.push(listener),
         }
     }
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 
 /// Whether a gateway that runs with these settings listens at this address.
