@@ -4,7 +4,7 @@
 //!
 //! 1. A connection that was accepted is served: a worker ends after the accept loops.
 //! 2. In an upgrade no connection is closed during a request: each closes after its next response,
-//!    or at the end of `shutdown_grace`.
+//!    or at the end of `shutdown_grace`. If the successor is lost, requests have [`LOST_GRACE`].
 //!
 //! # Not here
 //!
@@ -87,6 +87,10 @@ impl ClientListeners {
         self.cutting.send_replace(true);
     }
 }
+
+/// How long requests in flight have once the successor is lost. Nothing listens meanwhile, and what
+/// starts the program again waits for the end of this process.
+const LOST_GRACE: Duration = Duration::from_secs(5);
 
 /// A running gateway.
 pub(super) struct Serving {
@@ -231,7 +235,7 @@ impl Serving {
         self.sockets = Sockets::default();
         self.clients.close().await;
         self.clients.cut();
-        let drained = self.drain(self.ended()).await;
+        let drained = self.drain(self.ended(), std::future::pending()).await;
         self.end("stopped", drained).await;
     }
 
@@ -256,7 +260,12 @@ impl Serving {
             end_requested.send_replace(true);
         }
         let details = successor.details();
-        self.tasks.spawn(successor.answer(self.shared.clone(), end_requested));
+        let (lost, mut is_lost) = watch::channel(false);
+        let answering = successor.answer(self.shared.clone(), end_requested);
+        self.tasks.spawn(async move {
+            answering.await;
+            lost.send_replace(true);
+        });
         self.sockets = Sockets::default();
         self.operators.set(Listening::Draining);
         self.clients.close().await;
@@ -272,7 +281,11 @@ impl Serving {
             self.clients.cut();
             self.ended().await;
         };
-        let drained = self.drain(ended).await;
+        let cut_short = async {
+            turned(&mut is_lost).await;
+            tokio::time::sleep(LOST_GRACE).await;
+        };
+        let drained = self.drain(ended, cut_short).await;
         self.end("handed over", drained).await;
     }
 
@@ -281,13 +294,20 @@ impl Serving {
         self.operators.set(listening);
     }
 
-    /// Waits up to `shutdown_grace` for requests in flight; tunnels that are left then get a close
-    /// frame. Returns whether all have ended.
-    async fn drain(&self, ended: impl Future<Output = ()>) -> bool {
+    /// Waits up to `shutdown_grace` or until `cut_short` for requests in flight; tunnels that are
+    /// left then get a close frame. Returns whether all have ended.
+    async fn drain(
+        &self,
+        ended: impl Future<Output = ()>,
+        cut_short: impl Future<Output = ()>,
+    ) -> bool {
         let grace = self.shared.active.load().settings.server.shutdown_grace;
         let mut ended = pin!(ended);
-        if tokio::time::timeout(grace, &mut ended).await.is_ok() {
-            return true;
+        tokio::select! {
+            biased;
+            () = &mut ended => return true,
+            () = tokio::time::sleep(grace) => {}
+            () = cut_short => {}
         }
         events::event(Level::Info, "closing tunnels", &[]);
         self.clients.going.send_replace(true);

@@ -183,6 +183,20 @@ fn when_the_new_process_is_lost_the_old_one_admits_nothing_and_ends() {
 }
 
 #[test]
+fn when_the_new_process_is_lost_a_slow_request_does_not_keep_the_old_one_for_the_whole_grace() {
+    let mut world = World::with(|config| config.with("[server]", "shutdown_grace = \"10m\""));
+    let gate = Gate::new();
+    world.control.always(Answer::script().wait(&gate).and(Answer::ok("too late")));
+    let mut slow = world.client();
+    slow.send(Request::get(TARGET).head_bytes());
+    world.control.wait_for_requests(1);
+    let new = world.gateway.upgrade();
+    assert!(process::signal(new, "KILL"));
+    // What starts the program again waits for its end, and nothing listens meanwhile.
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+}
+
+#[test]
 fn when_the_new_process_is_lost_requests_in_flight_finish_and_no_more_are_admitted() {
     let mut edge = Edge::new();
     let gate = Gate::new();
