@@ -39,11 +39,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn pass_on(shared: Arc<Shared>) {
     let Some(mut warnings) = shared.warnings.receiver() else { return };
     let mut calls = JoinSet::new();
-    // Not repeated: the server may pass each call on to a person.
-    let client = http_client::builder(None, CALL_TIMEOUT).and_then(http_client::built);
-    if let Err(why) = &client {
-        events::event(Level::Error, "warnings cannot be posted", &[("error", json!(why))]);
-    }
+    let url = shared.active.load().settings.warnings_url.clone();
+    // Made for the first call at the latest: a reload may bring the URL.
+    let mut client = url.map(|_| make_client());
     let mut warned = HashMap::new();
     while let Some(warning) = warnings.recv().await {
         let now = shared.clock.now();
@@ -62,14 +60,25 @@ pub async fn pass_on(shared: Arc<Shared>) {
         ];
         events::event(Level::Warn, "limit nearly used up", &fields);
         let url = shared.active.load().settings.warnings_url.clone();
-        if let (Some(url), Ok(client)) = (url, &client) {
+        let Some(url) = url else { continue };
+        if let Ok(client) = client.get_or_insert_with(make_client) {
             let mut body: Value = fields.into_iter().collect();
             if let Some(members) = body.as_object_mut() {
                 members.insert("time".to_owned(), json!(now.unix.rfc3339()));
             }
             call(&shared, client, &mut calls, (url, body.to_string()));
+        } else {
+            shared.metrics.warnings_lost.inc();
         }
     }
+}
+
+/// The client for the operator's URL. It repeats no call, which the server may pass on to a person.
+fn make_client() -> Result<Client, String> {
+    let client = http_client::builder(None, CALL_TIMEOUT).and_then(http_client::built);
+    client.inspect_err(|why| {
+        events::event(Level::Error, "warnings cannot be posted", &[("error", json!(why))]);
+    })
 }
 
 /// Whether a key has had no warning in its window yet; remembers that it has one now.
