@@ -34,6 +34,7 @@ pub mod sockets;
 pub mod successor;
 
 use std::io;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// The environment variable of a process whose standard input is connected to its predecessor.
@@ -60,6 +61,9 @@ pub enum UpgradeError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The new process ended by itself.
+    #[error("the new process ended before it was ready: {0}")]
+    Ended(ExitStatus),
     /// The new process reports why it cannot take over.
     #[error("the new process cannot take over: {0}")]
     Failed(String),

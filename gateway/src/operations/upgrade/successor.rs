@@ -17,6 +17,7 @@ use std::env;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
@@ -49,6 +50,28 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 /// A process that this one has started; killed and reaped on drop.
 struct Started(Option<Child>);
+
+impl Started {
+    /// Kills it after a failure. If it had ended by itself, that is the reason.
+    fn end(mut self, why: UpgradeError) -> UpgradeError {
+        let Some(mut child) = self.0.take() else { return why };
+        let _ = child.kill();
+        match (child.wait(), &why) {
+            (Ok(status), UpgradeError::Broken { source, .. })
+                if is_end(source) && status.signal() != Some(Signal::KILL.as_raw()) =>
+            {
+                UpgradeError::Ended(status)
+            }
+            _ => why,
+        }
+    }
+}
+
+/// Whether an error means that the other process has closed its end.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
 
 impl Drop for Started {
     fn drop(&mut self) {
@@ -90,7 +113,8 @@ pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate,
     let started = Started(Some(spawn(theirs.into())?));
     let greeted = tokio::task::spawn_blocking(move || establish(ours, &offer, &passed));
     match tokio::time::timeout(READY_WAIT, greeted).await {
-        Ok(Ok(stream)) => Ok(Candidate { started, stream: stream? }),
+        Ok(Ok(Ok(stream))) => Ok(Candidate { started, stream }),
+        Ok(Ok(Err(why))) => Err(started.end(why)),
         // A panic in `establish` is a bug.
         Ok(Err(error)) => Err(broken("talking to the new process")(error.into())),
         Err(_) => Err(UpgradeError::Late),
@@ -151,22 +175,24 @@ impl Candidate {
         let from = shared.clock.now().tick;
         shared.limiter.set_owner(LimitOwner::Moving);
         let mut closed_shards = Vec::new();
-        let sent = send_states(&mut self.stream, shared, &mut closed_shards);
-        let child = self.started.0.take();
-        let (Ok(states), Some(child)) = (&sent, child) else {
-            // Kills the new process first: both must not have the counters.
-            drop(self.started);
-            for (nth, closed) in closed_shards.into_iter().enumerate() {
-                shared.limiter.store.reopen(nth, closed);
+        let states = match send_states(&mut self.stream, shared, &mut closed_shards) {
+            Ok(states) => states,
+            Err(why) => {
+                // First: both must not have the counters.
+                let why = self.started.end(why);
+                for (nth, closed) in closed_shards.into_iter().enumerate() {
+                    shared.limiter.store.reopen(nth, closed);
+                }
+                shared.limiter.boosts.reopen();
+                shared.limiter.set_owner(LimitOwner::Here);
+                return Err(why);
             }
-            shared.limiter.boosts.reopen();
-            shared.limiter.set_owner(LimitOwner::Here);
-            return Err(sent.err().unwrap_or(UpgradeError::Unexpected("anything")));
         };
+        let child = self.started.0.take().expect("only its end takes it before");
         let (owner, checks_to_send) = mpsc::channel(REMOTE_CHECKS_MAX);
         shared.limiter.set_owner(LimitOwner::There(owner));
         let seconds = shared.clock.now().tick.since(from).as_secs_f64();
-        Ok(Successor { child, stream: self.stream, checks_to_send, states: *states, seconds })
+        Ok(Successor { child, stream: self.stream, checks_to_send, states, seconds })
     }
 }
 

@@ -75,7 +75,7 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
     let upstream = Upstream::start();
     let gateway = by_link(&upstream);
     let all = [
-        ("exit 3", "waiting for the new process"),
+        ("exit 3", "the new process ended before it was ready: exit status: 3"),
         ("printf nonsense >&0; exit 0", ""),
         // A valid `Hello`, and then the end.
         (r"printf '\005\000\000\000\001\003\000\000\000' >&0; exit 0", ""),
@@ -123,6 +123,23 @@ fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_pr
     assert_eq!(kept.get(TARGET).expect(200).allowance().remaining, 57);
     assert_eq!(gateway.used("workspace", "ws_acme"), 3);
     gateway.call_admin(&Request::get("/readyz")).expect(200);
+}
+
+#[test]
+fn a_successor_that_fails_with_the_counters_is_killed_before_the_old_process_counts_again() {
+    let upstream = Upstream::start();
+    let gateway = by_link(&upstream);
+    gateway.client().get(TARGET).expect(200);
+    // As above, but it sends `End` in the place of `Received`, and stays.
+    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
+    let end = r"printf '\001\000\000\000\013' >&0";
+    put_script(&gateway, &format!("echo process $$ >&2; {ready}; {end}; exec sleep 600"));
+    gateway.signal("USR2");
+    gateway.wait_for_no_successor();
+    let log = gateway.log().text();
+    let id = log.lines().find_map(|line| line.strip_prefix("process ")).unwrap();
+    assert!(!Path::new(&format!("/proc/{id}")).exists(), "it still runs:\n{log}");
+    assert_eq!(gateway.used("workspace", "ws_acme"), 1);
 }
 
 #[test]
