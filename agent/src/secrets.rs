@@ -36,7 +36,8 @@ impl SecretFolder {
     ///
     /// If it cannot be made.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", path.display())))?;
         Ok(Self { path: std::path::absolute(path)? })
     }
 
@@ -83,6 +84,13 @@ impl Drop for SecretFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let path = Path::new("/proc/weir-secrets");
+        let why = SecretFolder::open(path).unwrap_err().to_string();
+        assert!(why.starts_with("/proc/weir-secrets: "), "{why}");
+    }
 
     #[test]
     fn a_secret_stays_in_its_folder_whatever_the_webhook_is_called() {

@@ -54,7 +54,7 @@ fn the_recipe_for_systemd_installs_what_both_programs_start_on() {
         });
     }
     let state = installed.folder.path("var/lib/weir-dispatcher");
-    for file in ["dispatcher.db", "secrets.key"] {
+    for file in ["dispatcher.db", "dispatcher.db.lock", "secrets.key"] {
         assert_eq!(installed.mode(&state.join(file)), 0o600, "{file}");
     }
 }

@@ -335,8 +335,9 @@ pub(super) fn lock_of(path: &Path) -> PathBuf {
 /// process, even after a crash.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let name = lock_of(path);
-    let file = File::options().create(true).truncate(false).read(true).write(true).open(&name);
-    let file = file.map_err(|source| unusable(&name, source))?;
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true).mode(0o600);
+    let file = options.open(&name).map_err(|source| unusable(&name, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
