@@ -147,7 +147,7 @@ impl Reader<'_> {
     fn pair(&mut self, of: Entry<'_>) -> Option<Pair> {
         let file = (of, ".certificate", &*of.entry.certificate);
         let chain = self.read(file, certificates::chain);
-        let key = self.read((of, ".key", &of.entry.key), certificate::key);
+        let key = self.read((of, ".key", &of.entry.key), certificates::key);
         let pair = certificate::pair(chain?, key?, &self.provider);
         pair.map_err(|why| self.wrong(file, &format!("is not accepted: {why}"))).ok()
     }

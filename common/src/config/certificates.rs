@@ -1,12 +1,12 @@
-//! Reads certificates from the text of PEM files. (core)
+//! Reads certificates and private keys from the text of PEM files. (core)
 //!
 //! An error is the end of a sentence that begins with the file's name.
 //!
-//! Not here: private keys, which each caller needs in another form.
+//! Invariant: no error has any part of a key.
 
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Certificates that others must chain to, in both forms that callers need.
 #[derive(Debug)]
@@ -45,6 +45,22 @@ pub fn roots(pem: &str) -> Result<Roots, String> {
     Ok(Roots { certificates, store })
 }
 
+/// The private key of a text.
+///
+/// # Errors
+///
+/// If the text has none that is read without a passphrase.
+pub fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
+    // The parser's error has the bytes of a line: of the whole key where that is one line.
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
+        if pem.contains("ENCRYPTED") {
+            "is encrypted: `openssl pkey` writes it as it is read here".to_owned()
+        } else {
+            "has no private key in PEM".to_owned()
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +79,19 @@ mod tests {
         assert!(chain(none).is_ok());
         let why = fault(&format!("{ROOT}{none}"));
         assert!(why.starts_with("has a certificate that cannot be a root: "), "{why}");
+    }
+
+    #[test]
+    fn an_error_has_no_part_of_a_key() {
+        let good = include_str!("../../../dispatcher/src/delivery/fixtures/server.key");
+        assert!(key(good).is_ok());
+        let (one_line, escaped) = (good.replace('\n', ""), good.replace('\n', "\\n"));
+        let damaged = good.replace("MI", "M*");
+        for text in ["", &one_line, &escaped, &damaged, &good.replace("-----\n", "----\n")] {
+            assert_eq!(key(text).unwrap_err(), "has no private key in PEM");
+        }
+        let encrypted = good.replace("PRIVATE", "ENCRYPTED PRIVATE");
+        assert!(key(&encrypted).unwrap_err().starts_with("is encrypted: "));
     }
 
     #[test]

@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, InconsistentKeys};
 use sha2::{Digest, Sha256};
@@ -108,7 +107,7 @@ fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Certificate
 
 fn certified(chain: &str, key: &str) -> Result<CertifiedKey, CertificateError> {
     let chain = certificates(chain)?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| CertificateError::Key)?;
+    let key = certificates::key(key).map_err(|_| CertificateError::Key)?;
     let key = ring::sign::any_supported_type(&key).map_err(|_| CertificateError::KeyKind)?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {

@@ -8,11 +8,10 @@ use std::time::Duration;
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::client::WantsClientCert;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ConfigBuilder};
 use rustls_platform_verifier::Verifier;
-use weir_common::config::certificates::{chain, roots};
+use weir_common::config::certificates::{self, roots};
 use weir_common::config::files;
 
 use crate::config::settings::Egress;
@@ -48,7 +47,7 @@ pub(crate) fn tls() -> Result<ClientConfig, ClientError> {
 pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
     let extra = match &egress.extra_ca {
         Some(file) => {
-            certificates(("egress.extra_ca", &file.value), |text| Ok(roots(text)?.certificates))?
+            read(("egress.extra_ca", &file.value), |text| Ok(roots(text)?.certificates))?
         }
         None => Vec::new(),
     };
@@ -56,12 +55,9 @@ pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
     let tls = match (&egress.client_certificate, &egress.client_key) {
         (Some(file), Some(key)) => {
             let (file, name) = (&file.value, "egress.client_key");
-            let certificates = certificates(("egress.client_certificate", file), chain)?;
-            let own = PrivateKeyDer::from_pem_file(&key.value).map_err(|error| {
-                let why = format!("cannot read a private key from {}: {error}", key.value);
-                ClientError::File { key: name, why }
-            })?;
-            let used = settings.with_client_auth_cert(certificates, own);
+            let chain = read(("egress.client_certificate", file), certificates::chain)?;
+            let own = read((name, &key.value), certificates::key)?;
+            let used = settings.with_client_auth_cert(chain, own);
             used.map_err(|error| {
                 let why = format!("{} does not fit {file}: {error}", key.value);
                 ClientError::File { key: name, why }
@@ -89,11 +85,11 @@ fn verified(
         .with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-fn certificates(
+fn read<T>(
     (key, path): (&'static str, &str),
-    read: fn(&str) -> Result<Vec<CertificateDer<'static>>, String>,
-) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    files::read_as(path, read).map_err(|why| ClientError::File { key, why })
+    of: fn(&str) -> Result<T, String>,
+) -> Result<T, ClientError> {
+    files::read_as(path, of).map_err(|why| ClientError::File { key, why })
 }
 
 /// An HTTP/1.1 client without redirects, proxies, decompression and retries.

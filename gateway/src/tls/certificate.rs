@@ -1,9 +1,8 @@
-//! Reads certificates and keys, and reports what is wrong with them.
+//! Combines certificates and keys, and reports what is wrong with them.
 //!
-//! # Invariants
+//! # Invariant
 //!
-//! 1. A key that does not belong to its certificate is never accepted.
-//! 2. No message contains any part of a key.
+//! A key that does not belong to its certificate is never accepted.
 //!
 //! # Not here
 //!
@@ -12,7 +11,6 @@
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
@@ -27,18 +25,6 @@ pub(super) struct Pair {
     pub(super) names: Vec<String>,
     /// When it expires, in Unix seconds.
     pub(super) expires: i64,
-}
-
-/// The private key of a PEM text.
-pub(super) fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
-    // The parser's error could quote a line of the key.
-    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
-        if pem.contains("ENCRYPTED") {
-            "is encrypted: `openssl pkey` writes it as it is read here".to_owned()
-        } else {
-            "has no private key in it".to_owned()
-        }
-    })
 }
 
 /// Combines a certificate, the chain to its root, and its key.

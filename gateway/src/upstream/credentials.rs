@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use pingora_core::protocols::tls::CaType;
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use weir_common::config::document::Document;
 use weir_common::config::{certificates, files};
@@ -101,12 +100,8 @@ fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
     let Some(text) = key_file.text().filter(|_| !chain.is_empty()) else {
         return Default::default();
     };
-    let key = match PrivateKeyDer::from_pem_slice(text.as_bytes()) {
-        Ok(key) => key,
-        Err(_) => {
-            key_file.fault("has no private key in PEM");
-            return Default::default();
-        }
+    let Some(key) = certificates::key(&text).map_err(|why| key_file.fault(&why)).ok() else {
+        return Default::default();
     };
     let bytes = key.secret_der().to_vec();
     let shown = chain.iter().map(|one| CertificateDer::from(one.clone())).collect();

@@ -284,7 +284,7 @@ fn an_admin_listener_beyond_loopback_requires_a_token() {
 }
 
 /// A folder with these files, for commands that need no running dispatcher.
-fn folder(config: &str) -> Folder {
+pub(super) fn folder(config: &str) -> Folder {
     let folder = Folder::new();
     folder.write(CONFIG, config);
     folder.write(DIRECTORY, DIRECTORY_TEXT);

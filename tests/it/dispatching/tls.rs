@@ -5,10 +5,12 @@ use std::process::Command;
 
 use serde_json::json;
 use weir_tests::authority::Authority;
+use weir_tests::dispatcher::{CONFIG, config, run};
 use weir_tests::nginx::Nginx;
 use weir_tests::real;
 use weir_tests::receiver::Receiver;
 
+use super::operating::folder;
 use super::{Stage, attempts, text};
 
 #[test]
@@ -73,6 +75,21 @@ fn a_receiver_that_verifies_its_clients_is_shown_the_certificate_of_the_platform
         assert_eq!(attempts(&tried)[0].1, format!("status_{answered}"), "{tried}");
     }
     assert_eq!(receiver.count(), 1);
+}
+
+#[test]
+fn a_key_that_cannot_be_read_is_reported_without_any_part_of_it() {
+    let authority = certificates();
+    let (certificate, key) = (authority.path("server.crt"), authority.path("server.key"));
+    let lines = format!("client_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
+    let folder = folder(&config().with("[egress]", &lines).to_string());
+    let good = authority.read("server.key");
+    for text in [good.replace('\n', ""), good.replace('\n', "\\n")] {
+        authority.write("server.key", &text);
+        let output = run(&folder, &["check", "--config", CONFIG]).expect(64).output();
+        let expected = format!("egress.client_key: `{key}` has no private key in PEM");
+        assert!(output.trim_end().ends_with(&expected), "{output}");
+    }
 }
 
 #[test]
