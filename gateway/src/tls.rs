@@ -148,7 +148,7 @@ impl Reader<'_> {
         let file = (of, ".certificate", &*of.entry.certificate);
         let chain = self.read(file, certificates::chain);
         let key = self.read((of, ".key", &of.entry.key), certificates::key);
-        let pair = certificate::pair(chain?, key?, &self.provider);
+        let pair = certificate::pair(chain?, key?);
         pair.map_err(|why| self.wrong(file, &format!("is not accepted: {why}"))).ok()
     }
 

@@ -58,6 +58,17 @@ impl Authority {
         } else {
             format!("{KEY} -keyout {name}.key")
         };
+        self.sign_as(name, subjects, days, &key);
+    }
+
+    /// Signs a certificate as [`Authority::sign`] does, with a new key by these arguments.
+    #[track_caller]
+    pub fn sign_with(&self, name: &str, subjects: &str, key: &str) {
+        self.sign_as(name, subjects, 2, &format!("{key} -nodes -keyout {name}.key"));
+    }
+
+    #[track_caller]
+    fn sign_as(&self, name: &str, subjects: &str, days: i32, key: &str) {
         self.openssl(&format!("req -new {key} -out {name}.csr -subj /CN={name}"));
         let names = match subjects {
             "" => "basicConstraints=CA:FALSE\n".to_owned(),

@@ -4,9 +4,11 @@
 //!
 //! Invariant: no error has any part of a key.
 
-use rustls::RootCertStore;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, RootCertStore};
 
 /// Certificates that others must chain to, in both forms that callers need.
 #[derive(Debug)]
@@ -15,6 +17,23 @@ pub struct Roots {
     pub certificates: Vec<CertificateDer<'static>>,
     /// The same.
     pub store: RootCertStore,
+}
+
+/// The private keys that are supported.
+pub const KEY_KINDS: &str = "RSA of 2,048 to 4,096 bits, ECDSA with P-256 or P-384, and Ed25519";
+
+/// Why a chain and a key are no pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// The chain is empty, or begins with something else.
+    #[error("its first certificate cannot be read")]
+    Certificate,
+    /// The key belongs to another certificate.
+    #[error("the key is not that of the certificate")]
+    OtherKey,
+    /// Keys of this kind or size are not supported.
+    #[error("the key is of a kind that is not supported: {KEY_KINDS} are")]
+    KeyKind,
 }
 
 /// The certificates of a text, at least one.
@@ -58,6 +77,25 @@ pub fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
         } else {
             "has no private key in PEM".to_owned()
         }
+    })
+}
+
+/// A chain with the key of its first certificate.
+///
+/// # Errors
+///
+/// If they are no pair.
+pub fn pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, PairError> {
+    if chain.is_empty() {
+        return Err(PairError::Certificate);
+    }
+    CertifiedKey::from_der(chain, key, &default_provider()).map_err(|why| match why {
+        Error::InconsistentKeys(_) => PairError::OtherKey,
+        Error::InvalidCertificate(_) => PairError::Certificate,
+        _ => PairError::KeyKind,
     })
 }
 

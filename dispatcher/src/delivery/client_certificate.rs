@@ -9,13 +9,12 @@
 
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, InconsistentKeys};
 use sha2::{Digest, Sha256};
-use weir_common::config::certificates;
+use weir_common::config::certificates::{self, KEY_KINDS, PairError};
 use weir_common::time::UnixTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -38,7 +37,7 @@ pub(crate) enum CertificateError {
     Expired(UnixTime),
     #[error("must be a private key in PEM, without a passphrase: PKCS #8, PKCS #1 or SEC 1")]
     Key,
-    #[error("is of a kind that is not supported: RSA, ECDSA with P-256 or P-384, or Ed25519")]
+    #[error("is of a kind that is not supported: {KEY_KINDS} are")]
     KeyKind,
     #[error("does not belong to the certificate")]
     OtherKey,
@@ -108,15 +107,11 @@ fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Certificate
 fn certified(chain: &str, key: &str) -> Result<CertifiedKey, CertificateError> {
     let chain = certificates(chain)?;
     let key = certificates::key(key).map_err(|_| CertificateError::Key)?;
-    let key = ring::sign::any_supported_type(&key).map_err(|_| CertificateError::KeyKind)?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        Ok(()) => Ok(certified),
-        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err(CertificateError::OtherKey)
-        }
-        Err(_) => Err(CertificateError::Chain),
-    }
+    certificates::pair(chain, key).map_err(|why| match why {
+        PairError::Certificate => CertificateError::Chain,
+        PairError::OtherKey => CertificateError::OtherKey,
+        PairError::KeyKind => CertificateError::KeyKind,
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use reqwest::{Client, ClientBuilder, redirect};
 use rustls::client::WantsClientCert;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, ConfigBuilder};
 use rustls_platform_verifier::Verifier;
 use weir_common::config::certificates::{self, roots};
@@ -46,9 +47,7 @@ pub(crate) fn tls() -> Result<ClientConfig, ClientError> {
 /// The TLS settings of deliveries.
 pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
     let extra = match &egress.extra_ca {
-        Some(file) => {
-            read(("egress.extra_ca", &file.value), |text| Ok(roots(text)?.certificates))?
-        }
+        Some(file) => read(("egress.extra_ca", &file.value), |text| Ok(roots(text)?.certificates))?,
         None => Vec::new(),
     };
     let settings = verified(extra)?;
@@ -57,11 +56,11 @@ pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
             let (file, name) = (&file.value, "egress.client_key");
             let chain = read(("egress.client_certificate", file), certificates::chain)?;
             let own = read((name, &key.value), certificates::key)?;
-            let used = settings.with_client_auth_cert(chain, own);
-            used.map_err(|error| {
-                let why = format!("{} does not fit {file}: {error}", key.value);
+            let own = certificates::pair(chain, own).map_err(|why| {
+                let why = format!("`{}` does not match `{file}`: {why}", key.value);
                 ClientError::File { key: name, why }
-            })?
+            })?;
+            settings.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)))
         }
         _ => settings.with_no_client_auth(),
     };

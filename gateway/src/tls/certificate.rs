@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use weir_common::config::certificates::{self, PairError};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -31,17 +31,12 @@ pub(super) struct Pair {
 pub(super) fn pair(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    provider: &CryptoProvider,
-) -> Result<Pair, String> {
-    let unreadable = || "its first certificate cannot be read".to_owned();
-    let first = chain.first().ok_or_else(unreadable)?.clone();
-    let certified = CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
-        rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
-        rustls::Error::InvalidCertificate(_) => unreadable(),
-        _ => "the key is of a kind that is not taken: RSA, ECDSA and Ed25519 are".to_owned(),
-    })?;
-    let (_, parsed) = X509Certificate::from_der(&first).map_err(|_| unreadable())?;
-    let alternatives = parsed.subject_alternative_name().map_err(|_| unreadable())?;
+) -> Result<Pair, PairError> {
+    let certified = certificates::pair(chain, key)?;
+    let unreadable = PairError::Certificate;
+    let first = certified.end_entity_cert().map_err(|_| unreadable)?;
+    let (_, parsed) = X509Certificate::from_der(first).map_err(|_| unreadable)?;
+    let alternatives = parsed.subject_alternative_name().map_err(|_| unreadable)?;
     let alternatives = alternatives.map(|found| found.value.general_names.as_slice());
     let names = alternatives.unwrap_or_default().iter().filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),

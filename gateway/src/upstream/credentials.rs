@@ -18,7 +18,6 @@ use std::sync::Arc;
 use pingora_core::protocols::tls::CaType;
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use weir_common::config::document::Document;
 use weir_common::config::{certificates, files};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -105,8 +104,7 @@ fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
     };
     let bytes = key.secret_der().to_vec();
     let shown = chain.iter().map(|one| CertificateDer::from(one.clone())).collect();
-    let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
-    if let Err(why) = config.with_client_auth_cert(shown, key) {
+    if let Err(why) = certificates::pair(shown, key) {
         key_file.fault(&format!("does not match `{}`: {why}", chain_file.path));
     }
     (chain, bytes)

@@ -140,6 +140,8 @@ fn check_reports_invalid_certificates() {
     let ca = format!("client_ca = \"{}\"", authority.path("ca.crt"));
     let mixed = entry("server").replace("server.key", "other.key");
     let missing = entry("server").replace("server.crt", "missing.crt");
+    authority.sign_with("large", NAMES, "-newkey ec -pkeyopt ec_paramgen_curve:secp521r1");
+    authority.sign_with("small", NAMES, "-newkey rsa:1024");
     let swapped = entry("server").replace("server.crt", "server.key");
     let no_root = with("server", &ca.replace("ca.crt", "server.key"));
     let disagreeing = [entry("server"), with("other", "tls_min = \"1.3\"")];
@@ -148,6 +150,8 @@ fn check_reports_invalid_certificates() {
     for (entries, word) in [
         (vec![missing], "cannot be read"),
         (vec![mixed], "not that of the certificate"),
+        (vec![entry("large")], "RSA of 2,048 to 4,096 bits, ECDSA with P-256 or P-384"),
+        (vec![entry("small")], "RSA of 2,048 to 4,096 bits, ECDSA with P-256 or P-384"),
         (vec![swapped], "no certificate"),
         (vec![no_root], "no certificate"),
         (vec![entry("server"), entry("again")], "api.localhost"),
