@@ -91,6 +91,19 @@ pub async fn verify<T: Send + Sync + 'static>(
     }
 }
 
+/// Fetches the keys that tokens are verified by, where there are none yet: before the verifier is
+/// active.
+///
+/// # Errors
+///
+/// Why there are still none.
+pub async fn first_keys<T: Send + Sync + 'static>(verifier: &Verifier<T>) -> Result<(), String> {
+    match verifier.jwks() {
+        Some(jwks) => jwks.first().await,
+        None => Ok(()),
+    }
+}
+
 /// Keeps the keys of the `active` verifier fresh. `reloaded` is notified when a reload may have
 /// replaced it; a fetch for a replaced verifier is cancelled.
 pub async fn refresh_jwks<T: Send + Sync + 'static>(

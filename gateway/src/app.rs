@@ -29,6 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use weir_common::config::document::{Diagnostic, lines};
+use weir_common::identity::first_keys;
 use weir_common::log::events;
 use weir_common::rlimit;
 use weir_common::signals::Signals;
@@ -75,6 +76,9 @@ pub enum RunError {
     /// No server of an upstream resolves here; the predecessor may have addresses, and continues.
     #[error("no server resolves of upstream {0}: the earlier process goes on")]
     Unreachable(String),
+    /// No keys to verify tokens with; the predecessor may have some, and continues.
+    #[error("keys cannot be fetched from identity.jwt.jwks_url: {0}: the earlier process goes on")]
+    NoKeys(String),
     /// The upgrade of the predecessor failed.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
@@ -178,6 +182,9 @@ fn start(
         let unreachable = shared.active.load().unreachable().join(", ");
         if !unreachable.is_empty() {
             return Err(RunError::Unreachable(unreachable));
+        }
+        if let Some(verifier) = &shared.active.load().verifier {
+            control.block_on(first_keys(verifier)).map_err(RunError::NoKeys)?;
         }
         let states = predecessor.receive_counters(&shared)?;
         events::event(

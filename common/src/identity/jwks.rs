@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. One task ([`Jwks::keep_fresh`]) fetches, one fetch at a time. A request never fetches; it
-//!    waits for the task, for at most `identity.timeout`.
+//! 1. One task ([`Jwks::keep_fresh`]) fetches, one fetch at a time; [`Jwks::first`] may before it
+//!    starts. A request never fetches; it waits for the task, for at most `identity.timeout`.
 //! 2. Keys are replaced only by keys: an invalid response changes nothing.
 //!
 //! Not here: when a fetch is due (`jwks_schedule`), what a key is (`token`).
@@ -111,18 +111,20 @@ impl Jwks {
         }
     }
 
-    /// Fetches once.
+    /// Fetches the first keys; nothing where there are some.
+    pub(super) async fn first(&self) -> Result<(), String> {
+        match self.keys() {
+            Some(_) => Ok(()),
+            None => self.fetched(self.server.clock.now()).await.1,
+        }
+    }
+
+    /// Fetches once, and logs what that changes.
     async fn fetch(&self, now: Moment) {
-        let nth = lock(&self.schedule).begin(now.tick);
-        let fetched = self.server.count("keys", now.tick, self.request()).await;
-        let change = lock(&self.schedule).end(fetched.is_ok());
+        let (change, fetched) = self.fetched(now).await;
         match fetched {
-            Ok(set) => {
-                self.server.metrics.fetched(set.len(), now.unix);
-                self.put(set);
-                if change == FetchChange::Recovered {
-                    events::event(Level::Info, "JWKS fetch recovered", &[]);
-                }
+            Ok(()) if change == FetchChange::Recovered => {
+                events::event(Level::Info, "JWKS fetch recovered", &[]);
             }
             Err(why) if change == FetchChange::Failed => {
                 let kept = self.keys.load().is_some();
@@ -130,9 +132,21 @@ impl Jwks {
                 let fields = [("url", url), ("error", json!(why)), ("earlier_keys", json!(kept))];
                 events::event(Level::Warn, "JWKS fetch failed", &fields);
             }
-            Err(_) => {}
+            Ok(()) | Err(_) => {}
         }
+    }
+
+    /// Fetches once.
+    async fn fetched(&self, now: Moment) -> (FetchChange, Result<(), String>) {
+        let nth = lock(&self.schedule).begin(now.tick);
+        let fetched = self.server.count("keys", now.tick, self.request()).await;
+        let change = lock(&self.schedule).end(fetched.is_ok());
+        let fetched = fetched.map(|set| {
+            self.server.metrics.fetched(set.len(), now.unix);
+            self.put(set);
+        });
         self.ended.send_replace(nth);
+        (change, fetched)
     }
 
     /// Requests the keys without storing them.

@@ -29,6 +29,7 @@ use crate::tls::Listeners;
 use crate::upstream::credentials::Credentials;
 use crate::upstream::names::{self, Places};
 use crate::upstream::{Server, Upstream};
+use weir_common::identity::first_keys;
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::verifier::VerifierSource;
 
@@ -81,6 +82,48 @@ impl CheckedConfig {
         }
         document.diagnostics()
     }
+
+    /// What verifies tokens: the verifier of `earlier`, where nothing of it has changed.
+    #[must_use]
+    pub fn verifier(
+        &self,
+        earlier: Option<&ActiveConfig>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Option<Arc<Verifier>> {
+        let identity = &self.settings.identity;
+        let of = VerifierSource {
+            settings: self.origin.effective.get("identity").cloned().unwrap_or_default(),
+            files: self.origin.identity.clone(),
+            more_claims: self.rules.key_claims(),
+        };
+        let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
+        let names = ClaimNames {
+            workspace: identity.workspace_claim.clone(),
+            organisation: identity.organisation_claim.clone(),
+            keys: of.more_claims.clone(),
+        };
+        let read = Box::new(move |claims: &_| Claims::of(claims, &names));
+        let shell = (metrics.clone() as Arc<dyn IdentityMetrics>, clock);
+        Verifier::new(identity, of, read, earlier, shell)
+    }
+
+    /// Fetches the keys of `verifier` before it takes the place of the one of `earlier`; reports
+    /// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost.
+    pub async fn keyless(
+        &self,
+        file: &str,
+        earlier: &ActiveConfig,
+        verifier: Option<&Verifier>,
+    ) -> Vec<Diagnostic> {
+        let verifies = |earlier: &Arc<Verifier>| earlier.trouble().is_none();
+        let is_needed = earlier.verifier.as_ref().is_none_or(verifies);
+        let Some(verifier) = verifier.filter(|_| is_needed) else { return Vec::new() };
+        let Err(why) = first_keys(verifier).await else { return Vec::new() };
+        let document = self.origin.document(file);
+        document.fault_in("identity.jwt.jwks_url", format!("keys cannot be fetched: {why}"));
+        document.diagnostics()
+    }
 }
 
 impl ActiveConfig {
@@ -88,6 +131,19 @@ impl ActiveConfig {
     #[must_use]
     pub fn new(
         checked: CheckedConfig,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
+        let verifier = checked.verifier(earlier, metrics, clock);
+        Self::with_verifier(checked, verifier, earlier, metrics, clock)
+    }
+
+    /// The same, with a verifier that has been built, and may have fetched its keys.
+    #[must_use]
+    pub fn with_verifier(
+        checked: CheckedConfig,
+        verifier: Option<Arc<Verifier>>,
         earlier: Option<&Self>,
         metrics: &Arc<Metrics>,
         clock: &Clock,
@@ -114,21 +170,6 @@ impl ActiveConfig {
         let remote_directory = origin.client.clone();
         let remote_directory =
             remote_directory.map(|client| RemoteDirectory::new(client, before, metrics, clock));
-        let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
-        let of = VerifierSource {
-            settings: of_identity,
-            files: origin.identity.clone(),
-            more_claims: rules.key_claims(),
-        };
-        let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
-        let names = ClaimNames {
-            workspace: settings.identity.workspace_claim.clone(),
-            organisation: settings.identity.organisation_claim.clone(),
-            keys: of.more_claims.clone(),
-        };
-        let read = Box::new(move |claims: &_| Claims::of(claims, &names));
-        let shell = (metrics.clone() as Arc<dyn IdentityMetrics>, clock);
-        let verifier = Verifier::new(&settings.identity, of, read, earlier, shell);
         origin.tls = tls;
         let admitted = OnceLock::new();
         Self {

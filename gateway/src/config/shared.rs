@@ -17,6 +17,7 @@ use weir_common::time::Clock;
 
 use crate::config::active::ActiveConfig;
 use crate::config::checked::{CheckedConfig, Config};
+use crate::identity::auth::Verifier;
 use crate::identity::auth::address_turns::QueriesInFlight;
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
@@ -169,9 +170,20 @@ impl Shared {
         Ok(checked)
     }
 
+    /// The verifier of tokens for a new configuration.
+    #[must_use]
+    pub fn verifier(&self, checked: &CheckedConfig) -> Option<Arc<Verifier>> {
+        checked.verifier(Some(&self.active.load()), &self.metrics, &self.clock)
+    }
+
     /// Activates a new configuration, whose servers have the addresses in `places`; refused where
     /// a new server does not resolve.
-    pub fn apply(&self, checked: CheckedConfig, places: &Places) -> Reload {
+    pub fn apply(
+        &self,
+        checked: CheckedConfig,
+        verifier: Option<Arc<Verifier>>,
+        places: &Places,
+    ) -> Reload {
         let earlier = self.active.load_full();
         let diagnostics = checked.unresolved(&self.config.file.name(), &earlier, places);
         if !diagnostics.is_empty() {
@@ -183,7 +195,8 @@ impl Shared {
         // Removed servers must not stay in the metrics; health checks soon set the others again.
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_ejected.reset();
-        let active = ActiveConfig::new(checked, Some(&earlier), &self.metrics, &self.clock);
+        let (metrics, clock) = (&self.metrics, &self.clock);
+        let active = ActiveConfig::with_verifier(checked, verifier, Some(&earlier), metrics, clock);
         active.place(places);
         active.place_as(&earlier);
         self.active.store(Arc::new(active));

@@ -151,17 +151,29 @@ pub async fn files(shared: Arc<Shared>, began: UnixTime) {
 }
 
 /// Reads the configuration again, and activates all of it or nothing. Parsing runs on a blocking
-/// thread; the names of new servers are resolved before the new configuration is active.
+/// thread; the names of new servers are resolved, and the keys of a new identity server fetched,
+/// before the new configuration is active.
 pub async fn reload(shared: &Arc<Shared>) -> Reload {
     let attempt = async {
-        match run_blocking(shared, |shared| shared.read_anew()).await? {
-            Ok(new) => {
-                let unplaced = new.unplaced(&shared.active.load());
-                let places = names::all(unplaced, LOOKUP_WAIT, names::look_up).await;
-                run_blocking(shared, move |shared| shared.apply(new, &places)).await
-            }
-            Err(outcome) => Some(outcome),
+        let read_anew = |shared: &Shared| {
+            let new = shared.read_anew()?;
+            Ok((shared.verifier(&new), new))
+        };
+        let (verifier, new) = match run_blocking(shared, read_anew).await? {
+            Ok(read) => read,
+            Err(outcome) => return Some(outcome),
+        };
+        let (earlier, file) = (shared.active.load_full(), shared.config.file.name());
+        let unplaced = new.unplaced(&earlier);
+        let (places, keyless) = tokio::join!(
+            names::all(unplaced, LOOKUP_WAIT, names::look_up),
+            new.keyless(&file, &earlier, verifier.as_deref()),
+        );
+        if !keyless.is_empty() {
+            return Some(Reload::Refused(keyless));
         }
+        drop(earlier);
+        run_blocking(shared, move |shared| shared.apply(new, verifier, &places)).await
     };
     // Boxed: the future contains a whole configuration while it waits for the lookups.
     shared.reloads.run(Box::pin(attempt)).await

@@ -142,3 +142,27 @@ fn a_reload_with_a_new_issuer_takes_effect_at_once_and_one_without_fetches_nothi
     let meant = signer.token(&json!({ "workspace_id": "ws_acme", "aud": "x" }));
     guarded.world.call(&bearing(TARGET, &meant)).expect(200);
 }
+
+#[test]
+fn a_reload_to_a_server_without_keys_is_refused_with_its_place_unless_there_are_none_anyway() {
+    let mut guarded = Guarded::new();
+    let request = of(&guarded.signer);
+    guarded.world.call(&request).expect(200);
+    let other = by_keys(guarded.world.config(), &Upstream::refusing()).to_string();
+    let gateway = &guarded.world.gateway;
+    gateway.write_config(&other);
+    let refused = gateway.reload().expect(422).json();
+    let problem = refused["problems"][0].as_str().unwrap();
+    let line = 1 + other.lines().position(|line| line.starts_with("jwks_url")).unwrap();
+    assert!(problem.starts_with(&format!("gateway.toml:{line}:")), "{problem}");
+    assert!(problem.contains("keys cannot be fetched: "), "{problem}");
+    guarded.world.call(&request).expect(200);
+
+    guarded.server.stop();
+    let world = World::with(|config| by_keys(config, &guarded.server));
+    wait::until("a fetch to fail", || {
+        world.gateway.log().text().contains("JWKS fetch failed").then_some(())
+    });
+    world.gateway.write_config(&other);
+    world.gateway.reload().expect(200);
+}

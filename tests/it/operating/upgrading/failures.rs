@@ -4,11 +4,13 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use serde_json::json;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
 use weir_tests::gateway::Gateway;
 use weir_tests::http2::Http2;
+use weir_tests::issuer::{Signer, published};
 use weir_tests::process::{self, program};
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
@@ -17,6 +19,7 @@ use weir_tests::world::World;
 
 use super::TARGET;
 use crate::http2::Edge;
+use crate::tokens::{bearing, by_keys};
 
 #[test]
 fn an_invalid_configuration_leaves_the_old_process_serving() {
@@ -36,6 +39,23 @@ fn an_invalid_configuration_leaves_the_old_process_serving() {
     world.gateway.write_config(&world.config().to_string());
     world.gateway.upgrade();
     assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 56);
+}
+
+#[test]
+fn an_identity_server_without_keys_leaves_the_old_process_serving() {
+    let (server, signer) = (Upstream::start(), Signer::new("first"));
+    server.always(Answer::ok(published(&[&signer])));
+    let world = World::with(|config| by_keys(config, &server));
+    let request = bearing(TARGET, &signer.token(&json!({ "workspace_id": "ws_acme" })));
+    world.call(&request).expect(200);
+    server.always(Answer::status(500));
+    world.gateway.signal("USR2");
+    let why = world.gateway.wait_for_no_successor();
+    assert!(why.contains("identity.jwt.jwks_url: the answer is 500"), "{why}");
+    world.call(&request).expect(200);
+    server.always(Answer::ok(published(&[&signer])));
+    world.gateway.upgrade();
+    world.call(&request).expect(200);
 }
 
 #[test]
