@@ -4,6 +4,8 @@
 //!
 //! 1. A key has 1 to [`PARTS_MAX`] parts, and no part twice.
 //! 2. A claim and a header have names that a token and a request can have.
+//! 3. No header that the gateway replaces by the certificate it has verified is a part: limits
+//!    would count by what the client wrote.
 //!
 //! # Not here
 //!
@@ -17,6 +19,8 @@ use arrayvec::ArrayVec;
 use http::HeaderName;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Spanned, suggestion};
+
+use crate::settings::trusted::folded;
 
 /// The most parts of a key: more than a workspace, an application, a user and an address are
 /// hardly one owner of an allowance.
@@ -47,6 +51,9 @@ const PLAIN: [(&str, KeyPart); 4] = [
     ("address", KeyPart::Address),
 ];
 
+/// Headers that the gateway sets by the certificate of a connection, or drops.
+const OF_CERTIFICATE: [&str; 2] = ["client-cert", "client-cert-chain"];
+
 /// What editors accept as a part.
 const PATTERN: &str = "^(workspace|organisation|instance|address|(claim|header):.+)$";
 
@@ -64,9 +71,14 @@ impl KeyPart {
         match text.split_once(':') {
             Some(("claim", "")) => Err("`claim:` names no claim: as claim:sub does".to_owned()),
             Some(("claim", name)) => Ok(Self::Claim(name.into())),
-            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
-                .map(Self::Header)
-                .map_err(|_| format!("`{name}` is not a header name, such as X-Api-Key")),
+            Some(("header", name)) => match HeaderName::from_bytes(name.as_bytes()) {
+                Ok(header) if OF_CERTIFICATE.contains(&&*folded(header.as_str())) => Err(format!(
+                    "`{name}` is no key: a client may send any, and the gateway drops it for the \
+                     certificate that it has verified"
+                )),
+                Ok(header) => Ok(Self::Header(header)),
+                Err(_) => Err(format!("`{name}` is not a header name, such as X-Api-Key")),
+            },
             _ => {
                 let named =
                     |kind: &str| text.split(':').next().and_then(|of| suggestion(of, &[kind]));
@@ -251,6 +263,9 @@ mod tests {
         check("key = \"claim:\"", "names no claim");
         check("key = \"header:a b\"", "`a b` is not a header name");
         check("key = \"header:\"", "`` is not a header name");
+        for name in ["Client-Cert", "client_cert", "Client-Cert-Chain"] {
+            check(&format!("key = \"header:{name}\""), &format!("`{name}` is no key"));
+        }
     }
 
     #[test]
