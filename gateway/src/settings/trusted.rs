@@ -17,7 +17,7 @@ use http::HeaderName;
 use weir_common::config::document::table::Table;
 
 /// The default. Common servers or frameworks trust each of these, as written by a proxy.
-const DEFAULT: [&str; 38] = [
+const DEFAULT: [&str; 40] = [
     // The client's address, and the scheme, host, port and path that it used.
     "Client-IP",
     "CF-Connecting-IP*",
@@ -48,8 +48,10 @@ const DEFAULT: [&str; 38] = [
     "X-Scheme",
     "X-URL-Scheme",
     // Which user a password or a certificate has authenticated.
+    "CF-Client-Cert-*",
     "Remote-User",
     "SSL-Client-*",
+    "X-Amzn-Mtls-*",
     "X-Authenticated-*",
     "X-Client-Cert*",
     "X-Remote-*",

@@ -243,6 +243,8 @@ const OF_PROXIES: &[&str] = &[
     "CF-Connecting-IP",
     "Fastly-Client-IP",
     "X-SSL-Client-Verify",
+    "X-Amzn-Mtls-Clientcert-Leaf",
+    "CF-Client-Cert-Der-Base64",
     "SSL_CLIENT_CERT",
     "Remote-User",
     "X-HTTP-Method-Override",
