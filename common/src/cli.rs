@@ -3,6 +3,7 @@
 //!
 //! Not here: the commands.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,13 @@ pub fn fail(code: u8, text: &str) -> u8 {
     // One write, so that lines of two processes on one terminal do not mix.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
     code
+}
+
+/// Prints what works now, and may not do what its reader expects.
+pub fn warn(warnings: impl Iterator<Item = impl Display>) {
+    for warning in warnings {
+        let _ = io::stderr().write_all(format!("warning: {warning}\n").as_bytes());
+    }
 }
 
 /// Prints the errors of a configuration, and returns the exit code.

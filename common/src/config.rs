@@ -7,5 +7,6 @@ pub mod file;
 pub mod files;
 pub mod reload;
 pub mod server_keys;
+pub mod shown_certificate;
 pub mod trusted_url;
 pub mod watch;

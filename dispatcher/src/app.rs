@@ -21,6 +21,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use weir_common::admin::Admin;
 use weir_common::config::document::{Diagnostic, lines};
+use weir_common::config::shown_certificate::log_expiring;
 use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{BindError, Listeners, bind};
 use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listening};
@@ -251,6 +252,11 @@ fn background_tasks(
     tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
     tasks.spawn(maintenance::retention(store, clock, state.active.clone()));
     tasks.spawn(state::watch_files(state.clone(), began));
+    let of_certificate = state.clone();
+    tasks.spawn(async move {
+        let active = || of_certificate.active.load().certificate.iter().cloned().collect();
+        log_expiring(&of_certificate.clock, active).await;
+    });
     let of_keys = state.clone();
     tasks.spawn(async move {
         let verifier = || of_keys.active.load().callers.verifier.clone();

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
+use weir_common::config::shown_certificate::ShownCertificate;
 use weir_common::config::watch::{self, Stamp};
 use weir_common::config::{files, reload};
 use weir_common::directory::client::DirectoryClient;
@@ -85,6 +86,8 @@ pub struct ActiveConfig {
     pub egress: Arc<Rules>,
     /// The client of attempts.
     pub client: Arc<DeliveryClient>,
+    /// The platform's certificate, where deliveries show one.
+    pub certificate: Option<ShownCertificate>,
     /// The owners of workspaces, if the directory is elsewhere; set with the verifier.
     pub remote_owners: Option<RemoteOwners>,
     /// Reads the limits of workspaces, if pages show them.
@@ -253,7 +256,9 @@ impl Config {
             Some(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);
                 let callers = Callers::new(tokens, entries);
+                let certificate = settings.egress.client_certificate.as_ref();
                 Ok(ActiveConfig {
+                    certificate: certificate.and_then(|file| ShownCertificate::read(&file.value)),
                     settings,
                     catalogue,
                     callers,

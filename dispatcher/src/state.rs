@@ -117,10 +117,12 @@ impl State {
         Reload::Applied
     }
 
-    /// Records when the active configuration was applied.
+    /// Records when the active configuration was applied; logs an expired certificate.
     pub fn mark_applied(&self) {
-        self.reloads.applied(self.clock.now().unix);
-        log::set_max_level(self.active.load().settings.log.level);
+        let (active, now) = (self.active.load(), self.clock.now().unix);
+        self.reloads.applied(now);
+        log::set_max_level(active.settings.log.level);
+        active.certificate.iter().for_each(|certificate| certificate.log_expired(now));
     }
 }
 

@@ -31,8 +31,10 @@ use rustls::{CommonState, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use weir_common::config::certificates;
 use weir_common::config::document::Document;
-use weir_common::config::{certificates, files};
+use weir_common::config::files;
+use weir_common::config::shown_certificate::ShownCertificate;
 use weir_common::time::UnixTime;
 
 use crate::settings::edge::{ClientCertificates, Https};
@@ -59,8 +61,7 @@ struct Listener {
     config: Arc<ServerConfig>,
     /// A hash of settings and files, to detect changes.
     made_of: Vec<u8>,
-    /// Each certificate's file, and when it expires, in Unix seconds.
-    expiries: Vec<(String, i64)>,
+    certificates: Vec<ShownCertificate>,
 }
 
 /// Reads the files of all entries; adds their faults to `document`.
@@ -117,14 +118,16 @@ fn listener(entries: &[Entry<'_>], document: &Document) -> Option<Listener> {
         None => builder.with_no_client_auth(),
     };
     let config = with_sessions(builder.with_cert_resolver(Arc::new(names)), clients.is_some());
-    let expiries = |(of, pair): &(Entry<'_>, Pair)| (of.entry.certificate.clone(), pair.expires);
+    let shown = |(of, pair): &(Entry<'_>, Pair)| {
+        ShownCertificate::of(&of.entry.certificate, &pair.certified.cert)
+    };
     let checks = format!("{:?}", (first.tls12, clients.map(|clients| clients.required)));
     reader.seen.update(checks.as_bytes());
     Some(Listener {
         address: first.address,
         config: Arc::new(config),
         made_of: reader.seen.finish().as_ref().to_vec(),
-        expiries: pairs.iter().map(expiries).collect(),
+        certificates: pairs.iter().filter_map(shown).collect(),
     })
 }
 
@@ -249,23 +252,15 @@ impl Listeners {
         self
     }
 
-    /// When the first of the certificates expires, in Unix seconds.
+    /// When the first of the certificates expires.
     #[must_use]
-    pub fn expires(&self) -> Option<i64> {
-        self.0.iter().flat_map(|l| &l.expiries).map(|(_, expires)| *expires).min()
+    pub fn expires(&self) -> Option<UnixTime> {
+        self.certificates().map(|certificate| certificate.expires).min()
     }
 
-    /// A sentence for each certificate that has expired at `now`.
-    #[must_use]
-    pub fn expired(&self, now: UnixTime) -> Vec<String> {
-        let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
-        let expiries = self.0.iter().flat_map(|listener| &listener.expiries);
-        let sentence = |file: &str, expires: i64| {
-            let expired = UnixTime(u64::try_from(expires).unwrap_or(0).saturating_mul(1_000_000));
-            format!("the certificate `{file}` expired at {}", expired.rfc3339())
-        };
-        let over = expiries.filter(|(_, expires)| *expires < seconds);
-        over.map(|(file, expires)| sentence(file, *expires)).collect()
+    /// All certificates.
+    pub fn certificates(&self) -> impl Iterator<Item = &ShownCertificate> {
+        self.0.iter().flat_map(|listener| &listener.certificates)
     }
 }
 

@@ -124,6 +124,7 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
+            certificate: None,
             remote_owners: None,
             limits: None,
             theme: None,

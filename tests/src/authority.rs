@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 use crate::folder::Folder;
-use crate::real;
+use crate::{real, wait};
 
 /// Arguments for small keys, which are quick to generate.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
@@ -81,6 +81,15 @@ impl Authority {
         ));
         let signed = self.read(&format!("{name}.new"));
         self.folder.write(&format!("{name}.crt"), &signed);
+    }
+
+    /// Signs `name.crt` with `name.key` for subjects, valid from 2020 until a few seconds from now.
+    #[track_caller]
+    pub fn sign_briefly(&self, name: &str, subjects: &str, seconds: u64) {
+        let at = format!("--date=@{}", wait::unix_seconds() + seconds);
+        let mut date = Command::new("date");
+        let until = real::run(date.args(["--utc", &at, "+%Y%m%d%H%M%SZ"])).expect(0).stdout;
+        self.sign_expired(name, subjects, until.trim());
     }
 
     /// Signs `name.crt` with `name.key` for subjects, valid from 2020 until this time, such as

@@ -9,6 +9,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::time::UnixTime;
 
 /// Certificates that others must chain to, in both forms that callers need.
 #[derive(Debug)]
@@ -17,6 +20,14 @@ pub struct Roots {
     pub certificates: Vec<CertificateDer<'static>>,
     /// The same.
     pub store: RootCertStore,
+}
+
+/// When a certificate expires; none where it cannot be read.
+#[must_use]
+pub fn expires(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
+    Some(UnixTime(seconds.saturating_mul(1_000_000)))
 }
 
 /// The private keys that are supported.

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
-use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime};
+use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime, warn};
 use weir_common::config::document::{Document, lines};
 use weir_common::time::Clock;
 
@@ -22,7 +22,8 @@ use crate::store::sqlite::preview;
 /// Reads all files as a start does, reports every problem, and returns the exit code.
 pub(super) fn check(config: &Config, online: bool) -> u8 {
     let name = config.file.name();
-    let active = match config.load(&Clock::system()) {
+    let clock = Clock::system();
+    let active = match config.load(&clock) {
         Ok(active) => active,
         Err(diagnostics) => return refuse(&diagnostics),
     };
@@ -32,6 +33,8 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     if !diagnostics.is_empty() {
         return refuse(&diagnostics);
     }
+    let now = clock.now().unix;
+    warn(active.certificate.iter().filter_map(|certificate| certificate.expired(now)));
     if !online {
         return print(&format!("{name}: no problems"));
     }

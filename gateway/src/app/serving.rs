@@ -158,6 +158,7 @@ impl Serving {
         self.tasks.spawn(background::names(shared.clone()));
         self.tasks.spawn(background::health(shared.clone()));
         self.tasks.spawn(background::files(shared.clone(), began));
+        self.tasks.spawn(background::certificates(shared.clone()));
         let of_keys = shared.clone();
         self.tasks.spawn(async move {
             let verifier = || of_keys.active.load().verifier.clone();

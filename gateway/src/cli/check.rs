@@ -11,16 +11,15 @@
 //!
 //! What a configuration may say (`settings`, `rules::compile`).
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::connectors::http::Connector;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime};
+use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime, warn};
 use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
 use weir_common::time::{Clock, Moment};
@@ -48,8 +47,9 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         Err(diagnostics) => return refuse(&diagnostics),
     };
     let clock = Clock::system();
-    let expired = checked.origin.tls.expired(clock.now().unix);
-    warn(checked.settings.warnings().iter().chain(&expired));
+    let now = clock.now().unix;
+    warn(checked.settings.warnings().into_iter());
+    warn(checked.origin.certificates().filter_map(|certificate| certificate.expired(now)));
     let name = config.file.name();
     if !online {
         return print(&format!("{name}: no problems"));
@@ -69,12 +69,6 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         return print(&format!("{name}: no problems, and what it names works"));
     }
     fail(EXIT_FAILURE, &lines(&problems))
-}
-
-fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
-    for warning in warnings {
-        let _ = writeln!(io::stderr(), "warning: {warning}");
-    }
 }
 
 /// Tries everything, and adds what fails to `document`. Returns the settings of a running gateway.

@@ -165,7 +165,7 @@ impl ActiveConfig {
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
         let nothing = Listeners::default();
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
-        metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
+        metrics.certificate_expires.set(tls.expires().map_or(0.0, |at| at.seconds_up() as f64));
         let before = earlier.and_then(|earlier| earlier.remote_directory.as_ref());
         let remote_directory = origin.client.clone();
         let remote_directory =

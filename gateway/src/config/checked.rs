@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
+use weir_common::config::shown_certificate::ShownCertificate;
 use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::directory::client::DirectoryClient;
@@ -186,6 +187,12 @@ impl Origin {
     #[must_use]
     pub fn document(&self, name: &str) -> Document {
         Document::new(name, &self.settings)
+    }
+
+    /// The certificates that the gateway shows: to its clients, and to upstreams.
+    pub fn certificates(&self) -> impl Iterator<Item = &ShownCertificate> {
+        let of_upstreams = self.credentials.iter().filter_map(Credentials::certificate);
+        self.tls.certificates().chain(of_upstreams)
     }
 
     /// The changed settings that a process with the `earlier` values cannot apply by a reload, each

@@ -214,10 +214,7 @@ impl Shared {
             let fields = [("detail", json!(warning))];
             events::event(log::Level::Warn, "configuration warning", &fields);
         }
-        for expired in active.origin.tls.expired(now) {
-            let fields = [("detail", json!(expired))];
-            events::event(log::Level::Warn, "certificate expired", &fields);
-        }
+        active.origin.certificates().for_each(|certificate| certificate.log_expired(now));
         self.reloads.applied(now);
     }
 }

@@ -1,4 +1,5 @@
-//! Background tasks: resolves names, checks the health of servers, watches files, sweeps states.
+//! Background tasks: resolves names, checks the health of servers, watches files and certificates,
+//! sweeps states.
 //!
 //! Each is a loop that `app` starts and stops. Not here: how requests use the results.
 
@@ -11,6 +12,7 @@ use pingora_core::connectors::http::Connector;
 use serde_json::json;
 use tokio::task::JoinSet;
 use weir_common::config::reload::Reload;
+use weir_common::config::shown_certificate::log_expiring;
 use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::log::events;
 use weir_common::time::{Tick, UnixTime};
@@ -148,6 +150,12 @@ async fn check(
 /// Reloads when one of the configuration's files changes. They began to be read at `began`.
 pub async fn files(shared: Arc<Shared>, began: UnixTime) {
     watch(|| stamps(&shared), || reload(&shared), began).await;
+}
+
+/// Logs certificates that expire.
+pub async fn certificates(shared: Arc<Shared>) {
+    let active = || shared.active.load().origin.certificates().cloned().collect();
+    log_expiring(&shared.clock, active).await;
 }
 
 /// Reads the configuration again, and activates all of it or nothing. Parsing runs on a blocking

@@ -23,8 +23,6 @@ pub(super) struct Pair {
     pub(super) certified: Arc<CertifiedKey>,
     /// The host names it is for, in lower case; a wildcard begins with `*.`.
     pub(super) names: Vec<String>,
-    /// When it expires, in Unix seconds.
-    pub(super) expires: i64,
 }
 
 /// Combines a certificate, the chain to its root, and its key.
@@ -42,9 +40,5 @@ pub(super) fn pair(
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
         _ => None,
     });
-    Ok(Pair {
-        names: names.collect(),
-        expires: parsed.validity().not_after.timestamp(),
-        certified: Arc::new(certified),
-    })
+    Ok(Pair { names: names.collect(), certified: Arc::new(certified) })
 }

@@ -18,8 +18,10 @@ use std::sync::Arc;
 use pingora_core::protocols::tls::CaType;
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::CertificateDer;
+use weir_common::config::certificates;
 use weir_common::config::document::Document;
-use weir_common::config::{certificates, files};
+use weir_common::config::files;
+use weir_common::config::shown_certificate::ShownCertificate;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::settings::upstream::UpstreamSettings;
@@ -30,6 +32,8 @@ pub struct Credentials {
     roots: Vec<Vec<u8>>,
     chain: Vec<Vec<u8>>,
     key: Vec<u8>,
+    /// The first certificate of the chain.
+    certificate: Option<ShownCertificate>,
 }
 
 impl fmt::Debug for Credentials {
@@ -52,7 +56,10 @@ pub fn read(upstream: &UpstreamSettings, document: &Document) -> Credentials {
     let roots = file("ca", &tls.ca).map(|file| roots(&file)).unwrap_or_default();
     let shown = file("client_certificate", &tls.certificate).zip(file("client_key", &tls.key));
     let (chain, key) = shown.map(|(chain, key)| pair(&chain, &key)).unwrap_or_default();
-    Credentials { roots, chain, key }
+    let ders: Vec<_> = chain.iter().map(|one| CertificateDer::from(one.as_slice())).collect();
+    let path = tls.certificate.as_deref().unwrap_or_default();
+    let certificate = ShownCertificate::of(path, &ders);
+    Credentials { roots, chain, key, certificate }
 }
 
 /// A file, and the setting that names it.
@@ -123,6 +130,12 @@ impl Credentials {
     pub fn shown(&self) -> Option<Arc<CertKey>> {
         let pair = || Arc::new(CertKey::new(self.chain.clone(), self.key.clone()));
         (!self.chain.is_empty()).then(pair)
+    }
+
+    /// The client certificate's file and end, if there is one.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&ShownCertificate> {
+        self.certificate.as_ref()
     }
 
     /// A hash that differs between credentials: connections are not shared between them.

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_tests::authority::Authority;
 use weir_tests::dispatcher::{CONFIG, config, run};
 use weir_tests::nginx::Nginx;
@@ -90,6 +90,29 @@ fn a_key_that_cannot_be_read_is_reported_without_any_part_of_it() {
         let expected = format!("egress.client_key: `{key}` has no private key in PEM");
         assert!(output.trim_end().ends_with(&expected), "{output}");
     }
+}
+
+#[test]
+fn an_expired_certificate_of_the_platform_is_a_warning_at_a_start_a_reload_and_a_check() {
+    let authority = certificates();
+    let lines = |name: &str| {
+        let [certificate, key] = ["crt", "key"].map(|end| authority.path(&format!("{name}.{end}")));
+        format!("client_certificate = \"{certificate}\"\nclient_key = \"{key}\"")
+    };
+    let expired = |line: &Value| line["message"] == "certificate expired";
+    let stage = Stage::with(|config| config.with("[egress]", &lines("server")));
+    assert!(!stage.dispatcher.log().json().iter().any(expired));
+    for end in ["crt", "key"] {
+        authority.write(&format!("server.{end}"), &authority.read(&format!("lapsed.{end}")));
+    }
+    stage.dispatcher.reload().expect(200);
+    stage.dispatcher.log().wait("that it has expired", expired);
+    let checked = run(stage.dispatcher.folder(), &["check", "--config", CONFIG]);
+    let output = checked.expect(0).output();
+    let expected = "server.crt` expired at 2020-02-01T00:00:00.000Z";
+    assert!(output.contains("warning: ") && output.contains(expected), "{output}");
+    let stage = Stage::with(|config| config.with("[egress]", &lines("lapsed")));
+    stage.dispatcher.log().wait("that it has expired", expired);
 }
 
 #[test]

@@ -170,6 +170,25 @@ fn check_reports_invalid_certificates() {
 }
 
 #[test]
+fn a_certificate_that_expires_while_it_is_active_is_logged_once() {
+    let authority = Authority::new();
+    authority.sign_briefly("brief", NAMES, 3);
+    authority.sign_briefly("later", "DNS:later.example", 6);
+    let [brief, later] = ["brief", "later"].map(|name| authority.entry_of(name));
+    let world = World::with(|config| {
+        config.with("[[server.https]]", &brief).with("[[server.https]]", &later)
+    });
+    let expired = |line: &serde_json::Value, name: &str| {
+        line["message"] == "certificate expired" && line["detail"].to_string().contains(name)
+    };
+    for name in ["brief.crt", "later.crt"] {
+        world.gateway.log().wait("that it has expired", |line| expired(line, name));
+    }
+    let lines = world.gateway.log().json();
+    assert_eq!(lines.iter().filter(|line| expired(line, ".crt")).count(), 2);
+}
+
+#[test]
 fn a_gateway_starts_with_an_expired_certificate_and_logs_it() {
     let authority = Authority::new();
     authority.sign("lapsed", NAMES, -1);

@@ -1,6 +1,7 @@
 //! Upstreams over TLS, over HTTP/2, or both: an nginx behind the gateway reports how it was
 //! reached.
 
+use serde_json::Value;
 use weir_tests::authority::{Authority, NAMES};
 use weir_tests::folder::Folder;
 use weir_tests::gateway;
@@ -165,6 +166,29 @@ fn a_configured_client_certificate_is_presented() {
     assert_eq!(world_before(&nginx, &shown).get("/healthz").expect(200).text(), "CN=client");
     // Without a client certificate nginx answers 400 in HTTP; the handshake succeeds.
     world_before(&nginx, &ca).get("/healthz").expect(400);
+}
+
+#[test]
+fn an_expired_client_certificate_is_a_warning_at_a_start_a_reload_and_a_check() {
+    let files = certificates();
+    let nginx = secure_nginx(&files, "server", "");
+    let of = |name: &str| {
+        let [certificate, key] = ["crt", "key"].map(|end| files.path(&format!("{name}.{end}")));
+        format!("client_certificate = \"{certificate}\"\nclient_key = \"{key}\"")
+    };
+    let trusted = format!("{}\nserver_name = \"backend.test\"", line(&files, "ca", "ca.crt"));
+    let expired = |line: &Value| line["message"] == "certificate expired";
+    let world = world_before(&nginx, &format!("{trusted}\n{}", of("client")));
+    assert!(!world.gateway.log().json().iter().any(expired));
+    let lapsed = world.config().with("[upstreams.control]", &of("lapsed"));
+    world.gateway.write_config(&lapsed.to_string());
+    world.gateway.reload().expect(200);
+    world.gateway.log().wait("that it has expired", expired);
+    let checked = gateway::run(world.gateway.folder(), &["check", "--config", gateway::CONFIG]);
+    let output = checked.expect(0).output();
+    assert!(output.contains("warning: ") && output.contains("lapsed.crt` expired at "), "{output}");
+    let world = world_before(&nginx, &format!("{trusted}\n{}", of("lapsed")));
+    world.gateway.log().wait("that it has expired", expired);
 }
 
 #[test]
