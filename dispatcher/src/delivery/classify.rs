@@ -65,6 +65,14 @@ pub(crate) fn reason_of(error: &ConnectError, received: u64) -> Option<Reason> {
     Some(found.last().unwrap_or(ended))
 }
 
+/// The reason of an attempt whose webhook has a certificate that expires at `expires`.
+pub(crate) fn of_certificate(reason: Reason, expires: UnixTime, now: UnixTime) -> Reason {
+    match reason {
+        Reason::HandshakeRefused if expires <= now => Reason::ClientCertificateExpired(expires),
+        reason => reason,
+    }
+}
+
 /// Whether closing idle connections helps against a shortage: they hold descriptors and memory; a
 /// local port that is closed is not free at once.
 pub(crate) fn is_eased_by_closing(error: &ConnectError) -> bool {
@@ -217,6 +225,16 @@ mod tests {
         assert_eq!(seconds(429, "Sun, 06 Nov 1994 08:49:37 GMT"), Some(30));
         assert_eq!(seconds(429, "Sun, 06 Nov 1994 08:49:00 GMT"), Some(0), "it is past");
         assert_eq!(seconds(429, "99999999999999999999999"), Some(u64::MAX));
+    }
+
+    #[test]
+    fn an_expired_client_certificate_explains_a_refused_handshake_and_nothing_else() {
+        let (expires, later) = (UnixTime(7), UnixTime(8));
+        let expired = Reason::ClientCertificateExpired(expires);
+        assert_eq!(of_certificate(Reason::HandshakeRefused, expires, later), expired);
+        let valid = of_certificate(Reason::HandshakeRefused, later, expires);
+        assert_eq!(valid, Reason::HandshakeRefused);
+        assert_eq!(of_certificate(Reason::NoTls, expires, later), Reason::NoTls);
     }
 
     #[test]

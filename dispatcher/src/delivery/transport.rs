@@ -42,6 +42,7 @@ use crate::delivery::read_limit::Meter;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::transcript;
+use crate::domain::webhook::client_certificate::ClientCertificate;
 
 /// The most of a body that is read so that its connection can be reused, and its start kept.
 const BODY_BYTES_MAX: usize = transcript::BODY_BYTES_MAX + transcript::BODY_BYTES_MORE;
@@ -210,10 +211,19 @@ impl HttpTransport {
         Answer { status, headers: head.headers, start, rest }
     }
 
-    fn explained(&self, error: &ConnectError, progress: &mut Progress) -> Outcome {
+    fn explained(
+        &self,
+        error: &ConnectError,
+        certificate: Option<&ClientCertificate>,
+        progress: &mut Progress,
+    ) -> Outcome {
         let handshaking = matches!(error, ConnectError::Handshake(_));
         let received = progress.received();
-        progress.trace.reason = classify::reason_of(error, received);
+        let (reason, now) = (classify::reason_of(error, received), self.dialer.clock.now().unix);
+        progress.trace.reason = reason.map(|reason| match certificate {
+            Some(own) => classify::of_certificate(reason, own.expires_at(), now),
+            None => reason,
+        });
         let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
         if outcome == Outcome::Internal(Fault::Resources) && classify::is_eased_by_closing(error) {
             self.pool.clear();
@@ -268,7 +278,7 @@ impl Transport for HttpTransport {
                     }
                     None => {
                         let error = ConnectError::Http(failed.into_error());
-                        return Err(self.explained(&error, progress));
+                        return Err(self.explained(&error, certificate.as_ref(), progress));
                     }
                 },
             }
@@ -278,11 +288,16 @@ impl Transport for HttpTransport {
         // attempt.
         let opened = self.dialer.open(&origin, certificate.as_ref(), &mut progress.trace);
         let opened = Box::pin(opened).await;
-        let mut connection = opened.map_err(|error| self.explained(&error, progress))?;
+        let certificate = certificate.as_ref();
+        let mut connection =
+            opened.map_err(|error| self.explained(&error, certificate, progress))?;
         progress.response = Some(connection.meter());
         match self.post(&mut connection, request, &mut progress.trace).await {
             Ok(response) => Ok(self.answer(response, connection, origin)),
-            Err(failed) => Err(self.explained(&ConnectError::Http(failed.into_error()), progress)),
+            Err(failed) => {
+                let error = ConnectError::Http(failed.into_error());
+                Err(self.explained(&error, certificate, progress))
+            }
         }
     }
 }

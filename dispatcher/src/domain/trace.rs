@@ -51,6 +51,8 @@ pub enum Reason {
     CertificateInvalid,
     /// The receiver refused the handshake.
     HandshakeRefused,
+    /// The same, with a certificate of the webhook that was valid until this time.
+    ClientCertificateExpired(UnixTime),
     /// The connection ended during the handshake.
     HandshakeBroken,
     /// The receiver does not speak TLS, or no version and cipher in common.
@@ -81,6 +83,13 @@ impl Reason {
             }
             Self::CertificateNotYetValid(from) => {
                 return format!("the TLS certificate is not valid before {}", from.rfc3339());
+            }
+            Self::ClientCertificateExpired(at) => {
+                let at = at.rfc3339();
+                return format!(
+                    "the server refused the TLS handshake, and the webhook's client certificate \
+                     expired on {at}"
+                );
             }
             Self::Reset(bytes) => return broken("was reset", bytes),
             Self::Closed(bytes) => return broken("was closed", bytes),
@@ -125,6 +134,7 @@ impl Reason {
             Self::NoConnection => (14, 0),
             Self::NoHandshake => (15, 0),
             Self::NoAnswer(bytes) => (16, bytes),
+            Self::ClientCertificateExpired(at) => (17, at.0),
         }
     }
 
@@ -146,6 +156,7 @@ impl Reason {
             14 => Self::NoConnection,
             15 => Self::NoHandshake,
             16 => Self::NoAnswer(number),
+            17 => Self::ClientCertificateExpired(UnixTime(number)),
             _ => return None,
         })
     }
@@ -290,6 +301,11 @@ mod tests {
             (Reason::NoHandshake, "the TLS handshake did not end in time"),
             (Reason::NoAnswer(0), "the request was sent, and no answer came in time"),
             (Reason::NoAnswer(5), "the answer's headers did not end in time, after 5 bytes"),
+            (
+                Reason::ClientCertificateExpired(TIME),
+                "the server refused the TLS handshake, and the webhook's client certificate \
+                 expired on 2026-02-03T04:05",
+            ),
         ];
         let mut codes = Vec::new();
         for (reason, words) in table {
@@ -299,7 +315,7 @@ mod tests {
             codes.push(reason.code().0);
         }
         codes.dedup();
-        assert_eq!(codes, (1..=16).collect::<Vec<_>>());
+        assert_eq!(codes, (1..=17).collect::<Vec<_>>());
     }
 
     #[test]
