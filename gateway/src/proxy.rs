@@ -207,7 +207,6 @@ impl ProxyHttp for Proxy {
         reused: bool,
     ) -> Box<Error> {
         context.upstream.sent = true;
-        retry::connected(context);
         let facts = retry::AttemptFacts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
@@ -216,6 +215,7 @@ impl ProxyHttp for Proxy {
         };
         let tries = retry::tries_after(&error, facts, retry::tries(context));
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
+        retry::broken(&self.shared, context, &error, again);
         let silent = context.exchange.was_silent();
         let is_fault = retry::is_fault(&error, facts) || (silent && !context.upstream.answered);
         // A server may give up a client that withholds its body, or waits for a `100 Continue`.

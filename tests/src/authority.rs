@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion,
+};
 
 use crate::folder::Folder;
 use crate::{real, wait};
@@ -200,6 +202,18 @@ impl Authority {
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
+    }
+
+    /// A server's side of one connection, with this certificate and without ALPN.
+    #[track_caller]
+    pub fn server(&self, name: &str) -> ServerConnection {
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(ring);
+        let builder = builder.with_protocol_versions(VERSIONS).unwrap().with_no_client_auth();
+        let file = |end: &str| self.folder.path(&format!("{name}.{end}"));
+        let chain = vec![CertificateDer::from_pem_file(file("crt")).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(file("key")).unwrap();
+        ServerConnection::new(Arc::new(builder.with_single_cert(chain, key).unwrap())).unwrap()
     }
 
     #[track_caller]

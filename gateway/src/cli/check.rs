@@ -13,10 +13,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use pingora_core::connectors::TransportConnector;
 use pingora_core::connectors::http::Connector;
+use pingora_core::protocols::{ALPN, Stream};
 use serde_json::Value;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime, warn};
@@ -31,6 +35,7 @@ use crate::config::checked::Config;
 use crate::identity::directory::RemoteDirectory;
 use crate::operations::persistence;
 use crate::settings::ServerSettings;
+use crate::settings::upstream::Speaks;
 use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
 use weir_common::http_client;
@@ -39,6 +44,9 @@ use weir_common::identity::settings::Verify;
 
 /// How long a name may take to resolve, and a running gateway to return its settings.
 const WAIT: Duration = Duration::from_secs(5);
+
+/// How long a server may take to refuse our certificate: a round trip around the world, and some.
+const ALERT_WAIT: Duration = Duration::from_millis(500);
 
 /// Reports every problem, and returns the exit code.
 pub(super) fn check(config: &Config, online: bool) -> u8 {
@@ -202,15 +210,47 @@ async fn try_server(upstream: &Upstream, nth: usize) -> Result<(), String> {
     let found = timeout(WAIT, tokio::net::lookup_host(name)).await;
     let found = found.map_err(|_| format!("`{name}` is not resolved within {WAIT:?}"))?;
     let addresses = found.map_err(|why| format!("`{name}` cannot be resolved: {why}"))?;
-    let connector = Connector::new(None);
     for address in addresses {
         let peer = upstream.peer(Pick { server: nth, address }, false);
         let wait = upstream.settings.connect_timeout;
         let late = |_| format!("`{name}`: {address} does not let us connect within {wait:?}");
-        let connected = timeout(wait, connector.get_http_session(&*peer)).await.map_err(late)?;
-        connected.map_err(|why| {
+        let refused = |why: Box<pingora_core::Error>| {
             format!("`{name}`: cannot connect to {address}: {}", single_request::cause(&why))
-        })?;
+        };
+        if !peer.is_tls() {
+            let connector = Connector::new(None);
+            let connected = timeout(wait, connector.get_http_session(&*peer)).await;
+            connected.map_err(late)?.map_err(refused)?;
+            continue;
+        }
+        let connected = timeout(wait, TransportConnector::new(None).new_stream(&*peer)).await;
+        let mut stream = connected.map_err(late)?.map_err(refused)?;
+        let speaks_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
+        if upstream.settings.speaks == Speaks::Http2 && !speaks_http2 {
+            let why = "does not offer HTTP/2 (ALPN): requests would go there over HTTP/1.1";
+            return Err(format!("`{name}`: {address} {why}"));
+        }
+        if let Some(why) = end_of(&mut stream).await {
+            return Err(format!("`{name}`: {address} ends the connection: {why}"));
+        }
     }
     Ok(())
+}
+
+/// Why a server ends a connection that it has just accepted, if it does: a server verifies our
+/// certificate after our side of the handshake is complete (TLS 1.3).
+async fn end_of(stream: &mut Stream) -> Option<io::Error> {
+    let mut bytes = [0; 1024];
+    let ended = async {
+        loop {
+            match stream.read(&mut bytes).await {
+                // It may close a connection without a request as it likes.
+                Ok(0) => return None,
+                Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return None,
+                Ok(_) => {}
+                Err(why) => return Some(why),
+            }
+        }
+    };
+    timeout(ALERT_WAIT, ended).await.ok().flatten()
 }

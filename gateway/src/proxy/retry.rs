@@ -14,6 +14,8 @@
 //! When a server is ejected (`ejection`), which is tried next (`upstream`), texts of
 //! refusals (`refusal`).
 
+use std::io;
+
 use http::header::CONTENT_LENGTH;
 use http::{Method, StatusCode};
 use log::Level;
@@ -131,14 +133,41 @@ pub fn failed(shared: &Shared, context: &mut RequestContext) {
 /// try follows (`again`).
 pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error, again: bool) {
     context.upstream.unconnected = true;
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
+    let Some(upstream) = context.upstream_of_route() else { return };
     let failures = &shared.metrics.upstream_failures;
     failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
     if !is_refused(error) {
         return;
     }
+    unreachable(shared, context, error, again);
+    failed(shared, context);
+}
+
+/// Records that a connection to the server that was tried last failed after it was opened. One that
+/// ends by a TLS alert counts as never opened: a server of TLS 1.3 refuses our certificate so.
+pub fn broken(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
+    match is_tls_alert(error) {
+        true => unreachable(shared, context, error, again),
+        false => connected(context),
+    }
+}
+
+/// Whether the server ended the connection by a TLS alert.
+fn is_tls_alert(error: &Error) -> bool {
+    let cause = error.root_cause();
+    let of_http2 = || cause.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
+    let of_socket = cause.downcast_ref::<io::Error>().or_else(of_http2);
+    let of_tls = of_socket.and_then(io::Error::get_ref);
+    let of_tls = of_tls.and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(of_tls, Some(rustls::Error::AlertReceived(_)))
+}
+
+/// Records that the server that was tried last accepts no connection, and logs that unless another
+/// try follows (`again`).
+fn unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
+    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
+        return;
+    };
     upstream.connected(pick, false);
     if !again && upstream.should_log(shared.clock.now().tick) {
         let fields = [
@@ -148,11 +177,10 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
         ];
         events::event(Level::Warn, "upstream unreachable", &fields);
     }
-    failed(shared, context);
 }
 
 /// Records that connecting to the server that was tried last succeeded.
-pub fn connected(context: &RequestContext) {
+fn connected(context: &RequestContext) {
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         upstream.connected(pick, true);
     }
@@ -413,6 +441,18 @@ mod tests {
         }
         let theirs = goaway_error(h2::Reason::ENHANCE_YOUR_CALM).await;
         assert!(is_fault(&Error::because(ErrorType::H2Error, "", theirs).into_up(), SAFE));
+    }
+
+    #[test]
+    fn an_alert_is_found_below_an_error_of_reading() {
+        let of = |kind, cause: rustls::Error| {
+            let cause = io::Error::new(io::ErrorKind::InvalidData, cause);
+            is_tls_alert(&Error::because(kind, "reading a response", cause))
+        };
+        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
+        assert!(of(ErrorType::ReadError, alert.clone()) && of(ErrorType::WriteError, alert));
+        assert!(!of(ErrorType::ReadError, rustls::Error::DecryptError));
+        assert!(!is_tls_alert(&error(ErrorType::ConnectionClosed, false.into())));
     }
 
     #[test]

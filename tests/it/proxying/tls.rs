@@ -1,6 +1,8 @@
 //! Upstreams over TLS, over HTTP/2, or both: an nginx behind the gateway reports how it was
 //! reached.
 
+use std::net::TcpListener;
+
 use serde_json::Value;
 use weir_tests::authority::{Authority, NAMES};
 use weir_tests::folder::Folder;
@@ -169,6 +171,58 @@ fn a_configured_client_certificate_is_presented() {
 }
 
 #[test]
+fn a_server_that_refuses_our_certificate_after_the_handshake_is_named_by_the_log_and_by_check() {
+    let files = certificates();
+    // A gateway is such a server: with TLS 1.3 its alert follows the handshake.
+    let entry = format!("{}\nclient_ca = \"{}\"", files.entry_of("server"), files.path("ca.crt"));
+    let server = World::with(|config| config.with("[[server.https]]", &entry));
+    let trusted = format!("{}\nserver_name = \"backend.test\"", line(&files, "ca", "ca.crt"));
+    let lines = format!("servers = [\"{}\"]\ntls = true\n{trusted}", server.gateway.https());
+    let world = World::with(|config| config.with("[upstreams.control]", &lines));
+    let check = || {
+        gateway::run(world.gateway.folder(), &["check", "--online", "--config", gateway::CONFIG])
+    };
+    world.get("/healthz").expect_problem(502);
+    let is_named = |line: &Value| line["message"] == "upstream unreachable";
+    let named = world.gateway.log().wait("which server", is_named);
+    let alert = "received fatal alert: CertificateRequired";
+    assert_eq!(named["error"], alert, "{named}");
+    let ready = world.gateway.call_admin(&Request::get("/readyz")).expect(200).text();
+    assert!(ready.contains("failing: ") && ready.contains("control"), "{ready}");
+    let output = check().expect(1).output();
+    assert!(output.contains(alert), "{output}");
+    let [certificate, key] = ["crt", "key"].map(|end| files.path(&format!("client.{end}")));
+    let shown = format!("client_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
+    let shown = world.config().with("[upstreams.control]", &shown);
+    world.gateway.write_config(&shown.to_string());
+    check().expect(0);
+}
+
+#[test]
+fn check_online_finds_a_server_without_the_http2_that_is_configured() {
+    let files = certificates();
+    let trusted = format!("{}\nserver_name = \"backend.test\"", line(&files, "ca", "ca.crt"));
+    for (http, code) in [("1.1", 0), ("auto", 0), ("2", 1)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let lines = format!("servers = [\"{address}\"]\ntls = true\nhttp = \"{http}\"\n{trusted}");
+        let world = World::with(|config| config.with("[upstreams.control]", &lines));
+        std::thread::scope(|scope| {
+            // It knows no ALPN, and waits until its client has closed.
+            scope.spawn(|| {
+                let mut tls = files.server("server");
+                let mut socket = listener.accept().unwrap().0;
+                drop(tls.complete_io(&mut socket));
+                drop(std::io::copy(&mut socket, &mut std::io::sink()));
+            });
+            let command = ["check", "--online", "--config", gateway::CONFIG];
+            let output = gateway::run(world.gateway.folder(), &command).expect(code).output();
+            assert_eq!(output.contains("does not offer HTTP/2"), http == "2", "{output}");
+        });
+    }
+}
+
+#[test]
 fn an_expired_client_certificate_is_a_warning_at_a_start_a_reload_and_a_check() {
     let files = certificates();
     let nginx = secure_nginx(&files, "server", "");
@@ -207,7 +261,7 @@ fn a_changed_root_certificate_is_picked_up() {
     });
     // A file that cannot be read leaves the earlier one active.
     kept.write("ca.crt", "no certificate");
-    let refused = |line: &serde_json::Value| {
+    let refused = |line: &Value| {
         line["message"].as_str().is_some_and(|message| message.starts_with("configuration refused"))
     };
     let line = world.gateway.log().wait("that the file is refused", refused);
