@@ -25,7 +25,7 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_common::http_server::reply::Reply;
-use weir_common::http_server::{Call, Handler, Head, problems};
+use weir_common::http_server::{Acceptance, Call, Handler, Head, problems};
 use weir_common::identity::bearer::{self, Bearer};
 
 use crate::agents::{AGENTS_MAX, sha256};
@@ -145,16 +145,16 @@ impl Handler for Front {
         if is_half_used { reply.with("connection", "close") } else { reply }
     }
 
-    async fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         if head.uri.path() != PATH {
-            return Some(not_found());
+            return Err(not_found());
         }
         let is_doubled = |name| head.headers.get_all(name).iter().count() > 1;
         if is_doubled(HOST) || is_doubled(ORIGIN) || head.uri.authority().is_some() {
             let detail = "Name one host, in the field Host, and one origin at most.";
-            return Some(problems::refusal(400, "invalid-host", "The host is not clear", detail));
+            return Err(problems::refusal(400, "invalid-host", "The host is not clear", detail));
         }
-        self.member(&head.headers).is_none().then(unauthorized)
+        self.member(&head.headers).map(|_| Acceptance::Verified).ok_or_else(unauthorized)
     }
 
     fn share(&self, head: &Head) -> Result<Option<OwnedSemaphorePermit>, Reply> {

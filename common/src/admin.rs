@@ -27,7 +27,7 @@ use crate::config::document::{Diagnostic, lines};
 use crate::config::reload::Reload;
 use crate::http_server::problems::{method_not_allowed, refusal};
 use crate::http_server::reply::Reply;
-use crate::http_server::{Call, Handler, Head};
+use crate::http_server::{Acceptance, Call, Handler, Head};
 use crate::pages::assets;
 use crate::pages::form::Form;
 use crate::pages::reply::see_other;
@@ -102,24 +102,28 @@ impl<P> Admin<P> {
 
 #[async_trait]
 impl<P: Program> Handler for Admin<P> {
-    async fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         let path = head.uri.path();
         let is_page = pages::is_page(path);
         let reads = head.method == Method::GET || is_page;
         let token = self.program.token();
         if let Some(problem) = browser::refusal(&head.headers, reads, token.is_some()) {
-            return Some(Reply::problem(&problem));
+            return Err(Reply::problem(&problem));
         }
         if is_page {
             let gate = Gate::new(&self.program, self.process);
-            return gate.refusal((&head.method, path), &head.headers);
+            return gate.accepts((&head.method, path), &head.headers);
         }
-        let is_open = matches!(path, "/livez" | "/readyz" | "/") || path.starts_with(ASSETS);
-        let knows = || token.is_none_or(|token| has_bearer(&token, &head.headers));
-        (!is_open && !knows()).then(|| {
-            let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
-            refusal(401, "unauthorized", "Unauthorized", detail).with("www-authenticate", "Bearer")
-        })
+        // Without a token every caller is the operator.
+        if token.is_none_or(|token| has_bearer(&token, &head.headers)) {
+            return Ok(Acceptance::Verified);
+        }
+        if matches!(path, "/livez" | "/readyz" | "/") || path.starts_with(ASSETS) {
+            return Ok(Acceptance::Open);
+        }
+        let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
+        let refused = refusal(401, "unauthorized", "Unauthorized", detail);
+        Err(refused.with("www-authenticate", "Bearer"))
     }
 
     async fn handle(&self, call: Call) -> Reply {

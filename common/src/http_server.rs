@@ -7,7 +7,8 @@
 //! 2. A handler that panics fails its own request with a 500, and no other.
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
-//! 5. A client whose requests are not accepted takes no connection from one whose requests are.
+//! 5. A client without a verified credential takes no connection from one with it: its connection
+//!    gives way to others, except while a request of it that was read whole is handled.
 //!
 //! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
@@ -16,13 +17,14 @@ pub mod listeners;
 mod newcomers;
 pub mod problems;
 pub mod reply;
+mod request_tasks;
 mod write_timeout;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,12 +38,13 @@ use hyper_util::rt::TokioIo;
 use log::Level;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::http_server::body::ReadBody;
 use crate::http_server::newcomers::{Newcomer, Newcomers};
 use crate::http_server::reply::{Reply, ReplyBody};
+use crate::http_server::request_tasks::{RequestTasks, report};
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
 use crate::log::events;
 
@@ -73,15 +76,28 @@ pub struct Call {
     pub body: Bytes,
 }
 
+/// Whose request a handler accepted by its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceptance {
+    /// That of a caller with a verified credential, whose connection stays.
+    Verified,
+    /// One that needs no credential, or has it in its body: its connection gives way to others.
+    Open,
+}
+
 /// Answers the requests of a listener.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request, in a task of its own: no other request waits for it.
     async fn handle(&self, call: Call) -> Reply;
 
-    /// The refusal of a request by its head alone, if it is refused; its body is then not read.
-    async fn refuses(&self, _head: &Head) -> Option<Reply> {
-        None
+    /// Whether a request is accepted by its head alone; a refused one's body is not read.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    async fn accepts(&self, _head: &Head) -> Result<Acceptance, Reply> {
+        Ok(Acceptance::Open)
     }
 
     /// A permit of the caller's share of the connections, from the head of its request until its
@@ -137,40 +153,6 @@ pub struct ConnectionBounds {
     pub body_timeout: Duration,
 }
 
-/// Requests in progress: each is finished even if its client has disconnected.
-#[derive(Default)]
-struct RequestTasks(Mutex<JoinSet<()>>);
-
-impl RequestTasks {
-    /// Handles a request in a task. The channel closes without a reply if the handler panics.
-    fn spawn(
-        &self,
-        handler: Arc<dyn Handler>,
-        call: Call,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> oneshot::Receiver<Reply> {
-        let (answer, answered) = oneshot::channel();
-        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(ended) = tasks.try_join_next() {
-            report(ended);
-        }
-        tasks.spawn(async move {
-            let reply = handler.handle(call).await;
-            drop(permit);
-            // Its client may have disconnected in the meantime.
-            let _ = answer.send(reply);
-        });
-        answered
-    }
-
-    async fn ended(&self) {
-        let mut tasks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        while let Some(ended) = tasks.join_next().await {
-            report(ended);
-        }
-    }
-}
-
 /// State that the connections of a listener share.
 struct Server {
     handler: Arc<dyn Handler>,
@@ -188,7 +170,7 @@ pub async fn serve(
     mut listening: watch::Receiver<Listening>,
 ) {
     let mut open = JoinSet::new();
-    let (newcomers, mut accepted_count) = (Arc::new(Newcomers::default()), 0);
+    let newcomers = Arc::new(Newcomers::default());
     let bodies = Arc::new(Semaphore::new(bounds.bodies_bytes_max.min(Semaphore::MAX_PERMITS)));
     let server = Arc::new(Server { handler, requests: RequestTasks::default(), bodies });
     loop {
@@ -204,8 +186,7 @@ pub async fn serve(
             Some(ended) = open.join_next() => report(ended),
             accepted = listener.accept(), if now == Listening::Open => match accepted {
                 Ok((stream, _)) => {
-                    accepted_count += 1;
-                    let admitted = newcomers.admit(accepted_count, &bounds.connections);
+                    let admitted = newcomers.admit(&bounds.connections);
                     // Not admitted, the stream is dropped: closed before a byte is read.
                     if let Some((newcomer, gives_way)) = admitted {
                         let task = ConnectionTask {
@@ -241,13 +222,6 @@ pub async fn serve(
 async fn closing(listening: &mut watch::Receiver<Listening>) {
     // An error means that the sender was dropped, which closes too.
     let _ = listening.wait_for(|now| *now == Listening::Closing).await;
-}
-
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "task panicked", &fields);
-    }
 }
 
 /// State that the requests of one connection share.
@@ -323,7 +297,7 @@ impl ConnectionTask {
         }
         let has_body = !body.is_end_stream();
         let reply = match self.read(&head, body, phase).await {
-            Ok(ReadBody { bytes, permit }) => {
+            Ok((acceptance, ReadBody { bytes, permit })) => {
                 let call = Call {
                     method: head.method,
                     path: head.uri.path().to_owned(),
@@ -333,6 +307,9 @@ impl ConnectionTask {
                 };
                 let Server { handler, requests, .. } = &*self.server;
                 let answered = requests.spawn(Arc::clone(handler), call, permit).await;
+                if acceptance == Acceptance::Open {
+                    self.newcomer.waits();
+                }
                 answered.unwrap_or_else(|_| problems::broken())
             }
             Err(reply) if has_body => {
@@ -352,25 +329,32 @@ impl ConnectionTask {
         head: &Head,
         body: Incoming,
         phase: &RequestPhase,
-    ) -> Result<ReadBody, Reply> {
+    ) -> Result<(Acceptance, ReadBody), Reply> {
         let head_bytes_max = self.bounds.head_bytes_max;
         if head_bytes(head) > head_bytes_max {
             return Err(problems::head_too_large(head_bytes_max));
         }
         let handler = &self.server.handler;
-        if let Some(reply) = handler.refuses(head).await {
-            return Err(reply);
-        }
+        let acceptance = handler.accepts(head).await?;
         phase.hold(None);
         phase.hold(handler.share(head)?);
-        if !self.newcomer.stays() {
-            return Err(problems::busy("The connection gives way to another."));
+        match acceptance {
+            Acceptance::Verified => self.stays()?,
+            Acceptance::Open => self.newcomer.waits(),
         }
         if is_encoded(&head.headers) {
             return Err(problems::encoding());
         }
         let most = handler.body_bytes_max(head.uri.path());
-        body::read(body, most, self.bounds.body_timeout, &self.server.bodies).await
+        let body = body::read(body, most, self.bounds.body_timeout, &self.server.bodies).await?;
+        // While it is handled, none gives way: so there are no more handlers than connections.
+        self.stays()?;
+        Ok((acceptance, body))
+    }
+
+    fn stays(&self) -> Result<(), Reply> {
+        let gives_way = || problems::busy("The connection gives way to another.");
+        self.newcomer.stays().then_some(()).ok_or_else(gives_way)
     }
 }
 
@@ -441,7 +425,7 @@ mod tests {
                     return Reply { rest, ..Reply::new(200, "text/plain", "first") };
                 }
                 "/panic" => panic!("as it was asked to"),
-                "/wait" => {
+                "/wait" | "/open/wait" => {
                     self.begun.notify_one();
                     self.released.notified().await;
                     self.ended.notify_one();
@@ -452,8 +436,12 @@ mod tests {
             Reply::new(200, "text/plain", text)
         }
 
-        async fn refuses(&self, head: &Head) -> Option<Reply> {
-            (head.uri.path() == "/closed").then(|| problems::refusal(404, "closed", "Closed", ""))
+        async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
+            match head.uri.path() {
+                "/closed" => Err(problems::refusal(404, "closed", "Closed", "")),
+                path if path.starts_with("/open") => Ok(Acceptance::Open),
+                _ => Ok(Acceptance::Verified),
+            }
         }
 
         fn body_bytes_max(&self, _path: &str) -> usize {
@@ -816,5 +804,47 @@ mod tests {
         let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
         assert!(response.starts_with("http/1.1 200 "), "{response}");
         assert_eq!(rest_of(third).await, "");
+    }
+
+    /// Sends a request whose body never comes, and returns once the server waits for it.
+    async fn stall(stream: &mut TcpStream, path: &str) {
+        let fields = "host: x\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
+        let request = format!("POST {path} HTTP/1.1\r\n{fields}");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        assert_eq!(first_of(stream).await, "http/1.1 100 continue\r\n\r\n");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_anyone_may_send_holds_no_connection_while_its_body_is_missing() {
+        let long = Duration::from_secs(3_600);
+        let server =
+            server_with(1, |bounds| ConnectionBounds { body_timeout: long, ..bounds }).await;
+        let mut stalled = server.connect().await;
+        stall(&mut stalled, "/open").await;
+        let mut known = server.connect().await;
+        assert_eq!(rest_of(stalled).await, "");
+        // Nor does it hold one that a verified caller used before: a proxy reuses connections.
+        known.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        assert!(first_of(&mut known).await.ends_with("get /a 0"));
+        stall(&mut known, "/open").await;
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.ends_with("get /a 0"), "{response}");
+        assert_eq!(rest_of(known).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_anyone_may_send_keeps_its_connection_while_it_is_handled() {
+        let server = server(1).await;
+        let mut first = server.connect().await;
+        let request = b"GET /open/wait HTTP/1.1\r\nhost: x\r\n\r\n";
+        first.write_all(request).await.expect("it reads");
+        server.echo.begun.notified().await;
+        assert_eq!(rest_of(server.connect().await).await, "");
+        server.echo.released.notify_one();
+        assert!(first_of(&mut first).await.ends_with("get /open/wait 0"));
+        // Once it is answered, the connection gives way.
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.ends_with("get /a 0"), "{response}");
+        assert_eq!(rest_of(first).await, "");
     }
 }

@@ -51,7 +51,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_common::http_server::reply::Reply;
-use weir_common::http_server::{Call, Handler, Head, problems};
+use weir_common::http_server::{Acceptance, Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
@@ -93,9 +93,10 @@ impl Handler for Api {
     }
 
     /// Refuses a call by its head, before its body is read.
-    async fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         let active = self.state.active.load_full();
-        self.permitted(&active, &head.method, head.uri.path(), &head.headers).await.err()
+        let called = self.permitted(&active, &head.method, head.uri.path(), &head.headers).await?;
+        Ok(called.caller.map_or(Acceptance::Open, |_| Acceptance::Verified))
     }
 
     fn body_bytes_max(&self, _path: &str) -> usize {

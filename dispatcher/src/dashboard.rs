@@ -38,7 +38,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::Method;
 use weir_common::http_server::reply::Reply;
-use weir_common::http_server::{Call, Handler, Head};
+use weir_common::http_server::{Acceptance, Call, Handler, Head};
 use weir_common::pages::assets;
 use weir_common::pages::form::Form;
 use weir_common::pages::reply::secured;
@@ -47,7 +47,7 @@ use crate::api::Api;
 use crate::config::settings::DashboardSettings;
 use crate::dashboard::failure::Failure;
 use crate::dashboard::sent_forms::SentForms;
-use crate::dashboard::visit::{Entrance, FORM_MADE_AT, Visit};
+use crate::dashboard::visit::{Entrance, FORM_MADE_AT, Visit, sessions};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
 use crate::live_config::theme::Theme;
@@ -82,10 +82,19 @@ impl Handler for Dashboard {
         }
     }
 
-    async fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         let path = head.uri.path();
-        let is_api = !is_page(path) && !path.starts_with("/assets/");
-        if is_api { self.api.refuses(head).await } else { None }
+        if path.starts_with("/assets/") {
+            return Ok(Acceptance::Open);
+        }
+        if !is_page(path) {
+            return self.api.accepts(head).await;
+        }
+        // An error of the store is reported to the visitor, by the page.
+        let active = self.state.active.load_full();
+        let sessions = sessions(&self.state, &active, &head.headers).await;
+        let is_known = sessions.is_ok_and(|sessions| !sessions.is_empty());
+        Ok(if is_known { Acceptance::Verified } else { Acceptance::Open })
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {

@@ -22,7 +22,7 @@ use http::{HeaderMap, Method};
 use log::Level;
 use tokio::sync::Semaphore;
 use weir_common::http_server::reply::Reply;
-use weir_common::http_server::{Call, Handler, Head, problems};
+use weir_common::http_server::{Acceptance, Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
@@ -204,10 +204,10 @@ impl Handler for Ingest {
     }
 
     /// Refuses a call by its head, before its body is read.
-    async fn refuses(&self, head: &Head) -> Option<Reply> {
+    async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         let active = self.state.active.load_full();
         let permitted = self.permitted(&active, &head.method, head.uri.path(), &head.headers).await;
-        permitted.err().map(|reply| self.count_refused(reply))
+        permitted.map(|_| Acceptance::Verified).map_err(|reply| self.count_refused(reply))
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {

@@ -20,9 +20,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::admin::session::{LASTS, NONCE_BYTES, SessionKey};
 use crate::admin::{Acted, Program, has_bearer};
-use crate::http_server::Call;
 use crate::http_server::problems::method_not_allowed;
 use crate::http_server::reply::Reply;
+use crate::http_server::{Acceptance, Call};
 use crate::pages::form::Form;
 use crate::pages::origin;
 use crate::pages::reply::{secured, see_other};
@@ -83,16 +83,24 @@ impl Gate {
         origin::cookies(headers, name).find(|cookie| key.is_open(cookie, self.now))
     }
 
-    /// Why a request for a page is refused, by its head alone.
-    pub(super) fn refusal(&self, head: (&Method, &str), headers: &HeaderMap) -> Option<Reply> {
+    /// Whether a request for a page is accepted by its head alone, or its refusal.
+    pub(super) fn accepts(
+        &self,
+        head: (&Method, &str),
+        headers: &HeaderMap,
+    ) -> Result<Acceptance, Reply> {
         let (method, path) = head;
         if method == Method::POST && !is_of_our_page(headers) {
             let text = "The form was sent from another site, so nothing was changed.";
-            return Some(self.failure(403, "From another site", text));
+            return Err(self.failure(403, "From another site", text));
         }
-        let token = self.token.as_ref().filter(|_| path != SIGN_IN)?;
+        let Some(token) = &self.token else { return Ok(Acceptance::Verified) };
         let is_in = self.session(headers, &self.cookie_name()).is_some();
-        (!is_in && !has_bearer(token, headers)).then(|| self.sign_in(401, None))
+        match is_in || has_bearer(token, headers) {
+            true => Ok(Acceptance::Verified),
+            false if path == SIGN_IN => Ok(Acceptance::Open),
+            false => Err(self.sign_in(401, None)),
+        }
     }
 
     /// The response to a request that was not refused.
@@ -283,7 +291,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let head: Head = request.body(()).unwrap().into_parts().0;
-        if let Some(refused) = admin.refuses(&head).await {
+        if let Err(refused) = admin.accepts(&head).await {
             return refused;
         }
         let (path, query) = path.split_once('?').unwrap_or((path, ""));

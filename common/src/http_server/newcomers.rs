@@ -1,15 +1,15 @@
-//! Which connection gives way once a listener has as many as it may: of those that no request was
-//! accepted from yet, the one that has waited longest.
+//! Which connection gives way once a listener has as many as it may: of those that wait for a
+//! request of a verified caller, the one that has waited longest.
 //!
 //! # Invariant
 //!
-//! 1. A connection that a request was accepted from never gives way.
+//! 1. A connection that stays never gives way.
 //!
-//! Not here: which requests are accepted (the handlers of each program).
+//! Not here: whose requests let a connection stay (`http_server`, the handlers of each program).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -20,57 +20,90 @@ struct Place {
     _stays: oneshot::Sender<Infallible>,
 }
 
-/// The connections of a listener that no request was accepted from yet.
+/// The connections of a listener that wait.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers {
+pub(super) struct Newcomers(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
     /// By number: the first has waited longest.
-    places: Mutex<BTreeMap<u64, Place>>,
+    places: BTreeMap<u64, Place>,
+    newest: u64,
+}
+
+impl Waiting {
+    /// Adds a place behind all others, and returns its number.
+    fn add(&mut self, place: Place) -> u64 {
+        self.newest += 1;
+        self.places.insert(self.newest, place);
+        self.newest
+    }
 }
 
 /// A connection, until it ends.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     newcomers: Arc<Newcomers>,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Debug)]
+struct Standing {
+    /// Its number among those that wait, or its last one.
     number: u64,
-    /// Its place, once a request was accepted.
-    place: OnceLock<Place>,
+    /// Its place, while it stays.
+    place: Option<Place>,
 }
 
 impl Newcomers {
-    /// Admits the connection of this number, which is higher than those before, and returns what
-    /// completes when it has to give way. `None` if there is no permit and none gives way.
+    /// Admits a connection, and returns what completes when it has to give way. `None` if there is
+    /// no permit and none gives way.
     pub(super) fn admit(
         self: &Arc<Self>,
-        number: u64,
         connections: &Arc<Semaphore>,
     ) -> Option<(Newcomer, oneshot::Receiver<Infallible>)> {
         let permit = || Arc::clone(connections).try_acquire_owned().ok();
         let permit = permit().or_else(|| {
-            drop(self.places().pop_first()?);
+            drop(self.waiting().places.pop_first()?);
             permit()
         })?;
         let (stays, gives_way) = oneshot::channel();
-        self.places().insert(number, Place { _permit: permit, _stays: stays });
-        let newcomers = Arc::clone(self);
-        Some((Newcomer { newcomers, number, place: OnceLock::new() }, gives_way))
+        let number = self.waiting().add(Place { _permit: permit, _stays: stays });
+        let standing = Mutex::new(Standing { number, place: None });
+        Some((Newcomer { newcomers: Arc::clone(self), standing }, gives_way))
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<u64, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Newcomer {
-    /// A request of the connection was accepted: from now on it does not give way. False if it has
-    /// given way already.
+    /// From now on the connection does not give way. False if it has given way already.
     pub(super) fn stays(&self) -> bool {
-        let take = || self.newcomers.places().remove(&self.number);
-        self.place.get().is_some() || take().is_some_and(|place| self.place.set(place).is_ok())
+        let mut standing = self.standing();
+        if standing.place.is_none() {
+            standing.place = self.newcomers.waiting().places.remove(&standing.number);
+        }
+        standing.place.is_some()
+    }
+
+    /// From now on the connection gives way, after those that wait already.
+    pub(super) fn waits(&self) {
+        let mut standing = self.standing();
+        if let Some(place) = standing.place.take() {
+            standing.number = self.newcomers.waiting().add(place);
+        }
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Newcomer {
     fn drop(&mut self) {
-        drop(self.newcomers.places().remove(&self.number));
+        let number = self.standing().number;
+        drop(self.newcomers.waiting().places.remove(&number));
     }
 }

@@ -22,6 +22,7 @@ use crate::dashboard::failure::Failure;
 use crate::domain::session::{Grant, SessionSecret};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
+use crate::store::StoreError;
 
 /// The name of the cookie.
 const COOKIE_NAME: &str = "weir_session";
@@ -69,20 +70,9 @@ impl Entrance<'_> {
         Ok(self.sessions().await?.into_iter().next())
     }
 
-    /// The sessions of all cookies: another site of the domain can add some.
     async fn sessions(&self) -> Result<Vec<Visitor>, Failure> {
-        let secrets = origin::cookies(&self.call.headers, COOKIE_NAME);
-        let mut sessions = Vec::new();
-        for secret in secrets.filter_map(SessionSecret::read).take(COOKIES_MAX) {
-            let now = self.now();
-            let grant = self.state.store.session(secret.id(), now).await;
-            let grant = grant.map_err(|error| Failure::store(self.state, &error))?;
-            sessions.extend(grant.and_then(|grant| {
-                let caller = self.active.callers.of_session(&grant, now)?;
-                Some(Visitor { secret, grant, caller })
-            }));
-        }
-        Ok(sessions)
+        let found = sessions(self.state, self.active, &self.call.headers).await;
+        found.map_err(|error| Failure::store(self.state, &error))
     }
 
     /// The visitor, if there is a session for this workspace: with a form, that of the form.
@@ -122,6 +112,25 @@ impl Entrance<'_> {
         }
         cookie
     }
+}
+
+/// The sessions of all cookies: another site of the domain can add some.
+pub(super) async fn sessions(
+    state: &State,
+    active: &ActiveConfig,
+    headers: &HeaderMap,
+) -> Result<Vec<Visitor>, StoreError> {
+    let secrets = origin::cookies(headers, COOKIE_NAME);
+    let mut sessions = Vec::new();
+    for secret in secrets.filter_map(SessionSecret::read).take(COOKIES_MAX) {
+        let now = state.clock.now().unix;
+        let grant = state.store.session(secret.id(), now).await?;
+        sessions.extend(grant.and_then(|grant| {
+            let caller = active.callers.of_session(&grant, now)?;
+            Some(Visitor { secret, grant, caller })
+        }));
+    }
+    Ok(sessions)
 }
 
 /// Who has a session.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
+use weir_tests::client::Client;
 use weir_tests::dispatcher::{self, ACME, READER, TOKENS, entry};
 use weir_tests::request::Request;
 use weir_tests::wait;
 
-use super::{Site, Visitor, cookie_of, form};
+use super::{Site, Stage, Visitor, address, cookie_of, form};
 
 #[test]
 fn a_link_is_shown_as_often_as_one_likes_and_opens_once_also_after_a_crash() {
@@ -29,9 +30,8 @@ fn a_link_is_shown_as_often_as_one_likes_and_opens_once_also_after_a_crash() {
     site.stage.dispatcher.kill();
     site.stage.dispatcher.start_again();
     // Its listener has another port now.
-    let direct = |request: &Request| {
-        weir_tests::client::Client::connect(site.stage.dispatcher.api_address()).call(request)
-    };
+    let direct =
+        |request: &Request| Client::connect(site.stage.dispatcher.api_address()).call(request);
     let (_, text) = link.split_once("link=").unwrap();
     direct(&form("/dashboard/enter", &[("link", text)])).expect(403);
     let page = Request::get("/dashboard/workspaces/ws_acme/webhooks").field("Cookie", &cookie);
@@ -142,6 +142,22 @@ fn a_token_signs_in_where_it_reaches_the_workspace() {
         let refused = sign_in(workspace, token);
         assert_eq!(refused.status, status, "{workspace} {token}: {}", refused.text());
         assert!(refused.text().contains("Sign in") && refused.field("set-cookie").is_none());
+    }
+}
+
+#[test]
+fn a_request_without_a_token_whose_body_never_comes_gives_way_to_a_customer() {
+    for call in ["POST /dashboard/sign-in", "GET /openapi.json"] {
+        let stage = Stage::with(|config| {
+            let config = config.with("[dashboard]", &address("127.0.0.1:80"));
+            config.with("[server]", "connections_max = 1")
+        });
+        let mut stranger = Client::connect(stage.dispatcher.api_address());
+        let fields = "Host: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+        stranger.send(format!("{call} HTTP/1.1\r\n{fields}"));
+        assert_eq!(stranger.read_interim().start, "HTTP/1.1 100 Continue", "{call}");
+        stage.dispatcher.acme().get("/webhooks").expect(200);
+        stranger.expect_end();
     }
 }
 
