@@ -9,7 +9,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::id::WebhookId;
 use crate::domain::outcome::Outcome;
-use crate::store::mail::NewMail;
+use crate::store::mail::{MailKind, NewMail};
 
 /// The incident that a mail reports.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub fn warning(incident: &Incident<'_>, to: &str) -> NewMail {
         facts(incident, &origin, "Failing since"),
         link(incident),
     );
-    incident.mail("warning", to, subject, text)
+    incident.mail(MailKind::Warning, to, subject, text)
 }
 
 /// The mail that reports a pause.
@@ -60,7 +60,7 @@ pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
         how(incident),
         link(incident),
     );
-    incident.mail("paused", to, subject, text)
+    incident.mail(MailKind::Paused, to, subject, text)
 }
 
 /// The mail that asks for a new secret, because the key that sealed the earlier ones is lost;
@@ -79,7 +79,7 @@ pub fn secret_lost(incident: &Incident<'_>, more: &[&str], to: &str) -> NewMail 
         how_to_rotate(incident, !more.is_empty()),
         link(incident),
     );
-    incident.mail("secret-lost", to, subject, text)
+    incident.mail(MailKind::SecretLost, to, subject, text)
 }
 
 fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
@@ -131,8 +131,8 @@ fn link(incident: &Incident<'_>) -> String {
 }
 
 impl Incident<'_> {
-    fn mail(&self, kind: &str, to: &str, subject: String, text: String) -> NewMail {
-        let key = format!("{kind}:{}:{}:{to}", self.webhook, self.since.0);
+    fn mail(&self, kind: MailKind, to: &str, subject: String, text: String) -> NewMail {
+        let key = format!("{}:{}:{}:{to}", kind.name(), self.webhook, self.since.0);
         NewMail { webhook: self.id, to: to.to_owned(), subject, text, key }
     }
 }

@@ -8,6 +8,52 @@ use weir_common::time::UnixTime;
 
 use crate::domain::id::{MailId, WebhookId};
 
+/// What a mail reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailKind {
+    /// Deliveries fail.
+    Warning,
+    /// Deliveries are paused.
+    Paused,
+    /// A new secret is needed.
+    SecretLost,
+}
+
+impl MailKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Warning, Self::Paused, Self::SecretLost];
+
+    /// Those about a webhook's health.
+    pub const OF_HEALTH: [Self; 2] = [Self::Warning, Self::Paused];
+
+    /// What a mail's key begins with, before a colon.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Paused => "paused",
+            Self::SecretLost => "secret-lost",
+        }
+    }
+
+    /// The kind of the mail with this key.
+    #[must_use]
+    pub fn of(key: &str) -> Option<Self> {
+        let (name, _) = key.split_once(':')?;
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The kinds of earlier mails that are no longer true, or no news, once there is this one. A
+    /// webhook without a secret may still be paused, and the other way round.
+    #[must_use]
+    pub fn replaces(self) -> &'static [Self] {
+        match self {
+            Self::Warning | Self::Paused => &Self::OF_HEALTH,
+            Self::SecretLost => &[Self::Warning, Self::SecretLost],
+        }
+    }
+}
+
 /// A mail to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMail {
@@ -19,7 +65,8 @@ pub struct NewMail {
     pub subject: String,
     /// Plain text.
     pub text: String,
-    /// Unique: a second mail with this key is not stored until a month after the first one's end.
+    /// Its kind and more. Unique: a second mail with this key is not stored until a month after
+    /// the first one's end.
     pub key: String,
 }
 
@@ -31,7 +78,7 @@ pub enum QueuedMail {
     /// To the owners of a workspace, who are found when it is due. It has no address, and each
     /// owner's mail has its key with the address behind it.
     ToOwners(Box<str>, NewMail),
-    /// None: what waits to be sent about this webhook is no longer true.
+    /// None: what waits to be sent about this webhook's health is no longer true.
     Withdrawn(WebhookId),
 }
 

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! 1. A mail is claimed once. A claimed mail is lost in a crash rather than sent twice.
-//! 2. What is newer of a webhook takes the place of what waits: no mail is sent that is no longer
-//!    true, and none after one that is newer.
+//! 2. What is newer of a webhook takes the place of what it makes untrue: no mail is sent that is
+//!    no longer true, and none after one that is newer. What stays true stays.
 //! 3. A mail whose recipients are to be found is replaced by theirs in one commit, so that a crash
 //!    loses none of them.
 
@@ -15,7 +15,9 @@ use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use crate::domain::id::{MailId, WebhookId};
-use crate::store::mail::{Addressing, Mail, NewMail, Posted, QueuedMail, UnaddressedMail};
+use crate::store::mail::{
+    Addressing, Mail, MailKind, NewMail, Posted, QueuedMail, UnaddressedMail,
+};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
@@ -69,11 +71,14 @@ pub(super) fn store(conn: &Connection, mail: &QueuedMail, now: UnixTime) -> Resu
     let (mail, to, state) = match mail {
         QueuedMail::Addressed(mail) => (mail, &*mail.to, 0),
         QueuedMail::ToOwners(workspace, mail) => (mail, &**workspace, 5),
-        QueuedMail::Withdrawn(webhook) => return withdraw(conn, *webhook, "", now),
+        QueuedMail::Withdrawn(webhook) => {
+            return withdraw(conn, *webhook, &MailKind::OF_HEALTH, "", now);
+        }
     };
     // Each owner's mail has the same key, up to the address.
     let notice = mail.key.strip_suffix(&*mail.to).unwrap_or(&mail.key);
-    withdraw(conn, mail.webhook, notice, now)?;
+    let replaced = MailKind::of(&mail.key).map_or(&[][..], MailKind::replaces);
+    withdraw(conn, mail.webhook, replaced, notice, now)?;
     let sql = "INSERT INTO mails (key, recipient, subject, text, state, webhook) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (key) DO NOTHING";
     let row = (&mail.key, to, &mail.subject, &mail.text, state, mail.webhook.0);
@@ -81,18 +86,23 @@ pub(super) fn store(conn: &Connection, mail: &QueuedMail, now: UnixTime) -> Resu
     Ok(())
 }
 
-/// Withdraws the mails about a webhook that wait, except those whose key begins with `but`, if it
-/// is not empty. One that is being sent may arrive, and is not sent again.
+/// Withdraws the mails of these kinds about a webhook that wait, except those whose key begins with
+/// `but`, if it is not empty. One that is being sent may arrive, and is not sent again.
 pub(super) fn withdraw(
     conn: &Connection,
     webhook: WebhookId,
+    kinds: &[MailKind],
     but: &str,
     now: UnixTime,
 ) -> Result<(), Fault> {
     let sql = "UPDATE mails SET state = 7, over_at = ?3, recipient = '', subject = '', text = '' \
         WHERE webhook = ?1 AND over_at IS NULL \
+        AND substr(key, 1, instr(key, ':') - 1) = ?4 \
         AND (?2 = '' OR substr(key, 1, length(?2)) <> ?2)";
-    conn.prepare_cached(sql)?.execute((webhook.0, but, at(now)))?;
+    let mut withdraw = conn.prepare_cached(sql)?;
+    for kind in kinds {
+        withdraw.execute((webhook.0, but, at(now), kind.name()))?;
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::stop::Stop;
 use crate::store::StoreError;
 use crate::store::encryption::{Content, NONCE_BYTES, Sealer};
+use crate::store::mail::MailKind;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
 use crate::store::sqlite::writer::session::WriteSession;
@@ -300,7 +301,7 @@ pub(super) fn delete(
     let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
     if gone {
         session.counters.webhooks = session.counters.webhooks.saturating_sub(1);
-        outbox::withdraw(&session.conn, id, "", session.steady.now())?;
+        outbox::withdraw(&session.conn, id, &MailKind::ALL, "", session.steady.now())?;
     }
     Ok(gone)
 }
@@ -354,6 +355,8 @@ pub(super) fn secret_found(
     if webhook.secret_lost_at().is_none() {
         return Ok(());
     }
+    let steady = session.steady.now();
+    outbox::withdraw(&session.conn, webhook.id, &[MailKind::SecretLost], "", steady)?;
     let Some(since) = webhook.stopped_since() else { return Ok(()) };
     let sql = if webhook.disabled_at.is_some() {
         "UPDATE webhooks SET secret_lost_at = NULL, disabled_at = ?2 WHERE id = ?1"
@@ -369,7 +372,8 @@ pub(super) fn secret_found(
 /// Ends the time without deliveries: the health starts anew, and so do the waiting deliveries, in
 /// order, one of them first.
 fn resume(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<(), Fault> {
-    outbox::withdraw(&session.conn, webhook.id, "", session.steady.now())?;
+    let steady = session.steady.now();
+    outbox::withdraw(&session.conn, webhook.id, &MailKind::OF_HEALTH, "", steady)?;
     if let Some(from) = webhook.stopped_since().filter(|from| *from < now) {
         stops::record(&session.conn, webhook.id, Stop { from, until: now })?;
     }

@@ -123,6 +123,7 @@ promises! {
     upkeep::a_mail_to_owners_waits_until_they_are_found_and_each_gets_one,
     upkeep::of_each_workspace_one_mail_is_claimed_at_a_time,
     upkeep::a_mail_that_is_no_longer_true_is_not_sent,
+    upkeep::of_a_webhook_with_several_faults_each_has_its_mail,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,
     upkeep::what_still_waits_is_never_dropped,
     upkeep::transcripts_have_a_retention_of_their_own,

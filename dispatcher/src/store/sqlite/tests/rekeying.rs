@@ -196,7 +196,7 @@ async fn a_rotation_that_fails_at_any_step_can_be_repeated() {
 
 fn mail_of(lost: &LostSecret) -> Vec<QueuedMail> {
     let text = format!("{} {} {} {}", lost.url, lost.headers, lost.signing_key, lost.certificate);
-    let key = format!("lost:{}", lost.webhook);
+    let key = format!("secret-lost:{}", lost.webhook);
     let to = "a@example.com".to_owned();
     vec![NewMail { webhook: lost.id, to, subject: lost.workspace.clone(), text, key }.into()]
 }
@@ -267,6 +267,32 @@ async fn a_webhook_without_a_secret_stays_stopped_whatever_else_ends() {
         assert_eq!(still.stopped_since(), Some(NOW), "deadlines shift by all of it");
     }
     assert_eq!(waiting(&store, webhooks[0].id).await, 1);
+}
+
+#[tokio::test]
+async fn a_new_secret_withdraws_the_mail_about_the_lost_one_and_no_other() {
+    let (folder, _) = two_webhooks().await;
+    let [path, key] = paths(&folder);
+    fs::remove_file(&key).unwrap();
+    recover(&path, &key, &mail_of, NOW, false).unwrap();
+    // The first one is paused as well; the second is disabled by its owner.
+    let conn = Connection::open(&path).unwrap();
+    conn.execute("UPDATE webhooks SET paused_at = secret_lost_at WHERE id = 1", []).unwrap();
+    conn.execute("UPDATE webhooks SET disabled_at = secret_lost_at WHERE id = 2", []).unwrap();
+    drop(conn);
+    let (store, found) = both(&folder).await;
+    for webhook in &found {
+        let (id, to) = (webhook.id, "a@example.com".to_owned());
+        let key = format!("paused:{id:?}");
+        let mail = NewMail { webhook: id, to, subject: String::new(), text: String::new(), key };
+        store.record(vec![], vec![], vec![mail.into()], vec![]).await.unwrap();
+        another_secret(&store, id, "whsec_third").await;
+    }
+    let mut kinds = Vec::new();
+    while let [one] = &*store.claim_mails(9, NOW, Default::default()).await.unwrap() {
+        kinds.push(one.mail.key.split(':').next().unwrap().to_owned());
+    }
+    assert_eq!(kinds, ["paused", "paused"]);
 }
 
 #[tokio::test]

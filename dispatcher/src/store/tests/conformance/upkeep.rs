@@ -108,11 +108,12 @@ pub(super) async fn a_mail_that_is_no_longer_true_is_not_sent(store: &dyn Store)
     store.posted(paused[0].0, Posted::Again(t(1))).await.unwrap();
     assert_eq!(claim().await, paused);
     // One that has recovered.
-    record(about("again").into()).await;
+    record(about("warning:again").into()).await;
     record(QueuedMail::Withdrawn(id)).await;
     assert_eq!(claim().await, []);
     // One whose owners are to be found, and that is deleted meanwhile.
-    record(QueuedMail::ToOwners(WS.into(), NewMail { to: String::new(), ..about("once") })).await;
+    record(QueuedMail::ToOwners(WS.into(), NewMail { to: String::new(), ..about("paused:once") }))
+        .await;
     let found = store.unaddressed_mails(9, t(1)).await.unwrap();
     assert!(store.delete_webhook(WS, id).await.unwrap());
     let owners = Addressing::To(["a@x.example".to_owned()].into());
@@ -121,9 +122,38 @@ pub(super) async fn a_mail_that_is_no_longer_true_is_not_sent(store: &dyn Store)
     // One that is reactivated.
     let webhook = webhook(store, "two").await;
     pause(store, &webhook, t(1)).await;
-    record(NewMail { webhook: webhook.id, ..mail("paused") }.into()).await;
+    record(NewMail { webhook: webhook.id, ..mail("paused:two") }.into()).await;
+    // Its secret is still lost.
+    record(NewMail { webhook: webhook.id, ..mail("secret-lost:two") }.into()).await;
     store.reactivate(WS, webhook.id, t(2)).await.unwrap();
-    assert_eq!(claim().await, []);
+    let left = claim().await;
+    assert_eq!(left.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>(), ["secret-lost:two"]);
+}
+
+pub(super) async fn of_a_webhook_with_several_faults_each_has_its_mail(store: &dyn Store) {
+    let id = webhook(store, "one").await.id;
+    let about = |key: &str| NewMail { webhook: id, ..mail(key) }.into();
+    let mails = ["warning:1", "paused:1", "secret-lost:1", "warning:2", "secret-lost:2"].map(about);
+    for (mail, expected) in mails.into_iter().zip([
+        &["warning:1"][..],
+        &["paused:1"],
+        &["paused:1", "secret-lost:1"],
+        &["secret-lost:1", "warning:2"],
+        &["secret-lost:2"],
+    ]) {
+        store.record(vec![], vec![], vec![mail], vec![]).await.unwrap();
+        let mut found = Vec::new();
+        // One of the workspace at a time.
+        while let [one] = &*store.claim_mails(9, t(1), Default::default()).await.unwrap() {
+            found.push(one.clone());
+        }
+        let mut keys: Vec<_> = found.iter().map(|one| one.mail.key.as_str()).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, expected);
+        for one in found {
+            store.posted(one.id, Posted::Again(t(1))).await.unwrap();
+        }
+    }
 }
 
 /// Sweeps until nothing is left to drop.
