@@ -93,13 +93,26 @@ fn report_health(resources: &Resources, alert: &HealthAlert) {
     count.into_iter().for_each(IntCounter::inc);
 }
 
-/// The mails of an alert to owners: none without `[mail]` or without owners. What waits to be sent
-/// about a webhook that has recovered is withdrawn.
+/// The mails of an alert to owners, in place of what waits to be sent about a webhook that has
+/// recovered, or is paused.
 pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
-    let active = resources.active.load();
-    if alert.change == HealthChange::Recovered {
-        return vec![QueuedMail::Withdrawn(alert.webhook)];
+    let mails = notices(resources, alert);
+    match alert.change {
+        HealthChange::Recovered | HealthChange::Paused if mails.is_empty() => {
+            vec![QueuedMail::Withdrawn(alert.webhook)]
+        }
+        HealthChange::Recovered | HealthChange::Paused | HealthChange::Failing => mails,
     }
+}
+
+/// The mails of an alert to owners: none without `[mail]` or without owners.
+fn notices(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
+    let active = resources.active.load();
+    let mail = match alert.change {
+        HealthChange::Failing => warning,
+        HealthChange::Paused => paused,
+        HealthChange::Recovered => return Vec::new(),
+    };
     // Without [mail] none is queued, or the first setup would send a backlog of old mails.
     if active.settings.mail.is_none() {
         return Vec::new();
@@ -114,6 +127,5 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMai
         last: alert.last_outcome.as_ref(),
         link: active.settings.mail_link(),
     };
-    let mail = if alert.change == HealthChange::Paused { paused } else { warning };
     active.to_owners(&alert.workspace, |owner| mail(&about, owner))
 }

@@ -176,6 +176,24 @@ async fn a_mail_has_the_outcome_of_the_last_attempt_after_a_restart_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pause_withdraws_the_warning_that_waits_also_while_no_mail_is_configured() {
+    let (stage, webhook) = failed_for_40_minutes().await;
+    let file = stage.folder.path("dispatcher.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let (without, _) = text.split_once("[mail]\n").unwrap();
+    fs::write(&file, without).unwrap();
+    assert_eq!(stage.state.reload(), Reload::Applied);
+    stage.turn(20 * MINUTE).await;
+    until("it is paused", async || {
+        stage.nudge().await;
+        stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
+    })
+    .await;
+    let now = stage.clock.now().unix;
+    assert_eq!(stage.store.claim_mails(10, now, Default::default()).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
     let (stage, webhook) = failed_for_40_minutes().await;
     let failing = block_writes(&stage.store).await;
