@@ -53,8 +53,8 @@ use crate::live_config::ActiveConfig;
 use crate::live_config::theme::Theme;
 use crate::state::State;
 
-/// The largest form: a webhook's headers and metadata need less.
-const FORM_BYTES_MAX: usize = 64 * 1024;
+/// The largest form: a webhook's headers, and its metadata twice, need less, in any script.
+const FORM_BYTES_MAX: usize = 192 * 1024;
 
 /// The listener for customers: pages and API.
 pub struct Dashboard {

@@ -83,6 +83,12 @@ impl Failure {
         Self::new(403, "From another session", detail)
     }
 
+    pub(super) fn incomplete_form() -> Self {
+        let detail = "The form does not have what its page showed, so nothing was changed. Load \
+            the page again, and send it once more.";
+        Self::new(400, "Incomplete form", detail)
+    }
+
     pub(super) fn broken(error: &str) -> Self {
         let fields = [("error", error.into())];
         events::event(Level::Error, "page not made", &fields);

@@ -1,14 +1,18 @@
 //! What the fields of a webhook's form have, and what the API is sent of them. (core)
 //!
-//! Invariant: a form that is saved unchanged changes nothing, whatever the webhook has.
+//! Invariant: a form changes what was changed in it and nothing else, whatever the webhook has, and
+//! whatever others changed since the form was made.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use weir_common::pages::form::{Form, members};
 
 use crate::dashboard::data::WebhookData;
 
 /// What fields have.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Values {
     pub(super) url: String,
     pub(super) events: Vec<String>,
@@ -22,9 +26,15 @@ pub(super) struct Values {
     pub(super) requests_per_minute: String,
     pub(super) answers: String,
     pub(super) ed25519: bool,
+    #[serde(skip)]
     pub(super) verify: bool,
     /// Whether a secret was filled in, which no page shows again.
+    #[serde(skip)]
     pub(super) had_secret: bool,
+    /// What the fields had when the form was made, in JSON: the form sends it back. A new webhook
+    /// has none.
+    #[serde(skip)]
+    pub(super) shown: String,
 }
 
 impl Values {
@@ -43,18 +53,20 @@ impl Values {
             ed25519: form.get("ed25519") == "on",
             verify: form.get("verify") == "on",
             had_secret: form.filled("secret").is_some(),
+            shown: form.get("shown").to_owned(),
         }
     }
 
     /// What a webhook has. Values of headers are never shown.
     pub(super) fn of_webhook(webhook: &WebhookData) -> Self {
         let lines = webhook.metadata.iter().filter_map(|(name, value)| line(name, value));
-        Self {
+        let kept = webhook.metadata.iter().filter(|(name, value)| line(name, value).is_none());
+        let mut values = Self {
             url: webhook.url.clone(),
             events: webhook.events.clone(),
             description: webhook.description.clone().unwrap_or_default(),
             metadata: lines.collect(),
-            kept_metadata: kept_metadata(webhook),
+            kept_metadata: kept.map(|(name, value)| (name.clone(), value.clone())).collect(),
             headers: String::new(),
             kept_headers: webhook.headers.keys().cloned().collect(),
             requests_per_minute: webhook
@@ -63,14 +75,19 @@ impl Values {
                 .unwrap_or_default(),
             answers: webhook.answers.clone(),
             ed25519: webhook.public_key.is_some(),
-            verify: false,
-            had_secret: false,
-        }
+            ..Self::default()
+        };
+        values.shown = serde_json::to_string(&values).unwrap_or_default();
+        values
     }
 
     /// A new webhook, without its secret.
     pub(super) fn new_webhook(&self) -> Map<String, Value> {
-        let mut body = self.body();
+        let mut body = Map::new();
+        body.insert("url".to_owned(), self.url.as_str().into());
+        body.insert("events".to_owned(), self.events.clone().into());
+        body.insert("answers".to_owned(), self.answers().into());
+        body.insert("ed25519".to_owned(), self.ed25519.into());
         if self.verify {
             body.insert("verify".to_owned(), true.into());
         }
@@ -80,40 +97,51 @@ impl Values {
         if !self.requests_per_minute.is_empty() {
             body.insert("requests_per_minute".to_owned(), self.rate());
         }
-        body.insert("metadata".to_owned(), object(members(&self.metadata)));
-        body.insert("headers".to_owned(), object(members(&self.headers)));
+        body.insert("metadata".to_owned(), object(members(&self.metadata)).into());
+        body.insert("headers".to_owned(), object(members(&self.headers)).into());
         body
     }
 
-    /// The change that makes a webhook what was typed. What was not changed stays as it is, though
-    /// a field cannot show it; what a field does not name any more is removed.
-    pub(super) fn change_of(&self, before: &WebhookData) -> Map<String, Value> {
-        let mut body = self.body();
-        if self.description != sent_back(before.description.as_deref().unwrap_or_default()) {
-            body.insert("description".to_owned(), self.description.as_str().into());
-        }
-        let rate = if self.requests_per_minute.is_empty() { 0.into() } else { self.rate() };
-        body.insert("requests_per_minute".to_owned(), rate);
-        let mut metadata = object(members(&self.metadata));
-        let shown = before.metadata.iter().filter(|(name, value)| line(name, value).is_some());
-        remove(&mut metadata, shown.map(|(name, _)| name));
-        body.insert("metadata".to_owned(), metadata);
-        let mut headers = object(members(&self.headers));
-        let kept = |name: &&String| self.kept_headers.contains(*name);
-        remove(&mut headers, before.headers.keys().filter(|name| !kept(name)));
-        body.insert("headers".to_owned(), headers);
-        body
-    }
-
-    /// The members that both a new webhook and a change have.
-    fn body(&self) -> Map<String, Value> {
+    /// What was changed in the form, which showed these values first. What a field named then and
+    /// does not name any more is removed.
+    pub(super) fn change_of(&self, shown: &Self) -> Map<String, Value> {
         let mut body = Map::new();
-        body.insert("url".to_owned(), self.url.as_str().into());
-        body.insert("events".to_owned(), self.events.clone().into());
-        let answers = if self.answers.is_empty() { "failures" } else { &self.answers };
-        body.insert("answers".to_owned(), answers.into());
-        body.insert("ed25519".to_owned(), self.ed25519.into());
+        let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+        if self.url != sent_back(&shown.url) {
+            set("url", self.url.as_str().into());
+        }
+        if BTreeSet::from_iter(&self.events) != BTreeSet::from_iter(&shown.events) {
+            set("events", self.events.clone().into());
+        }
+        if self.description != sent_back(&shown.description) {
+            set("description", self.description.as_str().into());
+        }
+        if self.requests_per_minute != shown.requests_per_minute {
+            let none = self.requests_per_minute.is_empty();
+            set("requests_per_minute", if none { 0.into() } else { self.rate() });
+        }
+        if self.answers() != shown.answers() {
+            set("answers", self.answers().into());
+        }
+        if self.ed25519 != shown.ed25519 {
+            set("ed25519", self.ed25519.into());
+        }
+        let before = object(members(&shown.metadata));
+        let mut metadata = object(members(&self.metadata));
+        remove(&mut metadata, before.keys());
+        metadata.retain(|name, value| before.get(name) != Some(&*value));
+        let mut headers = object(members(&self.headers));
+        remove(&mut headers, shown.kept_headers.iter().filter(|n| !self.kept_headers.contains(n)));
+        for (name, members) in [("metadata", metadata), ("headers", headers)] {
+            if !members.is_empty() {
+                set(name, members.into());
+            }
+        }
         body
+    }
+
+    fn answers(&self) -> &str {
+        if self.answers.is_empty() { "failures" } else { &self.answers }
     }
 
     /// The owner's limit; text that is no number is the API's to refuse.
@@ -121,12 +149,6 @@ impl Values {
         let text = &self.requests_per_minute;
         text.parse::<u64>().map_or_else(|_| text.as_str().into(), Value::from)
     }
-}
-
-/// The entries of the metadata that no line holds.
-pub(super) fn kept_metadata(webhook: &WebhookData) -> Vec<(String, String)> {
-    let kept = webhook.metadata.iter().filter(|(name, value)| line(name, value).is_none());
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// An entry as a line of its field; `None` if the browser and [`members`] would make another of it.
@@ -143,16 +165,14 @@ fn sent_back(text: &str) -> String {
     text.replace(['\r', '\n'], "").trim().to_owned()
 }
 
-fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> Value {
-    Value::Object(members.map(|(name, value)| (name.to_owned(), value.into())).collect())
+fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> Map<String, Value> {
+    members.map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
 /// Removes those of `names` that `object` does not have.
-fn remove<'n>(object: &mut Value, names: impl Iterator<Item = &'n String>) {
+fn remove<'n>(object: &mut Map<String, Value>, names: impl Iterator<Item = &'n String>) {
     for name in names {
-        if object.get(name).is_none() {
-            object[name.as_str()] = json!(null);
-        }
+        object.entry(name.clone()).or_insert(Value::Null);
     }
 }
 
@@ -162,43 +182,47 @@ mod tests {
 
     use proptest::collection::btree_map;
     use proptest::prelude::*;
+    use serde_json::json;
     use url::form_urlencoded::Serializer;
 
     use super::*;
 
     fn webhook(description: &str, metadata: &BTreeMap<String, String>) -> WebhookData {
         let webhook = json!({
-            "id": "wh_1", "url": "https://a.example/", "events": ["user.created"],
+            "id": "wh_1", "url": "https://a.example/", "events": ["user.deleted", "user.created"],
             "created_at": "2026-11-27T00:00:00Z", "state": "delivering",
-            "description": description, "metadata": metadata, "headers": {},
-            "answers": "failures", "requests_per_minute": null, "public_key": null,
+            "description": description, "metadata": metadata, "headers": {"x-a": "***"},
+            "answers": "failures", "requests_per_minute": 7, "public_key": "whpk_1",
         });
         serde_json::from_value(webhook).expect("a webhook")
     }
 
     /// What a browser sends of fields that were not changed.
-    fn unchanged(values: &Values) -> Form {
-        let description = values.description.replace(['\r', '\n'], "");
-        let lines = values.metadata.replace("\r\n", "\n").replace('\r', "\n");
+    fn sent(values: &Values) -> Form {
+        let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n");
         let mut sent = Serializer::new(String::new());
-        sent.append_pair("description", &description);
-        sent.append_pair("metadata", &lines.replace('\n', "\r\n"));
+        let kept = values.kept_headers.iter().map(|name| ("kept_headers", name));
+        sent.extend_pairs(values.events.iter().rev().map(|one| ("events", one)).chain(kept));
+        sent.extend_pairs([
+            ("url", &values.url),
+            ("description", &values.description.replace(['\r', '\n'], "")),
+            ("requests_per_minute", &values.requests_per_minute),
+            ("answers", &values.answers),
+            ("ed25519", &(if values.ed25519 { "on" } else { "" }).to_owned()),
+            ("metadata", &lines(&values.metadata).replace('\n', "\r\n")),
+            ("headers", &values.headers),
+            ("shown", &lines(&values.shown).replace('\n', "\r\n")),
+        ]);
         Form::read(sent.finish().as_bytes())
     }
 
-    /// A webhook's description and metadata after its form was saved unchanged.
-    fn saved(before: &WebhookData) -> (Option<String>, BTreeMap<String, String>) {
-        let form = unchanged(&Values::of_webhook(before));
-        let change = Values::of_form(&form).change_of(before);
-        let description = change.get("description").and_then(Value::as_str).map(str::to_owned);
-        let mut metadata = before.metadata.clone();
-        for (name, value) in change["metadata"].as_object().expect("an object") {
-            match value.as_str() {
-                Some(value) => metadata.insert(name.clone(), value.to_owned()),
-                None => metadata.remove(name),
-            };
-        }
-        (description.or(before.description.clone()), metadata)
+    /// The change that a form makes which was made for `before`.
+    fn change(before: &WebhookData, type_in: impl FnOnce(&mut Values)) -> Value {
+        let mut values = Values::of_webhook(before);
+        type_in(&mut values);
+        let values = Values::of_form(&sent(&values));
+        let shown = serde_json::from_str(&values.shown).expect("values");
+        values.change_of(&shown).into()
     }
 
     proptest! {
@@ -208,19 +232,40 @@ mod tests {
             metadata in btree_map("([ a:\r\n\t]|.){0,4}", "([ a:\r\n\t]|.){0,4}", 0..6),
         ) {
             let before = webhook(&description, &metadata);
-            prop_assert_eq!(saved(&before), (Some(description), metadata));
+            prop_assert_eq!(change(&before, |_| {}), json!({}));
         }
+    }
+
+    #[test]
+    fn only_what_was_changed_in_the_form_is_changed() {
+        let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let before = webhook("one", &[entry("a", "1"), entry("b", "2")].into());
+        let check = |type_in: fn(&mut Values), expected: Value| {
+            assert_eq!(change(&before, type_in), expected);
+        };
+        let metadata = json!({"metadata": {"b": null, "c": "3"}});
+        check(|values| values.metadata = "a: 1\nc: 3".to_owned(), metadata);
+        let metadata = json!({"metadata": {"a": "9"}});
+        check(|values| values.metadata = "a: 9\nb: 2".to_owned(), metadata);
+        check(|values| values.kept_headers.clear(), json!({"headers": {"x-a": null}}));
+        check(|values| values.headers = "x-b: 1".to_owned(), json!({"headers": {"x-b": "1"}}));
+        check(|values| values.description.clear(), json!({"description": ""}));
+        check(|values| values.requests_per_minute.clear(), json!({"requests_per_minute": 0}));
+        check(|values| values.url.push('x'), json!({"url": "https://a.example/x"}));
+        check(|values| values.events.truncate(1), json!({"events": ["user.deleted"]}));
+        check(|values| values.answers = "all".to_owned(), json!({"answers": "all"}));
+        check(|values| values.ed25519 = false, json!({"ed25519": false}));
     }
 
     #[test]
     fn what_no_line_holds_is_kept_until_a_line_names_it() {
         let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let metadata = [entry("note", "one\ntwo"), entry("a: b", "c"), entry("plain", "1")];
-        let before = webhook("", &metadata.clone().into());
-        let mut values = Values::of_webhook(&before);
+        let before = webhook("", &metadata.into());
+        let values = Values::of_webhook(&before);
         assert_eq!(values.metadata, "plain: 1\n");
         assert_eq!(values.kept_metadata, [entry("a: b", "c"), entry("note", "one\ntwo")]);
-        values.metadata = "note: 3".to_owned();
-        assert_eq!(values.change_of(&before)["metadata"], json!({"note": "3", "plain": null}));
+        let changed = change(&before, |values| values.metadata = "note: 3".to_owned());
+        assert_eq!(changed["metadata"], json!({"note": "3", "plain": null}));
     }
 }

@@ -16,7 +16,7 @@ use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
 use crate::dashboard::show::{When, webhook_mark};
-use crate::dashboard::values::{Values, kept_metadata};
+use crate::dashboard::values::Values;
 use crate::dashboard::visit::{Visit, answer};
 
 /// Webhooks on a page.
@@ -239,14 +239,18 @@ pub(super) fn rotated(
 
 pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
     let path = format!("webhooks/{id}");
-    let before: WebhookDetailData = visit.get(&path, "").await?;
     let mut values = Values::of_form(form);
-    let body = Value::from(values.change_of(&before.webhook));
-    let reply = visit.call(Method::PATCH, &path, "", Some(&body)).await;
+    let shown: Values =
+        serde_json::from_str(&values.shown).map_err(|_| Failure::incomplete_form())?;
+    let body = values.change_of(&shown);
+    if body.is_empty() {
+        return Ok(see_other(visit.path(&path)));
+    }
+    let reply = visit.call(Method::PATCH, &path, "", Some(&body.into())).await;
     match answer::<WebhookData>(&reply) {
         Ok(_) => Ok(see_other(visit.path(&path))),
         Err(failure) => {
-            values.kept_metadata = kept_metadata(&before.webhook);
+            values.kept_metadata = shown.kept_metadata;
             form_page(visit, Some(id), values, Seen::Failure(&failure)).await
         }
     }

@@ -302,3 +302,41 @@ fn activity_counts_every_attempt_by_class_with_its_answer_time() {
     let counted: u64 = hours.iter().map(|hour| hour["attempts"].as_u64().unwrap()).sum();
     assert_eq!(counted, attempts);
 }
+
+#[test]
+fn a_form_that_was_left_open_changes_only_what_was_changed_in_it() {
+    let site = Site::new();
+    let (acme, webhook) =
+        (site.stage.dispatcher.acme(), site.stage.webhook("/hook", &["user.created"]));
+    let path = format!("/webhooks/{}", webhook.id);
+    let patch = |change| acme.call("PATCH", &path, Some(&change)).expect(200).json();
+    patch(json!({ "description": "old", "metadata": { "a": "1", "b": "2" } }));
+    let (visitor, page) = (site.visitor(dispatcher::ACME), format!("webhooks/{}/edit", webhook.id));
+    let form = visitor.get(&page).expect(200).text();
+    let (_, shown) = form.split_once("name=\"shown\" value=\"").expect("what it shows");
+    let shown = shown.split('"').next().unwrap_or_default().replace("&#34;", "\"");
+    // An attribute has no other characters here.
+    assert!(!shown.contains('&'), "{shown}");
+    patch(json!({ "description": "new", "metadata": { "c": "3" }, "headers": { "X-New": "1" } }));
+    let url = site.stage.receiver.url("/hook");
+    let fields = |metadata| {
+        [
+            ("shown", shown.as_str()),
+            ("url", url.as_str()),
+            ("events", "user.created"),
+            ("description", "old"),
+            ("answers", "failures"),
+            ("metadata", metadata),
+        ]
+    };
+    visitor.post(&page, &fields("a: 9")).expect(303);
+    let saved = acme.webhook(&webhook.id);
+    assert_eq!(saved["description"], "new");
+    assert_eq!(saved["metadata"], json!({ "a": "9", "c": "3" }));
+    assert_eq!(saved["headers"].as_object().map(|headers| headers.len()), Some(1));
+    // Its URL is no longer one that the API takes.
+    site.configure(|config| config.with("[egress]", "allow_http = false"));
+    visitor.post(&page, &fields("a: 8\nb: 2")).expect(303);
+    assert_eq!(acme.webhook(&webhook.id)["metadata"], json!({ "a": "8", "c": "3" }));
+    visitor.post(&page, &fields("a: 8")[1..]).expect(400);
+}
