@@ -13,6 +13,8 @@
 //! Not here: the texts (`templates`), retries (`outbox`), how a command is sent and a reply read
 //! (`session`).
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lettre::Address;
@@ -21,7 +23,7 @@ use lettre::message::{Mailbox, Message};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
@@ -185,7 +187,8 @@ impl SmtpSender {
     /// A session over TLS, where the settings or the server want it.
     async fn connect(&self) -> Result<Session, SessionError> {
         let hello = self.from.email.domain();
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let addresses = lookup_host((self.host.as_str(), self.port)).await?;
+        let stream = dial(&addresses.collect::<Vec<_>>(), self.deadline / 2).await?;
         if self.start_of_tls == StartOfTls::AtOnce {
             return Session::open(self.over_tls(Box::new(stream)).await?, hello).await;
         }
@@ -227,6 +230,21 @@ impl SmtpSender {
     }
 }
 
+/// Connects to the first address that accepts, in order, each for its share of the time: a silent
+/// one leaves time for the others, and for the session.
+async fn dial(addresses: &[SocketAddr], within: Duration) -> io::Result<TcpStream> {
+    let each = within / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut last = io::ErrorKind::NotFound.into();
+    for address in addresses {
+        match timeout(each, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
 /// Decodes a percent-encoded part of a URL.
 fn plain(text: &str) -> Result<String, SmtpError> {
     let decoded = percent_decode_str(text).decode_utf8().map_err(|_| SmtpError::Url)?;
@@ -253,7 +271,7 @@ mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
     use tokio::task::JoinSet;
     use tokio::time::sleep;
 
@@ -458,6 +476,21 @@ mod tests {
         let absent = SmtpSender::new(&settings(&format!("smtp://127.0.0.1:{port}")));
         let result = absent.expect("valid settings").send(&mail()).await;
         assert!(matches!(result, SendResult::Failed(_)), "{result:?}");
+    }
+
+    #[tokio::test]
+    async fn a_silent_address_leaves_time_for_the_next_one() {
+        let silent = TcpSocket::new_v4().expect("a socket");
+        silent.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let silent = silent.listen(0).expect("it listens");
+        let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let [first, second] = [&silent, &other].map(|one| one.local_addr().expect("it is bound"));
+        // Its queue is full, so that it answers no further connection.
+        let _queued = TcpStream::connect(first).await.expect("it has room for one");
+        let stream = dial(&[first, second], SHORT).await.expect("the second one accepts");
+        assert_eq!(stream.peer_addr().expect("it is connected"), second);
+        let error = dial(&[first], SHORT).await.expect_err("it is silent");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
