@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lettre::Address;
-use lettre::message::header::{ContentType, HeaderName, HeaderValue};
+use lettre::message::header::{ContentType, HeaderName, HeaderValue, MIME_VERSION_1_0};
 use lettre::message::{Mailbox, Message};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
@@ -223,6 +223,7 @@ impl SmtpSender {
             .subject(mail.subject.clone())
             .message_id(Some(format!("<{id}@{}>", self.from.email.domain())))
             .raw_header(automatic)
+            .header(MIME_VERSION_1_0)
             .header(ContentType::TEXT_PLAIN)
             .body(mail.text.clone())
             .map_err(|e| format!("the mail cannot be built: {e}"))?;
@@ -390,7 +391,9 @@ mod tests {
         for line in ["From: Weir <weir@example.com>", "To: owner@example.org", "Subject: Webhook"] {
             assert!(has(line), "{line} in {received:?}");
         }
-        assert!(has("Auto-Submitted: auto-generated"), "{received:?}");
+        for line in ["Auto-Submitted: auto-generated", "MIME-Version: 1.0"] {
+            assert!(has(line), "{line} in {received:?}");
+        }
         assert!(has("First line.") && has("..") && has("Last line."), "{received:?}");
     }
 
