@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use url::Url;
+use url::{Host, Url};
 use weir_common::secret::Secret;
 
 use crate::config::settings;
@@ -103,7 +103,8 @@ pub struct SmtpSender {
 impl SmtpSender {
     /// A sender for these settings; connects with each mail.
     pub fn new(mail: &settings::MailSettings) -> Result<Self, SmtpError> {
-        let from: Mailbox = mail.from.parse().map_err(|_| SmtpError::From)?;
+        let mut from: Mailbox = mail.from.parse().map_err(|_| SmtpError::From)?;
+        from.email = with_a_labels(from.email).ok_or(SmtpError::From)?;
         let url = Url::parse(mail.smtp.expose()).map_err(|_| SmtpError::Url)?;
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(SmtpError::Url)?;
         // Only URLs write an IPv6 address in brackets.
@@ -209,8 +210,8 @@ impl SmtpSender {
 
     /// The address of a mail, and its text with the header.
     fn message(&self, mail: &NewMail) -> Result<(Address, Message), String> {
-        let to: Address =
-            mail.to.parse().map_err(|_| "the owner's address is invalid".to_owned())?;
+        let to = mail.to.parse().ok().and_then(with_a_labels);
+        let to: Address = to.ok_or("the owner's address is invalid")?;
         let id = hex::encode(Sha256::digest(&mail.key));
         // RFC 3834: suppresses automatic replies.
         let automatic = HeaderValue::new(
@@ -229,6 +230,15 @@ impl SmtpSender {
             .map_err(|e| format!("the mail cannot be built: {e}"))?;
         Ok((to, message))
     }
+}
+
+/// An address whose domain has its ASCII form: only the part before it may need SMTPUTF8.
+fn with_a_labels(address: Address) -> Option<Address> {
+    if address.domain().is_ascii() {
+        return Some(address);
+    }
+    let domain = Host::parse(address.domain()).ok()?;
+    Address::new(address.user(), domain.to_string()).ok()
 }
 
 /// Connects to the first address that accepts, in order, each for its share of the time: a silent
@@ -395,6 +405,29 @@ mod tests {
             assert!(has(line), "{line} in {received:?}");
         }
         assert!(has("First line.") && has("..") && has("Last line."), "{received:?}");
+    }
+
+    #[tokio::test]
+    async fn a_domain_in_any_script_needs_no_extension_of_the_server_and_a_name_does() {
+        let server = server("", "").await;
+        let url = format!("smtp://127.0.0.1:{}", server.port);
+        let from = "Weir <weir@b\u{fc}cher.example>".to_owned();
+        let sender = SmtpSender::new(&settings::MailSettings { from, ..settings(&url) });
+        let sender = sender.expect("valid settings");
+        let to = |to: &str| NewMail { to: to.to_owned(), ..mail() };
+        assert_eq!(sender.send(&to("info@b\u{fc}cher.example")).await, SendResult::Sent);
+        let received = server.received();
+        for line in [
+            "EHLO xn--bcher-kva.example",
+            "MAIL FROM:<weir@xn--bcher-kva.example>",
+            "RCPT TO:<info@xn--bcher-kva.example>",
+            "To: info@xn--bcher-kva.example",
+        ] {
+            assert!(received.iter().any(|one| one == line), "{line} in {received:?}");
+        }
+        assert!(received.iter().all(|line| line.is_ascii()), "{received:?}");
+        let result = sender.send(&to("j\u{fc}rgen@b\u{fc}cher.example")).await;
+        assert!(matches!(result, SendResult::Failed(_)), "{result:?}");
     }
 
     #[tokio::test]
