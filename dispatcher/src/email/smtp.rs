@@ -432,7 +432,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_accepted_mail_is_sent_whatever_the_text_of_the_reply_and_what_follows() {
-        for reply in ["250 Nachricht \u{fc}bernommen", "250-two\r\n250 lines", "250", LATE] {
+        let lines = ["250-two\r\n250 lines", "250-two\r\nbroken lines"];
+        for reply in lines.into_iter().chain(["250 Nachricht \u{fc}bernommen", "250", LATE]) {
             assert_eq!(result(".", reply).await, SendResult::Sent, "{reply}");
         }
         for reply in ["", "421 no", "\u{ff}"] {

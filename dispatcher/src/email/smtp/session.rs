@@ -5,6 +5,7 @@
 //! 1. What the server sent before TLS is never read as a reply within it.
 //! 2. Of a reply only its code counts: its text may have any bytes, and is in no error, for it may
 //!    have the owner's address.
+//! 3. A mail is accepted with the first line of the reply to it, whatever becomes of the others.
 //!
 //! Not here: which commands a mail takes, their deadlines, what a refusal means for the mail
 //! (`smtp`).
@@ -112,10 +113,11 @@ impl Session {
         self.reply(good).await
     }
 
-    /// Sends a message whose lines end with CRLF, and reads the reply to its end.
+    /// Sends a message whose lines end with CRLF, and reads the first line of the reply.
     pub(super) async fn message(&mut self, message: &[u8]) -> Result<(), SessionError> {
         self.send(&with_end(message)).await?;
-        self.reply('2').await.map(drop)
+        let mut left = REPLY_BYTES_MAX;
+        self.line(&mut left).await?.check('2')
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
@@ -125,29 +127,51 @@ impl Session {
 
     /// The lines of a reply, without its code.
     async fn reply(&mut self, good: char) -> Result<Vec<String>, SessionError> {
-        let broken = |why: &str| Err(SessionError::Broken(why.to_owned()));
         let (mut lines, mut left) = (Vec::new(), REPLY_BYTES_MAX);
         loop {
-            let mut line = Vec::new();
-            let read = (&mut self.stream).take(left as u64).read_until(b'\n', &mut line).await?;
-            left -= read;
-            if line.last() != Some(&b'\n') {
-                return broken(match left {
-                    0 => "the server's reply is too long",
-                    _ => "the server closed the connection",
-                });
-            }
-            let line = String::from_utf8_lossy(&line);
-            let (code, text) = line.split_at_checked(3).unwrap_or_default();
-            let Some(code) = code.parse().ok().filter(|code| (200..600).contains(code)) else {
-                return broken("the server's reply has no code");
-            };
-            lines.push(text.trim_start_matches(['-', ' ']).trim_end().to_owned());
-            if !text.starts_with('-') {
-                let is_good = line.starts_with(good);
-                return if is_good { Ok(lines) } else { Err(SessionError::Refused(code)) };
+            let line = self.line(&mut left).await?;
+            let judged = line.is_last.then(|| line.check(good));
+            lines.push(line.text);
+            if let Some(judged) = judged {
+                return judged.map(|()| lines);
             }
         }
+    }
+
+    /// The next line of a reply that may have as many bytes more as are `left`.
+    async fn line(&mut self, left: &mut usize) -> Result<ReplyLine, SessionError> {
+        let broken = |why: &str| Err(SessionError::Broken(why.to_owned()));
+        let mut line = Vec::new();
+        *left -= (&mut self.stream).take(*left as u64).read_until(b'\n', &mut line).await?;
+        if line.last() != Some(&b'\n') {
+            return broken(match left {
+                0 => "the server's reply is too long",
+                _ => "the server closed the connection",
+            });
+        }
+        let line = String::from_utf8_lossy(&line);
+        let (code, text) = line.split_at_checked(3).unwrap_or_default();
+        let Some(code) = code.parse().ok().filter(|code| (200..600).contains(code)) else {
+            return broken("the server's reply has no code");
+        };
+        let is_last = !text.starts_with('-');
+        let text = text.trim_start_matches(['-', ' ']).trim_end().to_owned();
+        Ok(ReplyLine { code, text, is_last })
+    }
+}
+
+/// A line of a reply.
+struct ReplyLine {
+    code: u16,
+    text: String,
+    is_last: bool,
+}
+
+impl ReplyLine {
+    /// An error if the code begins with another digit than `good`.
+    fn check(&self, good: char) -> Result<(), SessionError> {
+        let is_good = self.code.to_string().starts_with(good);
+        if is_good { Ok(()) } else { Err(SessionError::Refused(self.code)) }
     }
 }
 
