@@ -308,8 +308,8 @@ pub trait MailQueue: Send + Sync + 'static {
         but: BTreeSet<Box<str>>,
     ) -> Result<Vec<Mail>, StoreError>;
 
-    /// Records the result of a claimed mail.
-    async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError>;
+    /// Records the result of a claimed mail; returns false if it was withdrawn meanwhile.
+    async fn posted(&self, id: MailId, posted: Posted) -> Result<bool, StoreError>;
 
     /// Due mails whose recipients are to be found, oldest first.
     async fn unaddressed_mails(

@@ -212,10 +212,17 @@ impl Outbox {
     /// Records the result of a mail.
     async fn record(&self, (mail, posted, why): Ended) {
         self.metrics.mails.with_label_values(&[outcome(posted)]).inc();
-        log_result(&mail, posted, why);
-        if let Err(error) = self.store.posted(mail.id, posted).await {
+        match self.store.posted(mail.id, posted).await {
+            Ok(true) => log_result(&mail, posted, why),
+            Ok(false) if posted == Posted::Sent => log_result(&mail, posted, why),
+            Ok(false) => {
+                let why = why.unwrap_or_default();
+                log::info!("mail {} withdrawn, and not retried: {why}", mail.id.0);
+            }
             // The mail counts as sent; if it was not, it is lost.
-            log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
+            Err(error) => {
+                log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
+            }
         }
     }
 }

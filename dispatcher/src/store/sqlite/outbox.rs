@@ -45,7 +45,7 @@ impl MailQueue for SqliteStore {
         self.writer.run(move |session| claim(session, limit, now, but)).await
     }
 
-    async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
+    async fn posted(&self, id: MailId, posted: Posted) -> Result<bool, StoreError> {
         self.writer.run(move |session| self::posted(session, id, posted)).await
     }
 
@@ -185,12 +185,13 @@ pub(super) fn claim(
     Ok(mails)
 }
 
-/// Records the result of a mail. Once it was sent or abandoned, only its key is kept.
-pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Result<(), Fault> {
+/// Records the result of a mail, unless it was withdrawn meanwhile. Once it was sent or abandoned,
+/// only its key is kept.
+pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Result<bool, Fault> {
     let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
         text = '' WHERE id = ?1 AND state = 1";
     let now = at(session.steady.now());
-    match posted {
+    let changed = match posted {
         Posted::Sent => session.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
         Posted::Abandoned => session.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
         Posted::Again(due) => {
@@ -199,7 +200,7 @@ pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Resu
             session.conn.prepare_cached(sql)?.execute((id.0, at(due)))?
         }
     };
-    Ok(())
+    Ok(changed > 0)
 }
 
 /// When the next mail is due.

@@ -99,13 +99,13 @@ pub(super) async fn a_mail_that_is_no_longer_true_is_not_sent(store: &dyn Store)
     record(about("warning").into()).await;
     let sending = claim().await;
     record(about("paused").into()).await;
-    store.posted(sending[0].0, Posted::Again(t(1))).await.unwrap();
+    assert!(!store.posted(sending[0].0, Posted::Again(t(1))).await.unwrap());
     let paused = claim().await;
     assert_eq!(paused[0].1, "paused:owner@example.com");
     assert_eq!(paused.len(), 1);
     // The same notice again takes the place of nothing.
     record(about("paused").into()).await;
-    store.posted(paused[0].0, Posted::Again(t(1))).await.unwrap();
+    assert!(store.posted(paused[0].0, Posted::Again(t(1))).await.unwrap());
     assert_eq!(claim().await, paused);
     // One that has recovered.
     record(about("warning:again").into()).await;
