@@ -3,7 +3,7 @@
 //! Four steps, each in a file: *classify* (its form and its route), *authenticate*
 //! (`identity::auth`), *resolve* (its tenants), *admit* (their limits). They receive plain values,
 //! the same for every version of HTTP. A request waits only for an identity server, a remote
-//! directory, or counters that another process owns. Nothing here reads the clock.
+//! directory, or counters that another process owns. Only after such a wait the clock is read here.
 //!
 //! # Invariants
 //!
@@ -11,6 +11,8 @@
 //!    is charged: retrying does not bypass a limit.
 //! 2. A request that *classify*, *authenticate* or *resolve* refuses charges no tenant. Its
 //!    response charges `limits.refused` by address, which refuses nothing (`proxy::respond`).
+//! 3. A request that has waited is charged as of the end of its wait: a server receives no more in
+//!    a window than a limit admits.
 //!
 //! # Not here
 //!
@@ -23,12 +25,14 @@ mod own_limits;
 pub mod request_head;
 pub mod resolve;
 
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::header;
 use pingora_http::RequestHeader;
-use weir_common::time::Moment;
+use weir_common::time::{Clock, Moment};
 
 use crate::admission::admit::{CheckedRequest, LimitDecision};
 use crate::admission::classify::{Classified, classify};
@@ -45,7 +49,7 @@ use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::charges::Charges;
 use crate::rules::subject::KeySources;
-use crate::rules::tenant::{Identity, Subject};
+use crate::rules::tenant::Identity;
 use crate::rules::{Batch, RouteMatch};
 use crate::settings::RouteCost;
 use crate::upstream::Upstream;
@@ -104,12 +108,12 @@ pub async fn admit(
         (&arrival, address),
         (facts, &mut charges),
     );
-    let own_limits = match resolved.await {
-        Ok(own_limits) => own_limits,
+    let (own_limits, now) = match resolved.await {
+        Ok(resolved) => resolved,
         // `proxy::respond` charges the refusal.
         Err(refusal) => return Admission::Refuse(refusal),
     };
-    let checked = CheckedRequest { shared, config, now: arrival.started_at, nth: arrival.nth };
+    let checked = CheckedRequest { shared, config, now, nth: arrival.nth };
     let route = route_match.route;
     let charged = match route.cost {
         RouteCost::Fixed(_) => checked.charge(&mut charges, &mut facts.limits).await,
@@ -123,7 +127,7 @@ pub async fn admit(
     }
     if let Some(limits) = own_limits {
         // Boxed: it is rare, and inline it would make every request's future larger.
-        let reply = Box::pin(limits.reply(shared, &config.rules, arrival.started_at)).await;
+        let reply = Box::pin(limits.reply(shared, &config.rules, now)).await;
         return Admission::Answer(reply);
     }
     let too_large = |max: &u64| announced(arrival.head).is_some_and(|bytes| bytes > *max);
@@ -145,35 +149,38 @@ pub fn announced(head: &RequestHeader) -> Option<u64> {
     head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Adds what a request is charged to, and returns what its route answers by itself. A refusal, and
-/// no charges, if its token is not accepted or does not reach the tenants that the request names,
-/// or if either cannot be checked now.
+/// Adds what a request is charged to, and returns what its route answers by itself, and as of when
+/// it is charged. A refusal, and no charges, if its token is not accepted or does not reach the
+/// tenants that the request names, or if either cannot be checked now.
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
     route_match: &RouteMatch<'_>,
     (arrival, address): (&Arrival<'_>, IpAddr),
     (facts, charges): (&mut RequestFacts, &mut Charges),
-) -> Result<Option<OwnLimits>, Refusal> {
+) -> Result<(Option<OwnLimits>, Moment), Refusal> {
     let rules = &config.rules;
     let mut own_limits = None;
+    let mut now = arrival.started_at;
     let claims = match route_match.route.needs_token {
         // Boxed, so that the future of a request that needs no token is smaller.
-        true => Some(Box::pin(authenticate(shared, config, arrival, address)).await?),
+        true => {
+            let authenticated = Box::pin(authenticate(shared, config, arrival, address));
+            Some(awaited(authenticated, &shared.clock, &mut now).await?)
+        }
         false => None,
     };
     let claims = claims.as_deref();
     let names = auth::authorization::claimed(route_match.names, claims, &rules.workspaces);
-    let known =
-        resolve(shared, config, (route_match, claims), &names, (address, arrival.started_at.tick))
-            .await?;
+    let resolved = resolve(shared, config, (route_match, claims), &names, (address, now.tick));
+    let known = awaited(resolved, &shared.clock, &mut now).await?;
     let identity = rules.identify(&names, known.as_ref());
     if !route_match.route.exempt {
         let untrusted = !facts.client.is_trusted_proxy;
         let sources = KeySources {
             identity: &identity,
             address,
-            now: arrival.started_at,
+            now,
             claims: claims.map_or(&[], |claims| &claims.keys),
             headers: &arrival.head.headers,
             dropped: untrusted.then_some(&config.settings.server.trusted_headers),
@@ -182,7 +189,23 @@ async fn authenticate_and_resolve(
         own_limits = route_match.route.answers_limits.then(|| OwnLimits::of(rules, &sources));
     }
     label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
-    Ok(own_limits)
+    Ok((own_limits, now))
+}
+
+/// Awaits `step`; one that was not ready at once moves `now` to the time at which it is.
+async fn awaited<T>(step: impl Future<Output = T>, clock: &Clock, now: &mut Moment) -> T {
+    let mut step = pin!(step);
+    let mut has_waited = false;
+    let done = poll_fn(|context| {
+        let polled = step.as_mut().poll(context);
+        has_waited |= polled.is_pending();
+        polled
+    });
+    let done = done.await;
+    if has_waited {
+        *now = clock.now();
+    }
+    done
 }
 
 /// Verifies the token of a request. An identity server is queried in turns of the address.
@@ -195,10 +218,10 @@ async fn authenticate(
     let (verifier, now) = (config.verifier.as_deref(), arrival.started_at);
     let turns = AddressTurns {
         in_flight: &shared.identity_queries,
-        address: Subject::address(config.rules.seed(), address).owner,
+        address,
         limiter: &shared.limiter,
-        invalid: config.rules.invalid_token(address, now),
-        now: now.tick,
+        rules: &config.rules,
+        clock: &shared.clock,
     };
     auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, &turns).await
 }
@@ -219,4 +242,132 @@ fn label(tenant: &mut TenantLabels, identity: Identity<'_>, guessed: bool) {
     let organisation = identity.organisation.filter(|_| !guessed);
     tenant.organisation = organisation.map(|subject| subject.name);
     tenant.instance = identity.instance.map(|subject| subject.name);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
+    use tokio::task::JoinSet;
+    use weir_common::config::document::Document;
+    use weir_common::directory::Directory;
+    use weir_common::directory::client::DirectoryClient;
+    use weir_common::time::UnixTime;
+
+    use super::*;
+    use crate::config::checked::{CheckedConfig, Config, Origin};
+    use crate::config::shared::Seeds;
+    use crate::limit::key::Seed;
+    use crate::settings::directory::DirectorySource;
+
+    const SHIPPED: &str = include_str!("../../config/gateway.toml");
+    const FROM_FILE: &str = "source = \"file\"\npath = \"config/directory.toml\"";
+
+    /// What the shipped limit of a workspace admits in a minute.
+    const ADMITTED: usize = 60;
+
+    /// A gateway with the shipped settings, of which these are replaced.
+    fn gateway((from, to): (&str, &str), clock: &Clock) -> Arc<Shared> {
+        let text = SHIPPED.replacen(from, to, 1);
+        let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
+        let raw = crate::settings::read::read(&document).made;
+        let seed = Seed::new([7; 16]);
+        let of_tenants = (&Directory::default(), &nothing);
+        let rules = crate::rules::compile::check((&raw, &document), of_tenants, seed);
+        assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
+        let mut origin = Origin::default();
+        if let DirectorySource::Http(http) = &raw.settings.directory.source {
+            origin.client = Some(DirectoryClient::new(http).unwrap());
+        }
+        let checked = CheckedConfig { rules, settings: raw.settings, origin };
+        let seeds = Seeds { keys: seed, names: seed };
+        Arc::new(Shared::new(clock.clone(), Config::built_in(), checked, seeds, 10))
+    }
+
+    /// A server that answers every request with `body`, each once `gate` admits it.
+    async fn serve(listener: TcpListener, body: &str, asked: Arc<AtomicU64>, gate: Arc<Semaphore>) {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut read = Vec::new();
+            while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+                stream.read_buf(&mut read).await.unwrap();
+            }
+            asked.fetch_add(1, Ordering::Relaxed);
+            gate.acquire().await.unwrap().forget();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    /// Sends as many requests for one workspace as its limit admits.
+    fn send(shared: &Arc<Shared>, requests: &mut JoinSet<Admission>) {
+        for _ in 0..ADMITTED {
+            let shared = shared.clone();
+            requests.spawn(async move {
+                let path = b"/v1/workspaces/ws_a/users";
+                let mut head = RequestHeader::build("GET", path, None).unwrap();
+                head.insert_header("Host", "api.localhost").unwrap();
+                head.insert_header("Authorization", "Bearer opaque").unwrap();
+                let (started_at, config) = (shared.clock.now(), shared.active.load_full());
+                let arrival =
+                    Arrival { head: &head, length: None, malformed: None, started_at, nth: 0 };
+                admit(&shared, &config, arrival, &mut RequestFacts::default()).await
+            });
+        }
+    }
+
+    /// How many requests a limit admits of those that wait for a server for more than its window,
+    /// and as many that come after them.
+    async fn admitted_of_early_and_late(
+        settings: impl Fn(&str) -> (&'static str, String),
+        body: &'static str,
+    ) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (from, to) = settings(&format!("http://{}", listener.local_addr().unwrap()));
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let shared = gateway((from, &to), &clock);
+        let (asked, gate) = (Arc::new(AtomicU64::default()), Arc::new(Semaphore::new(0)));
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, body, asked.clone(), gate.clone()));
+        let mut requests = JoinSet::new();
+        send(&shared, &mut requests);
+        while asked.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        clock.advance(Duration::from_secs(61));
+        gate.add_permits(10);
+        let mut answers = Vec::new();
+        while answers.len() < ADMITTED {
+            answers.push(requests.join_next().await.unwrap().unwrap());
+        }
+        send(&shared, &mut requests);
+        answers.extend(requests.join_all().await);
+        let limited =
+            |answer: &&Admission| matches!(answer, Admission::Refuse(Refusal::RateLimited { .. }));
+        answers.len() - answers.iter().filter(limited).count()
+    }
+
+    #[test]
+    fn requests_that_have_waited_are_charged_as_of_the_end_of_their_wait() {
+        // Another test may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let of_directory = |url: &str| {
+                (FROM_FILE, format!("source = \"http\"\nurl = \"{url}\"\nttl = \"1h\""))
+            };
+            assert_eq!(admitted_of_early_and_late(of_directory, "{}").await, ADMITTED);
+            let of_token = |url: &str| {
+                let how = "verify = \"introspection\"\nplanes = [\"control\"]\n\
+                           introspection.ttl = \"1h\"\nintrospection.url =";
+                ("verify = \"none\"", format!("{how} \"{url}\""))
+            };
+            let active = "{\"active\": true, \"workspace_id\": \"ws_a\"}";
+            assert_eq!(admitted_of_early_and_late(of_token, active).await, ADMITTED);
+        });
+    }
 }

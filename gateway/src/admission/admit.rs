@@ -37,7 +37,7 @@ pub struct CheckedRequest<'r> {
     pub shared: &'r Shared,
     /// The configuration of the request.
     pub config: &'r ActiveConfig,
-    /// When its head had been read.
+    /// As of when they are checked: its head had been read, and it waits for nothing more.
     pub now: Moment,
     /// Its number in this process.
     pub nth: u64,

@@ -62,7 +62,8 @@ pub async fn charge_answer(shared: &Shared, context: &mut RequestContext) {
     if is_exempt || context.facts.limits.report != Report::default() {
         return;
     }
-    let (now, nth) = (context.started_at, context.nth);
+    // The request may have waited for this answer.
+    let (now, nth) = (shared.clock.now(), context.nth);
     let request = CheckedRequest { shared, config: &context.config, now, nth };
     let address = context.facts.client.address.or(context.facts.client.peer);
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));

@@ -40,7 +40,7 @@ pub struct KeySources<'r> {
     pub identity: &'r Identity<'r>,
     /// Its client's address.
     pub address: IpAddr,
-    /// When its head had been read: a calendar's limit allows so much in the period of that time.
+    /// As of when it is charged: a calendar's limit allows so much in the period of that time.
     pub now: Moment,
     /// Those claims of its verified token that limits count by.
     pub claims: &'r [KeyClaim],

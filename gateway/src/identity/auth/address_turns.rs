@@ -5,15 +5,18 @@
 //! allows. Valid ones are not charged, and neither are refusals for other reasons: an office behind
 //! one address is refused for neither.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_common::identity::QueryTurns;
-use weir_common::time::Tick;
+use weir_common::time::{Clock, Tick};
 
 use crate::identity::keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 use crate::limit::LimitCheck;
 use crate::limit::key::Owner;
 use crate::limit::limiter::Limiter;
+use crate::rules::Rules;
+use crate::rules::tenant::Subject;
 
 /// Queries of one address in flight: a quarter of all, so that no address delays the others'.
 const QUERIES_PER_ADDRESS_MAX: usize = 16;
@@ -29,24 +32,29 @@ impl Default for QueriesInFlight {
 }
 
 /// The turns of the tokens of one address.
-#[derive(Debug)]
 pub struct AddressTurns<'s> {
     /// The queries of all addresses.
     pub in_flight: &'s QueriesInFlight,
     /// The address.
-    pub address: Owner,
+    pub address: IpAddr,
     /// Has what the address is charged.
     pub limiter: &'s Arc<Limiter>,
-    /// What a token that is not valid charges; none where they are not limited.
-    pub invalid: Option<LimitCheck>,
-    /// When the request arrived.
-    pub now: Tick,
+    /// Has how much that is.
+    pub rules: &'s Rules,
+    /// Read only here, where a token is not cached.
+    pub clock: &'s Clock,
 }
 
 impl AddressTurns<'_> {
+    /// What a token that is not valid charges now; none where they are not limited.
+    fn invalid(&self) -> Option<(LimitCheck, Tick)> {
+        let now = self.clock.now();
+        Some((self.rules.invalid_token(self.address, now)?, now.tick))
+    }
+
     fn is_used_up(&self) -> bool {
-        self.invalid.is_some_and(|check| {
-            let (store, now) = self.limiter.own(self.now);
+        self.invalid().is_some_and(|(check, now)| {
+            let (store, now) = self.limiter.own(now);
             store.usage(&check, now).is_ok_and(|usage| usage.remaining == 0)
         })
     }
@@ -59,16 +67,17 @@ impl<'s> QueryTurns for AddressTurns<'s> {
         if self.is_used_up() {
             return None;
         }
-        let permit = self.in_flight.0.acquire(self.address).await;
+        let owner = Subject::address(self.rules.seed(), self.address).owner;
+        let permit = self.in_flight.0.acquire(owner).await;
         // Those before it may have used up the rest.
         (!self.is_used_up()).then_some(permit)
     }
 
     fn charge(&self) {
-        if let Some(check) = &self.invalid {
-            let (store, now) = self.limiter.own(self.now);
+        if let Some((check, now)) = self.invalid() {
+            let (store, now) = self.limiter.own(now);
             // Of concurrent queries the last may not fit: they are no more than are in flight.
-            let _ = store.judge(&[*check], now);
+            let _ = store.judge(&[check], now);
         }
     }
 }
