@@ -18,6 +18,7 @@ pub mod verifier;
 
 use std::future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::sync::Notify;
@@ -48,8 +49,25 @@ pub trait QueryTurns: Sync {
     /// Waits for a turn; none where the caller may cause no query.
     fn turn(&self) -> impl Future<Output = Option<Self::Turn>> + Send;
 
-    /// Charges the caller for a query that found its token not valid.
+    /// Charges the caller for a query that has not found its token valid: it is not, or there was
+    /// no answer.
     fn charge(&self);
+}
+
+/// Waits for a turn for at most `patience`; the query that it is for has a deadline of its own.
+async fn turn_within<Q: QueryTurns>(patience: Duration, turns: &Q) -> Option<Q::Turn> {
+    tokio::time::timeout(patience, turns.turn()).await.ok().flatten()
+}
+
+/// Charges a caller for a query when it ends, or is dropped while the server works on it.
+struct Charged<'q, Q: QueryTurns>(Option<&'q Q>);
+
+impl<Q: QueryTurns> Drop for Charged<'_, Q> {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0 {
+            turns.charge();
+        }
+    }
 }
 
 /// Callers whose queries are not bounded.

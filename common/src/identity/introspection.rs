@@ -1,7 +1,7 @@
 //! Introspects tokens at the server that issued them (RFC 7662).
 //!
 //! Invariant: at most [`REQUESTS_MAX`] requests are in flight, and each ends within
-//! `identity.timeout`, including its wait for a permit.
+//! `identity.timeout`. One that has not begun after as long is not sent.
 //!
 //! Not here: single flight and the cache of responses (`verifier`).
 
@@ -21,7 +21,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::http_client;
+use crate::http_client::{self, RequestError};
 use crate::identity::identity_server::IdentityServer;
 use crate::identity::settings::Introspection;
 use crate::log::limiter::LogLimiter;
@@ -53,8 +53,12 @@ pub(super) struct IntrospectionClient {
 /// Why a token could not be introspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IntrospectionError {
+    #[error("{REQUESTS_MAX} requests are in flight, and none ended within {0:?}")]
+    Busy(Duration),
     #[error("no answer within {0:?}")]
     Late(Duration),
+    #[error("{0}")]
+    BrokenOff(String),
     #[error("{0}")]
     Unreachable(String),
     #[error("our client_id and client_secret_file are refused with {0}")]
@@ -63,6 +67,13 @@ pub(super) enum IntrospectionError {
     Status(u16),
     #[error("the answer is no JSON object with `active`")]
     Malformed,
+}
+
+impl IntrospectionError {
+    /// Whether the server has the request, and may still work on it.
+    pub(super) fn may_be_working(&self) -> bool {
+        matches!(self, Self::Late(_) | Self::BrokenOff(_))
+    }
 }
 
 /// The claims that the server reports for a token and until when they are valid, or its flaw.
@@ -86,16 +97,22 @@ impl IntrospectionClient {
         }
     }
 
-    /// Introspects a token for a request that arrived at `now`.
+    /// Introspects a token for a call; also returns when the server was queried.
     pub(super) async fn introspect(
         &self,
         token: &str,
-        now: Moment,
-    ) -> Result<Introspected, IntrospectionError> {
-        let attempt = self.try_once(token, now.unix);
-        let introspected = self.server.count("introspection", now.tick, attempt).await;
+    ) -> Result<(Introspected, Moment), IntrospectionError> {
+        let permit = tokio::time::timeout(self.server.timeout, self.in_flight.acquire()).await;
+        let now = self.server.clock.now();
+        let introspected = match permit {
+            Ok(_permit) => {
+                let attempt = self.try_once(token, now.unix);
+                self.server.count("introspection", now.tick, attempt).await
+            }
+            Err(_) => Err(IntrospectionError::Busy(self.server.timeout)),
+        };
         self.log(introspected.as_ref().err(), now.tick);
-        introspected
+        introspected.map(|introspected| (introspected, now))
     }
 
     /// Introspects a token outside of any request: nothing is counted or logged.
@@ -116,8 +133,6 @@ impl IntrospectionClient {
     }
 
     async fn request(&self, token: &str) -> Result<Claims, IntrospectionError> {
-        // The semaphore is never closed.
-        let _permit = self.in_flight.acquire().await;
         let form = format!("token={}&token_type_hint=access_token", encoded(token));
         let mut request = self
             .server
@@ -129,7 +144,10 @@ impl IntrospectionClient {
             request = request.header(AUTHORIZATION, authorization.expose());
         }
         let response = http_client::send(request.body(form)).await;
-        let response = response.map_err(|why| IntrospectionError::Unreachable(why.to_string()))?;
+        let response = response.map_err(|why| match why {
+            RequestError::BrokenOff(why) => IntrospectionError::BrokenOff(why),
+            why => IntrospectionError::Unreachable(why.to_string()),
+        })?;
         match response.status {
             200 => {}
             401 | 403 => return Err(IntrospectionError::Credentials(response.status)),

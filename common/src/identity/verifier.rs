@@ -26,11 +26,11 @@ use serde_json::{Value, json};
 use crate::config::document::Document;
 use crate::config::files;
 use crate::http_client;
-use crate::identity::QueryTurns;
 use crate::identity::identity_server::{IdentityMetrics, IdentityServer};
 use crate::identity::introspection::IntrospectionClient;
 use crate::identity::jwks::{Jwks, Keys};
 use crate::identity::settings::{IdentitySettings, Verify};
+use crate::identity::{Charged, QueryTurns, turn_within};
 use crate::log::limiter::LogLimiter;
 use crate::secret::Secret;
 
@@ -294,11 +294,11 @@ impl<T: Send + Sync + 'static> Verifier<T> {
                 if let Some(flaw) = self.invalid.get(&hash).await {
                     return Err(Unverified::Flawed(flaw));
                 }
-                let introspected = self.by_introspection(client, (token, hash), now, turns);
-                let shared = self.valid.try_get_with(hash, introspected);
-                // The wait for another request's introspection has the deadline of its own.
-                let shared = tokio::time::timeout(self.timeout, shared).await;
-                shared.map_err(|_| Unverified::Unavailable)?.map_err(|why| *why)?
+                // Before it shares an introspection, so that it waits for none of another caller.
+                let turn = turn_within(self.timeout, turns).await;
+                let _turn = turn.ok_or(Unverified::Unavailable)?;
+                let introspected = self.by_introspection(client, (token, hash), turns);
+                self.valid.try_get_with(hash, introspected).await.map_err(|why| *why)?
             }
         };
         Ok(Verified { claims: valid.claims, cached: false })
@@ -323,8 +323,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
             Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Unverified::Flawed(flaw)),
             _ => {}
         }
-        let turn = tokio::time::timeout(self.timeout, turns.turn()).await.ok().flatten();
-        let _turn = turn.ok_or(Unverified::Unavailable)?;
+        let _turn = turn_within(self.timeout, turns).await.ok_or(Unverified::Unavailable)?;
         let keys = jwks.newer(had.as_deref()).await.ok_or(Unverified::Unavailable)?;
         verified(&keys).map_err(|flaw| {
             turns.charge();
@@ -336,22 +335,27 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         &self,
         client: &IntrospectionClient,
         (token, hash): (&str, Hash),
-        now: Moment,
         turns: &impl QueryTurns,
     ) -> Result<ValidToken<T>, Unverified> {
         // Another request may have introspected it since the check in `verify`.
         if let Some(flaw) = self.invalid.get(&hash).await {
             return Err(Unverified::Flawed(flaw));
         }
-        let _turn = turns.turn().await.ok_or(Unverified::Unavailable)?;
-        match client.introspect(token, now).await {
-            Ok(Ok((claims, expires))) => Ok(self.valid_token(&claims, expires, now, 0)),
-            Ok(Err(flaw)) => {
-                turns.charge();
+        let mut charged = Charged(Some(turns));
+        match client.introspect(token).await {
+            Ok((Ok((claims, expires)), now)) => {
+                charged.0 = None;
+                Ok(self.valid_token(&claims, expires, now, 0))
+            }
+            Ok((Err(flaw), _)) => {
+                drop(charged);
                 self.invalid.insert(hash, flaw).await;
                 Err(Unverified::Flawed(flaw))
             }
-            Err(_) => Err(Unverified::Unavailable),
+            Err(why) => {
+                charged.0 = charged.0.filter(|_| why.may_be_working());
+                Err(Unverified::Unavailable)
+            }
         }
     }
 

@@ -267,6 +267,46 @@ fn a_flood_at_once_introspects_little_more_and_delays_no_other_address() {
 }
 
 #[test]
+fn a_token_without_an_answer_is_charged_as_an_invalid_one() {
+    let setup = Setup::with("", 5);
+    let config = setup.world.config().with("[identity]", "timeout = \"200ms\"");
+    setup.world.gateway.write_config(&config.to_string());
+    setup.world.gateway.reload().expect(200);
+    let gate = Gate::new();
+    setup.server.always(Answer::script().wait(&gate));
+    for nth in 0..10 {
+        setup.get(&format!("invented-{nth}")).expect(503);
+    }
+    assert_eq!(setup.requests(), 5);
+    gate.open();
+}
+
+#[test]
+fn a_token_that_waits_for_a_turn_of_one_address_is_introspected_for_another() {
+    let setup = Setup::new("");
+    let gate = Gate::new();
+    setup.server.always(Answer::script().wait(&gate).and(active(json!({}))));
+    thread::scope(|scope| {
+        for n in 0..16 {
+            let setup = &setup;
+            scope.spawn(move || setup.get(&format!("new-{n}")).expect(200));
+        }
+        setup.server.wait_for_requests(16);
+        scope.spawn(|| setup.get("shared").expect(200));
+        wait::until("all to be in flight", || {
+            let in_flight = setup.world.gateway.metric("weir_gateway_requests_in_flight");
+            (in_flight >= 17.0).then_some(())
+        });
+        let mut other = Client::connect_from("127.0.0.2", setup.world.gateway.http());
+        other.send(bearing(TARGET, "shared").head_bytes());
+        setup.server.wait_for_requests(17);
+        gate.open();
+        other.read().expect(200);
+    });
+    assert_eq!(setup.requests(), 17);
+}
+
+#[test]
 fn invalid_introspection_settings_are_reported_with_their_place() {
     let folder = weir_tests::folder::Folder::new();
     let config = weir_tests::config::Config::default()

@@ -1,9 +1,9 @@
 //! Limits how many queries of an identity server the tokens of an address can cause.
 //!
-//! A token that is not cached costs the server a query. One that turns out not to be valid is
-//! charged to the address that sent it, so that it can cause no more of them than `limits.refused`
-//! allows. Valid ones are not charged, and neither are refusals for other reasons: an office behind
-//! one address is refused for neither.
+//! A token that is not cached costs the server a query. One that turns out not to be valid, or that
+//! the server has not answered, is charged to the address that sent it, so that it can cause no
+//! more of them than `limits.refused` allows. Valid ones are not charged, and neither are refusals
+//! for other reasons: an office behind one address is refused for neither.
 
 use std::net::IpAddr;
 use std::sync::Arc;
