@@ -64,6 +64,12 @@ impl Absent {
         Self { until: now.plus(PAUSE), ..self }
     }
 
+    /// Whether the directory reported this at any time; false if its lookups have all failed.
+    #[must_use]
+    pub fn was_reported(&self) -> bool {
+        self.stale_until > Tick::default()
+    }
+
     /// Whether the directory reported this, not too long ago; false if it was unavailable.
     #[must_use]
     pub fn is_certain(&self, now: Tick) -> bool {
@@ -252,6 +258,7 @@ mod tests {
                     found => panic!("{second}: {found:?}"),
                 }
             }
+            assert!(absent.was_reported() && !Absent::default().failed(Tick(1)).was_reported());
             let failed = absent.failed(Tick(69_500_000));
             assert_eq!(failed.until, Tick(70_500_000));
             assert!(!failed.is_certain(Tick(70_000_000)));

@@ -129,8 +129,8 @@ impl<'l> Lookup<'l> {
         match last {
             Last::Entry(_) => true,
             _ if self.referenced => true,
-            Last::Absent(_) => self.budget.allows_again(self.now),
-            Last::Nothing => self.budget.allows(self.now),
+            Last::Absent(absent) if absent.was_reported() => self.budget.allows_again(self.now),
+            Last::Absent(_) | Last::Nothing => self.budget.allows(self.now),
         }
     }
 }

@@ -4,8 +4,8 @@
 //! charged to the address that sent it; one that exists is not, so an address with requests for
 //! many tenants is never refused for them.
 //!
-//! Invariant: lookups of names that were looked up before leave half of the burst to new names, so
-//! names that an address sends again and again keep out no new tenant.
+//! Invariant: lookups of names that had no entry before leave half of the burst to other names, so
+//! names that an address sends again and again keep out no new tenant, nor one whose lookup failed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl<'s> UnknownBudget<'s> {
         self.has_more_than(0, now)
     }
 
-    /// Whether a name may be looked up at `now` that was looked up before without finding an entry.
+    /// Whether a name may be looked up at `now` of which the directory has reported no entry.
     pub(super) fn allows_again(&self, now: Tick) -> bool {
         self.has_more_than(UNKNOWN_MAX / 2, now)
     }

@@ -217,6 +217,19 @@ fn names_that_the_directory_refuses_are_bounded_as_invented_ones_and_logged() {
 }
 
 #[test]
+fn a_tenant_whose_lookup_failed_is_served_beside_unlisted_ones_once_the_directory_is_well() {
+    let setup = Setup::with("ttl = \"1h\"\nnegative_ttl = \"1ms\"\ntimeout = \"10s\"");
+    setup.directory.answer("workspaces/ws_late", Answer::status(500));
+    let beside_unlisted = || {
+        (0..10).for_each(|n| drop(setup.get(&format!("ws_unlisted_{n}"))));
+        setup.get("ws_late").status
+    };
+    (0..20).for_each(|_| assert_eq!(beside_unlisted(), 503));
+    setup.directory.set("workspaces/ws_late", "{}");
+    wait::until("it to be served", || (beside_unlisted() == 200).then_some(()));
+}
+
+#[test]
 fn tenants_that_are_not_cached_wait_for_a_slow_directory_and_are_served() {
     let setup = Setup::with("timeout = \"1s\"");
     let slow = Answer::script().pause(Duration::from_millis(200)).and(Answer::ok("{}"));
