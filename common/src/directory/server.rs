@@ -37,6 +37,10 @@ pub struct DirectoryServer {
     breaker: Breaker,
 }
 
+/// A tenant whose entry is requested, and by which caller, as a number, if that may have invented
+/// its name.
+pub type EntryRequest<'r> = ((TenantKind, &'r str), Option<u128>);
+
 /// What the directory answers about a tenant.
 #[derive(Debug)]
 pub enum FetchedEntry<T> {
@@ -63,7 +67,7 @@ impl DirectoryServer {
         self.clock.now().tick
     }
 
-    /// Whether the last requests, for several tenants, had no response.
+    /// Whether the last requests had no response.
     #[must_use]
     pub fn is_out(&self) -> bool {
         self.breaker.is_open()
@@ -75,17 +79,17 @@ impl DirectoryServer {
         self.breaker.is_paused(now)
     }
 
-    /// Whether a request for this tenant may be sent at `now`. If true, the caller must send one.
+    /// Whether this request may be sent at `now`. If true, the caller must send it.
     #[must_use]
-    pub fn may_send(&self, (kind, name): (TenantKind, &str), now: Tick) -> bool {
-        self.breaker.may_send(&kind.path(name), now)
+    pub fn may_send(&self, ((kind, name), caller): EntryRequest<'_>, now: Tick) -> bool {
+        self.breaker.may_send(&kind.path(name), caller, now)
     }
 
     /// Fetches the entry of a tenant, which `read` parses; also returns the time of the response.
     pub async fn fetch<T>(
         &self,
         client: &DirectoryClient,
-        (kind, name): (TenantKind, &str),
+        ((kind, name), caller): EntryRequest<'_>,
         read: impl FnOnce(&[u8]) -> Result<T, String>,
     ) -> (FetchedEntry<T>, Tick) {
         let started = self.now();
@@ -93,7 +97,7 @@ impl DirectoryServer {
         // The pause starts now, however long the request took to fail.
         let now = self.now();
         self.metrics.directory_took(now.since(started));
-        self.note_outage(client, (&kind.path(name), &response), now);
+        self.note_outage(client, (&kind.path(name), caller), &response, now);
         let (outcome, fetched) = match response {
             Ok(response) if response.status == 200 => match read(&response.body) {
                 Ok(entry) => ("known", FetchedEntry::Known(entry)),
@@ -120,15 +124,16 @@ impl DirectoryServer {
     fn note_outage(
         &self,
         client: &DirectoryClient,
-        (entry, response): (&str, &Result<Response, RequestError>),
+        (entry, caller): (&str, Option<u128>),
+        response: &Result<Response, RequestError>,
         now: Tick,
     ) {
         let unanswered = response.as_ref().err().filter(|why| !why.is_answer());
         match unanswered {
-            Some(why) if self.breaker.unanswered(entry, now) => {
+            Some(why) if self.breaker.unanswered(entry, caller, now) => {
                 error_log::outage(client.url(), &why.to_string());
             }
-            None if self.breaker.answered(entry) => error_log::outage_over(),
+            None if self.breaker.answered(entry, caller) => error_log::outage_over(),
             _ => {}
         }
     }

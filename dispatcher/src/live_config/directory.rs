@@ -125,7 +125,7 @@ impl RemoteOwners {
             Cached::Expired(last) => last,
         };
         let which = (TenantKind::Workspace, workspace);
-        let fetched = if last.has_just_failed(now) || !server.may_send(which, now) {
+        let fetched = if last.has_just_failed(now) || !server.may_send((which, None), now) {
             Err("the directory is unavailable".to_owned())
         } else {
             self.fetch(which, &last, now).await
@@ -146,7 +146,7 @@ impl RemoteOwners {
     ) -> Result<BTreeSet<String>, String> {
         let SharedOwners { settings, server, cache, unusable_log, .. } = &*self.shared;
         let (key, mark) = (Box::<str>::from(which.1), cache.mark());
-        let (fetched, now) = server.fetch(&self.client, which, read_owners).await;
+        let (fetched, now) = server.fetch(&self.client, (which, None), read_owners).await;
         let why = match fetched {
             FetchedEntry::Known(owners) => {
                 unusable_log.recovered(&key);

@@ -30,7 +30,7 @@ use weir_common::directory::cache::{self, Absent, Cached, EntryCache, Last};
 use weir_common::directory::client::DirectoryClient;
 use weir_common::directory::error_log;
 use weir_common::directory::response::{self, RawEntry, TenantKind};
-use weir_common::directory::server::{DirectoryServer, FetchedEntry};
+use weir_common::directory::server::{DirectoryServer, EntryRequest, FetchedEntry};
 use weir_common::directory::settings::HttpDirectory;
 use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
@@ -133,6 +133,12 @@ impl<'l> Lookup<'l> {
             Last::Absent(_) | Last::Nothing => self.budget.allows(self.now),
         }
     }
+
+    /// The request, with the address if that may have invented the name.
+    fn request(self, last: &LastKnown) -> EntryRequest<'l> {
+        let is_known = self.referenced || matches!(last, Last::Entry(_));
+        ((self.kind, self.name), self.budget.key().filter(|_| !is_known).map(Key::bits))
+    }
 }
 
 impl RemoteDirectory {
@@ -173,8 +179,8 @@ impl RemoteDirectory {
     ) -> Result<TenantEntries, DirectoryUnavailable> {
         let mut known = TenantEntries::default();
         if let Some(name) = names.instance {
-            let lookup = Lookup::new(rules, budget, TenantKind::Instance, name);
-            known.instance = self.one(lookup).await?;
+            known.instance =
+                self.one(Lookup::new(rules, budget, TenantKind::Instance, name)).await?;
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
@@ -205,8 +211,7 @@ impl RemoteDirectory {
         let Some(instance) = known.instance.as_ref().filter(own) else { return Ok(()) };
         let is_parent = |tenant: &&Arc<Tenant>| Some(&*tenant.name) == instance.parent.as_deref();
         let workspace = known.workspace.as_ref().filter(is_parent);
-        let plan = workspace.and_then(|workspace| workspace.plan);
-        let plan = plan.and_then(|plan| rules.plans.get(plan));
+        let plan = workspace.and_then(|workspace| rules.plans.get(workspace.plan?));
         let Some(why) = own_values_refused(&instance.name, plan) else { return Ok(()) };
         let lookup = Lookup::new(rules, budget, TenantKind::Instance, &instance.name);
         Err(self.unusable(lookup, &why, lookup.now))
@@ -253,8 +258,8 @@ impl RemoteDirectory {
             Ok(found) => return found,
             Err(last) => last,
         };
-        let which = (lookup.kind, lookup.name);
-        if self.may_fetch(lookup, &last) && shared.server.may_send(which, lookup.now) {
+        let request = lookup.request(&last);
+        if self.may_fetch(lookup, &last) && shared.server.may_send(request, lookup.now) {
             self.fetch(lookup, last).await
         } else {
             self.fall_back(lookup, last).await
@@ -275,9 +280,9 @@ impl RemoteDirectory {
     async fn fetch(&self, lookup: Lookup<'_>, last: LastKnown) -> Found {
         let shared = &*self.shared;
         let mark = shared.cache.mark();
-        let which = (lookup.kind, lookup.name);
+        let request = lookup.request(&last);
         let read = |body: &[u8]| self.read(lookup, body);
-        let (fetched, now) = shared.server.fetch(&self.client, which, read).await;
+        let (fetched, now) = shared.server.fetch(&self.client, request, read).await;
         match fetched {
             FetchedEntry::Known(entry) => {
                 let entry = Arc::new(entry);
@@ -294,14 +299,12 @@ impl RemoteDirectory {
                 }
                 return self.absent(lookup, absent).await;
             }
-            FetchedEntry::Unusable(why) => {
-                self.unusable(lookup, &why, now);
-                if !lookup.referenced && !matches!(last, Last::Entry(_)) {
-                    lookup.budget.charge(lookup.now);
-                }
-            }
-            FetchedEntry::Unanswered(why) if !self.is_out() => self.log_unusable(lookup, &why, now),
-            FetchedEntry::Unanswered(_) => {}
+            FetchedEntry::Unusable(why) => _ = self.unusable(lookup, &why, now),
+            FetchedEntry::Unanswered(_) if self.is_out() => {}
+            FetchedEntry::Unanswered(why) => self.log(lookup, &why, now, error_log::unanswered),
+        }
+        if request.1.is_some() {
+            lookup.budget.charge(now);
         }
         shared.cache.keep_failed(lookup.owner, (&last, now), mark).await;
         self.fall_back(lookup, last).await
@@ -335,8 +338,7 @@ impl RemoteDirectory {
         let spans = [Duration::ZERO, self.shared.settings.stale_for];
         let entry = self.entry(lookup, lookup.kind.bare(), absent.until, spans);
         let entry = Arc::new(entry.map_err(|_| DirectoryUnavailable)?);
-        let cache = &self.shared.cache;
-        cache.keep(lookup.owner, entry.clone(), cache.mark()).await;
+        self.shared.cache.keep(lookup.owner, entry.clone(), self.shared.cache.mark()).await;
         self.tenant(lookup, &entry, absent.until)
     }
 
@@ -362,13 +364,13 @@ impl RemoteDirectory {
     /// Counts and logs an invalid response or entry.
     fn unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) -> DirectoryUnavailable {
         self.shared.metrics.directory_unusable.inc();
-        self.log_unusable(lookup, why, now);
+        self.log(lookup, why, now, error_log::unusable);
         DirectoryUnavailable
     }
 
-    fn log_unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) {
+    fn log(&self, lookup: Lookup<'_>, why: &str, now: Tick, line: fn(TenantKind, &str, &str)) {
         if self.shared.unusable_log.due(lookup.owner, now).is_some() {
-            error_log::unusable(lookup.kind, lookup.name, why);
+            line(lookup.kind, lookup.name, why);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Limits how many lookups of names that do not exist an address can cause.
 //!
 //! Each name that is not cached costs the directory a request. A name that does not exist is
-//! charged to the address that sent it; one that exists is not, so an address with requests for
-//! many tenants is never refused for them.
+//! charged to the address that sent it, and so is one that the directory fails to answer; one that
+//! exists is not, so an address with requests for many tenants is never refused for them.
 //!
 //! Invariant: lookups of names that had no entry before leave half of the burst to other names, so
 //! names that an address sends again and again keep out no new tenant, nor one whose lookup failed.

@@ -56,7 +56,7 @@ fn a_refusal_by_the_directory_is_charged_to_the_address_alone() {
     setup.directory.server.stop();
     (0..70).for_each(|_| drop(setup.get("ws_acme").expect(503)));
     assert_eq!(setup.world.gateway.used("refused", ADDRESS), 70);
-    // One name is no outage, which would have a line of its own.
+    // One failure is no outage, which would have a line of its own.
     let line = setup.world.gateway.log().wait("the report", |line| !line["entry"].is_null());
     assert!(line["error"].as_str().unwrap().contains("the directory did not answer"), "{line}");
     setup.directory.server.start_again();
@@ -65,6 +65,21 @@ fn a_refusal_by_the_directory_is_charged_to_the_address_alone() {
     });
     assert_eq!(setup.world.gateway.used("workspace", "ws_acme"), 1);
     assert_eq!(setup.world.gateway.used("organisation", "org_acme"), 1);
+}
+
+#[test]
+fn an_outage_is_noticed_where_one_tenant_is_in_use() {
+    let mut setup = Setup::with(OLD);
+    assert_eq!(setup.limit("ws_special"), 7);
+    setup.directory.server.stop();
+    let log = setup.world.gateway.log();
+    wait::until("the log line of the outage", || {
+        setup.get("ws_new").expect(503);
+        log.json().iter().any(|line| line["message"] == "directory unavailable").then_some(())
+    });
+    let line = log.wait("the line of the first failure", |line| !line["entry"].is_null());
+    assert_eq!(line["message"], "directory lookup unanswered");
+    assert_eq!(line["entry"], "workspaces/ws_new");
 }
 
 #[test]

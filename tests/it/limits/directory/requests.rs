@@ -217,6 +217,26 @@ fn names_that_the_directory_refuses_are_bounded_as_invented_ones_and_logged() {
 }
 
 #[test]
+fn names_that_get_no_response_are_bounded_as_invented_ones() {
+    let setup = Setup::with("ttl = \"1ms\"\nstale_for = \"1h\"\ntimeout = \"100ms\"");
+    let silent = Gate::new();
+    for n in 0..70 {
+        let entry = format!("workspaces/ws_{n}");
+        setup.directory.answer(&entry, Answer::script().wait(&silent));
+    }
+    let started = wait::now();
+    for n in 0..70 {
+        setup.get("ws_big").expect(200);
+        setup.get(&format!("ws_{n}")).expect(503);
+    }
+    let is_silent = |path: &&String| *path != "workspaces/ws_big" && !path.starts_with("org");
+    let lookups = setup.directory.fetched().iter().filter(is_silent).count();
+    let most = 60 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    assert!((60..=most).contains(&lookups), "{lookups} lookups, of 60 to {most}");
+    silent.open();
+}
+
+#[test]
 fn a_tenant_whose_lookup_failed_is_served_beside_unlisted_ones_once_the_directory_is_well() {
     let setup = Setup::with("ttl = \"1h\"\nnegative_ttl = \"1ms\"\ntimeout = \"10s\"");
     setup.directory.answer("workspaces/ws_late", Answer::status(500));
