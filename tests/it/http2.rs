@@ -4,6 +4,7 @@ mod bounds;
 mod conformance;
 mod refusals;
 mod requests;
+mod small_frames;
 mod stopping;
 mod tools;
 

@@ -41,15 +41,17 @@ use crate::edge::session::SessionOverride;
 use crate::request::framing::Framing;
 use crate::request::upload::Upload;
 
-/// Bytes of one body that a client may send before we read any: 5 MB/s at a round trip of 50 ms.
-const STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes of one body that a client may send before we read any: 1.3 MB/s at a round trip of 50 ms.
+/// Each frame of them that waits costs about 400 bytes, however small: a larger window would cost
+/// more in frames than in bytes.
+const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// Bytes of all bodies of one connection that its client may send before we read any.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// What small frames of bodies may cost beyond their bytes, by h2's count of 256 bytes each, before
-/// it ends the connection: a stream may fill its window with frames of 16 bytes.
-const SMALL_FRAMES_MAX: usize = 4 << 20;
+/// it ends the connection: a stream may fill its window with frames of 16 bytes, for 1.5 MiB.
+const SMALL_FRAMES_MAX: usize = 1 << 20;
 
 /// Bytes of one response that may wait for the socket: four frames of the usual size.
 const SEND_BUFFER: usize = 64 * 1024;

@@ -289,17 +289,6 @@ fn a_stream_that_is_not_read_is_reset_and_the_others_continue() {
 }
 
 #[test]
-fn a_body_in_small_pieces_that_come_at_once_is_read() {
-    let edge = Edge::new();
-    let mut client = edge.client();
-    let id = client.head(&Request::new("POST", "/v1/me").field("content-length", "256000"), false);
-    let pieces = (1..=12_800).map(|nth| Frame::data(id, [b'x'; 20], nth == 12_800).bytes());
-    client.send(&pieces.collect::<Vec<_>>().concat());
-    client.answer(id).expect(200);
-    assert_eq!(edge.world.control.requests()[0].body.len(), 256_000);
-}
-
-#[test]
 fn a_connection_that_is_not_read_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"500ms\""));
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20);
