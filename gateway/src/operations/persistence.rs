@@ -37,6 +37,7 @@ pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
 pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     replaceable(path)
+        .and_then(|()| replaceable(&new(path)))
         .and_then(|()| files::may_make(Path::new(path)))
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
@@ -44,7 +45,7 @@ pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileEr
 /// Checks that at `path` is a file, or nothing: anything else must not be renamed or replaced.
 fn replaceable(path: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        let why = "it is no regular file: name one that only this gateway writes";
+        let why = format!("`{path}` is no regular file: name one that only this gateway writes");
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
     Ok(())
@@ -57,6 +58,8 @@ fn new(path: &str) -> String {
 
 fn open(path: &str) -> io::Result<fs::File> {
     replaceable(path)?;
+    // Opening a FIFO would wait for a reader.
+    replaceable(&new(path))?;
     if let Some(folder) = Path::new(path).parent() {
         fs::create_dir_all(folder)?;
     }

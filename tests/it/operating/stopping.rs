@@ -1,5 +1,7 @@
 //! A stop finishes requests in flight, accepts no more, and ends as soon as it can.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use weir_tests::answer::{Answer, Gate};
@@ -130,9 +132,25 @@ fn a_snapshot_that_is_no_file_is_refused_and_stays() {
         let ended = gateway::run(&folder, &[command, &["--config", gateway::CONFIG]].concat());
         assert_ne!(ended.code, Some(0), "{command:?}");
         assert!(ended.output().contains("no regular file"), "{}", ended.output());
-        let there = std::fs::read_to_string(folder.path("data/dispatcher.db")).unwrap();
+        let there = fs::read_to_string(folder.path("data/dispatcher.db")).unwrap();
         assert_eq!(there, "another program's");
     }
+}
+
+#[test]
+fn a_snapshot_whose_new_file_is_a_fifo_is_refused_at_once() {
+    let folder = Folder::new();
+    let fifo = folder.path("limits.new");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let config = Config::default().with("[store]", "snapshot = \"limits\"").to_string();
+    folder.write(gateway::CONFIG, &config);
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    for command in [&["check", "--online"][..], &["run"]] {
+        let ended = gateway::run(&folder, &[command, &["--config", gateway::CONFIG]].concat());
+        assert_ne!(ended.code, Some(0), "{command:?}");
+        assert!(ended.output().contains("`limits.new` is no regular file"), "{}", ended.output());
+    }
+    assert!(fs::metadata(fifo).is_ok());
 }
 
 #[test]
