@@ -12,6 +12,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::parent_id;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::Signal;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use weir_common::admin::Admin;
 use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::listeners::{Listeners, announce};
@@ -48,6 +50,9 @@ const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
 /// How long tunnels may take to answer a close frame.
 const GOING_GRACE: Duration = Duration::from_secs(2);
+
+/// Between two looks whether the predecessor has exited.
+const EXIT_POLL: Duration = Duration::from_secs(1);
 
 /// The listeners of clients, and the flags that end their connections.
 #[derive(Default)]
@@ -174,14 +179,20 @@ impl Serving {
     pub(super) fn after(mut self, predecessor: Option<Predecessor>, control: &Runtime) -> Self {
         let Some(predecessor) = predecessor else { return self };
         let _within = control.enter();
-        let shared = self.shared.clone();
+        let (shared, process) = (self.shared.clone(), parent_id());
         let (ending, predecessor_ended) =
             (self.clients.cutting.subscribe(), self.predecessor_ended.clone());
         predecessor_ended.send_replace(false);
         self.tasks.spawn(async move {
             predecessor.serve(shared.clone(), ending).await;
             predecessor_ended.send_replace(true);
-            if let Some(log) = &shared.access_log {
+            let Some(log) = &shared.access_log else { return };
+            // It has started this process, and still writes what it has logged. Process 1 stays.
+            while parent_id() == process {
+                sleep(EXIT_POLL).await;
+            }
+            // Not where a successor of this process writes by now.
+            if shared.ready.load(Ordering::Acquire) {
                 log.share(false);
             }
         });
@@ -201,6 +212,10 @@ impl Serving {
                 _ = upgrades.recv() => {}
             }
             events::event(Level::Info, "upgrade started", &[]);
+            // Already now: a large piece in progress has ended when the successor first writes.
+            if let Some(log) = &self.shared.access_log {
+                log.share(true);
+            }
             let candidate = tokio::select! {
                 () = &mut stop => return None,
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
@@ -232,7 +247,7 @@ impl Serving {
         events::event(Level::Info, "stopping", &[]);
         // Load balancers that poll /readyz meanwhile stop sending connections here.
         let delay = self.shared.active.load().settings.server.shutdown_delay;
-        tokio::time::sleep(delay).await;
+        sleep(delay).await;
         self.sockets = Sockets::default();
         self.clients.close().await;
         self.clients.cut();
@@ -247,9 +262,6 @@ impl Serving {
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) {
         self.shared.ready.store(false, Ordering::Release);
-        if let Some(log) = &self.shared.access_log {
-            log.share(true);
-        }
         let (end_requested, mut ending) = watch::channel(false);
         let stopping = tokio::select! {
             biased;
