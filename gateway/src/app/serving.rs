@@ -296,7 +296,7 @@ impl Serving {
         };
         let cut_short = async {
             turned(&mut is_lost).await;
-            tokio::time::sleep(LOST_GRACE).await;
+            sleep(LOST_GRACE).await;
         };
         let drained = self.drain(ended, cut_short).await;
         self.end("handed over", drained).await;
@@ -319,7 +319,7 @@ impl Serving {
         tokio::select! {
             biased;
             () = &mut ended => return true,
-            () = tokio::time::sleep(grace) => {}
+            () = sleep(grace) => {}
             () = cut_short => {}
         }
         events::event(Level::Info, "closing tunnels", &[]);
