@@ -262,7 +262,7 @@ impl Network {
         while let Some((at, words)) = received.recv().await {
             sleep_until(at).await;
             let reply = if port == SENTINEL_PORT {
-                self.named()
+                self.named(&words)
             } else {
                 let server = &self.servers[usize::from(port - FIRST_PORT)];
                 while !server.runs.get() {
@@ -288,11 +288,14 @@ impl Network {
         self.digest.set(all.fold(begun, |sum, byte| mixed(sum, (*byte).into())));
     }
 
-    fn named(&self) -> Reply {
+    /// What a Sentinel says of the primary.
+    fn named(&self, question: &[Vec<u8>]) -> Reply {
         let (primary, epoch) = self.primary.get();
         let (port, epoch) = (Self::port(primary).to_string(), epoch.to_string());
-        let fields = ["ip", "10.0.0.1", "port", &port, "config-epoch", &epoch];
-        Reply::List(fields.map(text).to_vec())
+        match question.get(1).map(Vec::as_slice) {
+            Some(b"MASTER") => Reply::List(["config-epoch", &epoch].map(text).to_vec()),
+            _ => Reply::List(["10.0.0.1", &port].map(text).to_vec()),
+        }
     }
 }
 
