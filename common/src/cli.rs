@@ -56,16 +56,21 @@ pub fn print(text: &str) -> u8 {
 /// Prints why a command failed, and returns `code`.
 #[must_use]
 pub fn fail(code: u8, text: &str) -> u8 {
-    // One write, so that lines of two processes on one terminal do not mix.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    print_error(text);
     code
 }
 
 /// Prints what works now, and may not do what its reader expects.
 pub fn warn(warnings: impl Iterator<Item = impl Display>) {
     for warning in warnings {
-        let _ = io::stderr().write_all(format!("warning: {warning}\n").as_bytes());
+        print_error(&format!("warning: {warning}"));
     }
+}
+
+fn print_error(text: &str) {
+    // One write, so that lines of two processes on one terminal do not mix. It fails where standard
+    // error is closed, and then no line is read.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Prints the errors of a configuration, and returns the exit code.

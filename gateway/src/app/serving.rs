@@ -51,6 +51,10 @@ const ADMIN_GRACE: Duration = Duration::from_millis(200);
 /// How long tunnels may take to answer a close frame.
 const GOING_GRACE: Duration = Duration::from_secs(2);
 
+/// How long requests in flight have once the successor is lost. Nothing listens meanwhile, and what
+/// starts the program again waits for the end of this process.
+const LOST_GRACE: Duration = Duration::from_secs(5);
+
 /// Between two looks whether the predecessor has exited.
 const EXIT_POLL: Duration = Duration::from_secs(1);
 
@@ -92,10 +96,6 @@ impl ClientListeners {
         self.cutting.send_replace(true);
     }
 }
-
-/// How long requests in flight have once the successor is lost. Nothing listens meanwhile, and what
-/// starts the program again waits for the end of this process.
-const LOST_GRACE: Duration = Duration::from_secs(5);
 
 /// A running gateway.
 pub(super) struct Serving {

@@ -55,6 +55,7 @@ impl Started {
     /// Kills it after a failure. If it had ended by itself, that is the reason.
     fn end(mut self, why: UpgradeError) -> UpgradeError {
         let Some(mut child) = self.0.take() else { return why };
+        // An error means that it has already exited.
         let _ = child.kill();
         match (child.wait(), &why) {
             (Ok(status), UpgradeError::Broken { source, .. })
