@@ -23,6 +23,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::sync::Notify;
 
+use crate::config::document::{Diagnostic, Document};
 use crate::identity::bearer::Bearer;
 use crate::identity::verifier::{Unverified, Verifier};
 use crate::time::Moment;
@@ -120,6 +121,21 @@ pub async fn first_keys<T: Send + Sync + 'static>(verifier: &Verifier<T>) -> Res
         Some(jwks) => jwks.first().await,
         None => Ok(()),
     }
+}
+
+/// Fetches the keys of `new` before it replaces `earlier`; reports in the `document` of the settings
+/// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost.
+pub async fn keyless<T: Send + Sync + 'static>(
+    new: Option<&Verifier<T>>,
+    earlier: Option<&Verifier<T>>,
+    document: impl FnOnce() -> Document,
+) -> Vec<Diagnostic> {
+    let is_needed = earlier.is_none_or(|earlier| earlier.trouble().is_none());
+    let Some(new) = new.filter(|_| is_needed) else { return Vec::new() };
+    let Err(why) = first_keys(new).await else { return Vec::new() };
+    let document = document();
+    document.fault_in("identity.jwt.jwks_url", format!("keys cannot be fetched: {why}"));
+    document.diagnostics()
 }
 
 /// Keeps the keys of the `active` verifier fresh. `reloaded` is notified when a reload may have

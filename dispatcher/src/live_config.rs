@@ -149,9 +149,9 @@ pub struct ConfigOrigin {
 }
 
 impl ConfigOrigin {
-    /// The text of `dispatcher.toml`.
-    pub(crate) fn settings_text(&self) -> &str {
-        &self.texts[0]
+    /// The settings file, for errors in it; `name` is its path.
+    pub(crate) fn document(&self, name: &str) -> Document {
+        Document::new(name, &self.texts[0])
     }
 }
 
@@ -377,8 +377,7 @@ impl ActiveConfig {
     pub fn restart_needed(&self, name: &str, earlier: &Self) -> Vec<Diagnostic> {
         let keys =
             reload::changed(&RESTART_KEYS, &earlier.origin.effective, &self.origin.effective);
-        let document = Document::new(name, self.origin.settings_text());
-        reload::restart_needed(&document, &keys, "a restart")
+        reload::restart_needed(&self.origin.document(name), &keys, "a restart")
     }
 
     /// The other files of the configuration.

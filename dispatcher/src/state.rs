@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, Semaphore};
 use weir_common::config::reload::{Reload, Reloads};
 use weir_common::config::watch::{Stamp, stamp, watch};
+use weir_common::identity::keyless;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, UnixTime};
 
@@ -94,21 +95,26 @@ impl State {
         Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
     }
 
-    /// Reads the configuration again, and activates it if it is valid.
-    pub fn reload(&self) -> Reload {
-        let new = match self.config.load(&self.clock) {
-            Ok(new) => new,
-            Err(diagnostics) => return Reload::Refused(diagnostics),
-        };
+    /// Reads the configuration again, if it has changed and needs no restart.
+    ///
+    /// # Errors
+    ///
+    /// The outcome of the reload otherwise.
+    pub fn read_anew(&self) -> Result<ActiveConfig, Reload> {
+        let new = self.config.load(&self.clock).map_err(Reload::Refused)?;
         let old = self.active.load();
-        let new = new.start(Some(&old), &self.metrics, &self.clock);
         if new.origin == old.origin {
-            return Reload::Unchanged;
+            return Err(Reload::Unchanged);
         }
         let needed = new.restart_needed(&self.config.file.name(), &old);
         if !needed.is_empty() {
-            return Reload::Refused(needed);
+            return Err(Reload::Refused(needed));
         }
+        Ok(new.start(Some(&old), &self.metrics, &self.clock))
+    }
+
+    /// Activates a configuration that was read anew.
+    pub fn apply(&self, new: ActiveConfig) -> Reload {
         descriptors::raise_limit(&new.settings);
         self.active.store(Arc::new(new));
         self.mark_applied();
@@ -138,11 +144,32 @@ fn stamps(state: &State) -> Vec<Stamp> {
     config.into_iter().chain(active.files()).map(stamp).collect()
 }
 
-/// Reloads on a blocking thread: reading a large directory is slow.
+/// Reads the configuration again, and activates all of it or nothing. Parsing runs on a blocking
+/// thread; the keys of a new identity server are fetched before the new configuration is active.
 pub async fn reload(state: &Arc<State>) -> Reload {
-    let of = state.clone();
-    let attempt = async { tokio::task::spawn_blocking(move || of.reload()).await.ok() };
+    let attempt = async {
+        let new = match run_blocking(state, State::read_anew).await? {
+            Ok(new) => new,
+            Err(outcome) => return Some(outcome),
+        };
+        let (earlier, file) = (state.active.load_full(), state.config.file.name());
+        let verifiers = [&new, &earlier].map(|config| config.callers.verifier.as_deref());
+        let keyless = keyless(verifiers[0], verifiers[1], || new.origin.document(&file)).await;
+        if !keyless.is_empty() {
+            return Some(Reload::Refused(keyless));
+        }
+        drop(earlier);
+        run_blocking(state, move |state| state.apply(new)).await
+    };
     state.reloads.run(attempt).await
+}
+
+async fn run_blocking<T: Send + 'static>(
+    state: &Arc<State>,
+    work: impl FnOnce(&State) -> T + Send + 'static,
+) -> Option<T> {
+    let state = state.clone();
+    tokio::task::spawn_blocking(move || work(&state)).await.ok()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         Ok(active) => active,
         Err(diagnostics) => return refuse(&diagnostics),
     };
-    let document = Document::new(&name, active.origin.settings_text());
+    let document = active.origin.document(&name);
     look(&active.settings, &document);
     let diagnostics = document.diagnostics();
     if !diagnostics.is_empty() {

@@ -29,7 +29,6 @@ use crate::tls::Listeners;
 use crate::upstream::credentials::Credentials;
 use crate::upstream::names::{self, Places};
 use crate::upstream::{Server, Upstream};
-use weir_common::identity::first_keys;
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::verifier::VerifierSource;
 
@@ -106,23 +105,6 @@ impl CheckedConfig {
         let read = Box::new(move |claims: &_| Claims::of(claims, &names));
         let shell = (metrics.clone() as Arc<dyn IdentityMetrics>, clock);
         Verifier::new(identity, of, read, earlier, shell)
-    }
-
-    /// Fetches the keys of `verifier` before it takes the place of the one of `earlier`; reports
-    /// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost.
-    pub async fn keyless(
-        &self,
-        file: &str,
-        earlier: &ActiveConfig,
-        verifier: Option<&Verifier>,
-    ) -> Vec<Diagnostic> {
-        let verifies = |earlier: &Arc<Verifier>| earlier.trouble().is_none();
-        let is_needed = earlier.verifier.as_ref().is_none_or(verifies);
-        let Some(verifier) = verifier.filter(|_| is_needed) else { return Vec::new() };
-        let Err(why) = first_keys(verifier).await else { return Vec::new() };
-        let document = self.origin.document(file);
-        document.fault_in("identity.jwt.jwks_url", format!("keys cannot be fetched: {why}"));
-        document.diagnostics()
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use weir_common::config::reload::Reload;
 use weir_common::config::shown_certificate::log_expiring;
 use weir_common::config::watch::{Stamp, stamp, watch};
+use weir_common::identity::keyless;
 use weir_common::log::events;
 use weir_common::time::{Tick, UnixTime};
 
@@ -175,7 +176,9 @@ pub async fn reload(shared: &Arc<Shared>) -> Reload {
         let unplaced = new.unplaced(&earlier);
         let (places, keyless) = tokio::join!(
             names::all(unplaced, LOOKUP_WAIT, names::look_up),
-            new.keyless(&file, &earlier, verifier.as_deref()),
+            keyless(verifier.as_deref(), earlier.verifier.as_deref(), || new
+                .origin
+                .document(&file)),
         );
         if !keyless.is_empty() {
             return Some(Reload::Refused(keyless));

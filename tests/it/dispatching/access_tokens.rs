@@ -1,5 +1,7 @@
 //! Access tokens of the platform, which both programs verify with the keys of one JWKS server.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use weir_tests::answer::Answer;
 use weir_tests::client::Client;
@@ -51,6 +53,23 @@ fn verifying(config: Config, server: &Upstream, more: &str) -> Config {
         server.address()
     );
     config.with("[identity]", &format!("verify = \"jwt\"\n{more}")).with("[identity.jwt]", &jwt)
+}
+
+#[test]
+fn a_reload_to_a_server_without_keys_is_refused_and_the_earlier_keys_stay_in_use() {
+    let guarded = Guarded::new();
+    let claims = json!({ "workspace_id": "ws_acme", "scope": "webhooks:read" });
+    guarded.list("ws_acme", claims.clone()).expect(200);
+    let dispatcher = &guarded.stage.dispatcher;
+    let other = fs::read_to_string(dispatcher.folder().path(CONFIG)).unwrap();
+    let other = other.replace(&guarded.server.address(), &Upstream::refusing().address());
+    dispatcher.folder().write(CONFIG, &other);
+    let refused = dispatcher.reload().expect(422).json();
+    let problem = refused["problems"][0].as_str().unwrap();
+    let line = 1 + other.lines().position(|line| line.starts_with("jwks_url")).unwrap();
+    assert!(problem.starts_with(&format!("{CONFIG}:{line}:")), "{problem}");
+    assert!(problem.contains("keys cannot be fetched: "), "{problem}");
+    guarded.list("ws_acme", claims).expect(200);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Kills and failing writes lose no delivery, and cause no starts beyond the rate limit.
 
 use crate::mailbox::Mailbox;
+use crate::state::reload;
 use crate::worker::tests::*;
 
 /// A rate limit of six a minute, which allows one attempt in flight.
@@ -182,7 +183,7 @@ async fn a_pause_withdraws_the_warning_that_waits_also_while_no_mail_is_configur
     let text = fs::read_to_string(&file).unwrap();
     let (without, _) = text.split_once("[mail]\n").unwrap();
     fs::write(&file, without).unwrap();
-    assert_eq!(stage.state.reload(), Reload::Applied);
+    assert_eq!(reload(&stage.state).await, Reload::Applied);
     stage.turn(20 * MINUTE).await;
     until("it is paused", async || {
         // A change of the policy, which may come now, looks at the health a little later.
@@ -230,7 +231,7 @@ async fn a_patience_that_a_reload_shortens_is_over_at_once() {
     let text =
         fs::read_to_string(&file).unwrap().replace("pause_after = \"1h\"", "pause_after = \"30m\"");
     fs::write(&file, text).unwrap();
-    assert_eq!(stage.state.reload(), Reload::Applied);
+    assert_eq!(reload(&stage.state).await, Reload::Applied);
     until("it is paused", async || {
         stage.turn(Duration::from_millis(1)).await;
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
