@@ -123,7 +123,7 @@ pub async fn first_keys<T: Send + Sync + 'static>(verifier: &Verifier<T>) -> Res
     }
 }
 
-/// Fetches the keys of `new` before it replaces `earlier`; reports in the `document` of the settings
+/// Fetches the keys of `new` before it replaces `earlier`; reports in the settings' `document`
 /// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost.
 pub async fn keyless<T: Send + Sync + 'static>(
     new: Option<&Verifier<T>>,

@@ -44,6 +44,7 @@ use crate::config::shared::Shared;
 use crate::identity::auth;
 use crate::identity::auth::address_turns::AddressTurns;
 use crate::identity::auth::authorization::Claims;
+use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::request::target::Malformed;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
@@ -172,7 +173,9 @@ async fn authenticate_and_resolve(
     };
     let claims = claims.as_deref();
     let names = auth::authorization::claimed(route_match.names, claims, &rules.workspaces);
-    let resolved = resolve(shared, config, (route_match, claims), &names, (address, now.tick));
+    let arrived = now.tick;
+    let budget = || UnknownBudget::of(address, rules.seed(), &shared.limiter, arrived);
+    let resolved = resolve(config, (route_match, claims), &names, budget);
     let known = awaited(resolved, &shared.clock, &mut now).await?;
     let identity = rules.identify(&names, known.as_ref());
     if !route_match.route.exempt {

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use http::HeaderMap;
 use serde_json::{Map, Value};
 use weir_common::cli::{
     ConfigArgs, EXIT_FAILURE, EXIT_USAGE, completions, fail, print, refuse, runtime,
@@ -25,13 +24,8 @@ use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::AdminClient;
 use crate::config::active::ActiveConfig;
 use crate::config::checked::{CheckedConfig, Config, USUAL};
-use crate::identity::auth::authorization::Claims;
-use crate::identity::auth::{self, TokenRefusal};
-use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::operations::explain::{Example, explain};
-use crate::response::refusal::Refusal;
-use crate::rules::tenant::{TenantEntries, TenantRefs};
 
 /// A reverse proxy that holds every tenant to its allowance, exactly.
 #[derive(Debug, Parser)]
@@ -158,10 +152,12 @@ impl Command {
                 Ok(checked) => {
                     let clock = Clock::system();
                     let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
-                    let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
-                    let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
                     let example = options.example();
-                    match explain(&active, (&example, clock.now()), token, known) {
+                    let runtime = match runtime() {
+                        Ok(runtime) => runtime,
+                        Err(why) => return fail(EXIT_FAILURE, &why),
+                    };
+                    match runtime.block_on(explain(&active, (&example, clock.now()))) {
                         Ok(explained) if options.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
@@ -187,25 +183,6 @@ impl Command {
 
 fn config(from: &ConfigArgs) -> Config {
     Config { file: from.file(USUAL) }
-}
-
-/// Fetches the entries of `names`, where the directory is remote.
-fn look_up(
-    active: &ActiveConfig,
-    names: &TenantRefs<'_>,
-    clock: &Clock,
-) -> Result<Option<TenantEntries>, DirectoryUnavailable> {
-    runtime().map_err(|_| DirectoryUnavailable)?.block_on(active.known(names, clock.now().tick))
-}
-
-/// Verifies the token in `headers`.
-fn judge_token(
-    active: &ActiveConfig,
-    headers: &HeaderMap,
-    clock: &Clock,
-) -> Result<Option<Claims>, TokenRefusal> {
-    let runtime = runtime().map_err(|why| (Refusal::IdentityUnavailable, why))?;
-    runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
 }
 
 /// Reads and checks the configuration. A command has no counters, so any seed works.

@@ -6,13 +6,8 @@
 //!
 //! What a token reaches (`identity::auth`), how entries are found (`identity::directory`).
 
-use std::net::IpAddr;
-
-use weir_common::time::Tick;
-
 use crate::config::active::ActiveConfig;
-use crate::config::shared::Shared;
-use crate::identity::auth::authorization::Claims;
+use crate::identity::auth::authorization::{Claims, authorize, is_foreign, needs_directory};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
@@ -22,42 +17,29 @@ use crate::settings::limit_key::KeyPart;
 
 /// The entries of the tenants that a request names; `None` if the directory is a file, which needs
 /// no lookup here. A refusal if the token does not reach them or the directory is unavailable.
-pub(super) async fn resolve(
-    shared: &Shared,
+pub async fn resolve<'b>(
     config: &ActiveConfig,
     (route_match, claims): (&RouteMatch<'_>, Option<&Claims>),
     names: &TenantRefs<'_>,
-    (address, now): (IpAddr, Tick),
+    budget: impl FnOnce() -> UnknownBudget<'b>,
 ) -> Result<Option<TenantEntries>, Refusal> {
     let rules = &config.rules;
     let Some(directory) = &config.remote_directory else {
-        crate::identity::auth::authorization::authorize(
-            Parents::File(&rules.tenants),
-            &route_match.names,
-            claims,
-        )?;
+        authorize(Parents::File(&rules.tenants), &route_match.names, claims)?;
         return Ok(None);
     };
     let is_limited_by = |part| rules.is_limited_by(route_match.route, part);
     let with_organisation = is_limited_by(&KeyPart::Organisation);
     let tenants = [&KeyPart::Workspace, &KeyPart::Instance].into_iter().any(is_limited_by);
-    let needed = tenants
-        || with_organisation
-        || crate::identity::auth::authorization::needs_directory(&route_match.names, claims);
-    let known = if needed
-        && !crate::identity::auth::authorization::is_foreign(&route_match.names, claims)
-    {
-        let budget = UnknownBudget::of(address, rules.seed(), &shared.limiter, now);
+    let needed = tenants || with_organisation || needs_directory(&route_match.names, claims);
+    let known = if needed && !is_foreign(&route_match.names, claims) {
+        let budget = budget();
         // Boxed, so that the future of a request without a remote directory is smaller.
         let known = Box::pin(directory.find(rules, names, with_organisation, &budget)).await;
         known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
         TenantEntries::default()
     };
-    crate::identity::auth::authorization::authorize(
-        Parents::Directory(&known),
-        &route_match.names,
-        claims,
-    )?;
+    authorize(Parents::Directory(&known), &route_match.names, claims)?;
     Ok(Some(known))
 }

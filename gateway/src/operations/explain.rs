@@ -15,10 +15,11 @@ use weir_common::time::Moment;
 
 use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
+use crate::admission::resolve::resolve;
 use crate::config::active::ActiveConfig;
-use crate::identity::auth::TokenRefusal;
-use crate::identity::auth::authorization::{Claims, authorize, claimed, is_foreign};
-use crate::identity::directory::DirectoryUnavailable;
+use crate::identity::auth;
+use crate::identity::auth::authorization::claimed;
+use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::limit::Quota;
 use crate::request::client_address::client_address;
 use crate::request::target;
@@ -26,7 +27,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::charges::Charges;
 use crate::rules::quota::QuotaSource;
 use crate::rules::subject::{KeySources, NO_VALUE};
-use crate::rules::tenant::{Identity, Parents, Subject, TenantEntries, TenantRefs};
+use crate::rules::tenant::{Identity, Subject, TenantRefs};
 use crate::rules::{Route, RouteMatch, Rules};
 use crate::settings::RouteCost;
 use crate::settings::limit_key::KeyPart;
@@ -49,13 +50,11 @@ pub struct Explained {
     facts: Vec<(&'static str, Value)>,
 }
 
-/// Applies the rules to a request. `token` verifies its token, and `directory` fetches the entries
-/// that it names, unless the directory is a file. An error is about `options`.
-pub fn explain(
+/// Applies the rules to a request: queries the identity server and a directory over HTTP where the
+/// request would. An error is about `options`.
+pub async fn explain(
     active: &ActiveConfig,
     (options, now): (&Example, Moment),
-    token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, TokenRefusal>,
-    directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
     let rules = &active.rules;
     let method: Method =
@@ -80,24 +79,23 @@ pub fn explain(
         Ok(route_match) => route_match,
         Err(route_error) => return Ok(refused(&refusal_of(route_error), None)),
     };
-    let claims = match route_match.route.needs_token.then(|| token(&all_headers)).transpose() {
-        Ok(claims) => claims.flatten(),
+    let claims = match route_match.route.needs_token {
+        true => auth::try_once(active.verifier.as_deref(), &all_headers, now).await,
+        false => Ok(None),
+    };
+    let claims = match claims {
+        Ok(claims) => claims,
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
     let names = claimed(route_match.names, claims.as_ref(), &rules.workspaces);
-    // If the token cannot reach it whatever the directory has, the directory is not queried.
-    let known = match is_foreign(&route_match.names, claims.as_ref()) {
-        true => Ok(Some(TenantEntries::default())),
-        false => directory(&names),
+    let operator = || UnknownBudget::unlimited(now.tick);
+    let known = match resolve(active, (&route_match, claims.as_ref()), &names, operator).await {
+        Ok(known) => known,
+        Err(refusal) => {
+            let why = refusal.token_error().map(str::to_owned);
+            return Ok(refused(&refusal, why));
+        }
     };
-    let Ok(known) = known else {
-        return Ok(refused(&Refusal::DirectoryUnavailable, None));
-    };
-    let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Directory);
-    if let Err(refusal) = authorize(parents, &route_match.names, claims.as_ref()) {
-        let why = refusal.token_error().map(str::to_owned);
-        return Ok(refused(&refusal, why));
-    }
     let identity = rules.identify(&names, known.as_ref());
     let from_proxy = trusted.iter().any(|network| network.contains(&options.from.to_canonical()));
     let sources = KeySources {
@@ -175,7 +173,8 @@ fn facts(
         ("instance", &identity.instance),
     ] {
         let Some(subject) = subject else { continue };
-        let known = if subject.tenant.is_some() { "" } else { " (not in the directory)" };
+        let known =
+            if subject.tenant.is_some() { "" } else { " (without an entry of the directory)" };
         facts.push((what, json!(format!("{}{known}", subject.name))));
     }
     facts.push(("client", json!(sources.address.to_string())));

@@ -8,9 +8,7 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use serde_json::{Map, Value};
-use tokio::runtime::Handle;
 use weir_common::admin::Acted;
 use weir_common::http_server::reply::Reply;
 use weir_common::json::member;
@@ -18,11 +16,9 @@ use weir_common::pages::form::Form;
 use weir_common::pages::screen::{Grid, GridCell, Input, InputForm, Screen, SectionBody};
 use weir_common::pages::show::mark;
 
-use crate::identity::auth;
 use crate::operations::admin::GatewayAdmin;
 use crate::operations::admin::screen::{explain_form, key_form, key_path, section};
 use crate::operations::explain::{Example, explain};
-use crate::rules::tenant::TenantRefs;
 
 /// How long the directory and identity servers have for an example, together.
 const EXAMPLE_WAIT: Duration = Duration::from_secs(10);
@@ -179,22 +175,11 @@ impl GatewayAdmin {
         screen
     }
 
-    /// Applies the rules in another thread: the directory and identity servers may have to be
-    /// called.
     async fn explain(&self, example: Example) -> Result<Value, String> {
         let (active, now) = (self.shared.active.load_full(), self.shared.clock.now());
-        let work = tokio::task::spawn_blocking(move || {
-            let handle = Handle::current();
-            let verifier = active.verifier.clone();
-            let token = |headers: &HeaderMap| {
-                handle.block_on(auth::try_once(verifier.as_deref(), headers, now))
-            };
-            let known = |names: &TenantRefs<'_>| handle.block_on(active.known(names, now.tick));
-            explain(&active, (&example, now), token, known).map(|explained| explained.json())
-        });
-        match tokio::time::timeout(EXAMPLE_WAIT, work).await {
-            Ok(Ok(explained)) => explained,
-            Ok(Err(error)) => Err(format!("The example could not be explained: {error}.")),
+        let explained = explain(&active, (&example, now));
+        match tokio::time::timeout(EXAMPLE_WAIT, explained).await {
+            Ok(explained) => explained.map(|explained| explained.json()),
             Err(_) => {
                 Err("The directory or the identity server did not answer in time.".to_owned())
             }

@@ -330,12 +330,18 @@ fn directory_requests_carry_the_token_and_a_new_token_is_picked_up() {
 }
 
 #[test]
-fn explain_fetches_entries_too() {
+fn explain_fetches_the_entries_that_a_request_needs() {
     let directory = Directory::start();
     let folder = Folder::new();
-    folder.write(CONFIG, &directory.within(Config::default(), LONG).to_string());
-    let url = "http://api.localhost/v1/workspaces/ws_special/users";
-    let explain = || run(&folder, &["explain", "GET", url, "--config", CONFIG]).expect(0).stdout;
+    let free = "plane = \"control\"\nmethods = [\"GET\"]\nexempt = true\nupstream = \"control\"\n\
+                path = \"/v1/workspaces/{workspace}/logo\"";
+    let config = directory.within(Config::default(), LONG).with("[[routes]]", free);
+    folder.write(CONFIG, &config.to_string());
+    let explain_of = |path: &str| {
+        let url = format!("http://api.localhost/v1/workspaces/ws_special{path}");
+        run(&folder, &["explain", "GET", &url, "--config", CONFIG]).expect(0).stdout
+    };
+    let explain = || explain_of("/users");
     let output = explain();
     for word in ["org_globex", "enterprise", "7 requests", "its own, in the directory"] {
         assert!(output.contains(word), "{word} is not in\n{output}");
@@ -343,6 +349,9 @@ fn explain_fetches_entries_too() {
     directory.server.always(Answer::status(500));
     let output = explain();
     assert!(output.contains("503") && output.contains("cannot be looked up"), "{output}");
+    // No limit of the route needs the entry, so a request is forwarded without it.
+    let output = explain_of("/logo");
+    assert!(output.contains("ws_special (without an entry"), "{output}");
 }
 
 #[test]
