@@ -287,7 +287,7 @@ mod tests {
             origin.client = Some(DirectoryClient::new(http).unwrap());
         }
         let checked = CheckedConfig { rules, settings: raw.settings, origin };
-        let seeds = Seeds { keys: seed, names: seed };
+        let seeds = Seeds { keys: seed, request_ids: seed };
         Arc::new(Shared::new(clock.clone(), Config::built_in(), checked, seeds, 10))
     }
 

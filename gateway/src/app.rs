@@ -92,7 +92,7 @@ pub enum RunError {
 
 /// The environment of a process, beside its flags.
 #[derive(Debug, Default)]
-pub struct Surroundings {
+pub struct Environment {
     /// The socket for notifications to a supervisor (`NOTIFY_SOCKET`).
     pub notify: Option<OsString>,
     /// Whether standard input is a socket to a predecessor, which this process replaces.
@@ -100,7 +100,7 @@ pub struct Surroundings {
 }
 
 /// Runs the gateway until it has stopped, or a successor has replaced it.
-pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
+pub fn run(config: Config, around: &Environment) -> Result<(), RunError> {
     upload::install();
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (signals, mut upgrades) = control.block_on(async {
@@ -228,7 +228,7 @@ fn prepare(
 ) -> Result<Prepared, RunError> {
     let clock = Clock::system();
     let began = clock.now().unix;
-    let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
+    let mut seeds = Seeds { keys: random_seed()?, request_ids: random_seed()? };
     let mut sockets = Sockets::default();
     if let Some(predecessor) = predecessor {
         // Received keys match only with the seed that they were hashed with.

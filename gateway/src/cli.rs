@@ -20,7 +20,7 @@ use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
 
-use crate::app::{self, RunError, Surroundings};
+use crate::app::{self, Environment, RunError};
 use crate::cli::admin_client::AdminClient;
 use crate::config::active::ActiveConfig;
 use crate::config::checked::{CheckedConfig, Config, USUAL};
@@ -140,7 +140,7 @@ struct Which {
 impl Command {
     /// Executes the command, and returns the exit code.
     #[must_use]
-    pub fn execute(self, around: &Surroundings) -> u8 {
+    pub fn execute(self, around: &Environment) -> u8 {
         match self.action {
             Action::Run(from) => match app::run(config(&from), around) {
                 Ok(()) => 0,

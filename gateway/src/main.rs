@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir_common::allocator::Allocator;
-use weir_gateway::app::Surroundings;
+use weir_gateway::app::Environment;
 use weir_gateway::cli::Command;
 use weir_gateway::operations::upgrade::TAKE_OVER;
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     ALLOCATOR.retain_no_full_pages();
     // Fails only where a provider is installed already, which nothing has done before.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let around = Surroundings {
+    let around = Environment {
         notify: std::env::var_os("NOTIFY_SOCKET"),
         takes_over: std::env::var_os(TAKE_OVER).is_some(),
     };

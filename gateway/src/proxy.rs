@@ -120,7 +120,7 @@ impl ProxyHttp for Proxy {
         forwarding::check_size(head)?;
         forwarding::unify_length(head)?;
         if retry::is_interim(head.status) {
-            retry::interim(context)?;
+            retry::count_interim(context)?;
             upload::invited();
             forwarding::end_hop(head, session.req_header().version);
             forwarding::remove_limits_of(head);
@@ -139,7 +139,7 @@ impl ProxyHttp for Proxy {
         }
         context.response.status = Some(head.status.as_u16());
         context.upstream.answered_at = Some(self.shared.clock.now().tick);
-        retry::answered(&self.shared, context, head.status);
+        retry::record_response_head(&self.shared, context, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(upstream) = context.upstream_of_route()
         {
@@ -193,7 +193,7 @@ impl ProxyHttp for Proxy {
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
         let again = context.upstream.tried.len() < retry::tries(context);
-        retry::unconnected(&self.shared, context, &error, again);
+        retry::record_connect_failure(&self.shared, context, &error, again);
         error.set_retry(again);
         error
     }
@@ -215,12 +215,12 @@ impl ProxyHttp for Proxy {
         };
         let tries = retry::tries_after(&error, facts, retry::tries(context));
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
-        retry::broken(&self.shared, context, &error, again);
+        retry::record_broken_connection(&self.shared, context, &error, again);
         let silent = context.exchange.was_silent();
         let is_fault = retry::is_fault(&error, facts) || (silent && !context.upstream.answered);
         // A server may give up a client that withholds its body, or waits for a `100 Continue`.
         if is_fault && !upload::is_owed() {
-            retry::failed(&self.shared, context);
+            retry::record_failure(&self.shared, context);
         }
         // Pingora panics if the error is left at `RetryType::ReusedOnly`.
         error.set_retry(again);
@@ -244,7 +244,7 @@ impl ProxyHttp for Proxy {
         error: Option<&Error>,
         context: &mut Box<RequestContext>,
     ) {
-        respond::ended(&self.shared, &mut session.downstream_session, error, context).await;
+        respond::finish(&self.shared, &mut session.downstream_session, error, context).await;
     }
 
     fn suppress_error_log(

@@ -61,7 +61,7 @@ pub struct Rules {
     /// Whether tenants that the directory does not know are charged to the client's address.
     by_address: bool,
     /// Whether the keys of a workspace must be beside those of its organisation: in a Cluster.
-    by_home: bool,
+    is_cluster: bool,
     hosts: Hosts,
     /// The paths of the routes of each plane.
     paths: Vec<Paths>,

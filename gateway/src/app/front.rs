@@ -8,9 +8,10 @@ use async_trait::async_trait;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
+use crate::edge::drain::Drain;
 use crate::edge::http1::{self, Http1, Http1Bounds};
 use crate::edge::http2::{self, GOAWAY_WAIT, Http2, Http2Bounds};
-use crate::edge::listener::{self, Drain};
+use crate::edge::listener;
 use crate::proxy::arrival::Requests;
 use crate::request::target::Malformed;
 use crate::request::upload::Upload;
@@ -51,8 +52,8 @@ impl Front {
         let http1 = Http1 {
             handler: self.requests.clone(),
             upload: upload.clone(),
-            cutting: end.cutting,
-            going: end.going,
+            close_idle: end.close_idle,
+            close_tunnels: end.close_tunnels,
         };
         upload.within(http1::serve(http1, connection, bounds)).await;
     }
@@ -77,6 +78,6 @@ impl Front {
             clock: shared.clock.clone(),
             rejected: shared.metrics.refusals.with_label_values(&[reason]),
         };
-        http2::serve(http2, Box::new(connection), bounds, end.stopping).await;
+        http2::serve(http2, Box::new(connection), bounds, end.close_after_response).await;
     }
 }

@@ -34,9 +34,10 @@ use weir_common::time::UnixTime;
 
 use crate::app::workers::Workers;
 use crate::config::shared::Shared;
-use crate::edge::drain::turned;
+use crate::edge::drain::Drain;
+use crate::edge::drain::wait_until_true;
 use crate::edge::listener::per_address::ConnectionCounts;
-use crate::edge::listener::{self, Drain, ListenerContext};
+use crate::edge::listener::{self, ListenerContext};
 use crate::operations::admin::GatewayAdmin;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
@@ -49,7 +50,7 @@ use weir_common::identity::refresh_jwks;
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
 /// How long tunnels may take to answer a close frame.
-const GOING_GRACE: Duration = Duration::from_secs(2);
+const TUNNEL_CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// How long requests in flight have once the successor is lost. Nothing listens meanwhile, and what
 /// starts the program again waits for the end of this process.
@@ -63,20 +64,20 @@ const EXIT_POLL: Duration = Duration::from_secs(1);
 pub(super) struct ClientListeners {
     listening: watch::Sender<Listening>,
     /// When true, connections close after their next response.
-    stopping: watch::Sender<bool>,
+    close_after_response: watch::Sender<bool>,
     /// When true, idle ones close at once.
-    cutting: watch::Sender<bool>,
+    close_idle: watch::Sender<bool>,
     /// When true, tunnels get a close frame.
-    going: watch::Sender<bool>,
+    close_tunnels: watch::Sender<bool>,
     accepting: JoinSet<()>,
 }
 
 impl ClientListeners {
     pub(super) fn end(&self) -> Drain {
         Drain {
-            stopping: self.stopping.subscribe(),
-            cutting: self.cutting.subscribe(),
-            going: self.going.subscribe(),
+            close_after_response: self.close_after_response.subscribe(),
+            close_idle: self.close_idle.subscribe(),
+            close_tunnels: self.close_tunnels.subscribe(),
         }
     }
 
@@ -89,11 +90,11 @@ impl ClientListeners {
     async fn close(&mut self) {
         self.listening.send_replace(Listening::Draining);
         while self.accepting.join_next().await.is_some() {}
-        self.stopping.send_replace(true);
+        self.close_after_response.send_replace(true);
     }
 
     fn cut(&self) {
-        self.cutting.send_replace(true);
+        self.close_idle.send_replace(true);
     }
 }
 
@@ -181,7 +182,7 @@ impl Serving {
         let _within = control.enter();
         let (shared, process) = (self.shared.clone(), parent_id());
         let (ending, predecessor_ended) =
-            (self.clients.cutting.subscribe(), self.predecessor_ended.clone());
+            (self.clients.close_idle.subscribe(), self.predecessor_ended.clone());
         predecessor_ended.send_replace(false);
         self.tasks.spawn(async move {
             predecessor.serve(shared.clone(), ending).await;
@@ -289,13 +290,13 @@ impl Serving {
             tokio::select! {
                 () = self.ended() => return,
                 () = stop, if !stopping => {}
-                () = turned(&mut ending) => {}
+                () = wait_until_true(&mut ending) => {}
             }
             self.clients.cut();
             self.ended().await;
         };
         let cut_short = async {
-            turned(&mut is_lost).await;
+            wait_until_true(&mut is_lost).await;
             sleep(LOST_GRACE).await;
         };
         let drained = self.drain(ended, cut_short).await;
@@ -323,8 +324,8 @@ impl Serving {
             () = cut_short => {}
         }
         events::event(Level::Info, "closing tunnels", &[]);
-        self.clients.going.send_replace(true);
-        tokio::time::timeout(GOING_GRACE, ended).await.is_ok()
+        self.clients.close_tunnels.send_replace(true);
+        tokio::time::timeout(TUNNEL_CLOSE_GRACE, ended).await.is_ok()
     }
 
     /// Waits until all client connections have closed, and the predecessor has ended.

@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::app::front::Front;
 use crate::config::shared::Shared;
-use crate::edge::listener::{self, Accepted, Drain, Worker};
+use crate::edge::drain::Drain;
+use crate::edge::listener::{self, Accepted, Worker};
 use crate::proxy::Proxy;
 use crate::proxy::arrival::Requests;
 
@@ -63,8 +64,11 @@ async fn work(shared: Arc<Shared>, from: mpsc::UnboundedReceiver<Accepted>, end:
     let conf =
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
     let proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
-    let requests =
-        Requests { pingora: Arc::new(proxy), shared: shared.clone(), stop: end.stopping.clone() };
+    let requests = Requests {
+        pingora: Arc::new(proxy),
+        shared: shared.clone(),
+        stop: end.close_after_response.clone(),
+    };
     let front = Front { requests: Arc::new(requests), shared: shared.clone() };
     listener::serve(Arc::new(front), from, shared, end).await;
 }

@@ -77,7 +77,7 @@ pub struct Seeds {
     /// The secret of the keys of limits: an earlier process's, where its counters are restored.
     pub keys: Seed,
     /// The secret of request IDs.
-    pub names: Seed,
+    pub request_ids: Seed,
 }
 
 impl Shared {
@@ -114,7 +114,7 @@ impl Shared {
             seed: seeds.keys,
             applied: Notify::new(),
             reloads,
-            request_id_seed: seeds.names,
+            request_id_seed: seeds.request_ids,
             ready: AtomicBool::new(false),
             requests: AtomicU64::new(0),
         }

@@ -17,7 +17,7 @@ use weir_common::time::Tick;
 pub struct Exchange {
     closes: AtomicBool,
     lines: OnceLock<String>,
-    answer: OnceLock<Vec<u8>>,
+    response: OnceLock<Vec<u8>>,
     replay: OnceLock<Bytes>,
     silence: Silence,
 }
@@ -47,14 +47,14 @@ impl Exchange {
     }
 
     /// Sets a whole response over HTTP/1, which is written when the session is finished.
-    pub fn answer(&self, answer: Vec<u8>) {
+    pub fn set_response(&self, response: Vec<u8>) {
         // A request is answered once.
-        let _ = self.answer.set(answer);
+        let _ = self.response.set(response);
     }
 
     /// The whole response.
-    pub(super) fn set_answer(&self) -> Option<&[u8]> {
-        self.answer.get().map(Vec::as_slice)
+    pub(super) fn response(&self) -> Option<&[u8]> {
+        self.response.get().map(Vec::as_slice)
     }
 
     /// Sets a body that has been read whole: the session returns it once, and again to each retry.

@@ -37,7 +37,7 @@ use pingora_core::protocols::http::date::get_cached_date;
 use tokio::sync::watch;
 
 use crate::edge::connection::Connection;
-use crate::edge::drain::turned;
+use crate::edge::drain::wait_until_true;
 use crate::edge::exchange::Exchange;
 use crate::edge::http1::buffered_connection::{BufferedConnection, NoHead};
 use crate::edge::http1::returned::{Returned, Slot, Then};
@@ -66,9 +66,9 @@ pub struct Http1<H> {
     /// Defers a server's timeout while a body arrives.
     pub upload: Arc<Upload>,
     /// When true, a connection without a request ends.
-    pub cutting: watch::Receiver<bool>,
+    pub close_idle: watch::Receiver<bool>,
     /// When true, tunnels get a close frame.
-    pub going: watch::Receiver<bool>,
+    pub close_tunnels: watch::Receiver<bool>,
 }
 
 /// Serves a connection until it ends.
@@ -77,7 +77,7 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
     let upload = http1.upload.clone();
     let (buffer, outgoing) = (BytesMut::new(), Vec::new());
     let mut buffered = Box::new(BufferedConnection { connection, buffer, outgoing, upload });
-    let mut cut = pin!(turned(&mut http1.cutting));
+    let mut cut = pin!(wait_until_true(&mut http1.close_idle));
     let slot = Slot::default();
     let mut served = 0_u32;
     loop {
@@ -96,8 +96,9 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
             exchange.close();
         }
         let (length, malformed) = (Some(head.length), head.malformed);
-        let going = http1.going.clone();
-        let session = Http1Session::new(buffered, head, slot.clone(), exchange.clone(), going);
+        let close_tunnels = http1.close_tunnels.clone();
+        let session =
+            Http1Session::new(buffered, head, slot.clone(), exchange.clone(), close_tunnels);
         let session = ServerSession::new_custom(Box::new(session));
         let client = client.clone();
         http1.handler.handle(Incoming { session, exchange, client, length, malformed }).await;

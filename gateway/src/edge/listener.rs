@@ -35,7 +35,7 @@ use weir_common::log::events;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::edge::drain::turned;
+use crate::edge::drain::{Drain, wait_until_true};
 use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 
@@ -94,17 +94,6 @@ impl Worker {
         let (to, from) = mpsc::unbounded_channel();
         (Self { to, load: Arc::default() }, from)
     }
-}
-
-/// The flags that end connections.
-#[derive(Clone)]
-pub struct Drain {
-    /// When true, they close after their next response; an idle one may still send one request.
-    pub stopping: watch::Receiver<bool>,
-    /// When true, idle ones close at once.
-    pub cutting: watch::Receiver<bool>,
-    /// When true, tunnels get a close frame.
-    pub going: watch::Receiver<bool>,
 }
 
 /// Accepts connections while the listener is open; returns when it drains.
@@ -180,7 +169,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
 #[async_trait]
 pub trait Front: Send + Sync + 'static {
     /// Serves a connection until it has closed.
-    async fn serve(&self, connection: Connection, end: Drain);
+    async fn serve(&self, connection: Connection, drain: Drain);
 }
 
 /// Serves connections with `front` until a stop has started and the last one has closed.
@@ -188,9 +177,9 @@ pub async fn serve<F: Front>(
     front: Arc<F>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
     shared: Arc<Shared>,
-    end: Drain,
+    drain: Drain,
 ) {
-    let mut stop = end.stopping.clone();
+    let mut stop = drain.close_after_response.clone();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -199,21 +188,21 @@ pub async fn serve<F: Front>(
                 note(ended);
                 continue;
             }
-            _ = stop.wait_for(|stop| *stop) => break,
+            () = wait_until_true(&mut stop) => break,
         };
         let Some(accepted) = accepted else { break };
-        connections.spawn(one(front.clone(), accepted, shared.clone(), end.clone()));
+        connections.spawn(one(front.clone(), accepted, shared.clone(), drain.clone()));
     }
     from.close();
     while let Some(accepted) = from.recv().await {
-        connections.spawn(one(front.clone(), accepted, shared.clone(), end.clone()));
+        connections.spawn(one(front.clone(), accepted, shared.clone(), drain.clone()));
     }
     while let Some(ended) = connections.join_next().await {
         note(ended);
     }
 }
 
-async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, end: Drain) {
+async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, drain: Drain) {
     let Accepted { socket, settings, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
@@ -223,14 +212,14 @@ async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, e
         (server.body_timeout, server.handshake_timeout)
     };
     let must_wait = settings.must_wait();
-    let mut cutting = end.cutting.clone();
+    let mut close_idle = drain.close_idle.clone();
     let handshake = establish(settings, socket, peer, place, &shared);
     let handshaken = tokio::select! {
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>
             handshaken.unwrap_or(Err(Failed::Handshake("timeout"))),
         // No request has arrived yet that would have to be finished.
-        () = turned(&mut cutting), if must_wait => return,
+        () = wait_until_true(&mut close_idle), if must_wait => return,
     };
     let handshaken = match handshaken {
         Ok(handshaken) => handshaken,
@@ -242,7 +231,7 @@ async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, e
         }
     };
     let connection = Connection::new(handshaken, shared.clock.clone(), write_timeout);
-    front.serve(connection, end).await;
+    front.serve(connection, drain).await;
 }
 
 /// Logs a panic of a task: it ends that connection or request only, and is a bug of ours.

@@ -119,6 +119,21 @@ impl Limiter {
         (&self.store, counted)
     }
 
+    /// Whether the key of a check that only this process counts has more than `reserve` left. True
+    /// while the counters are another process's.
+    #[must_use]
+    pub fn has_local_room(&self, check: &LimitCheck, reserve: u32, now: Tick) -> bool {
+        let (store, now) = self.own(now);
+        store.usage(check, now).map_or(true, |usage| usage.remaining > reserve)
+    }
+
+    /// Charges a check that only this process counts. Of concurrent ones the last may not fit, and
+    /// is not charged.
+    pub fn charge_local(&self, check: &LimitCheck, now: Tick) {
+        let (store, now) = self.own(now);
+        let _ = store.judge(&[*check], now);
+    }
+
     /// A moment as the counters of this process count it, at the earliest: what has ended by then
     /// counts nowhere.
     #[must_use]
@@ -208,7 +223,7 @@ impl Limiter {
                 LimitOwner::Here => {
                     remove_boosts(checks);
                     // Where this fails, another transfer has started and has changed `owner`.
-                    if let Ok(mut verdict) = self.check_here(checks, true).await? {
+                    if let Ok(mut verdict) = self.check_here(checks).await? {
                         self.hold(&mut verdict, checks);
                         return Ok(verdict);
                     }
@@ -220,22 +235,16 @@ impl Limiter {
         }
     }
 
-    /// Checks every limit by the counters of this process, or in the shared store.
+    /// Checks and charges every limit by the counters of this process, or in the shared store.
     async fn check_here(
         &self,
         checks: &mut [LimitCheck],
-        charge: bool,
     ) -> Result<Result<Verdict, Moved>, Unreachable> {
-        let now = self.clock.now().tick;
-        self.boosts.apply(checks, now);
-        let Some(shared) = &self.shared else { return Ok(self.store.decide(checks, now, charge)) };
-        let known = match charge {
-            true => shared.without_call(&self.store, checks, now),
-            false => shared.remembered(&self.store, checks, now),
-        };
-        match known {
-            Some(verdict) => Ok(Ok(verdict)),
-            None => shared.check(&self.store, checks, charge).await.map_err(|_| Unreachable),
+        match (self.check(checks, self.clock.now().tick), &self.shared) {
+            (Err(Moved), Some(shared)) => {
+                shared.check(&self.store, checks, true).await.map_err(|_| Unreachable)
+            }
+            (checked, _) => Ok(checked),
         }
     }
 

@@ -270,7 +270,7 @@ mod tests {
             seed,
         );
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
-        let seeds = Seeds { keys: seed, names: seed };
+        let seeds = Seeds { keys: seed, request_ids: seed };
         Arc::new(Shared::new(clock, Config::built_in(), checked, seeds, 10))
     }
 

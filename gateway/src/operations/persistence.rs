@@ -151,7 +151,7 @@ pub(crate) mod tests {
         );
         assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
-        let seeds = Seeds { keys: seed, names: seed };
+        let seeds = Seeds { keys: seed, request_ids: seed };
         Shared::new(clock.clone(), Config::built_in(), checked, seeds, 10)
     }
 

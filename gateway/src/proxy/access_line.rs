@@ -75,7 +75,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     let rules = &context.config.rules;
     let mut line = Line::new();
     line.shown("time", context.started_at.unix.rfc3339_shown());
-    line.text("id", &context.name());
+    line.text("id", &context.request_id());
     if let Some(client) = context.facts.client.address {
         line.text("client", &address_text(client));
     }

@@ -91,13 +91,13 @@ impl Requests {
                 drop(PASSED.scope(Cell::new(Some(context)), forwarded).await);
             }
             Ok(false) => {
-                respond::ended(shared, &mut session, None, &mut context).await;
+                respond::finish(shared, &mut session, None, &mut context).await;
                 // A client that has gone needs no end.
                 drop(session.finish_body().await);
             }
             Err(error) => {
                 respond::fail(shared, &mut session, &error, &mut context).await;
-                respond::ended(shared, &mut session, Some(&error), &mut context).await;
+                respond::finish(shared, &mut session, Some(&error), &mut context).await;
             }
         }
     }

@@ -159,7 +159,7 @@ impl RequestContext {
 
     /// The request id in logs and headers.
     #[must_use]
-    pub fn name(&self) -> Cow<'_, str> {
+    pub fn request_id(&self) -> Cow<'_, str> {
         match &self.facts.given_id {
             Some(given) => Cow::Borrowed(given),
             None => Cow::Owned(hex(self.id, 32).to_string()),

@@ -12,6 +12,7 @@
 //!
 //! The values (`report`). Removing hop-by-hop headers of requests, which Pingora does.
 
+mod forwarded;
 pub mod response_fields;
 
 use http::header::InvalidHeaderValue;
@@ -22,13 +23,13 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use crate::admission::facts::ClientFacts;
 use crate::admission::request_head::REQUEST_ID;
 use crate::limit::key::hex;
-use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::RequestContext;
+use crate::proxy::forwarding::forwarded::{forwarded, is_traceparent};
 use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
 use crate::proxy::retry;
 use crate::request::client_address::{FORWARDED_FOR, address_text};
 use crate::request::{cookies, cors};
-use crate::settings::trusted::folded;
+use crate::settings::trusted::{self, folded};
 
 /// Hop-by-hop fields of a response, even where `Connection` does not name them.
 const OF_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
@@ -79,8 +80,8 @@ const LIMIT_HEADERS: [&str; 15] = [
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
-const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
+const CLIENT_CERT: HeaderName = HeaderName::from_static(trusted::CLIENT_CERT);
+const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static(trusted::CLIENT_CERT_CHAIN);
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -93,8 +94,8 @@ const OURS: [&str; 9] = [
     "x-request-id",
     "forwarded",
     "traceparent",
-    "client-cert",
-    "client-cert-chain",
+    trusted::CLIENT_CERT,
+    trusted::CLIENT_CERT_CHAIN,
 ];
 
 /// Hop-by-hop and framing fields whose other spellings are removed from requests.
@@ -214,7 +215,7 @@ fn show_certificate(headers: &mut HeaderMap, context: &RequestContext) -> Result
 /// `X-Request-Id` and `traceparent`.
 fn name_request(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     if context.facts.given_id.is_none() {
-        headers.insert(REQUEST_ID, value(context.name().into_owned())?);
+        headers.insert(REQUEST_ID, value(context.request_id().into_owned())?);
     }
     let mut traces = headers.get_all(&TRACE_PARENT).iter();
     let continues = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));

@@ -113,14 +113,14 @@ pub async fn fail(
 }
 
 /// Records the end of a request, and logs it.
-pub async fn ended(
+pub async fn finish(
     shared: &Shared,
     session: &mut ServerSession,
     error: Option<&Error>,
     context: &mut RequestContext,
 ) {
     context.buffered = None;
-    retry::ended(shared, context);
+    retry::record_end(shared, context);
     let now = shared.clock.now();
     let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
     if let Some(meter) =
@@ -162,8 +162,8 @@ pub async fn send(
     context.response.bytes = if with_body { reply.body.len() } else { 0 };
     let keep = !context.exchange.closes();
     // Finishing the session writes it.
-    let answer = reply.to_http1(date.to_str().unwrap_or_default(), keep, with_body);
-    context.exchange.answer(answer);
+    let response = reply.to_http1(date.to_str().unwrap_or_default(), keep, with_body);
+    context.exchange.set_response(response);
     Ok(())
 }
 

@@ -120,7 +120,7 @@ pub fn is_refused(error: &Error) -> bool {
 }
 
 /// Records that the server that was tried last failed the request.
-pub fn failed(shared: &Shared, context: &mut RequestContext) {
+pub fn record_failure(shared: &Shared, context: &mut RequestContext) {
     context.upstream.failed = true;
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
@@ -131,7 +131,12 @@ pub fn failed(shared: &Shared, context: &mut RequestContext) {
 
 /// Records that connecting to the server that was tried last failed, and logs that unless another
 /// try follows (`again`).
-pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error, again: bool) {
+pub fn record_connect_failure(
+    shared: &Shared,
+    context: &mut RequestContext,
+    error: &Error,
+    again: bool,
+) {
     context.upstream.unconnected = true;
     let Some(upstream) = context.upstream_of_route() else { return };
     let failures = &shared.metrics.upstream_failures;
@@ -139,16 +144,21 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
     if !is_refused(error) {
         return;
     }
-    unreachable(shared, context, error, again);
-    failed(shared, context);
+    record_unreachable(shared, context, error, again);
+    record_failure(shared, context);
 }
 
 /// Records that a connection to the server that was tried last failed after it was opened. One that
 /// ends by a TLS alert counts as never opened: a server of TLS 1.3 refuses our certificate so.
-pub fn broken(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
+pub fn record_broken_connection(
+    shared: &Shared,
+    context: &RequestContext,
+    error: &Error,
+    again: bool,
+) {
     match is_tls_alert(error) {
-        true => unreachable(shared, context, error, again),
-        false => connected(context),
+        true => record_unreachable(shared, context, error, again),
+        false => record_connected(context),
     }
 }
 
@@ -164,7 +174,7 @@ fn is_tls_alert(error: &Error) -> bool {
 
 /// Records that the server that was tried last accepts no connection, and logs that unless another
 /// try follows (`again`).
-fn unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
+fn record_unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
@@ -180,23 +190,23 @@ fn unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: 
 }
 
 /// Records that connecting to the server that was tried last succeeded.
-fn connected(context: &RequestContext) {
+fn record_connected(context: &RequestContext) {
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         upstream.connected(pick, true);
     }
 }
 
 /// Records the response head of the server that was tried last.
-pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCode) {
+pub fn record_response_head(shared: &Shared, context: &mut RequestContext, status: StatusCode) {
     context.upstream.failed = false;
     context.upstream.answered = true;
-    connected(context);
+    record_connected(context);
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
     let is_gateway_error = matches!(status.as_u16(), 502..=504);
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
-        failed(shared, context);
+        record_failure(shared, context);
     } else if upstream.is_ejected(pick) {
         // A server that works again returns now, and not at the end of a long response.
         let change = upstream.succeeded(pick);
@@ -218,7 +228,7 @@ pub fn has_no_body(method: &Method, head: &ResponseHeader) -> bool {
 }
 
 /// Counts an interim response, and fails beyond `INTERIMS_MAX`.
-pub fn interim(context: &mut RequestContext) -> Result<()> {
+pub fn count_interim(context: &mut RequestContext) -> Result<()> {
     context.upstream.interims += 1;
     if context.upstream.interims > INTERIMS_MAX {
         let error = Error::explain(ErrorType::InvalidHTTPHeader, "interim answers without end");
@@ -228,7 +238,7 @@ pub fn interim(context: &mut RequestContext) -> Result<()> {
 }
 
 /// Records the end of the request, as a success of its server unless that failed.
-pub fn ended(shared: &Shared, context: &RequestContext) {
+pub fn record_end(shared: &Shared, context: &RequestContext) {
     if !context.upstream.answered || context.upstream.failed {
         return;
     }

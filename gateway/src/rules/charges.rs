@@ -64,7 +64,8 @@ impl Rules {
                     let slot = self.slot_of(limit, subject, sources.identity);
                     let check = self.check((*index, limit), subject, (quota, slot), sources.now);
                     let plan = plan_of(subject, sources.identity);
-                    charges.push(*index, check, subject, plan);
+                    let name = subject.name.clone();
+                    charges.push(check, Charge { limit: *index, name, plan });
                 }
                 _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
             }
@@ -87,11 +88,8 @@ impl Rules {
         sources: &KeySources<'_>,
         charges: &mut Charges,
     ) -> bool {
-        let Some(subject) = self.combined(&limit.key, sources) else { return false };
-        let quota = self.quota(index, limit, sources.identity);
-        let slot = self.slot_of(limit, &subject, sources.identity);
-        let check = self.check((index, limit), &subject, (quota, slot), sources.now);
-        charges.push(index, check, &subject, plan_of(&subject, sources.identity));
+        let Some((check, charge)) = self.own_check(index, limit, sources) else { return false };
+        charges.push(check, charge);
         true
     }
 
@@ -151,7 +149,7 @@ impl Rules {
             let subject = Subject::address(&self.seed, address);
             let slot = subject.owner.slot();
             let check = self.check((index, limit), &subject, (limit.quota, slot), now);
-            to.push(index, check, &subject, None);
+            to.push(check, Charge { limit: index, name: subject.name, plan: None });
         }
     }
 
@@ -165,9 +163,9 @@ impl Rules {
     ) -> u64 {
         let by_organisation =
             |part: &KeyPart| matches!(part, KeyPart::Workspace | KeyPart::Organisation);
-        let shares = self.by_home && limit.key.parts().iter().any(by_organisation);
-        let home = if shares { identity.home(&self.seed) } else { None };
-        home.unwrap_or(subject.first).slot()
+        let shares = self.is_cluster && limit.key.parts().iter().any(by_organisation);
+        let owner = if shares { identity.slot_owner(&self.seed) } else { None };
+        owner.unwrap_or(subject.first).slot()
     }
 
     /// Checks whether a request of `subject` that costs 1 fits a limit, which allows it `quota`.
@@ -215,17 +213,11 @@ impl Charges {
         self.checks.iter_mut().for_each(|check| check.cost = cost);
     }
 
-    fn push(
-        &mut self,
-        limit: Index,
-        check: LimitCheck,
-        subject: &Subject<'_>,
-        plan: Option<Index>,
-    ) {
+    fn push(&mut self, check: LimitCheck, charge: Charge) {
         // `rules::compile` allows at most `CHECKS_MAX` limits per request.
         if !self.checks.is_full() {
             self.checks.push(check);
-            self.charges.push(Charge { limit, name: subject.name.clone(), plan });
+            self.charges.push(charge);
         }
     }
 }

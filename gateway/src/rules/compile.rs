@@ -54,7 +54,7 @@ pub fn check(
         workspaces: raw.settings.workspaces.clone(),
         is_file: checker.is_file(),
         by_address: checker.by_address(),
-        by_home: checker.is_cluster(),
+        is_cluster: checker.is_cluster(),
         hosts,
         paths,
         refused: limits.iter().position(|limit| &*limit.name == REFUSED),

@@ -194,7 +194,7 @@ impl<'t> Identity<'t> {
 
     /// The organisation whose keys are beside those of the request's workspace in a store that
     /// needs them together. A path cannot move the keys of a workspace that the directory knows.
-    pub(super) fn home(&self, seed: &Seed) -> Option<Owner> {
+    pub(super) fn slot_owner(&self, seed: &Seed) -> Option<Owner> {
         let organisation = self.organisation.as_ref()?;
         let known = self.workspace.as_ref().filter(|workspace| workspace.tenant.is_some());
         let Some(workspace) = known.filter(|_| self.names_organisation) else {

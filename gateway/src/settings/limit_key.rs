@@ -20,7 +20,7 @@ use http::HeaderName;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Spanned, suggestion};
 
-use crate::settings::trusted::folded;
+use crate::settings::trusted::{CLIENT_CERT, CLIENT_CERT_CHAIN, folded};
 
 /// The most parts of a key: more than a workspace, an application, a user and an address are
 /// hardly one owner of an allowance.
@@ -51,8 +51,10 @@ const PLAIN: [(&str, KeyPart); 4] = [
     ("address", KeyPart::Address),
 ];
 
-/// Headers that the gateway sets by the certificate of a connection, or drops.
-const OF_CERTIFICATE: [&str; 2] = ["client-cert", "client-cert-chain"];
+/// Whether the gateway sets a header by the certificate of a connection, or drops it.
+fn is_of_certificate(header: &HeaderName) -> bool {
+    [CLIENT_CERT, CLIENT_CERT_CHAIN].contains(&&*folded(header.as_str()))
+}
 
 /// What editors accept as a part.
 const PATTERN: &str = "^(workspace|organisation|instance|address|(claim|header):.+)$";
@@ -72,7 +74,7 @@ impl KeyPart {
             Some(("claim", "")) => Err("`claim:` names no claim: as claim:sub does".to_owned()),
             Some(("claim", name)) => Ok(Self::Claim(name.into())),
             Some(("header", name)) => match HeaderName::from_bytes(name.as_bytes()) {
-                Ok(header) if OF_CERTIFICATE.contains(&&*folded(header.as_str())) => Err(format!(
+                Ok(header) if is_of_certificate(&header) => Err(format!(
                     "`{name}` is no key: a client may send any, and the gateway drops it for the \
                      certificate that it has verified"
                 )),

@@ -16,6 +16,13 @@ use std::borrow::Cow;
 use http::HeaderName;
 use weir_common::config::document::table::Table;
 
+/// The certificate of a client (RFC 9440): the gateway sets it for trusted proxies alone, or drops
+/// it.
+pub const CLIENT_CERT: &str = "client-cert";
+
+/// The certificates that lead from it to its authority.
+pub const CLIENT_CERT_CHAIN: &str = "client-cert-chain";
+
 /// The default. Common servers or frameworks trust each of these, as written by a proxy.
 const DEFAULT: [&str; 40] = [
     // The client's address, and the scheme, host, port and path that it used.

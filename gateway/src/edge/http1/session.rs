@@ -47,7 +47,7 @@ pub(super) struct Http1Session {
     slot: Slot,
     exchange: Arc<Exchange>,
     /// Ready when tunnels have to close.
-    going: watch::Receiver<bool>,
+    close_tunnels: watch::Receiver<bool>,
     pub(super) request: Box<Head>,
     body: Body,
     pub(super) replay: Replay,
@@ -71,13 +71,13 @@ impl Http1Session {
         request: Box<Head>,
         slot: Slot,
         exchange: Arc<Exchange>,
-        going: watch::Receiver<bool>,
+        close_tunnels: watch::Receiver<bool>,
     ) -> Self {
         Self {
             buffered: Some(buffered),
             slot,
             exchange,
-            going,
+            close_tunnels,
             body: Body::new(request.framing),
             request,
             replay: Replay::default(),
@@ -286,7 +286,7 @@ impl Http1Session {
             self.body.switch();
             let protocol = head.headers.get(header::UPGRADE).map(|protocol| protocol.as_bytes());
             if protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket")) {
-                self.tunnel = Some(Tunnel::new(self.going.clone()));
+                self.tunnel = Some(Tunnel::new(self.close_tunnels.clone()));
             }
         }
         let keeps = !self.exchange.closes();
@@ -325,7 +325,7 @@ impl Http1Session {
     /// Ends the response: with its last chunk, or as a whole where one is set.
     pub(super) async fn finish(&mut self) -> Result<()> {
         let Some(buffered) = &mut self.buffered else { return Ok(()) };
-        let answer = self.exchange.set_answer().filter(|_| self.framing == Framing::Awaited);
+        let answer = self.exchange.response().filter(|_| self.framing == Framing::Awaited);
         if let Some(answer) = answer {
             buffered.outgoing.extend_from_slice(answer);
             self.framing = Framing::Over;

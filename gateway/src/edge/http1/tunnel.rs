@@ -19,7 +19,7 @@ use std::task::Context;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 
-use crate::edge::drain::turned;
+use crate::edge::drain::wait_until_true;
 use crate::edge::http1::frames::Frames;
 
 /// A server's close frame with 1001.
@@ -33,7 +33,7 @@ pub(super) struct Tunnel {
     from_client: Frames,
     to_client: Frames,
     /// Ready once tunnels have to close.
-    going: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    close_tunnels: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     leaving: bool,
     /// Whether our close frame is on its way to each side.
     closed_to_client: bool,
@@ -41,11 +41,11 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    pub(super) fn new(mut going: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(mut close_tunnels: watch::Receiver<bool>) -> Self {
         Self {
             from_client: Frames::new(true),
             to_client: Frames::new(false),
-            going: Box::pin(async move { turned(&mut going).await }),
+            close_tunnels: Box::pin(async move { wait_until_true(&mut close_tunnels).await }),
             leaving: false,
             closed_to_client: false,
             closed_to_server: false,
@@ -55,7 +55,7 @@ impl Tunnel {
     /// Checks whether tunnels have to close, and then adds our close frame for the client to
     /// `outgoing` if a frame has just ended.
     pub(super) fn check(&mut self, cx: &mut Context<'_>, outgoing: &mut Vec<u8>) {
-        self.leaving = self.leaving || self.going.as_mut().poll(cx).is_ready();
+        self.leaving = self.leaving || self.close_tunnels.as_mut().poll(cx).is_ready();
         self.close_to_client(outgoing);
     }
 

@@ -53,10 +53,7 @@ impl AddressTurns<'_> {
     }
 
     fn is_used_up(&self) -> bool {
-        self.invalid().is_some_and(|(check, now)| {
-            let (store, now) = self.limiter.own(now);
-            store.usage(&check, now).is_ok_and(|usage| usage.remaining == 0)
-        })
+        self.invalid().is_some_and(|(check, now)| !self.limiter.has_local_room(&check, 0, now))
     }
 }
 
@@ -75,9 +72,8 @@ impl<'s> QueryTurns for AddressTurns<'s> {
 
     fn charge(&self) {
         if let Some((check, now)) = self.invalid() {
-            let (store, now) = self.limiter.own(now);
-            // Of concurrent queries the last may not fit: they are no more than are in flight.
-            let _ = store.judge(&[check], now);
+            // What concurrent queries exceed it by is no more than may be in flight.
+            self.limiter.charge_local(&check, now);
         }
     }
 }

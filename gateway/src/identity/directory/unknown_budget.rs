@@ -75,17 +75,14 @@ impl<'s> UnknownBudget<'s> {
     }
 
     fn has_more_than(&self, lookups: u32, now: Tick) -> bool {
-        let Some((limiter, check, _)) = &self.limit else { return true };
-        let (store, now) = limiter.own(now);
-        !store.usage(check, now).is_ok_and(|usage| usage.remaining <= lookups)
+        let of = self.limit.as_ref();
+        of.is_none_or(|(limiter, check, _)| limiter.has_local_room(check, lookups, now))
     }
 
     /// Charges a lookup at `now` that found no entry.
     pub(super) fn charge(&self, now: Tick) {
         if let Some((limiter, check, _)) = &self.limit {
-            // `allows` has checked that it fits; of concurrent lookups the last may not fit.
-            let (store, now) = limiter.own(now);
-            let _ = store.judge(&[*check], now);
+            limiter.charge_local(check, now);
         }
     }
 

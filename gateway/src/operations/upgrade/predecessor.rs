@@ -30,7 +30,7 @@ use weir_common::log::events;
 use weir_common::time::{Moment, Tick};
 
 use crate::config::shared::Shared;
-use crate::edge::drain::turned;
+use crate::edge::drain::wait_until_true;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota, snapshot};
@@ -161,7 +161,7 @@ async fn serve(
     loop {
         let frame = tokio::select! {
             frame = frames.next() => frame?,
-            () = turned(&mut ending), if !end_sent => {
+            () = wait_until_true(&mut ending), if !end_sent => {
                 end_sent = true;
                 protocol::put(&mut bytes, Kind::End, &[]);
                 writer.write_all(&bytes).await?;
