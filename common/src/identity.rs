@@ -42,6 +42,15 @@ pub enum Unaccepted {
     Unavailable,
 }
 
+/// Why a query of an identity server has not found a token valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fruitless {
+    /// It is not.
+    Invalid,
+    /// The server has not answered, and may still be working.
+    Unanswered,
+}
+
 /// Bounds the queries of identity servers that one caller's tokens cause.
 pub trait QueryTurns: Sync {
     /// Held while a server is queried.
@@ -50,9 +59,8 @@ pub trait QueryTurns: Sync {
     /// Waits for a turn; none where the caller may cause no query.
     fn turn(&self) -> impl Future<Output = Option<Self::Turn>> + Send;
 
-    /// Charges the caller for a query that has not found its token valid: it is not, or there was
-    /// no answer.
-    fn charge(&self);
+    /// Charges the caller for a query that has not found its token valid.
+    fn charge(&self, why: Fruitless);
 }
 
 /// Waits for a turn for at most `patience`; the query that it is for has a deadline of its own.
@@ -60,13 +68,23 @@ async fn turn_within<Q: QueryTurns>(patience: Duration, turns: &Q) -> Option<Q::
     tokio::time::timeout(patience, turns.turn()).await.ok().flatten()
 }
 
-/// Charges a caller for a query when it ends, or is dropped while the server works on it.
+/// Charges a caller for a query without an answer when it ends, or is dropped while the server
+/// works on it.
 struct Charged<'q, Q: QueryTurns>(Option<&'q Q>);
+
+impl<Q: QueryTurns> Charged<'_, Q> {
+    /// Charges the caller for an answer.
+    fn end(mut self, why: Fruitless) {
+        if let Some(turns) = self.0.take() {
+            turns.charge(why);
+        }
+    }
+}
 
 impl<Q: QueryTurns> Drop for Charged<'_, Q> {
     fn drop(&mut self) {
         if let Some(turns) = self.0 {
-            turns.charge();
+            turns.charge(Fruitless::Unanswered);
         }
     }
 }
@@ -82,7 +100,7 @@ impl QueryTurns for Unbounded {
         Some(())
     }
 
-    fn charge(&self) {}
+    fn charge(&self, _: Fruitless) {}
 }
 
 /// Verifies the token of a call; also returns the outcome's label in metrics. Without a verifier no

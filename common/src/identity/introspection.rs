@@ -53,7 +53,7 @@ pub(super) struct IntrospectionClient {
 /// Why a token could not be introspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IntrospectionError {
-    #[error("{REQUESTS_MAX} requests are in flight, and none ended within {0:?}")]
+    #[error("no turn within {0:?}: {REQUESTS_MAX} requests are in flight, and others waited")]
     Busy(Duration),
     #[error("no answer within {0:?}")]
     Late(Duration),

@@ -30,7 +30,7 @@ use crate::identity::identity_server::{IdentityMetrics, IdentityServer};
 use crate::identity::introspection::IntrospectionClient;
 use crate::identity::jwks::{Jwks, Keys};
 use crate::identity::settings::{IdentitySettings, Verify};
-use crate::identity::{Charged, QueryTurns, turn_within};
+use crate::identity::{Charged, Fruitless, QueryTurns, turn_within};
 use crate::log::limiter::LogLimiter;
 use crate::secret::Secret;
 
@@ -326,7 +326,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         let _turn = turn_within(self.timeout, turns).await.ok_or(Unverified::Unavailable)?;
         let keys = jwks.newer(had.as_deref()).await.ok_or(Unverified::Unavailable)?;
         verified(&keys).map_err(|flaw| {
-            turns.charge();
+            turns.charge(Fruitless::Invalid);
             Unverified::Flawed(flaw)
         })
     }
@@ -348,7 +348,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
                 Ok(self.valid_token(&claims, expires, now, 0))
             }
             Ok((Err(flaw), _)) => {
-                drop(charged);
+                charged.end(Fruitless::Invalid);
                 self.invalid.insert(hash, flaw).await;
                 Err(Unverified::Flawed(flaw))
             }

@@ -12,8 +12,10 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::Moment;
 
 use crate::limit::key::Key;
@@ -27,6 +29,25 @@ use crate::settings::limit_key::KeyPart;
 
 /// The name of what invalid tokens have used: no configured limit has a space in its name.
 const INVALID_TOKENS: &str = "invalid tokens";
+
+/// The name of what tokens have used that an identity server gave no answer about.
+const UNANSWERED_TOKENS: &str = "unanswered tokens";
+
+/// How long a token without an answer counts.
+const UNANSWERED_WINDOW: Duration = Duration::from_secs(10);
+
+/// How many tokens without an answer an address may send in that time, where its limit allows as
+/// many in its own window: what it may have in flight at once.
+const UNANSWERED_MIN: u32 = 16;
+
+/// What tokens of an address are charged to.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenChecks {
+    /// One that is not valid.
+    pub invalid: LimitCheck,
+    /// One that the identity server gives no answer about.
+    pub unanswered: LimitCheck,
+}
 
 /// The limit of a check, and the tenant or address that is charged.
 #[derive(Clone, Debug)]
@@ -125,17 +146,23 @@ impl Rules {
         }
     }
 
-    /// What a token that is not valid charges to its address, beside its refusal: by the quota of
-    /// `limits.refused`, counted apart. None where that is not enforced.
+    /// What a token that is not valid charges to its address in addition to its refusal: by the
+    /// quota of `limits.refused`, counted apart. None where that is not enforced.
     #[must_use]
-    pub fn invalid_token(&self, address: IpAddr, now: Moment) -> Option<LimitCheck> {
+    pub fn token_checks(&self, address: IpAddr, now: Moment) -> Option<TokenChecks> {
         let index = self.refused?;
         let limit = self.limits.get(index).filter(|limit| limit.enforced)?;
         let subject = Subject::address(&self.seed, address);
         let slot = subject.owner.slot();
-        let check = self.check((index, limit), &subject, (limit.quota, slot), now);
-        let tag = self.seed.limit(INVALID_TOKENS);
-        Some(LimitCheck { key: Key::new(subject.owner, tag), limit: tag, ..check })
+        let check = |quota, name| {
+            let check = self.check((index, limit), &subject, (quota, slot), now);
+            let tag = self.seed.limit(name);
+            LimitCheck { key: Key::new(subject.owner, tag), limit: tag, ..check }
+        };
+        Some(TokenChecks {
+            invalid: check(limit.quota, INVALID_TOKENS),
+            unanswered: check(briefly(limit.quota), UNANSWERED_TOKENS),
+        })
     }
 
     fn charge_address(
@@ -200,6 +227,18 @@ impl Rules {
     }
 }
 
+/// A quota's share of [`UNANSWERED_WINDOW`], if its own window is longer: no valid token is refused
+/// for long because the identity server did not answer for a while.
+fn briefly(quota: Quota) -> Quota {
+    let (limit, window) = (quota.limit(), quota.window());
+    if window <= UNANSWERED_WINDOW {
+        return quota;
+    }
+    let share = u128::from(limit) * UNANSWERED_WINDOW.as_micros() / window.as_micros();
+    let requests = u32::try_from(share).unwrap_or(limit).max(limit.min(UNANSWERED_MIN));
+    Quota::Rolling(RollingQuota { requests, window: UNANSWERED_WINDOW })
+}
+
 /// The plan of a tenant, or else of the request's workspace.
 fn plan_of(subject: &Subject<'_>, identity: &Identity<'_>) -> Option<Index> {
     let own = subject.tenant.and_then(|own| own.plan);
@@ -219,5 +258,32 @@ impl Charges {
             self.checks.push(check);
             self.charges.push(charge);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
+
+    use super::*;
+
+    #[test]
+    fn tokens_without_an_answer_are_limited_at_the_rate_of_the_limit_for_ten_seconds() {
+        let rolling = |requests, seconds| {
+            Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(seconds) })
+        };
+        for (own, brief) in [
+            (rolling(600, 60), rolling(100, 10)),
+            (rolling(60, 60), rolling(16, 10)),
+            (rolling(5, 60), rolling(5, 10)),
+            (rolling(u32::MAX, 60), rolling(u32::MAX / 6, 10)),
+            (rolling(9, 10), rolling(9, 10)),
+        ] {
+            assert_eq!(briefly(own), brief, "{own:?}");
+        }
+        let bucket =
+            |rate, burst| Quota::Bucket(BucketQuota { rate: Rate::per_second(rate), burst });
+        assert_eq!(briefly(bucket(10, 100)), bucket(10, 100), "full again in ten seconds");
+        assert_eq!(briefly(bucket(1, 100)), rolling(16, 10));
     }
 }

@@ -282,6 +282,35 @@ fn a_token_without_an_answer_is_charged_as_an_invalid_one() {
 }
 
 #[test]
+fn tokens_that_a_slow_server_rejects_keep_out_no_other_address() {
+    let setup = Setup::with("", 600);
+    setup.server.always(inactive());
+    let call = |address: &str, token: &str| {
+        let mut client = Client::connect_from(address, setup.world.gateway.http());
+        client.call(&bearing(TARGET, token)).expect(401);
+    };
+    let addresses = ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"];
+    for address in addresses {
+        (0..16).for_each(|nth| call(address, &format!("{address}-{nth}")));
+    }
+    let gate = Gate::new();
+    setup.server.always(Answer::script().wait(&gate).and(inactive()));
+    thread::scope(|scope| {
+        for (address, nth) in addresses.iter().flat_map(|each| (16..32).map(move |nth| (each, nth)))
+        {
+            scope.spawn(move || call(address, &format!("{address}-{nth}")));
+        }
+        setup.server.wait_for_requests(64 + 48);
+        scope.spawn(|| call("127.0.0.6", "theirs"));
+        wait::until("the other address's token to be introspected", || {
+            let bodies = setup.server.requests().into_iter().map(|request| request.body);
+            bodies.into_iter().any(|body| body.starts_with(b"token=theirs&")).then_some(())
+        });
+        gate.open();
+    });
+}
+
+#[test]
 fn a_token_that_waits_for_a_turn_of_one_address_is_introspected_for_another() {
     let setup = Setup::new("");
     let gate = Gate::new();
