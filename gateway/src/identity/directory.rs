@@ -125,12 +125,13 @@ impl<'l> Lookup<'l> {
 
     /// Whether its name, of which no entry is cached, may be looked up.
     fn is_allowed(self, last: &LastKnown) -> bool {
-        // A name that an entry has, or references, is not invented.
         match last {
+            // A name that an entry has, or references, is not invented.
             Last::Entry(_) => true,
             _ if self.referenced => true,
             Last::Absent(absent) if absent.was_reported() => self.budget.allows_again(self.now),
-            Last::Absent(_) | Last::Nothing => self.budget.allows(self.now),
+            Last::Absent(_) => self.budget.allows_after_failure(self.now),
+            Last::Nothing => self.budget.allows(self.now),
         }
     }
 
@@ -190,8 +191,7 @@ impl RemoteDirectory {
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
-        let organisation = organisation.filter(|_| with_organisation);
-        if let Some(name) = organisation {
+        if let Some(name) = organisation.filter(|_| with_organisation) {
             let referenced = names.organisation.is_none() && of_workspace.is_some();
             let lookup = Lookup::new(rules, budget, TenantKind::Organisation, name);
             known.organisation = self.one(Lookup { referenced, ..lookup }).await?;

@@ -4,8 +4,9 @@
 //! charged to the address that sent it, and so is one that the directory fails to answer; one that
 //! exists is not, so an address with requests for many tenants is never refused for them.
 //!
-//! Invariant: lookups of names that had no entry before leave half of the burst to other names, so
-//! names that an address sends again and again keep out no new tenant, nor one whose lookup failed.
+//! Invariant: lookups of names that had no entry before leave half of the burst to other names, and
+//! those of names whose lookups failed a quarter: names that an address sends again and again keep
+//! out no new tenant, and those without an entry none whose lookup failed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -69,6 +70,11 @@ impl<'s> UnknownBudget<'s> {
         self.has_more_than(0, now)
     }
 
+    /// Whether a name may be looked up at `now` whose lookups have all failed.
+    pub(super) fn allows_after_failure(&self, now: Tick) -> bool {
+        self.has_more_than(UNKNOWN_MAX / 4, now)
+    }
+
     /// Whether a name may be looked up at `now` of which the directory has reported no entry.
     pub(super) fn allows_again(&self, now: Tick) -> bool {
         self.has_more_than(UNKNOWN_MAX / 2, now)
@@ -94,5 +100,32 @@ impl<'s> UnknownBudget<'s> {
             let fields = [("address", json!(address.to_string())), ("count", json!(count))];
             events::event(Level::Warn, "lookups of unknown names refused", &fields);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use weir_common::time::{Clock, UnixTime};
+
+    use super::*;
+
+    #[test]
+    fn what_an_address_sends_again_leaves_room_for_what_it_sends_first() {
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let limiter = Arc::new(Limiter::new(clock.clone(), 10));
+        let (now, seed) = (clock.now().tick, Seed::new([7; 16]));
+        let budget = UnknownBudget::of(Ipv4Addr::LOCALHOST.into(), &seed, &limiter, now);
+        let allowed = |charges: u32| {
+            (0..charges).for_each(|_| budget.charge(now));
+            [budget.allows_again(now), budget.allows_after_failure(now), budget.allows(now)]
+        };
+        assert_eq!(allowed(29), [true, true, true]);
+        assert_eq!(allowed(1), [false, true, true], "half is left");
+        assert_eq!(allowed(14), [false, true, true]);
+        assert_eq!(allowed(1), [false, false, true], "a quarter is left");
+        assert_eq!(allowed(14), [false, false, true]);
+        assert_eq!(allowed(1), [false, false, false]);
     }
 }
