@@ -261,10 +261,13 @@ mod tests {
     use weir_common::directory::client::DirectoryClient;
     use weir_common::time::UnixTime;
 
+    use http::{HeaderMap, Method};
+
     use super::*;
     use crate::config::checked::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
+    use crate::request::target;
     use crate::settings::directory::DirectorySource;
 
     const SHIPPED: &str = include_str!("../../config/gateway.toml");
@@ -372,5 +375,46 @@ mod tests {
             let active = "{\"active\": true, \"workspace_id\": \"ws_a\"}";
             assert_eq!(admitted_of_early_and_late(of_token, active).await, ADMITTED);
         });
+    }
+
+    #[test]
+    fn a_batch_whose_body_ends_after_midnight_counts_for_the_new_day_alone() {
+        let by_minute = "algorithm = \"rolling_window\"\nrequests = 60\nwindow = \"1m\"\n\
+                         mode = \"enforce\"\n\n[limits.organisation]";
+        let by_day = by_minute
+            .replace("rolling_window", "calendar_day")
+            .replace("window = \"1m\"", "time_zone = \"UTC\"");
+        let evening = UnixTime(1_700_006_397_000_000);
+        let clock = Clock::manual(evening);
+        let shared = gateway((by_minute, &by_day), &clock);
+        let config = shared.active.load_full();
+        let target = target::read(b"/v1/workspaces/ws_a/users", Some(b"api.localhost")).unwrap();
+        let route_match = config.rules.match_route(&target, &Method::GET).unwrap();
+        let identity = config.rules.identify(&route_match.names, None);
+        let made = |now: Moment| {
+            let sources = KeySources {
+                identity: &identity,
+                address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                now,
+                claims: &[],
+                headers: &HeaderMap::new(),
+                dropped: None,
+            };
+            let mut charges = Charges::default();
+            config.rules.charge(route_match.route, &sources, &mut charges);
+            charges
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let charge = |mut charges: Charges| {
+            let request =
+                CheckedRequest { shared: &shared, config: &config, now: clock.now(), nth: 0 };
+            let mut facts = RequestFacts::default();
+            runtime.block_on(request.charge(&mut charges, &mut facts.limits)).is_ok()
+        };
+        assert_eq!((0..99).filter(|_| charge(made(clock.now()))).count(), 60);
+        let earlier = made(clock.now());
+        clock.advance(Duration::from_secs(5));
+        assert!(charge(earlier), "it is a new day");
+        assert_eq!((0..99).filter(|_| charge(made(clock.now()))).count(), 59);
     }
 }

@@ -14,7 +14,7 @@ use weir_common::time::Moment;
 use crate::admission::facts::{LimitFacts, LimitOutcome};
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::limit::limiter::Unreachable;
+use crate::limit::limiter::{Unreachable, as_of};
 use crate::limit::report::{self, Named};
 use crate::limit::warnings::{Warning, is_reached};
 use crate::limit::{LimitCheck, Verdict};
@@ -67,12 +67,13 @@ impl CheckedRequest<'_> {
         }
     }
 
-    /// Charges what a request costs, wherever the counters are.
+    /// Charges what a request costs, wherever the counters are. Its checks may be older.
     pub async fn charge(
         &self,
         charges: &mut Charges,
         facts: &mut LimitFacts,
     ) -> Result<(), Refusal> {
+        as_of(&mut charges.checks, self.now);
         let decision = match self.check(charges, facts) {
             // Boxed: this is rare, and inline it would make every request's future larger.
             LimitDecision::Moved => Box::pin(self.check_at_owner(charges, facts)).await,
@@ -176,7 +177,9 @@ impl CheckedRequest<'_> {
                     check,
                 })
                 .collect();
-            facts.ietf = Some(report::ietf(&named, verdict, self.now));
+            // Empty where all of them are hidden or only observed.
+            let fields = report::ietf(&named, verdict, self.now);
+            facts.ietf = Some(fields).filter(|(policy, _)| !policy.is_empty());
         }
         let retry_after = report.retry_after.unwrap_or(1);
         let refusing = report.binding.as_ref().filter(|binding| binding.refuses);

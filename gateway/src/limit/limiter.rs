@@ -221,15 +221,19 @@ impl Limiter {
             let now_is = owner.borrow_and_update().clone();
             match now_is {
                 LimitOwner::Here => {
-                    remove_boosts(checks);
+                    let now = self.clock.now();
+                    as_of(checks, now);
                     // Where this fails, another transfer has started and has changed `owner`.
-                    if let Ok(mut verdict) = self.check_here(checks).await? {
+                    if let Ok(mut verdict) = self.check_here(checks, now.tick).await? {
                         self.hold(&mut verdict, checks);
                         return Ok(verdict);
                     }
                 }
                 LimitOwner::Moving => owner.changed().await.map_err(|_| Unreachable)?,
-                LimitOwner::There(sender) => return check_there(&sender, checks).await,
+                LimitOwner::There(sender) => {
+                    as_of(checks, self.clock.now());
+                    return check_there(&sender, checks).await;
+                }
                 LimitOwner::Lost => return Err(Unreachable),
             }
         }
@@ -239,8 +243,9 @@ impl Limiter {
     async fn check_here(
         &self,
         checks: &mut [LimitCheck],
+        now: Tick,
     ) -> Result<Result<Verdict, Moved>, Unreachable> {
-        match (self.check(checks, self.clock.now().tick), &self.shared) {
+        match (self.check(checks, now), &self.shared) {
             (Err(Moved), Some(shared)) => {
                 shared.check(&self.store, checks, true).await.map_err(|_| Unreachable)
             }
@@ -320,7 +325,6 @@ async fn check_there(
     sender: &mpsc::Sender<RemoteCheck>,
     checks: &mut [LimitCheck],
 ) -> Result<Verdict, Unreachable> {
-    remove_boosts(checks);
     let (answer, answered) = oneshot::channel();
     let own = checks.iter().copied().take(CHECKS_MAX).collect();
     sender.send(RemoteCheck { checks: own, answer }).await.map_err(|_| Unreachable)?;
@@ -331,9 +335,11 @@ async fn check_there(
     Ok(verdict)
 }
 
-/// Undoes boosts: the owner of the counters applies them.
-fn remove_boosts(checks: &mut [LimitCheck]) {
+/// Makes checks that were made earlier ones of `now`: without boosts, in the calendar period of
+/// that moment.
+pub fn as_of(checks: &mut [LimitCheck], now: Moment) {
     for check in checks {
+        check.lasting = check.lasting.at(now);
         check.quota = check.lasting;
     }
 }
