@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Version, header};
+use http::{HeaderMap, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_core::{Error, ErrorType, Result};
@@ -145,10 +145,6 @@ impl ProxyHttp for Proxy {
         {
             let now = self.shared.clock.now().tick;
             context.exchange.set_silence_max(upstream.settings.tunnel_timeout, now);
-        }
-        if !head.headers.contains_key(header::CONTENT_LENGTH) {
-            // A stream or a tunnel, which may outlast many reloads.
-            context.config = context.config.admitted();
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);

@@ -117,7 +117,10 @@ impl Requests {
             started_at: context.started_at,
             nth: context.nth,
         };
-        let refusal = match admit(shared, &context.config, arrival, &mut context.facts).await {
+        let admission = admit(shared, &context.config, arrival, &mut context.facts).await;
+        // What follows may outlast many reloads.
+        context.config = context.config.admitted();
+        let refusal = match admission {
             Admission::Forward => return Ok(true),
             Admission::BufferBody(batch, charges) => {
                 // Boxed, so that the future of other requests is smaller.
