@@ -124,7 +124,7 @@ enum Limits {
 struct Which {
     /// A key as logs show it: a workspace, organisation, instance or address, ws_acme/user_7
     key: String,
-    /// Only this limit; without it, every limit the key has used
+    /// Only this limit; without it, every limit the key has used. A boost needs one
     #[arg(long)]
     limit: Option<String>,
     /// The admin listener; without it, the one of the configuration

@@ -381,8 +381,9 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
         }
     }
     if retry::is_interim(head.status) {
-        // The final response has our own.
+        // The final response has our own, and a 1xx has no body to frame (RFC 9112, 6.1).
         remove_seldom(head, header::CONNECTION.as_str());
+        remove_seldom(head, header::TRANSFER_ENCODING.as_str());
     }
     if client == Version::HTTP_10 {
         // Without chunks the close of the connection ends the body.

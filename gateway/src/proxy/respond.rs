@@ -35,8 +35,9 @@ pub async fn refuse(
     refusal: Refusal,
 ) -> Result<()> {
     shared.count_refusal(&refusal);
-    // Where the counters cannot be reached, this one cannot be either.
-    if refusal != Refusal::LimitsUnavailable {
+    // Where the process with the counters is gone, so are these; of a shared store that is away
+    // each gateway has a share.
+    if refusal != Refusal::LimitsUnavailable || shared.limiter.shared.is_some() {
         charge_answer(shared, context).await;
     }
     context.response.status = Some(refusal.status());

@@ -110,7 +110,10 @@ impl fmt::Display for Malformed {
             }
             Self::HostMissing => "The request has no Host.",
             Self::HostForm => "The Host is not a host name, with a port or without.",
-            Self::HostMismatch => "The request target names another host than the Host header.",
+            Self::HostMismatch => {
+                "The request target names another host than the Host header, or spells it \
+                 otherwise."
+            }
             Self::Framing => {
                 "A body has one Content-Length, in digits, or one Transfer-Encoding: chunked."
             }

@@ -45,7 +45,11 @@ fn warn_at(table: &mut Table<'_>) -> u32 {
         // At most a million, and above 0.
         let parsed = millionths.and_then(|millionths| format!("{millionths:.0}").parse().ok());
         warn_at = parsed.unwrap_or_default();
-        if parsed.is_some() { Ok(()) } else { Err("a share from 0 to 1, such as 0.8".to_owned()) }
+        if parsed.is_some() {
+            Ok(())
+        } else {
+            Err("a share above 0 and at most 1, such as 0.8".to_owned())
+        }
     });
     warn_at
 }

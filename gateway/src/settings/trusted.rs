@@ -24,7 +24,7 @@ pub const CLIENT_CERT: &str = "client-cert";
 pub const CLIENT_CERT_CHAIN: &str = "client-cert-chain";
 
 /// The default. Common servers or frameworks trust each of these, as written by a proxy.
-const DEFAULT: [&str; 40] = [
+const DEFAULT: [&str; 42] = [
     // The client's address, and the scheme, host, port and path that it used.
     "Client-IP",
     "CF-Connecting-IP*",
@@ -55,7 +55,9 @@ const DEFAULT: [&str; 40] = [
     "X-Scheme",
     "X-URL-Scheme",
     // Which user a password or a certificate has authenticated.
+    "CF-Cert-*",
     "CF-Client-Cert-*",
+    "CloudFront-Viewer-Cert-*",
     "Remote-User",
     "SSL-Client-*",
     "X-Amzn-Mtls-*",

@@ -89,6 +89,18 @@ fn a_file_without_the_limit_has_six_hundred_a_minute() {
 }
 
 #[test]
+fn without_a_limit_to_show_there_are_no_ratelimit_fields() {
+    let world = World::with(|config| {
+        let config = config.with("[headers]", "ratelimit = true");
+        let config = config.with("[limits.workspace]", "headers = false");
+        config.with("[limits.organisation]", "mode = \"observe\"")
+    });
+    world.control.always(Answer::ok("x"));
+    let answer = world.get(TARGET).expect(200);
+    assert_eq!([answer.field("ratelimit"), answer.field("ratelimit-policy")], [None, None]);
+}
+
+#[test]
 fn a_limit_without_headers_refuses_and_shows_nothing() {
     let world =
         World::with(|config| config.with("[limits.workspace]", "requests = 1\nheaders = false"));

@@ -105,7 +105,7 @@ fn a_limit_that_refuses_is_a_503_and_nothing_else_until_the_store_is_back() {
     fleet.redis.kill();
     for nth in [0, 1, 0, 1] {
         let answer = fleet.get(nth, TARGET);
-        assert_eq!(answer.field("x-ratelimit-limit"), None);
+        assert_eq!(answer.allowance().resource, "refused");
         let problem = answer.expect_problem(503);
         assert_eq!(problem["type"], "urn:weir:problem:limits-unavailable");
     }

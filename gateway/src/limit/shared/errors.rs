@@ -149,6 +149,10 @@ pub(super) fn failed(error: &RedisError) -> CallError {
 pub(super) fn unreachable_for(error: &RedisError) -> ConnectError {
     match error.kind() {
         ErrorKind::Io => ConnectError::Unreachable(error.to_string()),
+        // Of a refused AUTH the client library drops the server's words.
+        ErrorKind::AuthenticationFailed => ConnectError::Rejected(format!(
+            "{error}: the user or the password is wrong, or the server has `maxclients` connections"
+        )),
         _ => ConnectError::Rejected(error.to_string()),
     }
 }
