@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. A request that two parsers could read differently is refused.
-//! 2. A CORS preflight that is answered here is counted by no limit.
+//! 2. A CORS preflight that is answered here is charged to no tenant and never refused; its
+//!    response charges `limits.refused` (`proxy::respond`).
 //!
 //! # Not here
 //!
