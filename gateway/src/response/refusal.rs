@@ -50,7 +50,8 @@ pub enum Refusal {
     IdentityUnavailable,
     /// A tenant that cannot be looked up in the directory now.
     DirectoryUnavailable,
-    /// Limits that cannot be checked: the process that owned the counters is gone.
+    /// Limits that cannot be checked: the shared store is away, or the process that owned the
+    /// counters is gone.
     LimitsUnavailable,
     /// A limit whose quota is used up.
     RateLimited {
@@ -205,7 +206,9 @@ impl Refusal {
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
             }
-            Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
+            Self::LimitsUnavailable => {
+                "Try again shortly; if that fails, on a new connection.".to_owned()
+            }
             // Joined, not formatted: this is the refusal that a flood gets.
             Self::RateLimited { resource, retry_after } => {
                 let (mut seconds, mut allowance) = (itoa::Buffer::new(), itoa::Buffer::new());

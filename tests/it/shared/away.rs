@@ -108,6 +108,8 @@ fn a_limit_that_refuses_is_a_503_and_nothing_else_until_the_store_is_back() {
         assert_eq!(answer.allowance().resource, "refused");
         let problem = answer.expect_problem(503);
         assert_eq!(problem["type"], "urn:weir:problem:limits-unavailable");
+        let detail = "Try again shortly; if that fails, on a new connection.";
+        assert_eq!(problem["detail"], detail);
     }
     assert_eq!(fleet.upstream.requests().len(), 1);
     fleet.get(0, "/healthz").expect(200);
