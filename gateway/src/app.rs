@@ -74,16 +74,19 @@ pub enum RunError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotFileError),
     /// No server of an upstream resolves here; the predecessor may have addresses, and continues.
-    #[error("no server resolves of upstream {0}: the earlier process goes on")]
+    #[error("no server of upstream {0} resolves; the earlier process continues to serve")]
     Unreachable(String),
     /// No keys to verify tokens with; the predecessor may have some, and continues.
-    #[error("keys cannot be fetched from identity.jwt.jwks_url: {0}: the earlier process goes on")]
+    #[error(
+        "keys cannot be fetched from identity.jwt.jwks_url: {0}; the earlier process continues to \
+         serve"
+    )]
     NoKeys(String),
     /// The upgrade of the predecessor failed.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
     /// The successor, for which this process stayed as process 1, has failed.
-    #[error("the process that had taken over ended with {0}")]
+    #[error("the process that took over has ended with exit code {0}")]
     Successor(i32),
     /// The system refused threads, sockets, signal handlers or random bytes.
     #[error("cannot start: {0}")]

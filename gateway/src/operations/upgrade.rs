@@ -74,8 +74,24 @@ pub enum UpgradeError {
     #[error("the counters did not move within {MOVE_WAIT:?}")]
     Slow,
     /// The other process sent another message than the protocol requires.
-    #[error("the other process said something else than {0}")]
+    #[error("unexpected message from the other process: expected {0}")]
     Unexpected(&'static str),
+    /// The new program has another version of the protocol.
+    #[error(
+        "the new program speaks upgrade protocol {theirs}, this one {}: restart instead of \
+         upgrading",
+        protocol::PROTOCOL
+    )]
+    OtherProtocol {
+        /// The version of the new program.
+        theirs: u32,
+    },
+    /// The process was not started by an upgrade.
+    #[error(
+        "{TAKE_OVER} is set, but standard input is not the upgrade socket; only an upgrade starts \
+         the program this way"
+    )]
+    NoSocket,
     /// More sockets than fit into one message.
     #[error("more than {} listeners cannot be handed over", sockets::SOCKETS_MAX)]
     TooManySockets,

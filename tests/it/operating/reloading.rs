@@ -250,7 +250,7 @@ fn a_gateway_whose_upstream_does_not_resolve_is_not_ready_until_a_reload_fixes_i
     // An upgrade fails as well: its successor does not become ready.
     world.gateway.signal("USR2");
     let why = world.gateway.wait_for_no_successor();
-    assert!(why.contains("no server resolves of upstream control"), "{why}");
+    assert!(why.contains("no server of upstream control resolves"), "{why}");
     world.get("/healthz").expect(200);
 
     let folder = world.gateway.folder();

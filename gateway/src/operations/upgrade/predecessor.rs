@@ -15,7 +15,7 @@
 //! The old process's side (`upgrade::successor`), the messages (`upgrade::protocol`).
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
@@ -58,25 +58,21 @@ pub(super) type InFlight = HashMap<Key, u32>;
 impl Predecessor {
     /// Connects to it over standard input, and receives its sockets.
     pub fn connect() -> Result<Self, UpgradeError> {
-        let meeting = "standard input should lead to the process whose place is taken, as it does \
-                       where that has started us";
-        let stdin = io::stdin();
-        if stdin.is_terminal() {
-            return Err(broken(meeting)(io::ErrorKind::NotConnected.into()));
-        }
-        let stream = stdin.as_fd().try_clone_to_owned().map_err(broken(meeting))?;
-        let mut stream = StdStream::from(stream);
-        stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(meeting))?;
+        let connecting = "connecting to the earlier process";
+        let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(broken(connecting))?;
+        let mut stream = StdStream::from(stdin);
+        // Fails for anything but a socket.
+        stream.set_read_timeout(Some(READY_WAIT)).map_err(|_| UpgradeError::NoSocket)?;
         protocol::write(&mut stream, Kind::Hello, &PROTOCOL.to_le_bytes())
-            .map_err(broken(meeting))?;
+            .map_err(broken(connecting))?;
         let passed = sockets::receive(&stream).map_err(broken("receiving sockets"))?;
-        let (kind, offer) = protocol::read(&mut stream).map_err(broken(meeting))?;
+        let (kind, offer) = protocol::read(&mut stream).map_err(broken("receiving sockets"))?;
         let offer: Offer = match serde_json::from_slice(&offer) {
             Ok(offer) if kind == Kind::Offer => offer,
-            _ => return Err(UpgradeError::Unexpected("what it offers")),
+            _ => return Err(UpgradeError::Unexpected("the names of its sockets")),
         };
         if offer.sockets.len() != passed.len() {
-            return Err(UpgradeError::Unexpected("what its sockets are"));
+            return Err(UpgradeError::Unexpected("one name for each of its sockets"));
         }
         let sockets = offer.sockets.iter().cloned().zip(passed).collect();
         Ok(Self { stream, offer, sockets, in_flight: InFlight::new() })
@@ -90,7 +86,7 @@ impl Predecessor {
 
     /// Reports readiness, and receives the counters. Returns how many states there were.
     pub fn receive_counters(&mut self, shared: &Shared) -> Result<usize, UpgradeError> {
-        let receiving = "taking the counters over";
+        let receiving = "receiving the counters";
         protocol::write(&mut self.stream, Kind::Ready, &[]).map_err(broken(receiving))?;
         let mut count = 0;
         loop {

@@ -110,14 +110,14 @@ pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate,
     }
     let is_shared = shared.limiter.shared.is_some();
     let offer = Offer { seed: shared.seed.bytes(), is_shared, sockets: named };
-    let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
+    let (ours, theirs) = StdStream::pair().map_err(broken("creating the socket pair"))?;
     let started = Started(Some(spawn(theirs.into())?));
     let greeted = tokio::task::spawn_blocking(move || establish(ours, &offer, &passed));
     match tokio::time::timeout(READY_WAIT, greeted).await {
         Ok(Ok(Ok(stream))) => Ok(Candidate { started, stream }),
         Ok(Ok(Err(why))) => Err(started.end(why)),
         // A panic in `establish` is a bug.
-        Ok(Err(error)) => Err(broken("talking to the new process")(error.into())),
+        Ok(Err(error)) => Err(broken("sending to the new process")(error.into())),
         Err(_) => Err(UpgradeError::Late),
     }
 }
@@ -128,7 +128,7 @@ fn spawn(stdin: OwnedFd) -> Result<Child, UpgradeError> {
     let program = given.next().unwrap_or_default();
     let mut command = Command::new(program);
     command.args(given).env(TAKE_OVER, "1").stdin(stdin);
-    command.spawn().map_err(broken("starting the program anew"))
+    command.spawn().map_err(broken("starting the new process"))
 }
 
 fn establish(
@@ -136,17 +136,20 @@ fn establish(
     offer: &Offer,
     passed: &[OwnedFd],
 ) -> Result<StdStream, UpgradeError> {
-    let talking = "talking to the new process";
+    let talking = "sending to the new process";
     stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(talking))?;
     stream.set_write_timeout(Some(MOVE_WAIT)).map_err(broken(talking))?;
-    let hello = expect_message(&mut stream, Kind::Hello, "which protocol it speaks")?;
-    if hello != PROTOCOL.to_le_bytes() {
-        return Err(UpgradeError::Unexpected("our protocol: stop this and start the other"));
+    let version = "its version of the upgrade protocol";
+    let hello = expect_message(&mut stream, Kind::Hello, version)?;
+    let hello = hello.try_into().map_err(|_| UpgradeError::Unexpected(version))?;
+    let theirs = u32::from_le_bytes(hello);
+    if theirs != PROTOCOL {
+        return Err(UpgradeError::OtherProtocol { theirs });
     }
     sockets::send(&stream, passed).map_err(broken("passing sockets"))?;
     let offer = serde_json::to_vec(offer).map_err(|why| broken(talking)(why.into()))?;
     protocol::write(&mut stream, Kind::Offer, &offer).map_err(broken(talking))?;
-    expect_message(&mut stream, Kind::Ready, "that it is ready")?;
+    expect_message(&mut stream, Kind::Ready, "its report that it is ready")?;
     Ok(stream)
 }
 
@@ -169,7 +172,7 @@ impl Candidate {
         let shared = shared.clone();
         let moved = tokio::task::spawn_blocking(move || self.send_blocking(&shared)).await;
         // A panic there is a bug, and drops the closed shards: they cannot be opened again.
-        moved.map_err(|error| broken("moving the counters")(error.into()))?
+        moved.map_err(|error| broken("sending the counters")(error.into()))?
     }
 
     fn send_blocking(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
@@ -237,7 +240,7 @@ pub(super) fn send_states(
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
     stream.flush().map_err(broken(sending))?;
-    expect_message(stream, Kind::Received, "that it has the counters").map(|_| count)
+    expect_message(stream, Kind::Received, "its report that it has the counters").map(|_| count)
 }
 
 /// The moment of a tick for both processes: both read the machine's monotonic clock, or the shared

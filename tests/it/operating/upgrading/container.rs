@@ -90,5 +90,5 @@ fn process_1_ends_with_the_serving_process_and_reports_its_failure() {
     assert!(process::signal(serving, "KILL"));
     assert_eq!(container.process.wait_for_exit(), Some(1));
     let output = container.process.stderr().to_end();
-    assert!(output.contains("the process that had taken over ended with 137"), "{output}");
+    assert!(output.contains("the process that took over has ended with exit code 137"), "{output}");
 }

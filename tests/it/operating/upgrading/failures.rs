@@ -8,10 +8,10 @@ use serde_json::json;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
-use weir_tests::gateway::Gateway;
+use weir_tests::gateway::{self, Gateway};
 use weir_tests::http2::Http2;
 use weir_tests::issuer::{Signer, published};
-use weir_tests::process::{self, program};
+use weir_tests::process::{self, Process, program};
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
 use weir_tests::wait;
@@ -99,7 +99,15 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
         ("printf nonsense >&0; exit 0", ""),
         // A valid `Hello`, and then the end.
         (r"printf '\005\000\000\000\001\003\000\000\000' >&0; exit 0", ""),
-        (r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2", "our protocol"),
+        (
+            r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2",
+            "the new program speaks upgrade protocol 255, this one 3: restart instead of upgrading",
+        ),
+        (
+            r"printf '\001\000\000\000\004' >&0; exec cat >&2",
+            "unexpected message from the other process: expected its version of the upgrade \
+             protocol",
+        ),
     ];
     let count = all.len();
     for (nth, (script, why)) in all.into_iter().enumerate() {
@@ -191,6 +199,21 @@ fn requests_that_end_during_a_transfer_that_fails_are_released() {
     second.open();
     clients[1].read().expect(200);
     wait::until("the other", || (gateway.used("workspace", "ws_acme") == 0).then_some(()));
+}
+
+#[test]
+fn a_start_by_hand_with_the_variable_of_an_upgrade_is_refused() {
+    let folder = Folder::new();
+    folder.write(gateway::CONFIG, &Config::default().to_string());
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    let variable = [("WEIR_TAKE_OVER", "1".to_owned())];
+    let arguments = ["run", "--config", gateway::CONFIG];
+    let process = Process::start_with(&variable, "weir-gateway", &folder, &arguments);
+    let ended = process::finish(process);
+    assert_ne!(ended.code, Some(0));
+    let why = "WEIR_TAKE_OVER is set, but standard input is not the upgrade socket; only an \
+               upgrade starts the program this way";
+    assert!(ended.output().contains(why), "{}", ended.output());
 }
 
 #[test]
