@@ -1,6 +1,6 @@
 //! Everything that documents refer to exists: files, tests, links and anchors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const FROM: [&str; 9] = [
 ];
 
 #[test]
-fn every_file_and_test_that_a_document_names_is_there() {
+fn every_file_and_test_that_a_document_names_is_there_once() {
     let tests = test_names();
     let mut wrong = Vec::new();
     for document in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
@@ -32,21 +32,23 @@ fn every_file_and_test_that_a_document_names_is_there() {
         // In other documents a name of few words may be a setting.
         let words = if document.ends_with("ARCHITECTURE.md") { 4 } else { 6 };
         for name in text.split('`').skip(1).step_by(2) {
-            let gone = match name.rsplit_once('.') {
+            let count = match name.rsplit_once('.') {
                 Some((path, "rs")) if path.chars().all(is_of_path) => {
                     let beside = root().join(&document).with_file_name(name);
-                    !beside.is_file() && !is_file(name)
+                    usize::from(beside.is_file() || is_file(name))
                 }
-                _ => {
-                    is_sentence(name, words) && !tests.contains(name) && !name.starts_with("weir_")
+                // Of two tests with one name, a reader cannot tell which is meant.
+                _ if is_sentence(name, words) && !name.starts_with("weir_") => {
+                    tests.get(name).copied().unwrap_or_default()
                 }
+                _ => 1,
             };
-            if gone {
-                wrong.push(format!("{}: `{name}`", document.display()));
+            if count != 1 {
+                wrong.push(format!("{}: `{name}` {count} times", document.display()));
             }
         }
     }
-    assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not there once:\n{}", wrong.join("\n"));
 }
 
 /// `./test` skips these, and `./test --all` alone runs them: another name would skip nothing.
@@ -56,7 +58,8 @@ fn every_test_that_only_a_release_runs_is_there() {
     let (_, rest) = script.split_once("\nLONG=(").expect("a list of long tests");
     let (names, _) = rest.split_once(')').unwrap();
     let tests = test_names();
-    let gone: Vec<&str> = names.split_whitespace().filter(|name| !tests.contains(*name)).collect();
+    let gone: Vec<&str> =
+        names.split_whitespace().filter(|name| !tests.contains_key(*name)).collect();
     assert!(names.contains("_") && gone.is_empty(), "not there: {gone:?}");
 }
 
@@ -175,16 +178,15 @@ fn is_file(path: &str) -> bool {
     FROM.iter().any(|from| root().join(from).join(path).is_file())
 }
 
-/// The names of all functions in the repository, tests among them.
-fn test_names() -> BTreeSet<String> {
-    let files = kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
-    let texts = files.map(|path| fs::read_to_string(root().join(path)).unwrap());
-    texts
-        .flat_map(|text| {
-            let names = text.split("fn ").skip(1).map(|rest| {
-                rest.chars().take_while(|one| one.is_alphanumeric() || *one == '_').collect()
-            });
-            names.collect::<Vec<String>>()
-        })
-        .collect()
+/// The names of all functions in the repository, tests among them, and how many have each.
+fn test_names() -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for path in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        for rest in text.split("fn ").skip(1) {
+            let is_of_name = |one: &char| one.is_alphanumeric() || *one == '_';
+            *counts.entry(rest.chars().take_while(is_of_name).collect()).or_default() += 1;
+        }
+    }
+    counts
 }

@@ -175,7 +175,7 @@ fn a_batch_is_buffered_with_and_without_a_length() {
 }
 
 #[test]
-fn of_a_batch_whose_client_disconnects_the_upstream_sees_nothing() {
+fn of_a_batch_whose_client_disconnects_the_upstream_sees_nothing_over_http2() {
     let edge = Edge::new();
     let mut client = edge.client();
     let id = client.head(&Request::post(BATCH, "[1,2]"), false);

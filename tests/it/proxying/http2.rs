@@ -76,7 +76,7 @@ fn nonsense_is_a_502_and_a_request_that_was_sent_is_not_repeated() {
 }
 
 #[test]
-fn a_request_is_not_retried_once_its_response_has_begun() {
+fn a_request_is_not_retried_once_its_response_has_begun_over_http2() {
     for end in [Step::Reset(REFUSED_STREAM), Step::GoAway { before: 1, code: 0 }, Step::Close] {
         let server = Http2Server::start(move |_| {
             let begun = [Step::Head(head(200, &[])), Step::Body(b"begun".to_vec())];

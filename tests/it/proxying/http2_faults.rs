@@ -244,7 +244,7 @@ fn a_head_is_as_large_as_over_http_1_1_and_no_larger() {
 }
 
 #[test]
-fn a_truncated_response_is_never_passed_as_complete() {
+fn a_truncated_http2_response_is_not_passed_as_complete() {
     check_deadlines(&[
         ("a longer length", "cut, 502", |_| {
             vec![Step::Head(head(200, &[("content-length", "10")])), Step::LastBody(vec![b'x'; 5])]
