@@ -274,7 +274,8 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(2);
 
     /// A resolver that replies by prefix. `silent`: never; `again`: no answer; `gone`: no such
-    /// name; `slow`: an address after a second; others: an address.
+    /// name; `slow`: an address after a second; `faulty`: a panic, then an address; others: an
+    /// address.
     #[derive(Debug, Default)]
     struct Fake {
         lookups: Mutex<HashMap<String, usize>>,
@@ -294,7 +295,12 @@ mod tests {
     #[async_trait]
     impl Lookup for Fake {
         async fn addresses(&self, name: &str) -> Answer {
-            *lock(&self.lookups).entry(name.to_owned()).or_default() += 1;
+            let is_first = {
+                let mut lookups = lock(&self.lookups);
+                let count = lookups.entry(name.to_owned()).or_default();
+                *count += 1;
+                *count == 1
+            };
             let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
             let _leaves = Leaves(&self.under_way);
@@ -303,6 +309,7 @@ mod tests {
             }
             match name.split(['-', '.']).next() {
                 Some("silent") => std::future::pending().await,
+                Some("faulty") if is_first => panic!("a lookup panics"),
                 Some("gone") => Err(LookupError::NoSuchName),
                 Some("slow") => {
                     sleep(Duration::from_secs(1)).await;
@@ -460,10 +467,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_that_panics_is_our_fault_and_is_repeated() {
-        let (_, names, _) = names();
-        let (sender, flight) = watch::channel(None);
-        lock(&names.cache).names.entry("fine.example".into()).or_default().flight = Some(flight);
-        drop(sender);
-        waits(&names, "ws_a", "fine.example").await;
+        let (fake, names, _) = names();
+        let panicked = names.addresses(ws("ws_a"), "faulty.example", WAIT).await;
+        assert_eq!(panicked, Err(LookupError::Shortage));
+        waits(&names, "ws_a", "faulty.example").await;
+        assert_eq!(lock(&fake.lookups)["faulty.example"], 2);
     }
 }
