@@ -10,9 +10,9 @@
 //!
 //! Not here: events (`ingest`), rate limits (the gateway).
 
-mod checks;
 mod dashboard;
 mod deliveries;
+mod test_limit;
 
 mod estimates;
 mod event_types;
@@ -55,12 +55,12 @@ use weir_common::http_server::{Acceptance, Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
-use crate::api::checks::Checks;
 use crate::api::deliveries::Viewer;
 use crate::api::event_types::TypeNames;
 use crate::api::export::Exports;
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
+use crate::api::test_limit::TestLimit;
 use crate::auth::Caller;
 use crate::catalogue::sensitive_data;
 use crate::domain::event::EventType;
@@ -77,7 +77,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 pub struct Api {
     state: Arc<State>,
     exports: Exports,
-    checks: Checks,
+    test_limit: TestLimit,
 }
 
 #[async_trait::async_trait]
@@ -107,7 +107,7 @@ impl Handler for Api {
 impl Api {
     /// The listener with what it shares with others.
     pub fn new(state: Arc<State>) -> Self {
-        Self { state, exports: Exports::default(), checks: Checks::default() }
+        Self { state, exports: Exports::default(), test_limit: TestLimit::default() }
     }
 
     /// Answers a call whose caller was identified by a session.
@@ -179,7 +179,7 @@ impl Api {
         let request = ApiRequest {
             state: &self.state,
             exports: &self.exports,
-            checks: &self.checks,
+            test_limit: &self.test_limit,
             active,
             caller,
             types: TypeNames::of(&active.catalogue, used),
@@ -245,7 +245,7 @@ fn operation<'p>(
 struct ApiRequest<'a> {
     state: &'a Arc<State>,
     exports: &'a Exports,
-    checks: &'a Checks,
+    test_limit: &'a TestLimit,
     active: &'a ActiveConfig,
     caller: Option<Caller>,
     types: TypeNames<'a>,

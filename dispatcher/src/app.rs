@@ -217,7 +217,7 @@ fn shared(
         mailbox,
         metrics,
         connections,
-        failing: Arc::default(),
+        most_failed: Arc::default(),
         jobs: Arc::default(),
         applied: Notify::new(),
         reloads,

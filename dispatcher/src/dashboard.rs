@@ -15,7 +15,7 @@
 //!
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
-mod data;
+mod api_answers;
 mod delivery;
 mod entry;
 mod failed;
@@ -25,9 +25,9 @@ mod jobs;
 mod limits;
 mod page;
 mod plot;
-mod prose;
 mod sent_forms;
 mod show;
+mod times_in_text;
 mod values;
 mod visit;
 mod webhook;

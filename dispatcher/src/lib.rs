@@ -19,7 +19,7 @@ pub mod store;
 pub mod metrics;
 
 // The webhooks with the most failed attempts.
-pub mod failing;
+pub mod most_failed;
 
 // Problem responses of every listener.
 pub mod http_errors;

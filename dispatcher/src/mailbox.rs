@@ -10,16 +10,13 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::delivery::{Arrival, DeliveryStatus};
+use crate::domain::delivery::{Arrival, DELIVERY_OVERHEAD_BYTES, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::checks::CheckedUrl;
 use crate::scheduler::survey::Survey;
 
 /// Bytes of queued deliveries: more than a second of work at full speed.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
-
-/// The memory of a delivery beside its body.
-const ARRIVAL_COST: usize = 512;
 
 /// A command to the worker.
 #[derive(Debug)]
@@ -64,7 +61,7 @@ impl QueuedArrivals {
 }
 
 fn weight(arrivals: &[Arrival]) -> usize {
-    arrivals.iter().map(|one| ARRIVAL_COST + one.ready.body.len()).sum()
+    arrivals.iter().map(|one| DELIVERY_OVERHEAD_BYTES + one.ready.body.len()).sum()
 }
 
 impl Mailbox {

@@ -13,20 +13,20 @@ type Label = (WebhookId, Arc<str>);
 
 /// Counts failed attempts by webhook.
 #[derive(Debug, Default)]
-pub struct FailingWebhooks(Mutex<Sketch<WebhookId, Label>>);
+pub struct MostFailedWebhooks(Mutex<Sketch<WebhookId, Label>>);
 
 /// A webhook with failed attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailingWebhook {
+pub struct MostFailedWebhook {
     /// The webhook.
     pub webhook: WebhookId,
     /// Its workspace.
     pub workspace: Arc<str>,
-    /// Its failed attempts; old ones count less ([`FailingWebhooks::fade`]).
+    /// Its failed attempts; old ones count less ([`MostFailedWebhooks::fade`]).
     pub failed: u64,
 }
 
-impl FailingWebhooks {
+impl MostFailedWebhooks {
     /// Counts a failed attempt.
     pub fn failed(&self, webhook: WebhookId, workspace: &Arc<str>) {
         self.sketch().count(webhook, 1, || (webhook, Arc::clone(workspace)));
@@ -34,9 +34,10 @@ impl FailingWebhooks {
 
     /// Those with the most failed attempts.
     #[must_use]
-    pub fn most(&self, places: usize) -> Vec<FailingWebhook> {
+    pub fn most(&self, places: usize) -> Vec<MostFailedWebhook> {
         let most = self.sketch().most(places);
-        let shown = |((webhook, workspace), failed)| FailingWebhook { webhook, workspace, failed };
+        let shown =
+            |((webhook, workspace), failed)| MostFailedWebhook { webhook, workspace, failed };
         most.into_iter().map(shown).collect()
     }
 

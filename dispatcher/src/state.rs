@@ -13,10 +13,10 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::email::outbox::Outbox;
-use crate::failing::FailingWebhooks;
 use crate::live_config::{ActiveConfig, Config, descriptors};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
+use crate::most_failed::MostFailedWebhooks;
 use crate::store::Store;
 use crate::worker::{Memory, Resources};
 
@@ -35,7 +35,7 @@ pub struct State {
     /// All metrics.
     pub metrics: Arc<Metrics>,
     /// The webhooks with the most failed attempts.
-    pub failing: Arc<FailingWebhooks>,
+    pub most_failed: Arc<MostFailedWebhooks>,
     /// Free connections of the API and ingest listeners.
     pub connections: Connections,
     /// Wakes the task that runs redelivery jobs.
@@ -82,7 +82,7 @@ impl State {
             ids: self.store.ids().clone(),
             active: self.active.clone(),
             metrics: self.metrics.clone(),
-            failing: self.failing.clone(),
+            most_failed: self.most_failed.clone(),
             attempt_log,
             mailbox: self.mailbox.clone(),
             memory: Memory::default(),

@@ -32,10 +32,10 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 use crate::config::settings::Settings;
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::options::OWN_WINDOW;
-use crate::failing::FailingWebhooks;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
+use crate::most_failed::MostFailedWebhooks;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Policies, Scheduler};
 use crate::store::{DeliveryQueue, StoreError};
@@ -60,7 +60,7 @@ pub struct Resources {
     /// The sending side of the inbox; the worker releases the memory of processed deliveries.
     pub mailbox: Mailbox,
     /// The webhooks with the most failed attempts.
-    pub failing: Arc<FailingWebhooks>,
+    pub most_failed: Arc<MostFailedWebhooks>,
     /// Memory limits.
     pub memory: Memory,
 }

@@ -149,7 +149,7 @@ impl Machine {
             mailbox,
             metrics: self.metrics.clone(),
             connections: Connections::new(1),
-            failing: Arc::default(),
+            most_failed: Arc::default(),
             jobs: Arc::default(),
             applied: Notify::new(),
             reloads: Metrics::new().of_reloads(),

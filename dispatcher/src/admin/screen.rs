@@ -48,16 +48,16 @@ impl DispatcherAdmin {
             screen.notices.push(Notice { mark: mark("■", "Not ready", "bad"), text: why });
         }
         let waiting = self.state.store.figures().await.map(|figures| figures.waiting).ok();
-        let (census, failing, longest) = {
+        let (census, most_failed, longest) = {
             let seen = self.watch.seen();
             screen.notices.extend(notices(&seen, now));
             screen.figures = self.figures(&seen, waiting, now);
             screen.charts = charts(&seen, now);
-            let failing = self.state.failing.most(PLACES);
-            (seen.census.clone(), failing, seen.survey.longest.clone())
+            let most_failed = self.state.most_failed.most(PLACES);
+            (seen.census.clone(), most_failed, seen.survey.longest.clone())
         };
         let mut rows = Vec::new();
-        for one in failing {
+        for one in most_failed {
             let mut row = self.webhook(&one.workspace, one.webhook).await;
             row.push(GridCell::Number(grouped(one.failed)));
             rows.push(row);

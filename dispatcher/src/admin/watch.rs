@@ -157,7 +157,7 @@ impl Watch {
         seen.hour.add(sample, now);
         if now.since(seen.faded) >= FADE_EVERY {
             seen.faded = now;
-            state.failing.fade();
+            state.most_failed.fade();
         }
     }
 }

@@ -37,7 +37,7 @@ const RESERVED: usize = 32;
 
 /// The tests of each workspace, and the calls that wait.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
+pub(super) struct TestLimit {
     sent: Mutex<Sent>,
     open: Mutex<Open>,
 }
@@ -63,7 +63,7 @@ struct Sent {
     kept: usize,
 }
 
-impl Checks {
+impl TestLimit {
     /// Counts a test, or returns the time until the workspace may send one.
     pub(super) fn charge(&self, workspace: &str, most: u32, now: Tick) -> Result<(), Duration> {
         let quota = RollingQuota { requests: most, window: WINDOW };
@@ -120,7 +120,8 @@ fn too_many_open() -> Reply {
 /// Counts a test of the request's workspace, or refuses it.
 pub(super) fn charged(request: &ApiRequest<'_>) -> Result<(), Reply> {
     let most = request.active.settings.webhooks.checks_per_minute;
-    let charged = request.checks.charge(request.workspace, most, request.state.clock.now().tick);
+    let charged =
+        request.test_limit.charge(request.workspace, most, request.state.clock.now().tick);
     charged.map_err(|wait| {
         let seconds = seconds(wait);
         let detail =
@@ -164,25 +165,25 @@ mod tests {
 
     #[test]
     fn a_workspace_sends_so_many_a_minute_and_no_other_pays_for_it() {
-        let checks = Checks::default();
-        let charge = |workspace, seconds| checks.charge(workspace, 2, at(seconds));
+        let limit = TestLimit::default();
+        let charge = |workspace, seconds| limit.charge(workspace, 2, at(seconds));
         assert_eq!((charge("ws_a", 0), charge("ws_a", 10)), (Ok(()), Ok(())));
         assert_eq!(charge("ws_a", 11), Err(Duration::from_secs(49)));
         assert_eq!(charge("ws_b", 11), Ok(()));
         assert_eq!(charge("ws_a", 60), Ok(()), "what was refused does not count");
         assert_eq!(charge("ws_a", 61), Err(Duration::from_secs(9)));
         // A reload may change the limit.
-        assert_eq!(checks.charge("ws_a", 3, at(61)), Ok(()));
+        assert_eq!(limit.charge("ws_a", 3, at(61)), Ok(()));
     }
 
     #[test]
     fn a_workspace_has_few_calls_that_wait_and_others_have_room() {
-        let checks = Checks::default();
+        let limit = TestLimit::default();
         let names: Vec<String> = (0..AT_ONCE_MAX).map(|nth| format!("ws_{nth}")).collect();
         // The worst: each workspace has as many silent receivers as it is admitted.
         let mut held = Vec::new();
         for name in &names {
-            held.extend((0..AT_ONCE_MAX).map_while(|_| checks.permit(name).ok()));
+            held.extend((0..AT_ONCE_MAX).map_while(|_| limit.permit(name).ok()));
         }
         let of = |name: &str, held: &[CheckPermit<'_>]| {
             held.iter().filter(|permit| permit.workspace == name).count()
@@ -191,23 +192,23 @@ mod tests {
         let full = (AT_ONCE_MAX - RESERVED) / OF_WORKSPACE_MAX;
         assert_eq!(of(&names[full - 1], &held), OF_WORKSPACE_MAX);
         assert_eq!([of(&names[full], &held), of(&names[full + RESERVED - 1], &held)], [1, 1]);
-        let status = |name| checks.permit(name).map(drop).map_err(|reply| reply.status);
+        let status = |name| limit.permit(name).map(drop).map_err(|reply| reply.status);
         assert_eq!(status("ws_0"), Err(429));
         assert_eq!(status("ws_late"), Err(503));
         held.retain(|permit| permit.workspace != "ws_0");
         assert_eq!([status("ws_late"), status("ws_0")], [Ok(()), Ok(())]);
         drop(held);
-        let open = checks.open.lock().unwrap();
+        let open = limit.open.lock().unwrap();
         assert_eq!((open.all, open.by_workspace.len()), (0, 0), "nothing is left of them");
     }
 
     #[test]
     fn idle_workspaces_are_dropped() {
-        let checks = Checks::default();
+        let limit = TestLimit::default();
         for nth in 0..10 * KEPT_MIN {
             let now = at(nth as u64);
-            assert_eq!(checks.charge(&format!("ws_{nth}"), 1, now), Ok(()));
+            assert_eq!(limit.charge(&format!("ws_{nth}"), 1, now), Ok(()));
         }
-        assert!(checks.sent.lock().unwrap().by_workspace.len() <= KEPT_MIN);
+        assert!(limit.sent.lock().unwrap().by_workspace.len() <= KEPT_MIN);
     }
 }

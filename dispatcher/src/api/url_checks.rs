@@ -9,8 +9,8 @@
 //!    connections read alike, in words and in time: a customer cannot look into the operator's
 //!    network.
 //!
-//! Not here: the limit of tests (`checks`), which addresses may be called (`delivery::egress`), the
-//! comparison of an echo (`domain::challenge`).
+//! Not here: the limit of tests (`test_limit`), which addresses may be called (`delivery::egress`),
+//! the comparison of an echo (`domain::challenge`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::check::{CheckBody, CheckView};
-use crate::api::{ApiRequest, checks, json, random, secrets};
+use crate::api::{ApiRequest, json, random, secrets, test_limit};
 use crate::config::settings::AttemptSettings;
 use crate::delivery::client::{AttemptResponse, Echo};
 use crate::delivery::connection::AttemptRequest;
@@ -136,7 +136,7 @@ async fn call(
     let event = event::test(request.workspace, &sample, &random, request.now);
     let (client, workspace) = (&request.active.client, Arc::<str>::from(request.workspace));
     let url = Url::parse(callee.url).map_err(|_| problems::broken())?;
-    let _permit = request.checks.permit(request.workspace)?;
+    let _permit = request.test_limit.permit(request.workspace)?;
     charge(request, &url, &workspace).await?;
     let started = request.state.clock.now();
     let signed = Signed {
@@ -176,13 +176,13 @@ async fn call(
 
 /// Counts a call in all limits.
 async fn charge(request: &ApiRequest<'_>, url: &Url, workspace: &Arc<str>) -> Result<(), Reply> {
-    checks::charged(request)?;
+    test_limit::charged(request)?;
     let endpoint = request.store().endpoint_of(url.as_str()).await;
     let endpoint = endpoint.map_err(|error| request.failed(&error))?;
     let check = CheckedUrl { endpoint, workspace: Arc::clone(workspace), url: url.clone() };
     match request.state.mailbox.charge(check).await {
         Some(Ok(())) => Ok(()),
-        Some(Err(wait)) => Err(checks::paced(wait)),
+        Some(Err(wait)) => Err(test_limit::paced(wait)),
         None => Err(problems::busy("The dispatcher is stopping.")),
     }
 }

@@ -22,7 +22,7 @@ use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::url_checks::{self, Callee, canonical, check_url};
 use crate::api::wait_reason::AHEAD_MAX;
 use crate::api::{
-    ApiRequest, bad_query, checks, deliveries, estimates, json, no_content, random, secrets,
+    ApiRequest, bad_query, deliveries, estimates, json, no_content, random, secrets, test_limit,
 };
 use crate::delivery::client_certificate;
 use crate::domain::delivery::{Delivery, DeliveryState};
@@ -245,7 +245,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         let title = "The webhook was reactivated and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
-    checks::charged(request)?;
+    test_limit::charged(request)?;
     let catalogue = &request.active.catalogue;
     let entry = kind.and_then(|kind| catalogue.find(kind.0.name()));
     let sample = entry.map_or_else(Sample::ping, |entry| Sample::of(entry, &catalogue.identifiers));

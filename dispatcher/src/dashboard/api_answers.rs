@@ -9,8 +9,8 @@ use std::fmt;
 use serde::Deserialize;
 use weir_common::pages::show::{grouped, ms};
 
-use crate::dashboard::prose::Prose;
 use crate::dashboard::show::When;
+use crate::dashboard::times_in_text::Prose;
 use crate::domain::event::EventType;
 
 /// A page of a list.

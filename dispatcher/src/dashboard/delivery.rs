@@ -8,14 +8,14 @@ use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::Mark;
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::{
+use crate::dashboard::api_answers::{
     AttemptData, DeliveryData, DeliveryDetailData, StopData, WebhookDetailData,
 };
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot::{self, Axis, AxisMark};
-use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
+use crate::dashboard::times_in_text::Piece;
 use crate::dashboard::visit::Visit;
 
 /// The most of a payload that a page shows; all of it can be loaded.

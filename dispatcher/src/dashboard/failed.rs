@@ -7,12 +7,12 @@ use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::html;
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
+use crate::dashboard::api_answers::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
 use crate::dashboard::page::{Frame, Section};
-use crate::dashboard::prose::Piece;
 use crate::dashboard::show::{delivery_mark, outcome};
+use crate::dashboard::times_in_text::Piece;
 use crate::dashboard::visit::Visit;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::outcome::OutcomeClass;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use weir_common::pages::form::Form;
 
-use crate::dashboard::data::PreviewData;
+use crate::dashboard::api_answers::PreviewData;
 use crate::dashboard::failure::Failure;
 use crate::dashboard::visit::Visit;
 

@@ -7,11 +7,11 @@ use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{grouped, span};
 
-use crate::dashboard::data::{JobData, List, PreviewData};
+use crate::dashboard::api_answers::{JobData, List, PreviewData};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{dry_run, filters, scope};
 use crate::dashboard::page::{Frame, Section};
-use crate::dashboard::prose::Piece;
+use crate::dashboard::times_in_text::Piece;
 use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.

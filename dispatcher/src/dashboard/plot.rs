@@ -6,7 +6,7 @@ use weir_common::pages::plot::{self, HATCHES, Plot, PlotLine, WIDTH, draw};
 use weir_common::pages::show::{grouped, ms, span as in_words};
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::HourData;
+use crate::dashboard::api_answers::HourData;
 use crate::dashboard::show::CLASSES;
 
 /// The bars of a day, small, for a list.

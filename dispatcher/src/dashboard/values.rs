@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_common::pages::form::{Form, members};
 
-use crate::dashboard::data::WebhookData;
+use crate::dashboard::api_answers::WebhookData;
 
 /// What fields have.
 #[derive(Default, Serialize, Deserialize)]

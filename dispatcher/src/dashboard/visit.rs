@@ -17,7 +17,7 @@ use weir_common::time::UnixTime;
 use crate::api::Api;
 use crate::auth::{Caller, Scope};
 use crate::config::settings::DashboardSettings;
-use crate::dashboard::data::{EventTypeData, Whole};
+use crate::dashboard::api_answers::{EventTypeData, Whole};
 use crate::dashboard::failure::Failure;
 use crate::domain::session::{Grant, SessionSecret};
 use crate::live_config::ActiveConfig;

@@ -12,14 +12,14 @@ use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{Mark, grouped, ms, share, span};
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::{
+use crate::dashboard::api_answers::{
     ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
 };
 use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
-use crate::dashboard::prose::{Piece, Prose};
 use crate::dashboard::show::{CLASSES, When, delivery_mark, outcome, webhook_mark};
+use crate::dashboard::times_in_text::{Piece, Prose};
 use crate::dashboard::visit::{Visit, answer};
 use crate::dashboard::webhooks;
 

@@ -9,7 +9,7 @@ use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{Mark, share, span};
 use weir_common::time::UnixTime;
 
-use crate::dashboard::data::{
+use crate::dashboard::api_answers::{
     ActivityData, CheckData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
 use crate::dashboard::failure::{Failure, FieldError};

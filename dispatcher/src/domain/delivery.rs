@@ -24,6 +24,9 @@ use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 
+/// The memory of a delivery that waits, excluding its body: struct, identifiers, map entries.
+pub const DELIVERY_OVERHEAD_BYTES: usize = 512;
+
 /// A delivery's state on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]

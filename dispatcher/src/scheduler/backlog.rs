@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::{Moment, Tick, micros};
 
-use crate::domain::delivery::{Fetched, QueuedDelivery};
+use crate::domain::delivery::{DELIVERY_OVERHEAD_BYTES, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::webhook::Probe;
 use crate::scheduler::ready_list::{Key, Queued, ReadyList};
@@ -35,9 +35,6 @@ const CACHED_BYTES_MAX: usize = 256 << 10;
 /// More deliveries are fetched once one in this many of the limit is left.
 const LOW_SHARE: usize = 4;
 
-/// The memory of a delivery beside its body: struct, identifiers, map entries.
-const CACHED_COST: usize = 512;
-
 /// The memory limit of one webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLimit {
@@ -54,8 +51,8 @@ impl MemoryLimit {
         let soon = u64::from(quota.requests) * micros(CACHED_SPAN) / micros(quota.window).max(1);
         let most = usize::try_from(soon).unwrap_or(CACHED_MAX).clamp(CACHED_MIN, CACHED_MAX);
         Self {
-            count: (own / (2 * CACHED_COST)).clamp(1, most),
-            bytes: own.clamp(CACHED_COST, CACHED_BYTES_MAX),
+            count: (own / (2 * DELIVERY_OVERHEAD_BYTES)).clamp(1, most),
+            bytes: own.clamp(DELIVERY_OVERHEAD_BYTES, CACHED_BYTES_MAX),
         }
     }
 }
@@ -214,7 +211,7 @@ impl Backlog {
 
     /// The approximate bytes of its deliveries in memory.
     pub(super) fn weight(&self) -> usize {
-        self.cached_bytes + self.cached.len() * CACHED_COST
+        self.cached_bytes + self.cached.len() * DELIVERY_OVERHEAD_BYTES
     }
 
     /// Evicts all waiting deliveries, to be read from the store when they are due.

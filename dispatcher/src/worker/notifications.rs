@@ -36,7 +36,7 @@ fn report_attempt(resources: &Resources, report: &AttemptReport) {
     let metrics = &resources.metrics;
     metrics.attempt(&report.attempt.outcome, report.attempt.took);
     if matches!(report.attempt.outcome, Outcome::Failed(_)) {
-        resources.failing.failed(report.webhook, &report.workspace);
+        resources.most_failed.failed(report.webhook, &report.workspace);
     }
     let Some(after) = report.after else { return };
     if *report.workspace == *operator_event::WORKSPACE {

@@ -177,7 +177,7 @@ pub(crate) fn state_of(
         mailbox: mailbox.clone(),
         metrics: Arc::new(Metrics::new()),
         connections: Connections::new(1),
-        failing: Arc::default(),
+        most_failed: Arc::default(),
         jobs: Arc::default(),
         applied: Notify::new(),
         reloads: Metrics::new().of_reloads(),
