@@ -115,7 +115,7 @@ impl Output {
         Self { summary: plain(&self.summary), value: plain_value(self.value), ..self }
     }
 
-    /// The text beside the data, for clients that show agents the text alone: it has the data too.
+    /// The text next to the data, for clients that show agents the text alone: it has the data too.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         format!("{}\n{}", self.summary, self.value)

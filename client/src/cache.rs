@@ -24,7 +24,7 @@ use crate::call::{Answer, Call, CallError, CallKind};
 /// How long the answer to a list serves the same call: the contract's.
 pub(crate) const LIST_TTL: Duration = Duration::from_secs(5);
 
-/// What an entry takes beside its target and its body.
+/// What an entry takes apart from its target and its body.
 const ENTRY_BYTES: usize = 256;
 
 /// What a call led to.

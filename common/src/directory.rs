@@ -63,7 +63,7 @@ pub struct Workspace {
 pub struct Instance {
     /// The workspace it belongs to.
     pub workspace: Option<Spanned<String>>,
-    /// Host names of its own, beside the one made from its identifier.
+    /// Host names of its own, in addition to the one made from its identifier.
     pub domains: Vec<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
     pub limits: Vec<(Spanned<String>, Values)>,
@@ -152,8 +152,8 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
                     format!("`{}` must be in lower case: a host names the instance", name.value),
                 );
             }
-            let domains =
-                table.texts("domains", "Host names of its own, beside the plane's pattern.");
+            let domains = table
+                .texts("domains", "Host names of its own, in addition to the plane's pattern.");
             for domain in domains.iter().filter(|domain| !is_host(&domain.value)) {
                 table.fault_at(
                     domain.at,

@@ -51,7 +51,7 @@ impl Algorithm {
     }
 }
 
-/// What a token must meet, beside its signature.
+/// What a token must meet, apart from its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// What `iss` must be, byte for byte.

@@ -188,7 +188,7 @@ impl AuthRefusal {
 pub struct Callers {
     /// The registered tokens.
     pub tokens: Tokens,
-    /// Whether access tokens are accepted beside registered ones.
+    /// Whether access tokens are accepted as well as registered ones.
     pub verifies: bool,
     /// Verifies access tokens; `None` if none is accepted, or if the file of `identity.ca` has
     /// become unreadable.

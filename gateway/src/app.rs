@@ -93,7 +93,7 @@ pub enum RunError {
     System(#[from] io::Error),
 }
 
-/// The environment of a process, beside its flags.
+/// The environment of a process, apart from its flags.
 #[derive(Debug, Default)]
 pub struct Environment {
     /// The socket for notifications to a supervisor (`NOTIFY_SOCKET`).

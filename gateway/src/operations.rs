@@ -1,4 +1,4 @@
-//! What runs beside requests: the admin listener, background tasks, persistence, upgrades.
+//! What runs apart from requests: the admin listener, background tasks, persistence, upgrades.
 
 pub mod admin;
 pub mod background;

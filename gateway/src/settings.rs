@@ -68,7 +68,7 @@ pub struct Settings {
     pub server: ServerSettings,
     /// Where the counters of limits are stored.
     pub store: StoreSettings,
-    /// Which limit headers responses have beside `X-RateLimit-*`.
+    /// Which limit headers responses have in addition to `X-RateLimit-*`.
     pub headers: Headers,
     /// What is logged.
     pub log: Log,

@@ -1,6 +1,6 @@
 //! Checks each promise by what receivers, customers and the disk have seen.
 //!
-//! `gate` checks each start, `turns` the order of starts, `paces` the limits beside an endpoint's,
+//! `gate` checks each start, `turns` the order of starts, `paces` all limits but an endpoint's,
 //! `replies` each reply of the store and `owners` what follows from it, `disabled` what owners
 //! disable, `ledger` what is on disk, `attempts` what is there of each attempt, `operator` the
 //! events for operators, `upkeep` what jobs and sweeps leave, `pages` the lists that customers

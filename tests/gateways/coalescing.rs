@@ -47,7 +47,7 @@ impl Scene {
             clocks.lock().unwrap().push(clock.clone());
             let network = Network::start(SeededRng::new(1), START, (WAY, WAY), None);
             let gateway = Gateway::start(&clock, Some((config(0, 1), network.way(0))));
-            // Beside heartbeats, which come every 250 ms.
+            // Apart from heartbeats, which come every 250 ms.
             sleep(Duration::from_millis(1_100)).await;
             let scene = Self { clock, network, gateway, requests: RefCell::default() };
             // The first call brings the script.

@@ -1,4 +1,4 @@
-//! The simulated server beside a real redis-server: random commands and random calls of the script
+//! The simulated server against a real redis-server: random commands and random calls of the script
 //! that decides get the same replies.
 //!
 //! Not here: what expires by the server's own clock, which no test can turn.

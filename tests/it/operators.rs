@@ -163,7 +163,7 @@ fn only_its_own_pages_on_loopback(admin: &str, act: &str) {
     let cross = form(admin, &ours, act, &body).field("Sec-Fetch-Site", "cross-site");
     call(admin, &cross).expect(403);
     call(admin, &form(admin, &ours, act, &body)).expect(200);
-    // What a page may not do is not possible beside the pages either.
+    // What a page may not do is not possible without the pages either.
     call(admin, &form(admin, &ours, "/reload", &body)).expect(403);
 }
 

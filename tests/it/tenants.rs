@@ -4,7 +4,7 @@ use weir_tests::folder::Folder;
 use weir_tests::silent_dns;
 use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
-/// The greatest ratio of a figure beside the other workspace to the figure without it.
+/// The greatest ratio of a figure with the other workspace to the figure without it.
 const RATIO_MAX: f64 = 1.5;
 
 /// The most that a machine busy with other tests adds to a few milliseconds. Without fair shares
@@ -40,7 +40,7 @@ fn compared(calm: &Figures, beside: &Figures) -> Vec<String> {
     let worse =
         pairs.filter(|((_, calm), (_, beside))| *beside > (calm * RATIO_MAX).max(calm + NOISE_MS));
     let row = |((name, calm), (_, beside)): ((&str, f64), (&str, f64))| {
-        format!("{name}: {beside:.0} ms beside the other, {calm:.0} without it")
+        format!("{name}: {beside:.0} ms with the other, {calm:.0} without it")
     };
     worse.map(row).collect()
 }

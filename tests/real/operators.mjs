@@ -96,7 +96,7 @@ async function overview(page, chart) {
   assert.ok(axes.every((axis) => axis === axes[0]), axes.join("\n"));
   if (stage.script) {
     // What is open stays open while the page shows news.
-    // A page with a selection stays as it is, and a click beside a refresh may select text.
+    // A page with a selection stays as it is, and a click during a refresh may select text.
     await page.evaluate(() => document.getSelection().removeAllRanges());
     // A minute without requests changes no chart, so the old nodes are marked instead.
     await page.locator(".plots").evaluate((plots) => plots.setAttribute("data-before", ""));

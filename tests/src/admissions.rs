@@ -185,7 +185,7 @@ impl Admissions {
             let sum: u64 = admitted.iter().filter(counts).map(|one| cost(one)).sum();
             if sum + cost(one) > most {
                 return Err(format!(
-                    "over: limit {limit} admitted a request at {} beside {sum} of {most}",
+                    "over: limit {limit} admitted a request at {} on top of {sum} of {most}",
                     one.sent
                 ));
             }
@@ -223,7 +223,7 @@ impl Admissions {
             let sum: u64 = all.iter().filter(counts).map(|one| cost(one) * times).sum();
             if sum + cost(one) <= most {
                 return Err(format!(
-                    "refused although it fits: limit {limit} refused {} at {} beside {sum} of \
+                    "refused although it fits: limit {limit} refused {} at {} on top of {sum} of \
                      {most}",
                     one.cost, one.sent
                 ));

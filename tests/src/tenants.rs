@@ -1,5 +1,5 @@
 //! Two workspaces on one platform: one loads it as much as its allowance permits; the other is
-//! measured, alone and beside it.
+//! measured, alone and meanwhile.
 //!
 //! Here: the platform, and the measured calls. In `moves`: the load of the first workspace. The
 //! test `tenants` and the bench `tenants` compare the figures.

@@ -27,7 +27,7 @@ pub(crate) enum Step {
     Ask(Effect),
 }
 
-/// What a run needs beside its arguments: whether a person can be asked, the time, chance.
+/// What a run needs apart from its arguments: whether a person can be asked, the time, chance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// How consent can be had.

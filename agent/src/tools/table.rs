@@ -175,7 +175,7 @@ impl Tool {
                 name: "rotate_secret",
                 title: "Replace a webhook's secret",
                 description: "Makes a new signing secret, written to a file whose path is \
-                    returned; the previous one signs beside it for a while. Asks a person, or \
+                    returned; the previous one signs too for a while. Asks a person, or \
                     needs confirm from a dry run.",
                 impact: Impact::Own { destructive: true, idempotent: false },
                 schema: schema::<arguments::Rotation>,

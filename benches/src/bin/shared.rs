@@ -1,5 +1,5 @@
 //! Compares limits in a shared Redis server with limits in memory, with nginx and a script of two
-//! INCR, and with an Envoy that runs already. Prints each figure that was aimed at beside its aim.
+//! INCR, and with an Envoy that runs already. Prints each figure that was aimed at with its aim.
 //!
 //! All targets run in every round, one after the other, each round beginning with another one. The
 //! Redis server is the same for all but Envoy, on the same machine.
@@ -137,7 +137,7 @@ fn measure(target: &Target, redis: &RedisServer, load: (u32, u32), record: &mut 
     }
 }
 
-/// What was aimed at, beside what was measured.
+/// What was aimed at, and what was measured.
 fn aims(targets: &[Target], records: &[Record], envoy: Option<&Series>) -> String {
     let of = |name: &str| {
         let nth = targets.iter().position(|target| target.name == name);

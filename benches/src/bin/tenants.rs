@@ -1,7 +1,7 @@
 //! Measures how much one workspace slows another by the worst load that its allowance permits.
 //!
-//! A round measures a run without other load, a run beside each kind of load (`Move`), and a run
-//! beside all of them together. Both programs share the machine with the load; a ratio compares
+//! A round measures a run without other load, a run under each kind of load (`Move`), and a run
+//! under all of them together. Both programs share the machine with the load; a ratio compares
 //! figures of the same round.
 
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ fn main() {
                 Some(vec![name.to_string(), range, ratio, failures.to_string()])
             })
             .collect();
-        println!("{}", table(name, &["beside", "ms", "÷ calm", "failures"], &rows));
+        println!("{}", table(name, &["during", "ms", "÷ calm", "failures"], &rows));
     }
 }
 

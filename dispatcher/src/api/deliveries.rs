@@ -105,7 +105,7 @@ pub(super) async fn shown(
     Ok(viewer.view(&viewer.facts(delivery, webhook, status, ahead)))
 }
 
-/// What views of a workspace's deliveries need beside the deliveries.
+/// What views of a workspace's deliveries need apart from the deliveries.
 pub(super) struct Viewer<'a> {
     pub(super) state: &'a State,
     pub(super) active: &'a ActiveConfig,

@@ -1,6 +1,6 @@
 //! Parses the query of a request: known parameters, each at most once, each with a valid value.
 //!
-//! Invariant: all errors are reported together: unknown names beside invalid values.
+//! Invariant: all errors are reported together: unknown names and invalid values.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     Ok(shown(request, 202, &job).await?.with("location", location))
 }
 
-/// Refuses a filter beside named deliveries.
+/// Refuses a filter together with named deliveries.
 fn one_of_two(body: &Value, errors: &mut ValidationErrors) {
     if body.get("deliveries").is_none_or(Value::is_null) {
         return;

@@ -25,7 +25,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Fewer workspaces than this are not worth looking through.
 const KEPT_MIN: usize = 1_024;
 
-/// Calls of URLs that wait for their receivers at one time, beside deliveries: each takes a
+/// Calls of URLs that wait for their receivers at one time, not counting deliveries: each takes a
 /// connection for ten seconds at most, and a workspace sends few.
 const AT_ONCE_MAX: usize = 128;
 

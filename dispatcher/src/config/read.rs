@@ -49,7 +49,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         }),
         identity: root.table(
             "identity",
-            "The platform's access tokens, accepted beside those of auth.tokens.",
+            "The platform's access tokens, accepted as well as those of auth.tokens.",
             identity,
         ),
         events: root.table("events", "The event catalogue.", |table| EventSettings {

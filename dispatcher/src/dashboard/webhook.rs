@@ -175,7 +175,7 @@ fn banner(page: &WebhookDetailData, activity: &ActivityData, facts: &BannerFacts
     lines.into_iter().map(Prose::from).collect()
 }
 
-/// What the banner says beside the webhook.
+/// What the banner says apart from the webhook.
 struct BannerFacts {
     /// Whether one delivery goes first.
     probes: bool,

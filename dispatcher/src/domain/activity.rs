@@ -226,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside the sorted list itself: never lower, and at most a fifth higher.
+        /// Compared with the sorted list: never lower, and at most a fifth higher.
         #[test]
         fn a_percentile_is_at_most_a_fifth_too_high(
             times in proptest::collection::vec(1_u64..3_000_000, 1..200),

@@ -36,7 +36,7 @@ pub struct Webhook {
     pub endpoint: EndpointId,
     pub events: EventSet,
     pub created_at: UnixTime,
-    /// What its owner sets beside the URL and the event types.
+    /// What its owner sets apart from the URL and the event types.
     pub options: WebhookOptions,
     /// The keys that sign deliveries.
     pub secrets: Arc<Secrets>,

@@ -11,7 +11,7 @@ use weir_common::http_client::{self, RequestError};
 
 use crate::config::settings::LimitsSettings;
 
-/// A page waits for the gateway no longer; it answers from memory, or from a store beside it.
+/// A page waits for the gateway no longer; it answers from memory, or from its store.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The limits of a workspace, as the gateway writes them.

@@ -1,4 +1,4 @@
-//! Rate limits beside that of an endpoint: an owner's for its webhook, and a workspace's at one
+//! Rate limits in addition to an endpoint's: an owner's for its webhook, and a workspace's at one
 //! host. (core)
 //!
 //! Without the second one, a workspace could register many URLs of one host, each with the rate of

@@ -168,7 +168,7 @@ impl Scheduler {
         }
     }
 
-    /// When the limits of a webhook, beside its endpoint's, admit a start.
+    /// When the limits of a webhook, apart from its endpoint's, admit a start.
     pub(super) fn paced_until(&self, webhook: WebhookId, now: Tick) -> Tick {
         let pace = self.webhooks.pace(webhook);
         let free_at = |pace| self.paces.free_at(pace, &self.policies.limits, &self.unrecorded, now);

@@ -153,7 +153,7 @@ impl Webhooks {
         Some((workspace.clone(), *endpoint))
     }
 
-    /// The limits of a webhook's starts, beside its endpoint's.
+    /// The limits of a webhook's starts, apart from its endpoint's.
     pub(super) fn pace(&self, webhook: WebhookId) -> Option<Pace> {
         let Known { webhook: Webhook { options, .. }, host, .. } = &**self.known.get(&webhook)?;
         let own = options.requests_per_minute.map(|most| per_minute(most.get()));

@@ -1,4 +1,4 @@
-//! Calls of the dashboard, beside those of the API.
+//! Calls of the dashboard, in addition to those of the API.
 
 use async_trait::async_trait;
 use weir_common::secret::Secret;

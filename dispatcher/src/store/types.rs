@@ -26,7 +26,7 @@ pub struct NewWebhook {
     pub url: Arc<str>,
     /// The event types that it subscribes to.
     pub events: EventSet,
-    /// What its owner sets beside them.
+    /// What its owner sets apart from them.
     pub options: WebhookOptions,
     /// The key that signs its deliveries.
     pub secret: Secret<String>,
@@ -83,7 +83,7 @@ pub enum Changed {
     Absent,
 }
 
-/// Secrets of a webhook that may sign beside the current one: each adds a signature to a
+/// Secrets of a webhook that may sign in addition to the current one: each adds a signature to a
 /// header of every delivery, and receivers limit headers to a few kilobytes.
 pub const SECRETS_BEFORE_MAX: usize = 8;
 

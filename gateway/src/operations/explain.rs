@@ -236,7 +236,7 @@ fn limits(
     shown.collect()
 }
 
-/// What a route does beside forwarding, where that is not usual.
+/// What a route does apart from forwarding, where that is not usual.
 fn costs(route: &Route) -> Vec<(&'static str, Value)> {
     let mut facts = Vec::new();
     if let Some(bytes_max) = route.body_bytes_max {

@@ -20,7 +20,7 @@ pub struct Https {
     pub key: String,
     /// Client certificates; the same in all entries of an address.
     pub clients: Option<ClientCertificates>,
-    /// Whether TLS 1.2 is accepted beside 1.3; the same in all entries of an address.
+    /// Whether TLS 1.2 is accepted as well as 1.3; the same in all entries of an address.
     pub tls12: bool,
 }
 

@@ -30,7 +30,7 @@ pub fn read(document: &Document) -> Parsed<RawSettings> {
 fn raw_settings(root: &mut Table<'_>) -> RawSettings {
     let server = root.table("server", "Sockets, threads, deadlines.", server);
     let store = root.table("store", "Where the counters of limits are.", store::store);
-    let doc = "Which headers clients get beside X-RateLimit-*.";
+    let doc = "Which headers clients get in addition to X-RateLimit-*.";
     let headers = root.table("headers", doc, |table| Headers {
         ratelimit: table.flag(
             "ratelimit",

@@ -1,4 +1,4 @@
-//! `spellings` of a route: the forms of a path that it accepts beside the plain one.
+//! `spellings` of a route: the forms of a path that it accepts apart from the plain one.
 //!
 //! Not here: which spellings a path has (`request::target`).
 

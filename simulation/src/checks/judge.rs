@@ -84,7 +84,7 @@ impl Model {
         // Endpoints that are not known to answer promptly share at least half of the slots.
         let scarce = all >= most.div_ceil(2) || bytes >= bytes_most.div_ceil(2);
         let shared = !self.places[url].answers && scarce;
-        // Beside another attempt of its webhook, an attempt needs room in its workspace's share.
+        // While another attempt of its webhook runs, one needs room in its workspace's share.
         let busy = self.waiting(hook.id).any(|one| one.flight.is_some());
         let held = started + unseen >= egress.requests as usize
             || now.tick < self.slow_until

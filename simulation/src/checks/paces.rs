@@ -1,4 +1,4 @@
-//! Checks the limits beside an endpoint's: an owner's for its webhook, and a workspace's at one
+//! Checks all limits but an endpoint's: an owner's for its webhook, and a workspace's at one
 //! host.
 //!
 //! A start that left no record does not count: after a crash there may be any number at a host, and

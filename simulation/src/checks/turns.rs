@@ -113,7 +113,7 @@ impl Model {
     }
 
     /// Whether a workspace has its share in flight while others have attempts, too: an eighth of
-    /// what is free, beside the first attempt of each of its webhooks.
+    /// what is free, not counting the first attempt of each of its webhooks.
     pub(crate) fn has_its_share(&self, ws: &str) -> bool {
         let (mut attempts, mut bytes, mut busy) = (0, 0, BTreeSet::new());
         let (mut others, mut all, mut all_bytes) = (false, 0, 0);

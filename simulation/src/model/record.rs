@@ -37,7 +37,7 @@ const ENTRIES_MAX: usize = 4_000;
 /// The step in which a period is searched, in microseconds.
 const STEP: usize = 250_000;
 
-/// The buckets of a window, beside the current one.
+/// The buckets of a window, apart from the current one.
 const BUCKETS: u64 = 30;
 
 impl Record {

@@ -1,4 +1,4 @@
-//! Which attempts started lately, for the limits beside an endpoint's.
+//! Which attempts started lately, for all limits but an endpoint's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

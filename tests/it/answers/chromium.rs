@@ -47,7 +47,7 @@ const until429 = async (target, options) => {
 })();
 "#;
 
-/// How many times the usual timeout a browser may take: it starts slowly beside other tests.
+/// How many times the usual timeout a browser may take: it starts slowly while other tests run.
 const STARTS: u32 = 6;
 
 /// A browser with one page; killed on drop.

@@ -16,7 +16,7 @@ use weir_tests::world::World;
 use super::Stage;
 use crate::tokens::by_keys;
 
-/// A dispatcher that verifies access tokens, beside registered ones.
+/// A dispatcher that verifies access tokens, and accepts registered ones.
 struct Guarded {
     stage: Stage,
     server: Upstream,

@@ -85,7 +85,7 @@ fn each_worker_has_a_connection_of_its_own_and_one_that_is_cut_admits_nothing_tw
         |config| limits.iter().fold(config, |to: Config, of| to.with(of, "requests = 1_000_000"));
     let (fleet, mut admitted) = (Fleet::of(Redis::start(&[]), 1, change), 0);
     let mut some = || admitted += count(&fleet.at_once(4, 1, &Request::get(TARGET)), 200);
-    let cut = wait::until("both workers to have one beside the first", || {
+    let cut = wait::until("both workers to have one besides the first", || {
         some();
         <[u64; 3]>::try_from(connections(&fleet.redis)).ok()
     });

@@ -69,7 +69,7 @@ impl Lab {
                 rows.push(row);
             }
         }
-        let title = format!("A first event beside {} of one workspace", self.plan.burst);
+        let title = format!("A first event during {} of one workspace", self.plan.burst);
         let head = ["", "p50 ms", "p99 ms", "max ms", "p99 × idle"];
         println!("{}", table(&title, &head, &rows));
         let title = "The way of a first event while the burst is posted";

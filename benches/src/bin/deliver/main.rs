@@ -44,7 +44,7 @@ const REST: Duration = Duration::from_millis(5);
 /// The limit of file descriptors to set: each attempt's connection needs one at either end.
 const DESCRIPTORS: u64 = 16_384;
 
-/// Events per second beside unresponsive endpoints, unless `--rate` is given.
+/// Events per second with unresponsive endpoints, unless `--rate` is given.
 const RATE_BESIDE: u64 = 5_000;
 
 /// The parts of an event's latency. An event may arrive before its sender has read the 202.
@@ -119,7 +119,7 @@ fn plan() -> Plan {
 }
 
 impl Plan {
-    /// The rate of the open loops beside unresponsive endpoints.
+    /// The rate of the open loops with unresponsive endpoints.
     fn rate_beside(&self) -> u64 {
         if self.rate > 0 { self.rate } else { RATE_BESIDE }
     }

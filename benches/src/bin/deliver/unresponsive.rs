@@ -1,5 +1,5 @@
 //! Measures the effect of unresponsive endpoints on healthy ones: the latency of events to healthy
-//! endpoints in three turns, with no other load, beside other healthy endpoints, and beside
+//! endpoints in three turns, with no other load, with other healthy endpoints, and with
 //! unresponsive ones.
 //!
 //! The measured endpoints get the same rate in every turn: their share of `--rate`; the others get
@@ -59,7 +59,7 @@ impl Lab {
             }
         }
         let title = format!(
-            "The healthy beside unresponsive endpoints, at {} a second",
+            "The healthy with unresponsive endpoints, at {} a second",
             self.plan.rate_beside()
         );
         let head = [
@@ -68,7 +68,7 @@ impl Lab {
             "p99 ms",
             "max ms",
             "p99 × alone",
-            "p99 × beside healthy",
+            "p99 × with healthy",
             "202 p99 ms",
             "at first: p99 ms",
             "max ms",
@@ -174,11 +174,7 @@ fn rows(program: &str, case: &Case<'_>, shown: &[Shown; 3]) -> Vec<Vec<String>> 
         row.extend([answers, first_p99, first_max].map(|series| series.range(1)));
         row
     };
-    vec![
-        row("alone", alone),
-        row("beside healthy", healthy),
-        row("beside unresponsive", unresponsive),
-    ]
+    vec![row("alone", alone), row("with healthy", healthy), row("with unresponsive", unresponsive)]
 }
 
 /// The kinds of both, evenly interleaved in proportion to their numbers.

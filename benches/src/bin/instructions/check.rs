@@ -121,8 +121,8 @@ impl Lab {
     }
 }
 
-/// What counts depend on beside the repository. Of the processor valgrind shows a program little:
-/// a Haswell where there is AVX2, whatever else there is.
+/// What counts depend on apart from the repository. Of the processor valgrind shows a program
+/// little: a Haswell where there is AVX2, whatever else there is.
 fn tools() -> String {
     let first_line = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();

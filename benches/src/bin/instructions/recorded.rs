@@ -1,4 +1,4 @@
-//! The recorded figures, and what a new count means beside them. (core)
+//! The recorded figures, and what a new count means against them. (core)
 //!
 //! Invariants: a count is within the bounds of [`verdict`] or it is reported; what was parsed is
 //! printed again as it was; no record takes a figure beyond what it may grow by since a release.
@@ -69,7 +69,7 @@ impl Figure {
     }
 }
 
-/// A count beside the recorded figure.
+/// A count against the recorded figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Within [`CHANGE_MAX`].
@@ -106,7 +106,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// What `counted` means beside this row.
+    /// What `counted` means against this row.
     pub(crate) fn verdict(&self, counted: u64) -> Verdict {
         verdict(counted, self.recorded, self.released)
     }
@@ -147,7 +147,7 @@ pub(crate) fn change(counted: u64, earlier: u64) -> String {
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// What counts depend on beside the repository: the kind of processor, the C compiler and
+    /// What counts depend on apart from the repository: the kind of processor, the C compiler and
     /// library, valgrind.
     pub(crate) tools: String,
     /// The version of the last release, or that there was none.

@@ -128,7 +128,7 @@ impl Lab {
         println!("{}", table("A pile", &head, &made));
         let rows = calls::beside(&few, &many);
         let head = ["", "p50 ms", "max ms", "p50 with a hundredth", "ratio"];
-        println!("{}", table("Calls beside the pile", &head, &rows));
+        println!("{}", table("Calls with the pile", &head, &rows));
         dispatcher = self.starts(&folder, dispatcher);
         println!("Waiting by the metric: {}", dispatcher.metric("deliveries_waiting"));
         let dispatcher = self.pages(&folder, dispatcher);

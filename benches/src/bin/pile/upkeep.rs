@@ -61,8 +61,8 @@ impl Lab {
             let over = || !finds(folder, &work.open);
             rows.push(self.measure_events(work.name, &dispatcher, called, over));
         }
-        let head = ["beside", "call ms", "over after s", "events", "p50 ms", "p99 ms", "max ms"];
-        println!("{}", table("Events beside large pieces of work", &head, &rows));
+        let head = ["during", "call ms", "over after s", "events", "p50 ms", "p99 ms", "max ms"];
+        println!("{}", table("Events during large pieces of work", &head, &rows));
     }
 
     /// Posts events one after another until `over` returns true.

@@ -21,7 +21,7 @@ pub(in crate::api) struct NewSecretBody {
 /// A secret just added, which is shown only here.
 #[derive(Serialize, JsonSchema)]
 pub(in crate::api) struct AddedSecret {
-    /// The key that signs deliveries beside the others from now on. Keep it.
+    /// The key that signs deliveries, as the others do, from now on. Keep it.
     pub(in crate::api) secret: String,
     #[serde(flatten)]
     pub(in crate::api) view: SecretView,

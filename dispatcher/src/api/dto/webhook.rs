@@ -193,7 +193,7 @@ pub(in crate::api) struct WebhookView {
     pub(in crate::api) options: OptionsView,
 }
 
-/// What its owner sets beside the URL and the event types.
+/// What its owner sets apart from the URL and the event types.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::api) struct OptionsView {
     /// What it is for, in the owner's words.

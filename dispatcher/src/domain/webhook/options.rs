@@ -1,4 +1,4 @@
-//! What an owner sets of a webhook beside its URL and event types. (core)
+//! What an owner sets of a webhook apart from its URL and event types. (core)
 //!
 //! Invariant: a change that would exceed a limit changes nothing.
 
@@ -43,7 +43,7 @@ pub struct WebhookOptions {
     pub headers: CustomHeaders,
     /// Whether the answers of successful attempts are kept, whatever the operator's setting.
     pub all_answers: bool,
-    /// Attempts that may start within a minute, beside the platform's limits.
+    /// Attempts that may start within a minute, in addition to the platform's limits.
     pub requests_per_minute: Option<NonZeroU32>,
     /// Shown to receivers that verify their clients, instead of the platform's.
     pub client_certificate: Option<ClientCertificate>,

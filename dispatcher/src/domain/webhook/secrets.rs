@@ -21,11 +21,11 @@ pub struct Secrets {
     pub current: SigningSecret,
     /// The others, newest first.
     pub others: Vec<SigningSecret>,
-    /// Signs with Ed25519 beside them, if the owner asked for it.
+    /// Signs with Ed25519 in addition to them, if the owner asked for it.
     pub signing_key: Option<SigningKey>,
 }
 
-/// A secret that signs, beside others or alone.
+/// A secret that signs, together with others or alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SigningSecret {
     /// The secret.

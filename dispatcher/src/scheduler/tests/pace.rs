@@ -1,4 +1,4 @@
-//! Rate limits beside an endpoint's: an owner's, and a workspace's at one host.
+//! Rate limits in addition to an endpoint's: an owner's, and a workspace's at one host.
 
 use std::num::NonZeroU32;
 

@@ -14,7 +14,7 @@ fn a_probe_is_alone_until_it_ends_and_is_the_one_that_is_retried() {
         panic!("no probe")
     };
     assert_eq!(probe.id, DeliveryId(0));
-    assert!(matches!(endpoints.next(at(0)), Pick::Wait(None)), "a second one beside the probe");
+    assert!(matches!(endpoints.next(at(0)), Pick::Wait(None)), "a second one next to the probe");
     let again = QueuedDelivery { due: at(60).unix, ..probe };
     endpoints.recorded(WebhookId(1), ended(again.id, Some(again), Responsiveness::Prompt), at(1));
     assert!(matches!(endpoints.next(at(59)), Pick::Wait(Some(tick)) if tick == at(60).tick));

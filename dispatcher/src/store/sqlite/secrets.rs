@@ -75,7 +75,7 @@ pub(super) fn remove(
     Ok(SecretRemoval::Removed)
 }
 
-/// The secrets that sign now, the current one first, each beside what is on disk.
+/// The secrets that sign now, the current one first, each with what is on disk.
 fn active(
     session: &WriteSession,
     webhook: &Webhook,

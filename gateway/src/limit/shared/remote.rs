@@ -47,7 +47,7 @@ pub(super) enum RemoteError {
     Call(#[from] CallError),
     #[error(transparent)]
     Reply(#[from] reply::BadReply),
-    #[error("its answer is no text")]
+    #[error("its answer is not text")]
     Form,
     /// The store answers; this gateway was too busy to send it, or the way is slow.
     #[error("the call came too late")]
@@ -57,7 +57,7 @@ pub(super) enum RemoteError {
     /// Nothing is known of the store: heartbeats tell whether it is away.
     #[error("this gateway was too busy for its answer")]
     Busy,
-    #[error("it forgets what it is told")]
+    #[error("it keeps losing what this gateway recorded")]
     Forgets,
     #[error("another process has the counters")]
     Elsewhere,

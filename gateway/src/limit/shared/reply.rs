@@ -103,7 +103,7 @@ pub enum BadReply {
     #[error("the reply of the shared store has the unknown number {0}")]
     Unknown(u8),
     /// A time is not a number of microseconds.
-    #[error("the reply of the shared store has a time that is none")]
+    #[error("the reply of the shared store has an invalid time")]
     Time,
 }
 

@@ -291,14 +291,14 @@ pub(super) fn answer(bytes: &[u8], now: Moment) -> io::Result<RemoteVerdict> {
 }
 
 fn quota(values: &Map<String, Value>) -> io::Result<Quota> {
-    values_of(values)?.over(None).map_err(|_| damaged("a quota that is none"))
+    values_of(values)?.over(None).map_err(|_| damaged("an invalid quota"))
 }
 
 /// Reads values that [`Values::to_json`] wrote.
 pub fn values_of(members: &Map<String, Value>) -> io::Result<Values> {
     let mut is_wrong = false;
     let values = Values::from_json(members, |_, _| is_wrong = true);
-    if is_wrong { Err(damaged("a value that is none")) } else { Ok(values) }
+    if is_wrong { Err(damaged("an invalid value")) } else { Ok(values) }
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn no_window_admits_more_than_the_limit_and_none_much_less() {
     assert!(admitted.len() >= LIMIT * windows, "{} in {lasted:?}", admitted.len());
 }
 
-/// A world with a TLS listener beside the plain one, and the signer of its certificate.
+/// A world with a TLS listener and the plain one, and the signer of its certificate.
 fn with_tls() -> (World, Authority) {
     let authority = Authority::of_server();
     let https = authority.entry_of("server");

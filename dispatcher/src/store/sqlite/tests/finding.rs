@@ -1,4 +1,4 @@
-//! Lists of deliveries, page by page, beside a plain list of the same rows; and what a page costs,
+//! Lists of deliveries, page by page, against a plain list of the same rows; and what a page costs,
 //! of webhooks too.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Detects a WAL that belongs to another database.
 //!
-//! SQLite applies any WAL beside a file. If a copy replaced the file, the WAL of the earlier file
+//! SQLite applies any WAL next to a file. If a copy replaced the file, the WAL of the earlier file
 //! would restore half of the old state. So each start marks the database, and writes the same mark
 //! into the lock file: a WAL belongs to the database with that mark. A copy made by `backup` has no
 //! mark. A closed database has no WAL.
