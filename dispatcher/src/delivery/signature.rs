@@ -20,7 +20,7 @@ use sha2::Sha256;
 
 use crate::config::settings::Signature;
 use crate::domain::masking::Mask;
-use crate::domain::webhook::headers::CustomHeaders;
+use crate::domain::webhook::headers::{CustomHeaders, test_header};
 use crate::domain::webhook::signing_key::{PublicKey, SigningKey};
 
 /// The prefix of every secret.
@@ -97,7 +97,7 @@ pub fn headers<'s>(
     add(&CONTENT_TYPE, "application/json");
     add(&signature.header, &own_header);
     if signed.is_test
-        && let Some(name) = test_header(signature)
+        && let Some(name) = test_header(&signature.header)
     {
         add(&name, "true");
     }
@@ -107,13 +107,6 @@ pub fn headers<'s>(
         add(&WEBHOOK_SIGNATURE, &standard.join(" "));
     }
     headers
-}
-
-/// The header that marks a test, named as the signature's is: `Service-Test`.
-fn test_header(signature: &Signature) -> Option<HeaderName> {
-    let name = signature.header.as_str();
-    let brand = name.strip_suffix("-signature").unwrap_or(name);
-    format!("{brand}-test").parse().ok()
 }
 
 /// Masks the secrets, in every form that a receiver may have of them, the signatures of

@@ -74,8 +74,17 @@ pub fn name_of(text: &str, signature: &HeaderName) -> Result<HeaderName, HeaderE
     let is_reserved = name == signature
         || RESERVED.contains(&name.as_str())
         || RESERVED_PREFIXES.into_iter().any(|prefix| name.as_str().starts_with(prefix))
+        || test_header(signature).is_some_and(|of_tests| name == of_tests)
         || brand(signature).is_some_and(|prefix| name.as_str().starts_with(prefix));
     if is_reserved { Err(HeaderError::Reserved) } else { Ok(name) }
+}
+
+/// The header that marks a test, named as the signature's is: `Service-Test`.
+#[must_use]
+pub fn test_header(signature: &HeaderName) -> Option<HeaderName> {
+    let name = signature.as_str();
+    let brand = name.strip_suffix("-signature").unwrap_or(name);
+    format!("{brand}-test").parse().ok()
 }
 
 /// What the operator's headers begin with: `service-` of `service-signature`. `x-` is anybody's.
@@ -197,6 +206,9 @@ mod tests {
         let bare = HeaderName::from_static("x-signature");
         assert_eq!(name_of("X-Signature", &bare), Err(HeaderError::Reserved));
         assert!(name_of("X-Token", &bare).is_ok());
+        assert_eq!(name_of("X-Test", &bare), Err(HeaderError::Reserved));
+        let other = HeaderName::from_static("signature");
+        assert_eq!(name_of("Signature-Test", &other), Err(HeaderError::Reserved));
         assert!(name_of("sign-in", &HeaderName::from_static("signature")).is_ok());
     }
 
