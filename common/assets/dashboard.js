@@ -70,9 +70,22 @@ function isChanged(field) {
   return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
 }
 
-// The place of the focused element among those that take the focus.
-function focusable(main) {
-  return [...main.querySelectorAll("a, button, summary, input, select, [tabindex]")];
+// What tells a control from others: where it leads, or what it does to what.
+function identity(control) {
+  const { form, dataset } = control;
+  const about = form ? [...form.querySelectorAll("[type=hidden]")].map(({ value }) => value) : [];
+  const href = control.getAttribute("href");
+  const shown = href ?? dataset.copy ?? dataset.show ?? control.textContent;
+  return JSON.stringify([
+    control.tagName, control.closest("[id]").id, shown, form?.getAttribute("action"), about,
+    control.name, control.value, control.getAttribute("aria-label"),
+  ]);
+}
+
+// The controls of this identity: they do the same.
+function alike(main, wanted) {
+  const controls = [...main.querySelectorAll("a, button, summary, input, select, [tabindex]")];
+  return controls.filter((control) => identity(control) === wanted);
 }
 
 async function refresh() {
@@ -84,7 +97,10 @@ async function refresh() {
   const next = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
   if (!next || isBusy(main)) return;
   const open = new Map(openable(main).map(([key, one]) => [key, one.open]));
-  const at = focusable(main).indexOf(document.activeElement);
+  const focused = document.activeElement;
+  const isInside = focused !== main && main.contains(focused);
+  const was = isInside && identity(focused);
+  const at = isInside && alike(main, was).indexOf(focused);
   arm(next);
   for (const [key, one] of openable(next)) one.open = open.get(key) ?? one.open;
   for (const { id, value, checked } of [...main.querySelectorAll("input, select, textarea")].filter(isChanged)) {
@@ -93,7 +109,8 @@ async function refresh() {
   }
   main.replaceChildren(...next.childNodes);
   if (!next.hasAttribute("data-refresh")) main.removeAttribute("data-refresh");
-  focusable(main)[at]?.focus({ preventScroll: true });
+  // What is gone leaves the focus to no other control: Enter would do something else.
+  if (isInside) (alike(main, was)[at] ?? main).focus({ preventScroll: true });
 }
 
 arm(document);

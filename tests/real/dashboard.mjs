@@ -191,6 +191,7 @@ async function pages() {
   await type.blur();
   await refreshed(page);
   assert.equal(await type.inputValue(), "plan.changed");
+  await focusStays(page);
   await become(410);
   await post(6);
   const failed = page.getByRole("button", { name: "Redeliver all 6 that match" });
@@ -242,20 +243,42 @@ async function refreshed(page) {
   await page.locator("h1[data-before]").waitFor({ state: "detached" });
 }
 
+/** Waits until the script has loaded the content again, with a change of it. */
+async function changed(page, from, to) {
+  await page.evaluate(([from, to]) => {
+    const fetched = globalThis.fetched ??= globalThis.fetch;
+    globalThis.fetch = async (...request) => {
+      const body = await (await fetched(...request)).text();
+      return new Response(body.replace(new RegExp(from), to));
+    };
+  }, [from, to]);
+  await refreshed(page);
+}
+
+/** The focus follows its control, and passes to no other one when that is gone. */
+async function focusStays(page) {
+  const focused = () => page.evaluate(() => document.activeElement.textContent.trim());
+  const isOnContent = () => page.evaluate(() => document.activeElement.id === "content");
+  await page.getByRole("link", { name: "Edit" }).focus();
+  await changed(page, '<a class="button"', "<button>Earlier</button>$&");
+  assert.equal(await focused(), "Edit");
+  await changed(page, '<a class="button"[^>]*>Edit</a>', "");
+  assert.ok(await isOnContent(), await focused());
+  // A form of the same words about another thing is another one.
+  const forms = (...ids) => ids.map((id) => `<form><input type="hidden" value="${id}"><button>Drop</button></form>`).join("");
+  await changed(page, '<a class="button"', `${forms("one", "two")}$&`);
+  await page.getByRole("button", { name: "Drop" }).first().focus();
+  await changed(page, '<a class="button"', `${forms("two")}$&`);
+  assert.ok(await isOnContent(), await focused());
+}
+
 /** An attempt that its reader closed stays closed when a newer one comes. */
 async function attemptsStayClosed(page) {
   const newest = page.locator("details.attempt").first();
   const number = /attempt \d+ ·/.exec(await newest.innerText())[0];
   await newest.locator("summary").click();
-  await page.evaluate(() => {
-    const fetched = globalThis.fetch;
-    const newer = '<details class="attempt" open id="attempt-999"><summary>newer</summary></details>';
-    globalThis.fetch = async (...request) => {
-      const body = await (await fetched(...request)).text();
-      return new Response(body.replace('<details class="attempt"', `${newer}$&`));
-    };
-  });
-  await refreshed(page);
+  const newer = '<details class="attempt" open id="attempt-999"><summary>newer</summary></details>';
+  await changed(page, '<details class="attempt"', `${newer}$&`);
   const isOpen = (text) =>
     page.locator("details.attempt", { hasText: text }).evaluate((one) => one.open);
   assert.deepEqual([await isOpen("newer"), await isOpen(number)], [true, false]);
