@@ -1,5 +1,7 @@
 //! The page of a workspace's limits, as the gateway has them.
 
+use std::time::Duration;
+
 use askama::Template;
 use log::Level;
 use serde_json::{Map, Value};
@@ -13,15 +15,23 @@ use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::show::When;
 use crate::dashboard::visit::Visit;
-use crate::live_config::limits_client::LimitUsage;
+use crate::live_config::limits_client::{LimitUsage, LimitsError};
 
 #[derive(Template)]
 #[template(path = "limits.html")]
 struct LimitsPage {
     frame: Frame,
-    /// `None` if the gateway did not say.
-    rows: Option<Vec<Row>>,
+    read: LimitsRead,
     now: UnixTime,
+}
+
+/// What the gateway answered.
+enum LimitsRead {
+    Rows(Vec<Row>),
+    /// Nothing more until then, if it is known: the read has a limit, too.
+    UsedUp(Option<When>),
+    /// It did not say.
+    Unknown,
 }
 
 /// A limit, in words.
@@ -50,16 +60,24 @@ impl Used {
 
 pub(super) async fn show(visit: &Visit<'_>) -> Result<Reply, Failure> {
     let Some(client) = &visit.entrance.active.limits else { return Err(Failure::not_found()) };
-    let rows = match client.read(visit.workspace()).await {
-        Ok(read) => Some(read.limits.into_iter().map(row).collect()),
-        Err(error) => {
-            let fields = [("error", error.to_string().into())];
-            events::event(Level::Warn, "limits of a workspace not read", &fields);
-            None
+    let (answer, now) = (client.read(visit.workspace()).await, visit.entrance.now());
+    if let Err(error) = &answer {
+        let fields = [("error", error.to_string().into())];
+        events::event(Level::Warn, "limits of a workspace not read", &fields);
+    }
+    let frame = Frame::of(visit, Section::Limits, "Limits");
+    let (read, frame) = match answer {
+        Ok(read) => {
+            (LimitsRead::Rows(read.limits.into_iter().map(row).collect()), frame.refreshing())
         }
+        // Each refresh would be one more request that is refused.
+        Err(LimitsError::UsedUp { retry_after }) => {
+            let back = retry_after.map(|seconds| now.plus(Duration::from_secs(seconds)));
+            (LimitsRead::UsedUp(back.map(|at| When(at.rfc3339()))), frame)
+        }
+        Err(_) => (LimitsRead::Unknown, frame.refreshing()),
     };
-    let frame = Frame::of(visit, Section::Limits, "Limits").refreshing();
-    Ok(html(200, &LimitsPage { frame, rows, now: visit.entrance.now() }))
+    Ok(html(200, &LimitsPage { frame, read, now }))
 }
 
 fn row(usage: LimitUsage) -> Row {

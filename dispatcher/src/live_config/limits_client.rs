@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
 use reqwest::Client;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -46,6 +47,12 @@ pub enum LimitsError {
     /// The gateway did not answer.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The allowance of the read itself is used up.
+    #[error("the gateway answered with 429")]
+    UsedUp {
+        /// In how many seconds it would pass, if the gateway said.
+        retry_after: Option<u64>,
+    },
     /// It refused.
     #[error("the gateway answered with {0}")]
     Status(u16),
@@ -84,6 +91,11 @@ impl LimitsClient {
         let response = http_client::send(request).await?;
         match response.status {
             200 => Ok(serde_json::from_slice(&response.body)?),
+            429 => {
+                let field = response.headers.get(RETRY_AFTER);
+                let retry_after = field.and_then(|field| field.to_str().ok()?.parse().ok());
+                Err(LimitsError::UsedUp { retry_after })
+            }
             status => Err(LimitsError::Status(status)),
         }
     }

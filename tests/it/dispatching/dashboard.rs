@@ -233,6 +233,11 @@ fn a_workspace_sees_its_limits_as_the_gateway_counts_them() {
     for shown in ["workspace", "org_acme", "60 in any 1m", "600 in any 1m", "value=\"7\""] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
+    // It asks no more by itself once a read of the limits is refused, and says when it passes.
+    assert!((0..200).any(|_| acme.get("/webhooks").status == 429), "a workspace has a limit");
+    let page = visitor.get("limits").expect(200).text();
+    let shown = page.contains("allowance for this page is used up") && page.contains("It is back");
+    assert!(shown && !page.contains("data-refresh"), "{page}");
     // Without the gateway, the page says so.
     let nothing = "limits_url = \"http://127.0.0.1:9/{workspace}\"";
     site.configure(|config| config.with("[dashboard]", nothing));
