@@ -19,6 +19,22 @@ function localise(root) {
   }
 }
 
+// Days of filters begin at the reader's midnight; without the script at that of UTC.
+function localiseDays(root) {
+  for (const note of root.querySelectorAll("[data-utc]")) note.hidden = true;
+  for (const day of root.querySelectorAll("input[data-since]")) {
+    const since = new Date(day.dataset.since);
+    if (Number.isNaN(since.getTime())) continue;
+    since.setMinutes(since.getMinutes() - since.getTimezoneOffset());
+    day.value = day.defaultValue = since.toISOString().slice(0, 10);
+  }
+}
+
+document.addEventListener("formdata", (event) => {
+  const day = event.target.querySelector("input[data-since]");
+  if (day?.value) event.formData.set(day.name, new Date(`${day.value}T00:00`).toISOString());
+});
+
 // Buttons that need the script are hidden without it.
 function arm(root) {
   // Browsers lend the clipboard to pages over TLS and of this machine only.
@@ -28,6 +44,7 @@ function arm(root) {
     document.getElementById(button.dataset.show)?.classList.add("covered");
   }
   localise(root);
+  localiseDays(root);
 }
 
 document.addEventListener("click", async (event) => {

@@ -159,6 +159,15 @@ async function journey(page, runsScript) {
   assert.equal(await page.getByRole("checkbox").count(), 0);
   assert.equal(await page.getByRole("button", { name: /Redeliver/ }).count(), 0);
 
+  // A day begins in the zone that the page's times are in.
+  await page.getByLabel("Since").fill("2026-01-15");
+  await page.getByRole("button", { name: "Filter" }).click();
+  await page.getByRole("link", { name: "Clear" }).waitFor();
+  const since = new URL(page.url()).searchParams.get("since");
+  assert.equal(since, runsScript ? "2026-01-14T23:00:00.000Z" : "2026-01-15");
+  assert.equal(await page.getByLabel("Since").inputValue(), "2026-01-15");
+  assert.equal(await page.getByText("(UTC)").isVisible(), !runsScript);
+
   const zone = await page.locator("#zone").textContent();
   assert.match(zone, runsScript ? /Europe\/Berlin/ : /^UTC$/);
   await page.getByRole("button", { name: "Sign out" }).click();

@@ -62,7 +62,12 @@ impl DeliveriesPage {
         !named.is_empty() && self.webhooks.iter().all(|webhook| webhook.id != named)
     }
 
-    /// The date of the filter; a field of a date has no time.
+    /// The time of the filter.
+    fn since(&self) -> String {
+        filter::value(&self.asked, "since")
+    }
+
+    /// Its date in UTC; a field of a date has no time.
     fn since_date(&self) -> &str {
         let since = self.asked.get("since");
         since.get(..10).unwrap_or(since)

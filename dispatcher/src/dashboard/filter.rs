@@ -15,12 +15,20 @@ pub(super) const FILTERS: [&str; 8] =
 pub(super) fn filters(asked: &Form, failed: bool) -> Vec<(&'static str, String)> {
     let value = |name: &'static str| match name {
         "state" if failed => "failed_permanent".to_owned(),
-        // Fields of dates have no time.
-        "since" if asked.get("since").len() == 10 => format!("{}T00:00:00Z", asked.get("since")),
-        _ => asked.get(name).to_owned(),
+        _ => value(asked, name),
     };
     let all = FILTERS.into_iter().map(|name| (name, value(name)));
     all.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// A filter, for the API.
+pub(super) fn value(asked: &Form, name: &str) -> String {
+    let value = asked.get(name);
+    match name {
+        // A field of a date has no time; the script adds that of the reader's midnight.
+        "since" if value.len() == 10 => format!("{value}T00:00:00Z"),
+        _ => value.to_owned(),
+    }
 }
 
 /// What to redeliver, for the API.
