@@ -72,6 +72,9 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     if webhook.probing.is_some() {
         return Some(probe(facts.status.blocked_until.filter(|until| *until > facts.now)));
     }
+    if let Some(slots) = facts.status.slots.filter(|_| !is_blocked(facts)) {
+        return Some(behind_timeouts(facts.ahead, slots));
+    }
     Some(
         paced(facts)
             .unwrap_or_else(|| plain(Reason::Ready, "It is due and is sent next.".to_owned())),
@@ -157,6 +160,27 @@ fn name_unresolved(until: UnixTime, proxied: bool) -> WaitingFor {
         ),
     };
     WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
+}
+
+/// Whether a limit of starts admits none now.
+fn is_blocked(facts: &WaitFacts<'_>) -> bool {
+    facts.status.blocked_until.is_some_and(|until| until > facts.now)
+}
+
+/// It waits for an attempt in flight, of which the endpoint may have so many.
+fn behind_timeouts(ahead: Option<usize>, slots: usize) -> WaitingFor {
+    let why = format!(
+        "the endpoint's attempts time out, so it has at most {slots} in flight until it answers"
+    );
+    let text = match ahead {
+        Some(AHEAD_MAX..) => {
+            format!("{AHEAD_MAX} or more deliveries of its webhook go first: {why}.")
+        }
+        Some(ahead) => format!("It is number {} in its webhook's queue: {why}.", ahead + 1),
+        None => format!("It waits for an attempt in flight to end: {why}."),
+    };
+    let position = ahead.filter(|ahead| *ahead < AHEAD_MAX).map(|ahead| ahead + 1);
+    WaitingFor { position, ..plain(Reason::Paced, text) }
 }
 
 fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
@@ -460,6 +484,29 @@ mod tests {
             text.as_deref(),
             Some("A rate limit holds it back: an endpoint is called at most 100 times in 1m.")
         );
+    }
+
+    #[test]
+    fn a_delivery_behind_timeouts_waits_for_attempts_in_flight_and_for_no_rate() {
+        let waiting = |ahead, blocked_until| {
+            let mut queued = case(0, 0);
+            queued.ahead = ahead;
+            queued.status = DeliveryStatus { slots: Some(1), blocked_until, ..queued.status };
+            check(&queued)
+        };
+        for (ahead, position, text) in [
+            (Some(4), "5", "It is number 5 in its webhook's queue: the endpoint's attempts time"),
+            (Some(AHEAD_MAX), "None", "10000 or more deliveries of its webhook go first: the"),
+            (None, "None", "It waits for an attempt in flight to end: the endpoint's attempts"),
+        ] {
+            let (waiting, shown) = waiting(ahead, Some(NOW));
+            assert_eq!(shown, format!("Paced None {position} None, next 0"));
+            let shown = waiting.map(|one| one.text).unwrap_or_default();
+            assert!(shown.starts_with(text) && shown.contains("at most 1 in flight"), "{shown}");
+        }
+        let (waiting, _) = waiting(Some(4), Some(at(20)));
+        let text = waiting.map(|one| one.text).unwrap_or_default();
+        assert!(text.contains("100 times in 1m"), "the rate comes after them: {text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use weir_common::pages::show::{grouped, ms};
+use weir_common::time::UnixTime;
 
 use crate::dashboard::show::When;
 use crate::dashboard::times_in_text::Prose;
@@ -188,6 +189,11 @@ pub(super) struct DeliveryData {
 }
 
 impl DeliveryData {
+    /// When the next attempt is, if that is ahead.
+    pub(super) fn next_at(&self, now: UnixTime) -> Option<&When> {
+        self.next_attempt_at.as_ref().filter(|at| at.unix() > now)
+    }
+
     /// Whether it is a test, which is never sent again.
     pub(super) fn is_test(&self) -> bool {
         self.kind == EventType::PING.name()

@@ -117,7 +117,7 @@ fn axis(
         attempts: of_schedule
             .map(|one| AxisMark { at: one.started_at.unix(), class: outcome(&one.outcome).1 })
             .collect(),
-        next: delivery.next_attempt_at.as_ref().map(|at| at.unix()),
+        next: delivery.next_at(now).map(|at| at.unix()),
         stops: stops.iter().map(|stop| (stop.from.unix(), until(stop))).collect(),
         ended: ended.is_some(),
     })

@@ -153,6 +153,9 @@ pub struct DeliveryStatus {
     pub blocked_until: Option<UnixTime>,
     /// Whether the backoff after the name lookup is the last of these to end.
     pub unresolved: bool,
+    /// The attempts that the endpoint may have in flight, if it has them and the last one timed
+    /// out: fewer than others have.
+    pub slots: Option<usize>,
 }
 
 /// A delivery as the API shows it.

@@ -52,6 +52,12 @@ impl Endpoint {
         (self.last, self.under_way)
     }
 
+    /// Its limit of attempts in flight, if timeouts lowered it and it is reached.
+    pub(super) fn used_up(&self) -> Option<usize> {
+        let is_reached = self.under_way.attempts >= self.limit;
+        (is_reached && self.last == Some(Responsiveness::TimedOut)).then_some(self.limit)
+    }
+
     /// The end of its backoff.
     pub(super) fn backs_off_until(&self) -> Tick {
         self.backs_off_until

@@ -25,7 +25,8 @@ impl Scheduler {
         let unresolved = backoff.is_some() && backoff >= blocked;
         let in_flight = backlog.in_flight.contains_key(&delivery);
         let blocked_until = blocked.max(backoff).map(|until| now.unix_of(until));
-        DeliveryStatus { in_flight, blocked_until, unresolved }
+        let slots = endpoint.and_then(|endpoint| endpoint.used_up());
+        DeliveryStatus { in_flight, blocked_until, unresolved, slots }
     }
 
     /// How long the endpoint that has been due for longest has waited; or for how long results have

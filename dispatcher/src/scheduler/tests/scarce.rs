@@ -230,3 +230,25 @@ fn a_webhook_at_another_url_does_not_have_the_outcome_of_the_earlier_one() {
     assert_eq!(last_at(1, None), timed_out, "memory is newer than the store");
     assert_eq!(last_at(2, None), None);
 }
+
+#[test]
+fn a_status_has_the_limit_that_timeouts_lowered_while_it_is_reached() {
+    let mut endpoints = known(100, [(1, Some(Responsiveness::TimedOut))]);
+    let slots =
+        |endpoints: &Scheduler| endpoints.status(WebhookId(1), DeliveryId(115), at(0)).slots;
+    assert_eq!(slots(&endpoints), None, "nothing is in flight");
+    let mut under_way = Vec::new();
+    for (answered, shown) in [
+        (Responsiveness::TimedOut, Some(4)),
+        (Responsiveness::TimedOut, Some(1)),
+        (Responsiveness::Prompt, None),
+    ] {
+        for id in under_way.drain(..) {
+            endpoints.recorded(WebhookId(1), ended(id, None, answered), at(0));
+        }
+        while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) {
+            under_way.push(delivery.id);
+        }
+        assert_eq!(slots(&endpoints), shown);
+    }
+}

@@ -222,7 +222,7 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
         waits.push(until.since(at(now).tick).as_secs());
         let status = |id| endpoints.status(WebhookId(id), DeliveryId(3), at(now));
         let blocked_until = Some(UnixTime(until.0));
-        let alone = DeliveryStatus { in_flight: false, blocked_until, unresolved: true };
+        let alone = DeliveryStatus { blocked_until, unresolved: true, ..Default::default() };
         assert_eq!(status(1), alone);
         assert_eq!(status(2), DeliveryStatus::default(), "the other was found");
         now += waits.last().unwrap() * 1_000;
