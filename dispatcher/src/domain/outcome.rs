@@ -202,7 +202,7 @@ impl Outcome {
             Failure::Connection => "the connection broke, or the answer was no HTTP",
             Failure::Tls => "no TLS handshake, or an invalid certificate",
             Failure::Timeout => "no answer in time",
-            Failure::BlockedAddress => "the host's address is not public, so it is not called",
+            Failure::BlockedAddress => "the platform does not permit calls to this host",
         }
         .to_owned()
     }
@@ -249,6 +249,12 @@ mod tests {
             assert_eq!(class.is_none(), matches!(outcome, Outcome::Internal(_)), "{outcome}");
         }
         assert_eq!(Outcome::of_name("unknown"), None);
+    }
+
+    #[test]
+    fn a_blocked_address_may_be_public_for_a_proxy_refuses_hosts_as_well() {
+        let words = Outcome::Failed(Failure::BlockedAddress).in_words();
+        assert_eq!(words, "the platform does not permit calls to this host");
     }
 
     #[test]
