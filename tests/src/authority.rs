@@ -43,6 +43,14 @@ impl Authority {
         authority
     }
 
+    /// Makes `name.crt` with `name.key`, signed by itself, as plain `openssl req -x509` does.
+    #[track_caller]
+    pub fn sign_itself(&self, name: &str) {
+        self.openssl(&format!(
+            "req -x509 {KEY} -keyout {name}.key -out {name}.crt -days 2 -subj /CN=localhost"
+        ));
+    }
+
     /// A new authority that has signed a certificate `server` for [`NAMES`].
     #[track_caller]
     pub fn of_server() -> Self {

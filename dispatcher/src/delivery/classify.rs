@@ -119,6 +119,14 @@ fn certificate_reason(error: &CertificateError) -> Reason {
         }
         CertificateError::UnknownIssuer => Reason::CertificateUnknownIssuer,
         CertificateError::Revoked => Reason::CertificateRevoked,
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            Reason::CertificateAlgorithm
+        }
+        // What plain `openssl req -x509` makes; rustls has no variant for this error of webpki.
+        CertificateError::Other(error) if error.to_string() == "CaUsedAsEndEntity" => {
+            Reason::CertificateSelfSigned
+        }
         _ => Reason::CertificateInvalid,
     }
 }
@@ -235,6 +243,16 @@ mod tests {
         let valid = of_certificate(Reason::HandshakeRefused, later, expires);
         assert_eq!(valid, Reason::HandshakeRefused);
         assert_eq!(of_certificate(Reason::NoTls, expires, later), Reason::NoTls);
+    }
+
+    #[test]
+    fn an_algorithm_that_is_not_accepted_has_a_reason_of_its_own() {
+        let refused = CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: Vec::new(),
+            supported_algorithms: Vec::new(),
+        };
+        assert_eq!(certificate_reason(&refused), Reason::CertificateAlgorithm);
+        assert_eq!(certificate_reason(&CertificateError::BadEncoding), Reason::CertificateInvalid);
     }
 
     #[test]

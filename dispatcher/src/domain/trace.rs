@@ -45,8 +45,12 @@ pub enum Reason {
     CertificateForOtherHost,
     /// No trusted authority issued the certificate, or the chain is incomplete.
     CertificateUnknownIssuer,
+    /// The certificate is self-signed, or an authority's own.
+    CertificateSelfSigned,
     /// The certificate was revoked.
     CertificateRevoked,
+    /// The certificate is signed by an algorithm, or with a key, that is not accepted.
+    CertificateAlgorithm,
     /// The certificate is invalid for another reason.
     CertificateInvalid,
     /// The receiver refused the handshake.
@@ -102,6 +106,13 @@ impl Reason {
                 "the TLS certificate was not issued by a trusted authority, or the server does not \
                  send the whole chain"
             }
+            Self::CertificateSelfSigned => {
+                "the TLS certificate is self-signed, or an authority's own: the server needs one \
+                 that a trusted authority issued for the host"
+            }
+            Self::CertificateAlgorithm => {
+                "the TLS certificate is signed by an algorithm or with a key that is not accepted"
+            }
             Self::CertificateRevoked => "the TLS certificate was revoked",
             Self::CertificateInvalid => "the TLS certificate is not valid",
             Self::HandshakeRefused => "the server refused the TLS handshake",
@@ -135,6 +146,8 @@ impl Reason {
             Self::NoHandshake => (15, 0),
             Self::NoAnswer(bytes) => (16, bytes),
             Self::ClientCertificateExpired(at) => (17, at.0),
+            Self::CertificateSelfSigned => (18, 0),
+            Self::CertificateAlgorithm => (19, 0),
         }
     }
 
@@ -157,6 +170,8 @@ impl Reason {
             15 => Self::NoHandshake,
             16 => Self::NoAnswer(number),
             17 => Self::ClientCertificateExpired(UnixTime(number)),
+            18 => Self::CertificateSelfSigned,
+            19 => Self::CertificateAlgorithm,
             _ => return None,
         })
     }
@@ -306,6 +321,8 @@ mod tests {
                 "the server refused the TLS handshake, and the webhook's client certificate \
                  expired on 2026-02-03T04:05",
             ),
+            (Reason::CertificateSelfSigned, "the TLS certificate is self-signed, or an authority"),
+            (Reason::CertificateAlgorithm, "the TLS certificate is signed by an algorithm or with"),
         ];
         let mut codes = Vec::new();
         for (reason, words) in table {
@@ -315,7 +332,7 @@ mod tests {
             codes.push(reason.code().0);
         }
         codes.dedup();
-        assert_eq!(codes, (1..=17).collect::<Vec<_>>());
+        assert_eq!(codes, (1..=19).collect::<Vec<_>>());
     }
 
     #[test]

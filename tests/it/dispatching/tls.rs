@@ -189,6 +189,7 @@ fn a_receiver_with_an_invalid_certificate_gets_no_request() {
         ("server", false, "the TLS certificate was not issued by a trusted authority"),
         ("elsewhere", true, "the TLS certificate is for another host name"),
         ("lapsed", true, "the TLS certificate expired on 2020-02-01T00:00:00.000Z"),
+        ("itself", false, "the TLS certificate is self-signed, or an authority's own"),
     ] {
         let (folder, receiver) = (certificates(), Receiver::start());
         let nginx = before(&receiver, &folder, name);
@@ -236,12 +237,13 @@ fn before(receiver: &Receiver, folder: &Authority, name: &str) -> Nginx {
 }
 
 /// An authority, `ca`, and its certificates: `server` for 127.0.0.1, `elsewhere` for another name,
-/// and the expired `lapsed`.
+/// and the expired `lapsed`; `itself` is self-signed.
 #[track_caller]
 pub(super) fn certificates() -> Authority {
     let authority = Authority::new();
     authority.sign("server", "IP:127.0.0.1", 2);
     authority.sign("elsewhere", "DNS:example.com", 2);
+    authority.sign_itself("itself");
     authority.sign_expired("lapsed", "IP:127.0.0.1", "20200201000000Z");
     authority
 }
