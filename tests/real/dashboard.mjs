@@ -113,6 +113,7 @@ async function journey(page, runsScript) {
   await page.getByLabel("Type of the test").selectOption("plan.changed");
   await page.getByRole("button", { name: "Send a test" }).click();
   await until(page, () => page.getByText("attempt 1 ·"));
+  await until(page, () => page.getByText("The test failed: its one attempt was not answered"));
   await page.getByRole("link", { name: `${stage.receiver}/hook` }).click();
   await post(5);
   await until(page, () => page.getByText("Deliveries are paused"));
