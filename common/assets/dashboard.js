@@ -92,10 +92,11 @@ function identity(control) {
   const { form, dataset } = control;
   const about = form ? [...form.querySelectorAll("[type=hidden]")].map(({ value }) => value) : [];
   const href = control.getAttribute("href");
-  const shown = href ?? dataset.copy ?? dataset.show ?? control.textContent;
+  const label = control.getAttribute("aria-label");
+  const shown = href ?? dataset.copy ?? dataset.show ?? label ?? control.textContent;
   return JSON.stringify([
     control.tagName, control.closest("[id]").id, shown, form?.getAttribute("action"), about,
-    control.name, control.value, control.getAttribute("aria-label"),
+    control.name, control.value,
   ]);
 }
 

@@ -181,7 +181,7 @@ async function journey(page, runsScript) {
 const LOOKS = {
   light: { colorScheme: "light", viewport: { width: 1200, height: 800 } },
   dark: { colorScheme: "dark", viewport: { width: 1200, height: 800 } },
-  phone: { colorScheme: "light", viewport: { width: 390, height: 844 } },
+  phone: { colorScheme: "light", viewport: { width: 360, height: 844 } },
 };
 
 /** Every page in every look: no violation, no overflow, and not too heavy. */
@@ -314,6 +314,7 @@ async function inspect(page, label, name) {
     await page.screenshot({ path: `${stage.pictures}/${label}-${name}-top.png` });
   }
   assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
+  assert.deepEqual(await hardToRead(page), [], `${label}, ${name}`);
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() =>
     axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }),
@@ -324,6 +325,19 @@ async function inspect(page, label, name) {
     performance.getEntries().reduce((sum, entry) => sum + (entry.decodedBodySize ?? 0), 0),
   );
   assert.ok(bytes <= PAGE_BYTES_MAX, `${label}, ${name}: ${bytes} bytes`);
+}
+
+/** Texts in pictures that are too small, or printed over each other. */
+function hardToRead(page) {
+  return page.evaluate(() => {
+    const texts = [...document.querySelectorAll("main svg text")].filter((one) => one.getClientRects().length);
+    const boxes = texts.map((one) => [one, one.getBoundingClientRect()]);
+    const covers = ([a, one], [b, other]) =>
+      a !== b && a.parentNode === b.parentNode && one.left < other.right && other.left < one.right &&
+      one.top < other.bottom && other.top < one.bottom;
+    const bad = boxes.filter((one) => one[1].height < 10 || boxes.some((other) => covers(one, other)));
+    return bad.map(([one, { height }]) => `${one.textContent}, ${height} px high`);
+  });
 }
 
 /** What is stored is shown as text, whatever it is. */

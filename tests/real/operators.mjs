@@ -19,7 +19,7 @@ const HOSTILE = "\"'></code></script><img data-hacked src=x onerror=\"globalThis
 const LOOKS = {
   light: { colorScheme: "light", viewport: { width: 1200, height: 800 } },
   dark: { colorScheme: "dark", viewport: { width: 1200, height: 800 } },
-  phone: { colorScheme: "light", viewport: { width: 390, height: 844 } },
+  phone: { colorScheme: "light", viewport: { width: 360, height: 844 } },
 };
 
 const browser = await chromium.launch({

@@ -71,6 +71,12 @@ pub(super) struct Axis {
     pub(super) ended: bool,
 }
 
+/// The hours of an axis that have a mark.
+const HOURS: [f64; 7] = [1.0 / 60.0, 0.25, 1.0, 4.0, 12.0, 24.0, 48.0];
+
+/// What a word on an axis takes on a phone, where letters are large.
+const WORD: f64 = 60.0;
+
 /// What an axis shows, for those who do not see it.
 fn words_of(axis: &Axis) -> String {
     let mut label = format!("{} attempts so far", axis.attempts.len());
@@ -108,47 +114,90 @@ pub(super) fn axis(axis: &Axis) -> String {
         let (from, to) = (place(*from), place(*until));
         draw(&mut svg, format_args!("<path class=\"paused\" d=\"M{from:.1} 20H{to:.1}\"/>"));
     }
-    for hours in [1.0 / 60.0, 0.25, 1.0, 4.0, 12.0, 24.0, 48.0] {
-        if hours * 3_600.0 > span * 1.001 {
-            break;
-        }
+    write_hours(&mut svg, span);
+    for AxisMark { at, class } in &axis.attempts {
+        let x = place(*at);
+        draw(&mut svg, format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>"));
+    }
+    write_ahead(&mut svg, axis.next.map(place), axis.ended);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// The marks of the hours, whose words do not touch each other.
+fn write_hours(svg: &mut String, span: f64) {
+    let mut right = f64::INFINITY;
+    for hours in HOURS.into_iter().rev().filter(|hours| hours * 3_600.0 <= span * 1.001) {
         let x = 20.0 + (hours * 3_600.0 / span).sqrt() * (WIDTH - 40.0);
+        let fits = right - x >= WORD;
+        let class = if fits { "" } else { " class=\"crowded\"" };
+        right = if fits { x } else { right };
         let text = match hours {
             hours if hours < 1.0 => format!("{:.0} min", hours * 60.0),
             hours => format!("{hours} h"),
         };
         draw(
-            &mut svg,
+            svg,
             format_args!(
                 "<path class=\"grid\" d=\"M{x:.1} 28V34\"/>\
-             <text x=\"{x:.1}\" y=\"48\" text-anchor=\"middle\">{text}</text>"
+             <text{class} x=\"{x:.1}\" y=\"48\" text-anchor=\"middle\">{text}</text>"
             ),
         );
     }
-    for AxisMark { at, class } in &axis.attempts {
-        let x = place(*at);
-        draw(&mut svg, format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>"));
+}
+
+/// The next attempt, at its place, and the deadline.
+fn write_ahead(svg: &mut String, next: Option<f64>, ended: bool) {
+    // Both words take two.
+    let are_close = !ended && next.is_some_and(|x| WIDTH - x < 2.0 * WORD);
+    if let Some(x) = next {
+        draw(svg, format_args!("<circle class=\"next\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>"));
+        if !are_close {
+            draw(
+                svg,
+                format_args!("<text x=\"{x:.1}\" y=\"9\" text-anchor=\"middle\">next</text>"),
+            );
+        }
     }
-    if let Some(next) = axis.next {
-        let x = place(next);
-        draw(
-            &mut svg,
-            format_args!(
-                "<circle class=\"next\" cx=\"{x:.1}\" cy=\"20\" r=\"6\"/>\
-                 <text x=\"{x:.1}\" y=\"9\" text-anchor=\"middle\">next</text>"
-            ),
-        );
-    }
-    if !axis.ended {
+    if !ended {
         let x = WIDTH - 20.0;
+        let text = if are_close { "next · deadline" } else { "deadline" };
         draw(
-            &mut svg,
+            svg,
             format_args!(
                 "<path class=\"deadline\" d=\"M{x:.1} 12V32\"/>\
-                 <text x=\"{WIDTH}\" y=\"9\" text-anchor=\"end\">deadline</text>"
+                 <text x=\"{WIDTH}\" y=\"9\" text-anchor=\"end\">{text}</text>"
             ),
         );
     }
-    svg.push_str("</svg>");
-    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The texts above the axis of a delivery whose next attempt is so many hours after the first.
+    fn words_above(next: u64) -> Vec<String> {
+        let at = |hours: u64| UnixTime(0).plus(Duration::from_secs(hours * 3_600));
+        let svg = axis(&Axis {
+            start: at(0),
+            end: at(48),
+            now: at(1),
+            attempts: Vec::new(),
+            next: Some(at(next)),
+            stops: Vec::new(),
+            ended: false,
+        });
+        let texts = svg.split("y=\"9\"").skip(1).filter_map(|rest| rest.split(['>', '<']).nth(1));
+        texts.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_next_attempt_close_to_the_deadline_shares_its_word() {
+        assert_eq!(words_above(24), ["next", "deadline"]);
+        assert_eq!(words_above(47), ["next · deadline"]);
+        assert_eq!(words_above(48), ["next · deadline"]);
+    }
 }
