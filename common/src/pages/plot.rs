@@ -188,26 +188,26 @@ pub fn sparkline(label: &str, bars: &[(u64, u64)]) -> String {
     let mut svg = format!(
         "<svg class=\"spark\" viewBox=\"0 0 {width} 24\" role=\"img\" aria-label=\"{label}\">"
     );
+    // A path for each kind: a list has many of these.
+    let mut paths = [("none", String::new()), ("ok", String::new()), ("bad", String::new())];
+    let [(_, none), (_, all_ok), (_, all_bad)] = &mut paths;
     for (at, (ok, bad)) in bars.iter().enumerate() {
         let x = at * 5;
         if ok + bad == 0 {
-            draw(
-                &mut svg,
-                format_args!("<rect class=\"none\" x=\"{x}\" y=\"23\" width=\"4\" height=\"1\"/>"),
-            );
+            draw(none, format_args!("M{x} 23h4v1h-4z"));
             continue;
         }
         let height = |count: &u64| visible(*count as f64 * 22.0 / most as f64);
-        let (ok, bad) = (height(ok), height(bad));
-        draw(
-            &mut svg,
-            format_args!(
-                "<rect class=\"ok\" x=\"{x}\" y=\"{:.1}\" width=\"4\" height=\"{ok:.1}\"/>\
-             <rect class=\"bad\" x=\"{x}\" y=\"{:.1}\" width=\"4\" height=\"{bad:.1}\"/>",
-                24.0 - ok,
-                24.0 - ok - bad,
-            ),
-        );
+        let mut y = 24.0;
+        for (height, path) in [(height(ok), &mut *all_ok), (height(bad), &mut *all_bad)] {
+            if height > 0.0 {
+                y -= height;
+                draw(path, format_args!("M{x} {y:.1}h4v{height:.1}h-4z"));
+            }
+        }
+    }
+    for (class, path) in paths.iter().filter(|(_, path)| !path.is_empty()) {
+        draw(&mut svg, format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
     }
     svg.push_str("</svg>");
     svg
@@ -307,6 +307,18 @@ mod tests {
         assert!(svg.contains("<path class=\"bad\" d=\"M49.0 76.0h195.3v1.0h-195.3z\"/>"), "{svg}");
         assert!(svg.contains("<path class=\"unknown\" d=\"M443.7 145.0h195.3\"/>"), "{svg}");
         assert!(svg.contains(">0</text>"), "{svg}");
+    }
+
+    #[test]
+    fn small_bars_of_a_day_are_three_paths() {
+        let svg = sparkline("x", &[(0, 0), (1, 1), (2, 0)]);
+        for path in [
+            "<path class=\"none\" d=\"M0 23h4v1h-4z\"/>",
+            "<path class=\"ok\" d=\"M5 13.0h4v11.0h-4zM10 2.0h4v22.0h-4z\"/>",
+            "<path class=\"bad\" d=\"M5 2.0h4v11.0h-4z\"/>",
+        ] {
+            assert!(svg.contains(path), "{path}: {svg}");
+        }
     }
 
     #[test]

@@ -7,18 +7,20 @@ use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::html;
 use weir_common::time::UnixTime;
 
-use crate::dashboard::api_answers::{DeliveryData, EventTypeData, List, PreviewData, WebhookData};
+use crate::dashboard::api_answers::{
+    DeliveryData, EventTypeData, List, PreviewData, WebhookData, WebhookDetailData,
+};
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
 use crate::dashboard::page::{Frame, Section};
-use crate::dashboard::show::{delivery_mark, outcome};
+use crate::dashboard::show::{delivery_mark, outcome, short_url};
 use crate::dashboard::times_in_text::Piece;
 use crate::dashboard::visit::Visit;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::outcome::OutcomeClass;
 
 /// Deliveries on a page, which has less than 60 KiB with its files.
-const ROWS: &str = "40";
+const ROWS: &str = "25";
 
 /// Webhooks to choose from: more are found by their pages.
 const CHOICES: &str = "100";
@@ -38,7 +40,10 @@ struct DeliveriesPage {
     failed: bool,
     asked: Form,
     deliveries: Vec<DeliveryData>,
+    /// The first, those of the deliveries here, and the one that is asked for.
     webhooks: Vec<WebhookData>,
+    /// Whether the workspace has others.
+    more_webhooks: bool,
     types: Vec<EventTypeData>,
     outcomes: Vec<(&'static str, String)>,
     /// How many match, and how long to redeliver them would take; of those given up.
@@ -51,9 +56,9 @@ struct DeliveriesPage {
 }
 
 impl DeliveriesPage {
-    fn url_of<'p>(&'p self, id: &'p str) -> &'p str {
+    fn url_of(&self, id: &str) -> String {
         let found = self.webhooks.iter().find(|webhook| webhook.id == id);
-        found.map_or(id, |webhook| webhook.url.as_str())
+        found.map_or_else(|| id.to_owned(), |webhook| short_url(&webhook.url))
     }
 
     /// Whether the filter names a webhook that is not among the choices.
@@ -111,7 +116,7 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let webhooks: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
+    let webhooks = webhooks(visit, &list.data, asked.get("webhook")).await?;
     let preview = match failed && visit.may_change() && failure.is_none() && !list.data.is_empty() {
         true => Some(filter::preview(visit, &filters).await?),
         false => None,
@@ -128,6 +133,7 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
         frame: Frame::of(visit, section, title),
         failed,
         deliveries: list.data,
+        more_webhooks: webhooks.next_cursor.is_some(),
         webhooks: webhooks.data,
         types: visit.event_types().await?,
         outcomes: classes.map(|name| (name, outcome(name).0)).into(),
@@ -139,6 +145,29 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
         asked,
     };
     Ok(html(page.failure.as_ref().map_or(200, Failure::status), &page))
+}
+
+/// The webhooks to choose from: the first, those of the deliveries, and the one that is asked for.
+async fn webhooks(
+    visit: &Visit<'_>,
+    deliveries: &[DeliveryData],
+    asked: &str,
+) -> Result<List<WebhookData>, Failure> {
+    let mut list: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
+    let is_identifier = asked.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let asked = Some(asked).filter(|_| is_identifier && !asked.is_empty());
+    for id in deliveries.iter().map(|one| one.webhook_id.as_str()).chain(asked) {
+        if list.data.iter().any(|webhook| webhook.id == id) {
+            continue;
+        }
+        match visit.get::<WebhookDetailData>(&format!("webhooks/{id}"), "").await {
+            Ok(detail) => list.data.push(detail.webhook),
+            // It was deleted: its identifier is shown.
+            Err(failure) if failure.status() == 404 => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(list)
 }
 
 /// All that match, one in a line, as the API exports them.

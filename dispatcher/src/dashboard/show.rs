@@ -9,6 +9,21 @@ use weir_common::time::UnixTime;
 
 use crate::api::times::time_of;
 
+/// The characters that a list has of a URL's beginning, and of its end, where URLs of one host
+/// differ; the webhook's page has all of it.
+const URL_SHOWN: (usize, usize) = (34, 13);
+
+/// A URL in a list: shortened in the middle, for many are on a page.
+pub(super) fn short_url(url: &str) -> String {
+    let (first, last) = URL_SHOWN;
+    let length = url.chars().count();
+    if length <= first + last + 1 {
+        return url.to_owned();
+    }
+    let shown = url.chars().take(first).chain(['…']).chain(url.chars().skip(length - last));
+    shown.collect()
+}
+
 /// Classes of outcomes in the order of charts: the name of each, and its class in the style.
 pub(super) const CLASSES: [(&str, &str); 6] = [
     ("2xx", "ok"),
@@ -117,6 +132,15 @@ pub(super) fn outcome(name: &str) -> (String, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_url_keeps_its_host_and_its_end() {
+        let url = |path: usize| format!("https://hooks.example/{}/end", "p".repeat(path));
+        assert_eq!(short_url(&url(22)), url(22));
+        let long = format!("https://hooks.example/{}…{}/end", "p".repeat(12), "p".repeat(9));
+        assert_eq!(short_url(&url(23)), long);
+        assert_eq!(short_url(&"ä".repeat(2_000)).chars().count(), 48);
+    }
 
     #[test]
     fn times_are_absolute_and_relative() {

@@ -15,7 +15,7 @@ use crate::dashboard::api_answers::{
 use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
-use crate::dashboard::show::{When, webhook_mark};
+use crate::dashboard::show::{When, short_url, webhook_mark};
 use crate::dashboard::values::Values;
 use crate::dashboard::visit::{Visit, answer};
 

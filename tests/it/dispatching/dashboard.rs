@@ -273,6 +273,37 @@ fn an_operator_sets_the_accent_and_a_logo() {
 }
 
 #[test]
+fn pages_of_many_webhooks_with_long_urls_have_their_urls_and_less_than_60_kib() {
+    let site = Site::with(
+        |config| {
+            config
+                .with("[webhooks]", "per_workspace_max = 200")
+                .with("[retry]", "delays = [\"50ms\"]\ngive_up_after = \"100ms\"")
+        },
+        |gateway| gateway,
+    );
+    let (acme, long) = (site.stage.dispatcher.acme(), "x".repeat(1_850));
+    site.stage.receiver.status(410);
+    for nth in 0..130 {
+        site.stage.webhook(&format!("/{nth}/{long}/{nth}"), &["user.created"]);
+    }
+    site.stage.dispatcher.post_event("user.created");
+    acme.wait_for_count("failed_permanent", 130);
+    let visitor = site.visitor(dispatcher::ACME);
+    for name in ["webhooks", "deliveries", "failed"] {
+        let page = visitor.get(name).expect(200).text();
+        let assets = page.split('"').filter(|part| part.starts_with("/assets/"));
+        let assets = assets.map(|path| site.call(&Request::get(path)).expect(200).body.len());
+        let bytes = page.len() + assets.sum::<usize>();
+        assert!(bytes <= 60 * 1024, "{name}: {bytes} bytes");
+        assert!(
+            !page.contains(">wh_") && page.contains("x/129<") == (name != "webhooks"),
+            "{page}"
+        );
+    }
+}
+
+#[test]
 fn without_a_url_there_are_no_pages_and_no_links() {
     let stage = Stage::new();
     let answer = stage.dispatcher.acme().act("/dashboard-links").expect_problem(409);
