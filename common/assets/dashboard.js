@@ -48,6 +48,12 @@ function arm(root) {
 }
 
 document.addEventListener("click", async (event) => {
+  // Back leads to what was before the page of this link, which is the answer to a form.
+  const link = event.target.closest("a[data-replaces]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    location.replace(link.href);
+  }
   const button = event.target.closest("button");
   if (button?.dataset.copy) {
     await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);

@@ -159,8 +159,12 @@ impl Dashboard {
     }
 
     async fn show(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
-        let changes =
-            matches!(steps, ["webhooks", "new"] | ["webhooks", _, "edit" | "rotate" | "delete"]);
+        let changes = matches!(
+            steps,
+            ["webhooks", "new"]
+                | ["webhooks", _, "edit" | "rotate" | "delete"]
+                | ["redeliveries", "confirm"]
+        );
         if changes && !visit.may_change() {
             return Err(Failure::read_only());
         }
@@ -179,6 +183,7 @@ impl Dashboard {
             ["events", id] => delivery::event(visit, id).await,
             ["export"] => failed::export(visit).await,
             ["redeliveries"] => jobs::list(visit).await,
+            ["redeliveries", "confirm"] => jobs::confirm(visit).await,
             ["redeliveries", id] => jobs::show(visit, id).await,
             ["limits"] => limits::show(visit).await,
             _ => Err(Failure::not_found()),
@@ -208,7 +213,6 @@ impl Dashboard {
             ["webhooks", id, "disable"] => webhook::disable(visit, id, true).await,
             ["webhooks", id, "enable"] => webhook::disable(visit, id, false).await,
             ["deliveries", id, "redeliver"] => delivery::redeliver(visit, id).await,
-            ["redeliveries", "confirm"] => jobs::confirm(visit, form).await,
             ["redeliveries"] => jobs::create(visit, form).await,
             ["redeliveries", id, "cancel"] => jobs::cancel(visit, id).await,
             _ => Err(Failure::not_found()),

@@ -154,6 +154,13 @@ async function journey(page, runsScript) {
   // With the script, the page shows the progress by itself.
   if (runsScript) await delivered("10").waitFor();
   else await until(page, () => delivered("10"));
+  // Back leads to the question, which is no answer to a form: no browser asks to send that again.
+  await page.goBack();
+  await page.getByRole("heading", { name: "Redeliver 0?" }).waitFor();
+  await page.goForward();
+  await page.goto(`${page.url().replace(/redeliveries.*/, "redeliveries/confirm")}`);
+  await page.getByRole("heading", { name: "Nothing to redeliver" }).waitFor();
+  await page.getByRole("main").getByRole("link", { name: "Back" }).click();
   await page.getByRole("navigation").getByRole("link", { name: "Failed" }).click();
   // The test that failed is no event: it is listed, and not sent again.
   await page.locator("tbody tr", { hasText: "webhook.ping" }).waitFor();
@@ -243,6 +250,10 @@ async function pages() {
   await page.goto(`${found.webhook}/rotate`);
   await page.getByRole("button", { name: "Rotate" }).click();
   await inspect(page, "secret", "light");
+  await page.getByRole("link", { name: "I have kept it" }).click();
+  await page.getByRole("heading", { name: `${stage.receiver}/hook` }).waitFor();
+  await page.goBack();
+  await page.getByRole("heading", { name: "Rotate the secret?" }).waitFor();
   const stranger = await visitor(LOOKS.light);
   await look(stranger, { link: stage.links[1], sign_in: base.replace(/workspaces.*/, "sign-in") });
 }

@@ -182,7 +182,7 @@ pub(super) fn failed(entrance: &Entrance<'_>, failure: &Failure) -> Reply {
     failure_page(entrance, frame, failure, "/dashboard".to_owned())
 }
 
-/// The page of a failure in a workspace; one of a webhook leads back to it.
+/// The page of a failure in a workspace; it leads back to what it was about.
 pub(super) fn failed_inside(visit: &Visit<'_>, steps: &[&str], failure: &Failure) -> Reply {
     if failure.signs_in {
         return form(visit.entrance, Some(failure));
@@ -190,6 +190,8 @@ pub(super) fn failed_inside(visit: &Visit<'_>, steps: &[&str], failure: &Failure
     let back = match steps {
         ["webhooks", id, _, ..] => visit.path(&format!("webhooks/{id}")),
         ["deliveries", id, _, ..] => visit.path(&format!("deliveries/{id}")),
+        ["redeliveries"] | ["redeliveries", "confirm"] => visit.path("failed"),
+        ["redeliveries", ..] => visit.path("redeliveries"),
         _ => visit.path("webhooks"),
     };
     let frame = Frame::of(visit, Section::Webhooks, failure.title.as_str());

@@ -37,8 +37,9 @@ struct RedeliverPage {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Asks, with how many there are and how long it takes.
-pub(super) async fn confirm(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+/// Asks, with how many there are and how long it takes. It is read, so that Back leads to it.
+pub(super) async fn confirm(visit: &Visit<'_>) -> Result<Reply, Failure> {
+    let form = &visit.entrance.query();
     let mut fields: Vec<(&'static str, String)> =
         form.all("delivery").map(|id| ("delivery", id.to_owned())).collect();
     if form.filled("all").is_some() {
