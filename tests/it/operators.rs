@@ -16,6 +16,8 @@ use weir_tests::real;
 use weir_tests::receiver::Receiver;
 use weir_tests::request::Request;
 use weir_tests::response::Response;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
 use weir_tests::world::World;
 
 const TOKEN: &str = "a-token-of-some-length-0123456789";
@@ -208,6 +210,24 @@ fn a_session_ends_once_the_token_has_changed() {
     }
     get(&cookie).expect(401);
     get(&session(admin, "another-token-0123456789")).expect(200);
+}
+
+#[test]
+fn a_proxy_that_cannot_be_used_is_named_on_the_screen() {
+    let proxy = Upstream::refusing();
+    let line = format!("proxy = \"{}\"", proxy.address());
+    let config = dispatcher::config().with("[egress]", &line);
+    let dispatcher = Dispatcher::start(&config, weir_tests::config::DIRECTORY);
+    let receiver = Receiver::start();
+    dispatcher.create_webhook(&receiver.url("/in"), &["user.created"]);
+    dispatcher.post_event("user.created");
+    let admin = dispatcher.admin_address();
+    let shown = wait::until("the notice", || {
+        let page = call(admin, &Request::get("/dashboard").host(admin)).expect(200).text();
+        page.contains("egress.proxy").then_some(page)
+    });
+    assert!(shown.contains(&format!(", {},", proxy.address())), "{shown}");
+    assert!(!shown.contains("Own faults"), "{shown}");
 }
 
 #[test]

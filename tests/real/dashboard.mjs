@@ -241,6 +241,7 @@ async function pages() {
     delivery: page.url(),
     missing: `${base}/webhooks/wh_none`,
   });
+  await refusedField(page, `${base}/webhooks/new`);
   await page.goto(`${base}/failed`);
   await failed.click();
   await inspect(page, "redeliver", "light");
@@ -291,6 +292,21 @@ async function focusStays(page) {
   await page.getByRole("button", { name: "Drop" }).first().focus();
   await changed(page, '<a class="button"', `${forms("two")}$&`);
   assert.ok(await isOnContent(), await focused());
+}
+
+/** A field that the API refuses is marked, has the focus, and words that a form can use. */
+async function refusedField(page, form) {
+  await page.goto(form);
+  await page.getByLabel("Address").fill(`${stage.receiver}/other`);
+  await page.getByLabel("user.created", { exact: true }).check();
+  await page.getByText("Headers, pace, answers, metadata").click();
+  const field = page.getByLabel("Requests a minute, at most");
+  await field.fill("many");
+  await page.getByRole("button", { name: "Add the webhook" }).click();
+  await page.getByText("must be a whole number or empty").waitFor();
+  assert.equal(await field.getAttribute("aria-invalid"), "true");
+  assert.ok(await field.evaluate((one) => one === document.activeElement));
+  await inspect(page, "form_refused", "light");
 }
 
 /** An attempt that its reader closed stays closed when a newer one comes. */

@@ -53,7 +53,7 @@ pub struct Figure {
     pub mark: Option<Mark>,
 }
 
-/// A chart, and the same as numbers.
+/// A chart, and its numbers.
 pub struct Chart {
     title: &'static str,
     legend: Vec<Series>,

@@ -49,7 +49,13 @@ pub fn grouped(number: u64) -> String {
 #[must_use]
 pub fn share(part: u64, whole: u64) -> Option<String> {
     (whole > 0).then(|| {
-        let tenths = u128::from(part) * 1_000 / u128::from(whole);
+        let tenths = (u128::from(part) * 1_000 + u128::from(whole) / 2) / u128::from(whole);
+        // Neither nothing nor all where it is not.
+        let tenths = match tenths {
+            0 if part > 0 => 1,
+            1_000.. if part < whole => 999,
+            other => other,
+        };
         format!("{}.{}\u{202f}%", tenths / 10, tenths % 10)
     })
 }
@@ -126,7 +132,9 @@ mod tests {
         assert_eq!(grouped(1_234_567), thin("1 234 567"));
         assert_eq!(share(0, 0), None);
         assert_eq!(share(1, 3), Some(thin("33.3 %")));
-        // Never rounded up to a whole that it is not.
+        assert_eq!(share(4, 60), Some(thin("6.7 %")));
+        // Never rounded to a whole or to nothing that it is not.
+        assert_eq!(share(1, 100_000), Some(thin("0.1 %")));
         assert_eq!(share(99_999, 100_000), Some(thin("99.9 %")));
         assert_eq!(share(5, 5), Some(thin("100.0 %")));
         assert_eq!(

@@ -20,7 +20,8 @@ use weir_common::time::{Moment, UnixTime};
 
 use crate::admin::DispatcherAdmin;
 use crate::admin::actions::{done, reactivation};
-use crate::admin::watch::{Census, GIVEN_UP, OUTCOMES, OWN_FAULTS, Seen};
+use crate::admin::watch::{Census, GIVEN_UP, OUTCOMES, OWN_FAULTS, PROXY_FAULTS, Seen};
+use crate::config::settings::ProxyAddress;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::{Webhook, WebhookState};
 use crate::scheduler::survey::WaitsFor;
@@ -47,10 +48,12 @@ impl DispatcherAdmin {
         if let Err(why) = self.readiness().await {
             screen.notices.push(Notice { mark: mark("■", "Not ready", "bad"), text: why });
         }
+        let active = self.state.active.load_full();
         let waiting = self.state.store.figures().await.map(|figures| figures.waiting).ok();
         let (census, most_failed, longest) = {
             let seen = self.watch.seen();
-            screen.notices.extend(notices(&seen, now));
+            let proxy = active.settings.egress.proxy.as_ref();
+            screen.notices.extend(notices(&seen, proxy, now));
             screen.figures = self.figures(&seen, waiting, now);
             screen.charts = charts(&seen, now);
             let most_failed = self.state.most_failed.most(PLACES);
@@ -230,7 +233,7 @@ fn state_mark(state: WebhookState) -> Mark {
 }
 
 /// What is wrong with us now.
-fn notices(seen: &Seen, now: Moment) -> Vec<Notice> {
+fn notices(seen: &Seen, proxy: Option<&ProxyAddress>, now: Moment) -> Vec<Notice> {
     let slots = seen.hour.slots(now);
     let last = slots.iter().rev().find_map(|(_, slot)| *slot);
     let past_due = last.and_then(|slot| slot.level("past due")).unwrap_or(0.0);
@@ -251,6 +254,16 @@ fn notices(seen: &Seen, now: Moment) -> Vec<Notice> {
             grouped(faults)
         );
         all.push(Notice { mark: mark("▲", "Own faults", "warn"), text });
+    }
+    let refused = seen.hour.total(PROXY_FAULTS, now);
+    if refused > 0 {
+        let text = format!(
+            "{} attempts of the last hour were not made, and are repeated: the proxy of \
+             egress.proxy{} could not be used.",
+            grouped(refused),
+            proxy.map(|at| format!(", {}:{},", at.host, at.port)).unwrap_or_default()
+        );
+        all.push(Notice { mark: mark("▲", "Proxy", "warn"), text });
     }
     let failures = seen.hour.total("store failures", now);
     if failures > 0 {

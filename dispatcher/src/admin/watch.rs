@@ -17,6 +17,7 @@ use weir_common::pages::history::{History, SAMPLE_EVERY, Sample};
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::id::WebhookId;
+use crate::domain::outcome::{Fault, Outcome};
 use crate::domain::webhook::filter::WebhookFilter;
 use crate::domain::webhook::{Webhook, WebhookState};
 use crate::scheduler::survey::{Survey, WaitsFor};
@@ -44,6 +45,9 @@ pub(super) const OUTCOMES: [(&str, &[&str]); 6] = [
 
 /// Attempts that failed through the dispatcher itself.
 pub(super) const OWN_FAULTS: &str = "own faults";
+
+/// Attempts that were not made since the proxy cannot be used.
+pub(super) const PROXY_FAULTS: &str = "proxy faults";
 
 /// Deliveries that were given up.
 pub(super) const GIVEN_UP: &str = "given up";
@@ -171,7 +175,10 @@ fn counted(state: &State) -> Sample {
         let count = labels.iter().filter_map(|label| outcomes.get(*label)).sum();
         sample.count(name, count);
     }
-    let own = outcomes.iter().filter(|(name, _)| name.starts_with("internal_"));
+    let proxy = Outcome::Internal(Fault::Proxy).class();
+    sample.count(PROXY_FAULTS, outcomes.get(proxy).copied().unwrap_or_default());
+    let own = outcomes.iter();
+    let own = own.filter(|(name, _)| name.starts_with("internal_") && name.as_str() != proxy);
     sample.count(OWN_FAULTS, own.map(|(_, count)| count).sum());
     for (outcome, count) in by_label(&metrics.events, "outcome") {
         sample.count(format!("events {outcome}"), count);

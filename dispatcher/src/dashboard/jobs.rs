@@ -71,9 +71,10 @@ fn state(job: &JobData) -> (&'static str, &'static str) {
     match (job.state.as_str(), job.waiting) {
         ("running", _) => ("Queuing", "info"),
         ("cancelled", 0) => ("Cancelled", "muted"),
-        ("cancelled", _) => ("Cancelled, what was queued is sent", "info"),
+        ("cancelled", _) => ("Cancelled, the queued ones wait", "info"),
         (_, 0) => ("Done", "ok"),
-        _ => ("Being sent", "info"),
+        // Whether they are sent depends on their webhooks.
+        _ => ("All queued", "info"),
     }
 }
 

@@ -68,7 +68,8 @@ pub(super) async fn show(visit: &Visit<'_>) -> Result<Reply, Failure> {
     let frame = Frame::of(visit, Section::Limits, "Limits");
     let (read, frame) = match answer {
         Ok(read) => {
-            (LimitsRead::Rows(read.limits.into_iter().map(row).collect()), frame.refreshing())
+            let rows = read.limits.into_iter().map(|usage| row(usage, now)).collect();
+            (LimitsRead::Rows(rows), frame.refreshing())
         }
         // Each refresh would be one more request that is refused.
         Err(LimitsError::UsedUp { retry_after }) => {
@@ -80,7 +81,9 @@ pub(super) async fn show(visit: &Visit<'_>) -> Result<Reply, Failure> {
     Ok(html(200, &LimitsPage { frame, read, now }))
 }
 
-fn row(usage: LimitUsage) -> Row {
+fn row(usage: LimitUsage, now: UnixTime) -> Row {
+    // A workspace without an organisation counts as one of its own.
+    let key = usage.key.strip_prefix("workspace:").unwrap_or(&usage.key).to_owned();
     let used = usage.used.zip(usage.remaining).map(|(used, remaining)| Used {
         share: share(used, used.saturating_add(remaining)).unwrap_or_default(),
         used,
@@ -89,9 +92,9 @@ fn row(usage: LimitUsage) -> Row {
     Row {
         allowance: allowance(&usage.allowance),
         limit: usage.limit,
-        key: usage.key,
+        key,
         plan: usage.plan,
-        whole_at: usage.reset.map(When::of_seconds),
+        whole_at: usage.reset.map(When::of_seconds).filter(|at| at.unix() > now),
         used,
     }
 }
@@ -104,7 +107,16 @@ fn allowance(values: &Map<String, Value>) -> String {
         _ => String::new(),
     };
     match values.get("algorithm").and_then(Value::as_str) {
-        Some("rolling_window") => format!("{} in any {}", text("requests"), text("window")),
+        Some("rolling_window") => {
+            let window = match text("window").as_str() {
+                "1s" => "second".to_owned(),
+                "1m" => "minute".to_owned(),
+                "1h" => "hour".to_owned(),
+                "1d" | "24h" => "day".to_owned(),
+                other => other.to_owned(),
+            };
+            format!("{} per {window}", text("requests"))
+        }
         Some("token_bucket") => {
             let rate = match values.get("rate") {
                 Some(Value::String(rate)) => rate.clone(),
@@ -129,11 +141,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_unused_limit_has_nothing_to_come_back_and_a_workspace_is_no_organisation() {
+        let now = UnixTime(60_000_000);
+        let usage = |reset| LimitUsage {
+            limit: "organisation".to_owned(),
+            key: "workspace:ws_a".to_owned(),
+            plan: None,
+            allowance: Map::new(),
+            used: Some(4),
+            remaining: Some(56),
+            reset: Some(reset),
+        };
+        assert_eq!(row(usage(60), now).whole_at, None);
+        let used = row(usage(61), now);
+        assert_eq!((used.key.as_str(), used.whole_at), ("ws_a", Some(When::of_seconds(61))));
+        assert_eq!(used.used.map(|used| used.share).as_deref(), Some("6.7\u{202f}%"));
+    }
+
+    #[test]
     fn values_of_every_algorithm_have_words() {
         for (values, words) in [
             (
                 json!({"algorithm": "rolling_window", "requests": 60, "window": "1m"}),
-                "60 in any 1m",
+                "60 per minute",
+            ),
+            (
+                json!({"algorithm": "rolling_window", "requests": 600, "window": "10m"}),
+                "600 per 10m",
             ),
             (
                 json!({"algorithm": "token_bucket", "rate": 50, "burst": 200}),

@@ -103,13 +103,24 @@ impl FormPage<'_> {
         fields.iter().any(|field| !self.errors(field).is_empty())
     }
 
-    fn errors(&self, field: &str) -> Vec<&str> {
+    fn errors(&self, field: &str) -> Vec<String> {
         let errors = self.failure.map(|failure| failure.of_field(field)).unwrap_or_default();
         match field {
             "events" if !errors.is_empty() && self.values.events.is_empty() => {
-                vec!["Choose at least one event."]
+                vec!["Choose at least one event.".to_owned()]
             }
-            _ => errors,
+            // The API takes null, and a form an empty field.
+            _ => errors.iter().map(|error| error.replace(" or null", " or empty")).collect(),
+        }
+    }
+
+    /// The attributes of a field that has an error; the first one gets the focus.
+    fn flaw(&self, field: &str) -> &'static str {
+        let has_errors = |field: &&str| !self.errors(field).is_empty();
+        match FIELDS.iter().find(|field| has_errors(field)) {
+            Some(first) if *first == field => " aria-invalid=\"true\" autofocus",
+            _ if has_errors(&field) => " aria-invalid=\"true\"",
+            _ => "",
         }
     }
 

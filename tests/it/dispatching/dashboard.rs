@@ -230,7 +230,7 @@ fn a_workspace_sees_its_limits_as_the_gateway_counts_them() {
     }
     assert!(visitor.get("webhooks").expect(200).text().contains("workspaces/ws_acme/limits"));
     let page = visitor.get("limits").expect(200).text();
-    for shown in ["workspace", "org_acme", "60 in any 1m", "600 in any 1m", "value=\"7\""] {
+    for shown in ["workspace", "org_acme", "60 per minute", "600 per minute", "value=\"7\""] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
     // It asks no more by itself once a read of the limits is refused, and says when it passes.
