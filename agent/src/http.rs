@@ -164,7 +164,7 @@ impl Handler for Front {
         Arc::clone(share).try_acquire_owned().map(Some).map_err(used_up)
     }
 
-    fn body_bytes_max(&self, _: &str) -> usize {
+    fn body_bytes_max(&self, _: &str, _: Acceptance) -> usize {
         MESSAGE_BYTES_MAX
     }
 }

@@ -154,7 +154,7 @@ impl<P: Program> Handler for Admin<P> {
         }
     }
 
-    fn body_bytes_max(&self, _: &str) -> usize {
+    fn body_bytes_max(&self, _: &str, _: Acceptance) -> usize {
         BODY_BYTES_MAX
     }
 }

@@ -8,7 +8,8 @@
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
 //! 5. A client without a verified credential takes no connection from one with it: its connection
-//!    gives way to others, except while a request of it that was read whole is handled.
+//!    gives way to others, except while a request of it that was read whole is handled. Nor does its
+//!    body take a byte from the budget of those with one.
 //!
 //! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
@@ -61,6 +62,10 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The smallest buffer that hyper accepts; a lower limit on heads is checked after parsing.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
 
+/// The bodies of requests without a verified credential are a few fields: beside the bytes for all
+/// others they may have this part.
+const OPEN_BODIES_PART: usize = 4;
+
 /// A request with its whole body.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -110,8 +115,9 @@ pub trait Handler: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The largest body of a request to `path`, in bytes; a larger one is refused with 413.
-    fn body_bytes_max(&self, path: &str) -> usize;
+    /// The largest body of an accepted request to `path`, in bytes; a larger one is refused with
+    /// 413.
+    fn body_bytes_max(&self, path: &str, acceptance: Acceptance) -> usize;
 }
 
 /// What a listener does with connections.
@@ -135,7 +141,8 @@ pub struct Bounds {
     pub connection: Arc<dyn Fn() -> ConnectionBounds + Send + Sync>,
     /// A permit for each connection that may be open.
     pub connections: Arc<Semaphore>,
-    /// Bytes of request bodies in memory at one time.
+    /// Bytes of request bodies in memory at one time, of verified callers; those of others have a
+    /// quarter as many beside them.
     pub bodies_bytes_max: usize,
 }
 
@@ -157,8 +164,10 @@ pub struct ConnectionBounds {
 struct Server {
     handler: Arc<dyn Handler>,
     requests: RequestTasks,
-    /// A permit for each byte of bodies that may still be read.
+    /// A permit for each byte of bodies of verified callers that may still be read.
     bodies: Arc<Semaphore>,
+    /// The same for those of all others.
+    open_bodies: Arc<Semaphore>,
 }
 
 /// Serves until `listening` is `Draining` or `Closing`, then finishes the requests in progress.
@@ -171,8 +180,13 @@ pub async fn serve(
 ) {
     let mut open = JoinSet::new();
     let newcomers = Arc::new(Newcomers::default());
-    let bodies = Arc::new(Semaphore::new(bounds.bodies_bytes_max.min(Semaphore::MAX_PERMITS)));
-    let server = Arc::new(Server { handler, requests: RequestTasks::default(), bodies });
+    let budget = |bytes: usize| Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+    let server = Arc::new(Server {
+        handler,
+        requests: RequestTasks::default(),
+        bodies: budget(bounds.bodies_bytes_max),
+        open_bodies: budget(bounds.bodies_bytes_max / OPEN_BODIES_PART),
+    });
     loop {
         let now = *listening.borrow_and_update();
         if now >= Listening::Draining {
@@ -338,15 +352,21 @@ impl ConnectionTask {
         let acceptance = handler.accepts(head).await?;
         phase.hold(None);
         phase.hold(handler.share(head)?);
-        match acceptance {
-            Acceptance::Verified => self.stays()?,
-            Acceptance::Open => self.newcomer.waits(),
-        }
+        let bodies = match acceptance {
+            Acceptance::Verified => {
+                self.stays()?;
+                &self.server.bodies
+            }
+            Acceptance::Open => {
+                self.newcomer.waits();
+                &self.server.open_bodies
+            }
+        };
         if is_encoded(&head.headers) {
             return Err(problems::encoding());
         }
-        let most = handler.body_bytes_max(head.uri.path());
-        let body = body::read(body, most, self.bounds.body_timeout, &self.server.bodies).await?;
+        let most = handler.body_bytes_max(head.uri.path(), acceptance);
+        let body = body::read(body, most, self.bounds.body_timeout, bodies).await?;
         // While it is handled, none gives way: so there are no more handlers than connections.
         self.stays()?;
         Ok((acceptance, body))
@@ -444,10 +464,13 @@ mod tests {
             }
         }
 
-        fn body_bytes_max(&self, _path: &str) -> usize {
+        fn body_bytes_max(&self, _path: &str, _acceptance: Acceptance) -> usize {
             10
         }
     }
+
+    /// One body, and a half.
+    const BODIES_BYTES_MAX: usize = 15;
 
     struct Running {
         address: SocketAddr,
@@ -479,7 +502,7 @@ mod tests {
         let bounds = Bounds {
             connection: Arc::new(move || each),
             connections: Arc::clone(&connections),
-            bodies_bytes_max: 15,
+            bodies_bytes_max: BODIES_BYTES_MAX,
         };
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, subscriber));
@@ -597,6 +620,27 @@ mod tests {
         assert!(rest_of(first).await.ends_with("post /wait 10"));
         let response = server.exchange(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
         assert!(response.ends_with("post /a 10"), "{response}");
+    }
+
+    #[tokio::test]
+    async fn bodies_that_anyone_may_send_take_nothing_from_those_of_verified_callers() {
+        let server = server(9).await;
+        let post = |path: &str, bytes: usize| {
+            let fields = format!("host: x\r\nconnection: close\r\ncontent-length: {bytes}");
+            format!("POST {path} HTTP/1.1\r\n{fields}\r\n\r\n{}", "0".repeat(bytes))
+        };
+        let most = BODIES_BYTES_MAX / OPEN_BODIES_PART;
+        let mut first = server.connect().await;
+        first.write_all(post("/open/wait", most).as_bytes()).await.expect("it reads");
+        server.echo.begun.notified().await;
+        let response = server.exchange(&post("/open", 1)).await;
+        assert!(response.starts_with("http/1.1 503 "), "{response}");
+        let response = server.exchange(&post("/a", 10)).await;
+        assert!(response.ends_with("post /a 10"), "{response}");
+        server.echo.released.notify_one();
+        assert!(rest_of(first).await.ends_with(&format!("post /open/wait {most}")));
+        let response = server.exchange(&post("/open", 1)).await;
+        assert!(response.ends_with("post /open 1"), "{response}");
     }
 
     #[tokio::test]

@@ -73,6 +73,9 @@ use crate::store::{Management, StoreError};
 /// The largest body: a URL and event types need less.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
+/// What needs no credential is read, and reads no body.
+const OPEN_BODY_BYTES_MAX: usize = 1024;
+
 /// The listener for customers.
 pub struct Api {
     state: Arc<State>,
@@ -99,8 +102,11 @@ impl Handler for Api {
         Ok(called.caller.map_or(Acceptance::Open, |_| Acceptance::Verified))
     }
 
-    fn body_bytes_max(&self, _path: &str) -> usize {
-        BODY_BYTES_MAX
+    fn body_bytes_max(&self, _: &str, acceptance: Acceptance) -> usize {
+        match acceptance {
+            Acceptance::Verified => BODY_BYTES_MAX,
+            Acceptance::Open => OPEN_BODY_BYTES_MAX,
+        }
     }
 }
 

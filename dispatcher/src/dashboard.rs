@@ -36,6 +36,7 @@ mod webhooks;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Acceptance, Call, Handler, Head};
@@ -55,6 +56,9 @@ use crate::state::State;
 
 /// The largest form: a webhook's headers, and its metadata twice, need less, in any script.
 const FORM_BYTES_MAX: usize = 192 * 1024;
+
+/// The largest form that anyone may send: a token, or a link, and a workspace.
+const OPEN_FORM_BYTES_MAX: usize = 16 * 1024;
 
 /// The listener for customers: pages and API.
 pub struct Dashboard {
@@ -90,21 +94,31 @@ impl Handler for Dashboard {
         if !is_page(path) {
             return self.api.accepts(head).await;
         }
-        // An error of the store is reported to the visitor, by the page.
         let active = self.state.active.load_full();
-        let sessions = sessions(&self.state, &active, &head.headers).await;
-        let is_known = sessions.is_ok_and(|sessions| !sessions.is_empty());
-        Ok(if is_known { Acceptance::Verified } else { Acceptance::Open })
+        match sessions(&self.state, &active, &head.headers).await {
+            Ok(sessions) if !sessions.is_empty() => Ok(Acceptance::Verified),
+            Ok(_) if head.method == Method::POST && path.starts_with(WORKSPACES) => {
+                Err(self.refuse_form(&active, head))
+            }
+            // An error of the store is reported to the visitor, by the page.
+            Ok(_) | Err(_) => Ok(Acceptance::Open),
+        }
     }
 
-    fn body_bytes_max(&self, path: &str) -> usize {
+    fn body_bytes_max(&self, path: &str, acceptance: Acceptance) -> usize {
         match path {
             _ if path.starts_with("/assets/") => 0,
-            _ if is_page(path) => FORM_BYTES_MAX,
-            _ => self.api.body_bytes_max(path),
+            _ if !is_page(path) => self.api.body_bytes_max(path, acceptance),
+            _ if acceptance == Acceptance::Verified && path.starts_with(WORKSPACES) => {
+                FORM_BYTES_MAX
+            }
+            _ => OPEN_FORM_BYTES_MAX,
         }
     }
 }
+
+/// What the paths of the pages for those with a session begin with.
+const WORKSPACES: &str = "/dashboard/workspaces/";
 
 fn is_page(path: &str) -> bool {
     path.strip_prefix("/dashboard").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -115,6 +129,21 @@ impl Dashboard {
     #[must_use]
     pub fn new(state: Arc<State>) -> Self {
         Self { api: Api::new(Arc::clone(&state)), sent: SentForms::default(), state }
+    }
+
+    /// The page for a form that was sent without a session.
+    fn refuse_form(&self, active: &ActiveConfig, head: &Head) -> Reply {
+        let Some(settings) = &active.settings.dashboard else { return http_errors::not_found() };
+        let call = Call {
+            method: head.method.clone(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().map(str::to_owned),
+            headers: head.headers.clone(),
+            body: Bytes::new(),
+        };
+        let entrance = Entrance { state: &self.state, active, settings, call: &call };
+        let reply = entry::failed(&entrance, &Failure::no_session());
+        secured(reply, &settings.frame_origins)
     }
 
     async fn page(

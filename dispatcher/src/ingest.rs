@@ -210,7 +210,7 @@ impl Handler for Ingest {
         permitted.map(|_| Acceptance::Verified).map_err(|reply| self.count_refused(reply))
     }
 
-    fn body_bytes_max(&self, path: &str) -> usize {
+    fn body_bytes_max(&self, path: &str, _: Acceptance) -> usize {
         if path == PATH {
             self.state.active.load().settings.ingest.body_bytes_max
         } else {

@@ -1,4 +1,4 @@
-//! Reads request bodies: each within a time and a size, all of a listener within one byte budget.
+//! Reads request bodies: each within a time and a size, all of one kind within a byte budget.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http_server::problems;
 use crate::http_server::reply::Reply;
 
-/// Bytes of request bodies in memory over all connections of a listener; one more is a 503.
+/// Bytes of verified callers' request bodies in memory over all connections of a listener; one
+/// more is a 503.
 pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Small pieces of a body are joined into blocks of at most this size.

@@ -25,7 +25,7 @@ use url::Url;
 use weir_common::http_server::body::BODIES_BYTES_MAX;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{
-    self, Bounds, Call, ConnectionBounds, HEAD_BYTES_MAX, Handler, Listening,
+    self, Acceptance, Bounds, Call, ConnectionBounds, HEAD_BYTES_MAX, Handler, Listening,
 };
 use weir_common::log::visible;
 use weir_common::secret::Secret;
@@ -185,7 +185,7 @@ impl Handler for Receiver {
         }
     }
 
-    fn body_bytes_max(&self, _path: &str) -> usize {
+    fn body_bytes_max(&self, _: &str, _: Acceptance) -> usize {
         BODY_BYTES_MAX
     }
 }

@@ -162,6 +162,29 @@ fn a_request_without_a_token_whose_body_never_comes_gives_way_to_a_customer() {
 }
 
 #[test]
+fn strangers_send_forms_of_a_few_kilobytes_and_none_to_a_workspace() {
+    let site = Site::new();
+    let answer = |path: &str, cookie: &str, bytes: usize| {
+        let fields = format!("Cookie: {cookie}\r\nSec-Fetch-Site: same-origin");
+        let mut client = Client::connect(site.stage.dispatcher.api_address());
+        let expect = format!("Content-Length: {bytes}\r\nExpect: 100-continue");
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n{expect}\r\n\r\n"));
+        String::from_utf8(client.read_until("\r\n")).unwrap().trim_end().to_owned()
+    };
+    let edit = "/dashboard/workspaces/ws_acme/webhooks";
+    let (own, bytes) = (site.visitor(ACME).cookie, 192 * 1024);
+    assert_eq!(answer(edit, &own, bytes), "HTTP/1.1 100 Continue");
+    for (path, cookie, bytes, start) in [
+        ("/dashboard/sign-in", "a=1", 16 * 1024, "HTTP/1.1 100 Continue"),
+        ("/dashboard/sign-in", "a=1", bytes - 1, "HTTP/1.1 413 Payload Too Large"),
+        ("/dashboard/enter", own.as_str(), bytes, "HTTP/1.1 413 Payload Too Large"),
+        (edit, "weir_session=unknown", 1, "HTTP/1.1 401 Unauthorized"),
+    ] {
+        assert_eq!(answer(path, cookie, bytes), start, "{bytes} bytes to {path} with {cookie}");
+    }
+}
+
+#[test]
 fn links_cookies_and_tokens_are_in_no_log() {
     let site = Site::with(|config| config.with("[log]", "level = \"debug\""), |gateway| gateway);
     let link = site.link(ACME);
