@@ -8,12 +8,14 @@
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
 //! 5. A client without a verified credential takes no connection from one with it: its connection
-//!    gives way to others, except while a request of it that was read whole is handled. Nor does its
-//!    body take a byte from the budget of those with one.
+//!    gives way to others, except while a request of it that was read whole is handled; of these
+//!    there are half as many as connections. Nor does its body take a byte from the budget of those
+//!    with one.
 //!
 //! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
 pub mod body;
+mod head;
 pub mod listeners;
 mod newcomers;
 pub mod problems;
@@ -29,9 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_ENCODING;
 pub use http::request::Parts as Head;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -42,7 +43,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::http_server::body::ReadBody;
+use crate::http_server::body::{OPEN_PART, ReadBody};
+use crate::http_server::head::{head_bytes, is_encoded};
 use crate::http_server::newcomers::{Newcomer, Newcomers};
 use crate::http_server::reply::{Reply, ReplyBody};
 use crate::http_server::request_tasks::{RequestTasks, report};
@@ -61,10 +63,6 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// The smallest buffer that hyper accepts; a lower limit on heads is checked after parsing.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
-
-/// The bodies of requests without a verified credential are a few fields: beside the bytes for all
-/// others they may have this part.
-const OPEN_BODIES_PART: usize = 4;
 
 /// A request with its whole body.
 #[derive(Clone, Debug)]
@@ -139,7 +137,7 @@ pub enum Listening {
 pub struct Bounds {
     /// Limits of one connection, read when it is accepted because a reload may change them.
     pub connection: Arc<dyn Fn() -> ConnectionBounds + Send + Sync>,
-    /// A permit for each connection that may be open.
+    /// A permit for each connection that may be open; none is, before it serves.
     pub connections: Arc<Semaphore>,
     /// Bytes of request bodies in memory at one time, of verified callers; those of others have a
     /// quarter as many beside them.
@@ -168,6 +166,9 @@ struct Server {
     bodies: Arc<Semaphore>,
     /// The same for those of all others.
     open_bodies: Arc<Semaphore>,
+    /// A permit for each request without a verified credential that may be handled: one may wait
+    /// for another server for long.
+    open_requests: Arc<Semaphore>,
 }
 
 /// Serves until `listening` is `Draining` or `Closing`, then finishes the requests in progress.
@@ -185,7 +186,8 @@ pub async fn serve(
         handler,
         requests: RequestTasks::default(),
         bodies: budget(bounds.bodies_bytes_max),
-        open_bodies: budget(bounds.bodies_bytes_max / OPEN_BODIES_PART),
+        open_bodies: budget(bounds.bodies_bytes_max / OPEN_PART),
+        open_requests: budget(bounds.connections.available_permits().div_ceil(2)),
     });
     loop {
         let now = *listening.borrow_and_update();
@@ -296,6 +298,14 @@ async fn close(mut stream: TcpStream, refused: bool) {
     }
 }
 
+/// A request that was read whole.
+struct Accepted {
+    acceptance: Acceptance,
+    body: ReadBody,
+    /// One of those that may be handled without a verified credential.
+    place: Option<OwnedSemaphorePermit>,
+}
+
 type Answering = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible>> + Send>>;
 
 impl ConnectionTask {
@@ -311,7 +321,7 @@ impl ConnectionTask {
         }
         let has_body = !body.is_end_stream();
         let reply = match self.read(&head, body, phase).await {
-            Ok((acceptance, ReadBody { bytes, permit })) => {
+            Ok(Accepted { acceptance, body: ReadBody { bytes, permit }, place }) => {
                 let call = Call {
                     method: head.method,
                     path: head.uri.path().to_owned(),
@@ -320,7 +330,7 @@ impl ConnectionTask {
                     body: bytes,
                 };
                 let Server { handler, requests, .. } = &*self.server;
-                let answered = requests.spawn(Arc::clone(handler), call, permit).await;
+                let answered = requests.spawn(Arc::clone(handler), call, (permit, place)).await;
                 if acceptance == Acceptance::Open {
                     self.newcomer.waits();
                 }
@@ -343,7 +353,7 @@ impl ConnectionTask {
         head: &Head,
         body: Incoming,
         phase: &RequestPhase,
-    ) -> Result<(Acceptance, ReadBody), Reply> {
+    ) -> Result<Accepted, Reply> {
         let head_bytes_max = self.bounds.head_bytes_max;
         if head_bytes(head) > head_bytes_max {
             return Err(problems::head_too_large(head_bytes_max));
@@ -367,34 +377,24 @@ impl ConnectionTask {
         }
         let most = handler.body_bytes_max(head.uri.path(), acceptance);
         let body = body::read(body, most, self.bounds.body_timeout, bodies).await?;
+        let place = match acceptance {
+            Acceptance::Verified => None,
+            Acceptance::Open => Some(self.open_place()?),
+        };
         // While it is handled, none gives way: so there are no more handlers than connections.
         self.stays()?;
-        Ok((acceptance, body))
+        Ok(Accepted { acceptance, body, place })
+    }
+
+    fn open_place(&self) -> Result<OwnedSemaphorePermit, Reply> {
+        let busy = |_| problems::busy("Too many requests without a session or token at once.");
+        Arc::clone(&self.server.open_requests).try_acquire_owned().map_err(busy)
     }
 
     fn stays(&self) -> Result<(), Reply> {
         let gives_way = || problems::busy("The connection gives way to another.");
         self.newcomer.stays().then_some(()).ok_or_else(gives_way)
     }
-}
-
-/// Whether a body is compressed: none is decompressed here.
-fn is_encoded(headers: &HeaderMap) -> bool {
-    let codings = headers.get_all(CONTENT_ENCODING).iter().flat_map(|value| {
-        let text = value.as_bytes();
-        text.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
-    });
-    codings.into_iter().any(|one| !one.is_empty() && !one.eq_ignore_ascii_case(b"identity"))
-}
-
-/// The size of a head on the wire, without optional whitespace. hyper's own limit counts bytes that
-/// it has not parsed yet, so a larger head may pass it if it arrives in one read.
-fn head_bytes(head: &Head) -> usize {
-    let first = head.method.as_str().len() + head.uri.to_string().len() + "  HTTP/1.1\r\n".len();
-    let field = |(name, value): (&HeaderName, &HeaderValue)| {
-        name.as_str().len() + value.len() + ": \r\n".len()
-    };
-    first + head.headers.iter().map(field).sum::<usize>() + "\r\n".len()
 }
 
 #[cfg(test)]
@@ -629,7 +629,7 @@ mod tests {
             let fields = format!("host: x\r\nconnection: close\r\ncontent-length: {bytes}");
             format!("POST {path} HTTP/1.1\r\n{fields}\r\n\r\n{}", "0".repeat(bytes))
         };
-        let most = BODIES_BYTES_MAX / OPEN_BODIES_PART;
+        let most = BODIES_BYTES_MAX / OPEN_PART;
         let mut first = server.connect().await;
         first.write_all(post("/open/wait", most).as_bytes()).await.expect("it reads");
         server.echo.begun.notified().await;
@@ -890,5 +890,35 @@ mod tests {
         let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
         assert!(response.ends_with("get /a 0"), "{response}");
         assert_eq!(rest_of(first).await, "");
+    }
+
+    #[tokio::test]
+    async fn requests_that_anyone_may_send_are_handled_on_half_of_the_connections_at_most() {
+        let server = server(4).await;
+        let mut handled = Vec::new();
+        for _ in 0..2 {
+            let mut client = server.connect().await;
+            let request = b"GET /open/wait HTTP/1.1\r\nhost: x\r\n\r\n";
+            client.write_all(request).await.expect("it reads");
+            server.echo.begun.notified().await;
+            handled.push(client);
+        }
+        for _ in 0..4 {
+            let response = server.exchange(&format!("GET /open HTTP/1.1\r\n{CLOSE}")).await;
+            assert!(response.starts_with("http/1.1 503 "), "{response}");
+            assert!(response.contains("\r\nretry-after: 1\r\n"), "{response}");
+        }
+        // It is handled although its client is gone.
+        drop(handled.pop());
+        let response = server.exchange(&format!("GET /open HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.starts_with("http/1.1 503 "), "{response}");
+        let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.ends_with("get /a 0"), "{response}");
+        server.echo.released.notify_one();
+        server.echo.ended.notified().await;
+        server.echo.released.notify_one();
+        server.echo.ended.notified().await;
+        let response = server.exchange(&format!("GET /open HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(response.ends_with("get /open 0"), "{response}");
     }
 }

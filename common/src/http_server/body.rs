@@ -20,6 +20,10 @@ use crate::http_server::reply::Reply;
 /// more is a 503.
 pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// The bodies of requests without a verified credential are a few fields: beside the bytes for all
+/// others they may have this part of as many.
+pub(super) const OPEN_PART: usize = 4;
+
 /// Small pieces of a body are joined into blocks of at most this size.
 const BLOCK_BYTES: usize = 64 * 1024;
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use log::Level;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::http_server::reply::Reply;
@@ -15,12 +15,13 @@ use crate::log::events;
 pub(super) struct RequestTasks(Mutex<JoinSet<()>>);
 
 impl RequestTasks {
-    /// Handles a request in a task. The channel closes without a reply if the handler panics.
+    /// Handles a request in a task, with these permits until then. The channel closes without a
+    /// reply if the handler panics.
     pub(super) fn spawn(
         &self,
         handler: Arc<dyn Handler>,
         call: Call,
-        permit: Option<OwnedSemaphorePermit>,
+        permits: impl Send + 'static,
     ) -> oneshot::Receiver<Reply> {
         let (answer, answered) = oneshot::channel();
         let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +30,7 @@ impl RequestTasks {
         }
         tasks.spawn(async move {
             let reply = handler.handle(call).await;
-            drop(permit);
+            drop(permits);
             // Its client may have disconnected in the meantime.
             let _ = answer.send(reply);
         });
