@@ -90,7 +90,7 @@ pub trait Management: Send + Sync + 'static {
     ) -> Result<Page<Webhook, WebhookId>, StoreError>;
 
     /// Changes a webhook. A disabled one that is enabled again resumes like one that is
-    /// reactivated, unless it is also paused.
+    /// reactivated, unless it is also paused. At another URL its health begins anew.
     async fn change_webhook(
         &self,
         workspace: &str,

@@ -73,6 +73,13 @@ pub(crate) struct Earlier {
     pub(crate) secrets: Vec<String>,
 }
 
+impl Hook {
+    /// Whether the worker may not know yet that it has another URL.
+    pub(crate) fn moves(&self) -> bool {
+        self.earlier.as_ref().is_some_and(|earlier| !earlier.urls.is_empty())
+    }
+}
+
 /// An event for a webhook.
 pub(crate) struct Delivery {
     pub(crate) id: DeliveryId,

@@ -108,8 +108,8 @@ struct Down {
 }
 
 impl Health {
-    /// The health after a reactivation: unknown, except that an incident lasts until a 2xx, and
-    /// that the last one stays the last one.
+    /// The health after a reactivation, or at another URL: unknown, except that an incident lasts
+    /// until a 2xx, and that the last one stays the last one.
     #[must_use]
     pub fn reactivated(&self) -> Self {
         let Self { incident, last_success, .. } = *self;

@@ -149,6 +149,9 @@ pub struct WebhookUpdate {
     /// [`Webhook::paused_total`] as last read: if the end of a pause or of a disabling changed it
     /// since, the update is stale and ignored.
     pub paused_total: Duration,
+    /// [`Webhook::endpoint`] as last read: at another one `health`, `look_at` and `last_outcome`
+    /// are stale and ignored.
+    pub endpoint: EndpointId,
     pub health: Health,
     pub last_outcome: Option<Outcome>,
     /// When its health needs a check, even without an attempt.

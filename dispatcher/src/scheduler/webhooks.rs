@@ -1,7 +1,7 @@
 //! The webhooks with work: URL, secrets, health, probe, and the changes to write. (core)
 //!
 //! The health in memory is newer than on disk; a webhook that is read again keeps it, unless its
-//! owner reactivated it in the meantime.
+//! owner reactivated it in the meantime, or gave it another URL.
 //!
 //! Invariant: this is the only place that knows whether a webhook is stopped or probing; what its
 //! queue may start is derived from it ([`Webhooks::flow`]).
@@ -126,10 +126,12 @@ impl Webhooks {
         let unwritten = known.map_or(0, |known| known.unwritten);
         let known = known.filter(|known| known.webhook.paused_total == webhook.paused_total);
         if let Some(Known { webhook: known, .. }) = known.map(|known| &**known) {
-            webhook.health = known.health.clone();
-            // Another URL has an outcome of its own.
             if webhook.endpoint == known.endpoint {
+                webhook.health = known.health.clone();
                 webhook.last_outcome = known.last_outcome.clone();
+            } else {
+                // What the earlier URL answered shows nothing about the present one.
+                webhook.health = known.health.reactivated();
             }
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
@@ -243,6 +245,7 @@ impl Webhooks {
         Some(WebhookUpdate {
             webhook,
             paused_total: known.paused_total,
+            endpoint: known.endpoint,
             health: known.health.clone(),
             last_outcome: known.last_outcome.clone(),
             look_at: *look_at,

@@ -54,6 +54,7 @@ mod events;
 mod file_identity;
 mod file_owner;
 mod finding;
+mod health;
 mod id_sequence;
 mod job_counts;
 mod jobs;

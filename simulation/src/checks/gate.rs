@@ -275,9 +275,6 @@ impl Model {
             _ => Some(Observation::Failed),
         };
         let flight = delivery.flight.as_mut().unwrap();
-        let moves = hook.earlier.as_ref().is_some_and(|earlier| !earlier.urls.is_empty());
-        // Whether the worker already knows that it is another URL is not known here.
-        hook.record.vague |= moves;
         // Another URL's outcome says nothing about the present one.
         if let Some(sign) = sign.filter(|_| flight.url == hook.url) {
             hook.record.add(sign, id, at.unix);

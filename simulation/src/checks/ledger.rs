@@ -300,10 +300,10 @@ impl Model {
         let hook = self.hooks.get_mut(&id).unwrap();
         (hook.paused_at, hook.probes, hook.probe) = (Some(at), false, None);
         self.just_paused.push(id);
-        let record = &self.hooks[&id].record;
-        let mut right = self.decided_by().map(|by| record.paused_at(&by.health, at));
+        let hook = &self.hooks[&id];
+        let mut right = self.decided_by().map(|by| hook.record.paused_at(&by.health, at));
         let wrong = right.all(|right| right.is_none_or(|right| at < right));
-        if !record.vague && !self.clock_set && wrong {
+        if !hook.record.vague && !hook.moves() && !self.clock_set && wrong {
             violated("pause", format!("{id:?} is paused at {at:?}, before its failures allow it"));
         }
     }
@@ -326,6 +326,7 @@ impl Model {
             if let Some(notes) = &mut self.notes {
                 notes.push_back(format!("{} {:?} gets a warning", now.unix.rfc3339(), hook.id));
             }
+            let moves = hook.moves();
             let record = &mut hook.record;
             let policy = &self.settings.health;
             // A store that is slow, or fails, writes later what was decided in time. So does a
@@ -336,7 +337,7 @@ impl Model {
             let from = UnixTime(from.0 - LATE_MAX.as_micros() as u64);
             let right = record.warns_rightly(policy, from, now.unix, stood.is_some());
             let why = record.warns_wrongly(policy, now.unix).filter(|_| right.is_none());
-            let why = why.filter(|_| !record.vague && !self.clock_set);
+            let why = why.filter(|_| !record.vague && !moves && !self.clock_set);
             if let Some(why) = why {
                 violated("warning", format!("{:?} gets a wrong warning: {why}", hook.id));
             }

@@ -47,7 +47,13 @@ impl Model {
         let url = self.place(url);
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.url, url);
-        hook.earlier.get_or_insert_default().urls.push(before);
+        let earlier = hook.earlier.get_or_insert_default();
+        if before != url {
+            hook.record = Record::default();
+            // Back at its URL before the worker knew of another, it has the record that it had.
+            hook.record.vague = hook.disabled || earlier.urls.contains(&url);
+        }
+        earlier.urls.push(before);
     }
 
     /// Records that both secrets sign from here on, the earlier one until `until` in steady time.

@@ -87,6 +87,24 @@ fn a_webhook_that_still_fails_too_often_has_not_recovered() {
 }
 
 #[test]
+fn failures_of_an_earlier_url_neither_warn_nor_pause() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    for hour in [0, 12, 13] {
+        change(&mut scheduler, 500, hour * HOUR);
+    }
+    scheduler.restored(hook(1, 2, Flow::Open), None, at(14 * HOUR).tick);
+    assert!(scheduler.next_notice(at(30 * HOUR)).is_none());
+    for hour in [30, 42] {
+        assert_eq!(change(&mut scheduler, 500, hour * HOUR), None);
+    }
+    let failing = Some((HealthChange::Failing, at(42 * HOUR).unix));
+    assert_eq!(change(&mut scheduler, 500, 42 * HOUR + 1), None);
+    assert_eq!(change(&mut scheduler, 500, 43 * HOUR), failing);
+    let paused = Some((HealthChange::Paused, at(30 * HOUR).unix));
+    assert_eq!(change(&mut scheduler, 500, 54 * HOUR), paused);
+}
+
+#[test]
 fn the_operators_webhook_is_never_paused_and_no_alert_is_about_it() {
     let workspace = operator_event::WORKSPACE.into();
     let mut scheduler = open(Webhook { workspace, ..hook(1, 1, Flow::Open) });

@@ -13,7 +13,7 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::{outbox, webhooks};
+use crate::store::sqlite::{health, outbox};
 
 const STATE: &str = "SELECT d.state, d.job, d.webhook FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
@@ -126,17 +126,20 @@ fn update_waiting(
 }
 
 fn webhook(session: &WriteSession, update: &WebhookUpdate) -> Result<(), Fault> {
-    let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
-        paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
+    let sql = "UPDATE webhooks SET health = CASE endpoint WHEN ?8 THEN ?2 ELSE health END, \
+        look_at = CASE endpoint WHEN ?8 THEN ?3 ELSE look_at END, \
+        paused_at = coalesce(paused_at, ?4), probing = ?5, \
+        last_outcome = CASE endpoint WHEN ?8 THEN ?7 ELSE last_outcome END \
         WHERE id = ?1 AND deleted_up_to IS NULL AND paused_total = ?6";
     session.conn.prepare_cached(sql)?.execute((
         update.webhook.0,
-        webhooks::json(&update.health)?,
+        health::json(&update.health)?,
         update.look_at.map(at),
         update.paused_at.map(at),
         probe_column(update.probing),
         span(update.paused_total),
         update.last_outcome.as_ref().map(ToString::to_string),
+        update.endpoint.0,
     ))?;
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::store::mail::MailKind;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::{outbox, stops};
+use crate::store::sqlite::{health, outbox, stops};
 use crate::store::types::{Changed, Created, KeyChange, NewWebhook, Page, WebhookChange};
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
@@ -54,12 +54,12 @@ pub(super) fn create(
     session.counters.webhooks_made += 1;
     session.counters.webhooks += 1;
     let id = WebhookId(session.counters.webhooks_made);
-    let health = Health::default();
+    let health = health::json(&Health::default())?;
     let sql = "INSERT INTO webhooks \
         (id, workspace, endpoint, subscribed, created_at, secret_created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)";
     let sealed = session.sealer.seal((id, Content::Secret), new.secret.expose(), nonces.secret);
-    let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, json(&health)?);
+    let row = (id.0, workspace, endpoint, new.events.to_string(), at(now), sealed, health);
     session.conn.prepare_cached(sql)?.execute(row)?;
     if new.options != WebhookOptions::default() {
         set_options(session, id, &new.options, &nonces)?;
@@ -148,11 +148,6 @@ pub(super) fn mark_unused(session: &WriteSession, endpoint: i64) -> rusqlite::Re
     session.conn.prepare_cached(sql)?.execute((endpoint, at(session.steady.now()))).map(drop)
 }
 
-/// A webhook's health for its column.
-pub(super) fn json(health: &Health) -> Result<String, Fault> {
-    serde_json::to_string(health).map_err(|error| Fault::Damaged(error.to_string()))
-}
-
 /// A webhook of any workspace.
 pub(super) fn load(
     conn: &Connection,
@@ -235,11 +230,12 @@ pub(super) fn change(
     }
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
-        // How an attempt at another URL ended says nothing of this one.
-        let sql = "UPDATE webhooks SET endpoint = ?2, \
-            last_outcome = CASE endpoint WHEN ?2 THEN last_outcome END WHERE id = ?1";
+        let sql = "UPDATE webhooks SET endpoint = ?2 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute((id.0, endpoint))?;
         mark_unused(session, before.endpoint.0)?;
+        if endpoint != before.endpoint.0 {
+            health::begin_anew(session, &before)?;
+        }
     }
     if let Some(events) = change.events {
         register_types(conn, &events)?;
@@ -386,7 +382,7 @@ fn resume(session: &WriteSession, webhook: &Webhook, now: UnixTime) -> Result<()
         WHERE id = :id";
     session.conn.prepare_cached(sql)?.execute(named_params! {
         ":total": rows::span(total),
-        ":health": json(&webhook.health.reactivated())?,
+        ":health": health::json(&webhook.health.reactivated())?,
         ":id": webhook.id.0,
     })?;
     Ok(())

@@ -1,6 +1,7 @@
 //! Promises to the worker.
 
 use crate::domain::attempt::EarlierStart;
+use crate::domain::health::{Observation, Policy};
 use crate::domain::id::EndpointId;
 use crate::domain::trace::Reason;
 use crate::domain::webhook::Probe;
@@ -142,6 +143,40 @@ pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_webhook(s
     assert_eq!(read().await, last_outcome, "it has the URL that it had");
     moved("https://two.example.com/").await;
     assert_eq!(read().await, None);
+}
+
+pub(super) async fn at_another_url_the_health_begins_anew_and_its_mails_are_not_sent(
+    store: &dyn Store,
+) {
+    let policy = Policy { warn_share: 0.05, warn_for: secs(1_800), pause_after: secs(86_400) };
+    let failed = Health::default().after(&policy, Observation::Failed, t(1)).0;
+    for (name, paused_at, left) in [("one", None, &[][..]), ("two", Some(t(2)), &["paused:two"])] {
+        let made = webhook(store, name).await;
+        let update = WebhookUpdate {
+            health: failed.clone(),
+            look_at: Some(t(90)),
+            paused_at,
+            last_outcome: Some(Outcome::Failed(Failure::Tls)),
+            ..webhook_update(&made)
+        };
+        let mail = NewMail { webhook: made.id, ..mail(&format!("paused:{name}")) };
+        store.record(vec![], vec![update.clone()], vec![mail.into()], vec![]).await.unwrap();
+        let read = async || store.webhook(WS, made.id).await.unwrap().unwrap();
+        assert_eq!(read().await.health, failed);
+        let url = format!("https://{name}.example.com/repaired");
+        let change = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
+        store.change_webhook(WS, made.id, change, t(3)).await.unwrap();
+        // What the earlier URL has shown may be written after.
+        let stale = WebhookUpdate { paused_at: None, ..update };
+        store.record(vec![], vec![stale], vec![], vec![]).await.unwrap();
+        let moved = read().await;
+        assert_eq!((moved.health, moved.last_outcome), (Health::default(), None), "{name}");
+        assert_eq!(moved.paused_at, paused_at, "{name}");
+        let mails = store.claim_mails(9, t(4), Default::default()).await.unwrap();
+        let keys: Vec<&str> = mails.iter().map(|one| one.mail.key.as_str()).collect();
+        assert_eq!(keys, left, "{name}");
+    }
+    assert_eq!(queues(store).await, [], "no health is to be checked");
 }
 
 /// The starts since then, in order.
