@@ -166,7 +166,9 @@ impl SmtpSender {
     /// A session whose server waits for the text of a mail.
     async fn begin(&self, to: &Address) -> Result<Session, SendResult> {
         let failed = |error: SessionError| SendResult::Failed(shown(&error));
-        let mut session = self.connect().await.map_err(failed)?;
+        let addresses = lookup_host((self.host.as_str(), self.port)).await;
+        let addresses: Vec<SocketAddr> = addresses.map_err(|e| failed(e.into()))?.collect();
+        let mut session = self.connect(&addresses).await.map_err(failed)?;
         if let Some((user, password)) = &self.login {
             session.log_in(user, password.expose()).await.map_err(failed)?;
         }
@@ -185,11 +187,26 @@ impl SmtpSender {
         Ok(session)
     }
 
+    /// A session with the first address, in order, that has a server which greets and speaks TLS as
+    /// the settings want it. All but the last share half of the time: a faulty one leaves time for
+    /// the others, and for the mail.
+    async fn connect(&self, addresses: &[SocketAddr]) -> Result<Session, SessionError> {
+        let Some((last, others)) = addresses.split_last() else {
+            return Err(io::Error::from(io::ErrorKind::NotFound).into());
+        };
+        let each = self.deadline / 2 / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
+        for address in others {
+            if let Ok(Ok(session)) = timeout(each, self.open(*address)).await {
+                return Ok(session);
+            }
+        }
+        self.open(*last).await
+    }
+
     /// A session over TLS, where the settings or the server want it.
-    async fn connect(&self) -> Result<Session, SessionError> {
+    async fn open(&self, address: SocketAddr) -> Result<Session, SessionError> {
         let hello = self.from.email.domain();
-        let addresses = lookup_host((self.host.as_str(), self.port)).await?;
-        let stream = dial(&addresses.collect::<Vec<_>>(), self.deadline / 2).await?;
+        let stream = TcpStream::connect(address).await?;
         if self.start_of_tls == StartOfTls::AtOnce {
             return Session::open(self.over_tls(Box::new(stream)).await?, hello).await;
         }
@@ -239,21 +256,6 @@ fn with_a_labels(address: Address) -> Option<Address> {
     }
     let domain = Host::parse(address.domain()).ok()?;
     Address::new(address.user(), domain.to_string()).ok()
-}
-
-/// Connects to the first address that accepts, in order, each for its share of the time: a silent
-/// one leaves time for the others, and for the session.
-async fn dial(addresses: &[SocketAddr], within: Duration) -> io::Result<TcpStream> {
-    let each = within / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-    let mut last = io::ErrorKind::NotFound.into();
-    for address in addresses {
-        match timeout(each, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
 }
 
 /// Decodes a percent-encoded part of a URL.
@@ -516,18 +518,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_address_leaves_time_for_the_next_one() {
+    async fn a_faulty_address_leaves_time_for_the_next_one() {
         let silent = TcpSocket::new_v4().expect("a socket");
         silent.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let silent = silent.listen(0).expect("it listens");
-        let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let [first, second] = [&silent, &other].map(|one| one.local_addr().expect("it is bound"));
+        let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let [silent, mute] = [&silent, &mute].map(|one| one.local_addr().expect("it is bound"));
         // Its queue is full, so that it answers no further connection.
-        let _queued = TcpStream::connect(first).await.expect("it has room for one");
-        let stream = dial(&[first, second], SHORT).await.expect("the second one accepts");
-        assert_eq!(stream.peer_addr().expect("it is connected"), second);
-        let error = dial(&[first], SHORT).await.expect_err("it is silent");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let _queued = TcpStream::connect(silent).await.expect("it has room for one");
+        let [busy, unwilling, good] =
+            [server("", "421 busy").await, server("EHLO", "550 no").await, server("", "").await];
+        let [busy, unwilling, whole] =
+            [&busy, &unwilling, &good].map(|one| SocketAddr::from(([127, 0, 0, 1], one.port)));
+        let sender = SmtpSender::new(&settings("smtp://localhost")).expect("valid settings");
+        let sender = SmtpSender { deadline: SHORT, ..sender };
+        for faulty in [silent, mute, busy, unwilling] {
+            let session = sender.connect(&[faulty, whole]).await;
+            assert!(session.is_ok(), "{faulty}: {:?}", session.err());
+        }
+        assert_eq!(good.received(), ["EHLO example.com"; 4]);
+        let refused = sender.connect(&[mute, busy]).await.err();
+        assert_eq!(refused, Some(SessionError::Refused(421)));
     }
 
     #[test]
