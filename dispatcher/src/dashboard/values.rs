@@ -131,7 +131,10 @@ impl Values {
         remove(&mut metadata, before.keys());
         metadata.retain(|name, value| before.get(name) != Some(&*value));
         let mut headers = object(members(&self.headers));
-        remove(&mut headers, shown.kept_headers.iter().filter(|n| !self.kept_headers.contains(n)));
+        let is_named = |name: &str| headers.keys().any(|one| one.eq_ignore_ascii_case(name));
+        let unkept = shown.kept_headers.iter().filter(|name| !self.kept_headers.contains(name));
+        let unkept: Vec<&String> = unkept.filter(|name| !is_named(name)).collect();
+        remove(&mut headers, unkept.into_iter());
         for (name, members) in [("metadata", metadata), ("headers", headers)] {
             if !members.is_empty() {
                 set(name, members.into());
@@ -249,6 +252,11 @@ mod tests {
         check(|values| values.metadata = "a: 9\nb: 2".to_owned(), metadata);
         check(|values| values.kept_headers.clear(), json!({"headers": {"x-a": null}}));
         check(|values| values.headers = "x-b: 1".to_owned(), json!({"headers": {"x-b": "1"}}));
+        let replace = |values: &mut Values| {
+            values.kept_headers.clear();
+            values.headers = "X-A: 2".to_owned();
+        };
+        check(replace, json!({"headers": {"X-A": "2"}}));
         check(|values| values.description.clear(), json!({"description": ""}));
         check(|values| values.requests_per_minute.clear(), json!({"requests_per_minute": 0}));
         check(|values| values.url.push('x'), json!({"url": "https://a.example/x"}));
