@@ -13,6 +13,7 @@ pub mod event;
 pub mod forecast;
 pub mod health;
 pub mod id;
+pub mod mail_address;
 pub mod masking;
 pub mod operator_event;
 pub mod outcome;

@@ -7,6 +7,7 @@
 //! (`read::outbound`) and pages (`read::dashboard`).
 
 mod dashboard;
+mod mail;
 mod outbound;
 
 use std::net::SocketAddr;
@@ -74,7 +75,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
             "When owners are warned, and deliveries paused.",
             outbound::health,
         ),
-        mail: root.table("mail", "Mails to owners.", outbound::mail),
+        mail: root.table("mail", "Mails to owners.", mail::mail),
         operator: root.table("operator", "Events for operators.", outbound::operator),
         dashboard: root.table(
             "dashboard",

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use lettre::message::Mailbox;
 use log::LevelFilter;
+use rustls::pki_types::ServerName;
 use weir_common::config::document::Spanned;
 use weir_common::directory::settings::HttpDirectory;
 use weir_common::identity::settings::IdentitySettings;
@@ -296,16 +298,37 @@ pub enum KeptAnswers {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailSettings {
-    /// A secret: the URL may have a user and a password.
-    pub smtp: Secret<String>,
+    pub server: MailServer,
     /// The first line of `password_file`.
     pub password: Option<Secret<String>>,
     pub password_file: Option<Spanned<String>>,
-    pub from: String,
+    /// Its domain is ASCII.
+    pub from: Mailbox,
     /// The dashboard's URL, prefix of the links in mails.
     pub link: Option<String>,
     /// The wait after the first failure; doubled after each further one.
     pub retry_after: Duration,
+}
+
+/// A mail server, from its URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailServer {
+    /// In ASCII; an IPv6 address without brackets.
+    pub host: String,
+    /// The host, as a certificate names it.
+    pub name: ServerName<'static>,
+    pub port: u16,
+    pub start_of_tls: StartOfTls,
+    /// A user, and a password unless it is in a file.
+    pub login: Option<Secret<(String, String)>>,
+}
+
+/// When a connection to a mail server becomes TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartOfTls {
+    AtOnce,
+    BeforeAll,
+    IfOffered,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -128,7 +128,7 @@ impl Outbox {
             match SmtpSender::new(mail) {
                 Ok(new) => *sender = Some((mail.clone(), Arc::new(new))),
                 Err(error) => {
-                    log::error!("mail disabled: {error}");
+                    log::error!("mail disabled: cannot set up TLS for mail.smtp: {error}");
                     return ERROR_INTERVAL;
                 }
             }

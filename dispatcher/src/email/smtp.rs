@@ -20,16 +20,14 @@ use std::time::Duration;
 use lettre::Address;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue, MIME_VERSION_1_0};
 use lettre::message::{Mailbox, Message};
-use percent_encoding::percent_decode_str;
-use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use url::{Host, Url};
 use weir_common::secret::Secret;
 
-use crate::config::settings;
+use crate::config::settings::{self, MailServer, StartOfTls};
+use crate::domain::mail_address::with_a_labels;
 use crate::email::smtp::session::{Session, SessionError, Stream};
 use crate::store::mail::NewMail;
 
@@ -46,11 +44,6 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(600);
 /// For QUIT, which changes nothing.
 const QUIT_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The default ports of the schemes.
-const SMTP_PORT: u16 = 25;
-const SUBMISSION_PORT: u16 = 587;
-const SMTPS_PORT: u16 = 465;
-
 /// The longest error in a log line.
 const ERROR_CHARS_MAX: usize = 200;
 
@@ -65,80 +58,31 @@ pub enum SendResult {
     Failed(String),
 }
 
-/// Why mail settings are invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SmtpError {
-    /// The URL has another scheme, or no host. It may contain a password, so it is not shown.
-    #[error("mail.smtp must be smtps://, smtp+starttls:// or smtp://, and a host")]
-    Url,
-    /// The sender is not a mail address.
-    #[error("mail.from must be an address, such as weir@example.com or Weir <weir@example.com>")]
-    From,
-    /// No trusted certificates, or a host name that no certificate can have.
-    #[error("cannot set up TLS for mail.smtp: {0}")]
-    Tls(String),
-}
-
-/// When a connection becomes TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StartOfTls {
-    AtOnce,
-    BeforeAll,
-    IfOffered,
-}
-
 /// Sends mails through one server.
 pub struct SmtpSender {
     from: Mailbox,
-    host: String,
-    port: u16,
-    /// The host, as a certificate names it.
-    name: ServerName<'static>,
-    start_of_tls: StartOfTls,
+    server: MailServer,
     connector: TlsConnector,
     login: Option<(String, Secret<String>)>,
     deadline: Duration,
 }
 
 impl SmtpSender {
-    /// A sender for these settings; connects with each mail.
-    pub fn new(mail: &settings::MailSettings) -> Result<Self, SmtpError> {
-        let mut from: Mailbox = mail.from.parse().map_err(|_| SmtpError::From)?;
-        from.email = with_a_labels(from.email).ok_or(SmtpError::From)?;
-        let url = Url::parse(mail.smtp.expose()).map_err(|_| SmtpError::Url)?;
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(SmtpError::Url)?;
-        // Only URLs write an IPv6 address in brackets.
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (port, start_of_tls) = match url.scheme() {
-            "smtps" => (SMTPS_PORT, StartOfTls::AtOnce),
-            "smtp+starttls" => (SUBMISSION_PORT, StartOfTls::BeforeAll),
-            "smtp" => (SMTP_PORT, StartOfTls::IfOffered),
-            _ => return Err(SmtpError::Url),
-        };
+    /// A sender for these settings; connects with each mail. An error means that no certificates
+    /// are trusted here.
+    pub fn new(mail: &settings::MailSettings) -> Result<Self, rustls::Error> {
+        let server = mail.server.clone();
         // An attacker with a wrong certificate could as well not offer STARTTLS, so refusing
         // the certificate protects nothing; local servers often have a self-signed one.
-        let any_certificate = start_of_tls == StartOfTls::IfOffered;
-        let name = ServerName::try_from(host.clone()).map_err(|e| SmtpError::Tls(e.to_string()))?;
-        let login = if url.username().is_empty() {
-            None
-        } else {
-            let password = match &mail.password {
-                Some(password) => password.expose().clone(),
-                None => plain(url.password().unwrap_or_default())?,
-            };
-            Some((plain(url.username())?, Secret::new(password)))
-        };
-        Ok(Self {
-            from,
-            host,
-            port: url.port().unwrap_or(port),
-            name,
-            start_of_tls,
-            connector: tls::connector(any_certificate)
-                .map_err(|e| SmtpError::Tls(e.to_string()))?,
-            login,
-            deadline: DEADLINE,
-        })
+        let any_certificate = server.start_of_tls == StartOfTls::IfOffered;
+        let connector = tls::connector(any_certificate)?;
+        let login = server.login.as_ref().map(|login| {
+            let (user, password) = login.expose();
+            let of_file = mail.password.as_ref().map(Secret::expose);
+            (user.clone(), Secret::new(of_file.unwrap_or(password).clone()))
+        });
+        let from = mail.from.clone();
+        Ok(Self { from, server, connector, login, deadline: DEADLINE })
     }
 
     /// Sends one mail.
@@ -166,7 +110,7 @@ impl SmtpSender {
     /// A session whose server waits for the text of a mail.
     async fn begin(&self, to: &Address) -> Result<Session, SendResult> {
         let failed = |error: SessionError| SendResult::Failed(shown(&error));
-        let addresses = lookup_host((self.host.as_str(), self.port)).await;
+        let addresses = lookup_host((self.server.host.as_str(), self.server.port)).await;
         let addresses: Vec<SocketAddr> = addresses.map_err(|e| failed(e.into()))?.collect();
         let mut session = self.connect(&addresses).await.map_err(failed)?;
         if let Some((user, password)) = &self.login {
@@ -207,7 +151,7 @@ impl SmtpSender {
     async fn open(&self, address: SocketAddr) -> Result<Session, SessionError> {
         let hello = self.from.email.domain();
         let stream = TcpStream::connect(address).await?;
-        if self.start_of_tls == StartOfTls::AtOnce {
+        if self.server.start_of_tls == StartOfTls::AtOnce {
             return Session::open(self.over_tls(Box::new(stream)).await?, hello).await;
         }
         let session = Session::open(Box::new(stream), hello).await?;
@@ -215,14 +159,14 @@ impl SmtpSender {
             let stream = session.start_tls().await?;
             return Session::reopen(self.over_tls(stream).await?, hello).await;
         }
-        if self.start_of_tls == StartOfTls::BeforeAll {
+        if self.server.start_of_tls == StartOfTls::BeforeAll {
             return Err(SessionError::Broken("the server does not offer STARTTLS".to_owned()));
         }
         Ok(session)
     }
 
     async fn over_tls(&self, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, SessionError> {
-        Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
+        Ok(Box::new(self.connector.connect(self.server.name.clone(), stream).await?))
     }
 
     /// The address of a mail, and its text with the header.
@@ -249,21 +193,6 @@ impl SmtpSender {
     }
 }
 
-/// An address whose domain has its ASCII form: only the part before it may need SMTPUTF8.
-fn with_a_labels(address: Address) -> Option<Address> {
-    if address.domain().is_ascii() {
-        return Some(address);
-    }
-    let domain = Host::parse(address.domain()).ok()?;
-    Address::new(address.user(), domain.to_string()).ok()
-}
-
-/// Decodes a percent-encoded part of a URL.
-fn plain(text: &str) -> Result<String, SmtpError> {
-    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| SmtpError::Url)?;
-    Ok(decoded.into_owned())
-}
-
 /// What the reply to a command about a mail means for it.
 fn result_of(error: &SessionError) -> SendResult {
     match error {
@@ -288,8 +217,10 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::sleep;
 
+    use weir_common::config::document::Document;
     use weir_common::directory::is_mail_address;
 
+    use crate::config::read::read;
     use crate::domain::id::WebhookId;
 
     use super::*;
@@ -362,15 +293,12 @@ mod tests {
     }
 
     fn settings(smtp: &str) -> settings::MailSettings {
-        let smtp = Secret::new(smtp.to_owned());
-        settings::MailSettings {
-            smtp,
-            password: None,
-            password_file: None,
-            from: "Weir <weir@example.com>".to_owned(),
-            link: None,
-            retry_after: DEADLINE,
-        }
+        settings_from(smtp, "Weir <weir@example.com>")
+    }
+
+    fn settings_from(smtp: &str, from: &str) -> settings::MailSettings {
+        let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"{from}\"");
+        read(&Document::new("d", &text)).made.mail.expect("valid settings")
     }
 
     fn mail() -> NewMail {
@@ -413,9 +341,8 @@ mod tests {
     async fn a_domain_in_any_script_needs_no_extension_of_the_server_and_a_name_does() {
         let server = server("", "").await;
         let url = format!("smtp://127.0.0.1:{}", server.port);
-        let from = "Weir <weir@b\u{fc}cher.example>".to_owned();
-        let sender = SmtpSender::new(&settings::MailSettings { from, ..settings(&url) });
-        let sender = sender.expect("valid settings");
+        let settings = settings_from(&url, "Weir <weir@b\u{fc}cher.example>");
+        let sender = SmtpSender::new(&settings).expect("trusted certificates");
         let to = |to: &str| NewMail { to: to.to_owned(), ..mail() };
         assert_eq!(sender.send(&to("info@b\u{fc}cher.example")).await, SendResult::Sent);
         let received = server.received();
@@ -581,16 +508,5 @@ mod tests {
         };
         assert_eq!(id("one"), id("one"));
         assert_ne!(id("one"), id("two"));
-    }
-
-    #[test]
-    fn invalid_settings_are_reported_without_the_password() {
-        for url in ["http://u:hunter2@host", "smtp:", "smtp://", "hunter2", "smtps://u:%ff@h"] {
-            let error = SmtpSender::new(&settings(url)).err().expect(url);
-            assert_eq!(error, SmtpError::Url, "{url}");
-            assert!(!error.to_string().contains("hunter2"));
-        }
-        let from = settings::MailSettings { from: "owner".to_owned(), ..settings("smtp://host") };
-        assert_eq!(SmtpSender::new(&from).err(), Some(SmtpError::From));
     }
 }

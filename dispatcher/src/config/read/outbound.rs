@@ -1,4 +1,4 @@
-//! Parses the options of deliveries: signature, egress, retry schedule, health, mail, operators.
+//! Parses the options of deliveries: signature, egress, retry schedule, health, operators.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use http::HeaderName;
 use ipnet::IpNet;
-use lettre::message::Mailbox;
 use url::Url;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Spanned, span_of};
 use weir_common::limit::rolling;
-use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
 use crate::config::settings::{
-    AttemptSettings, Egress, KeptAnswers, MailSettings, OperatorSettings, ProxyAddress, Signature,
+    AttemptSettings, Egress, KeptAnswers, OperatorSettings, ProxyAddress, Signature,
 };
 use crate::domain::health::Policy;
 use crate::domain::port::is_blocked;
@@ -293,56 +291,6 @@ pub(super) fn health(table: &mut Table<'_>) -> Policy {
     }
 }
 
-pub(super) fn mail(table: &mut Table<'_>) -> Option<MailSettings> {
-    let smtp =
-        table.text("smtp", "smtps://user@host, smtp+starttls:// or smtp://. Unset: no mail.");
-    table.hide("smtp");
-    let doc = "A file whose first line is the SMTP password; reloaded when it changes.";
-    let password_file = table.text("password_file", doc);
-    let from = table.text("from", "The sender of mails.");
-    let link = table.text("link", "The dashboard's URL, prefix of the links in mails.");
-    let retry_after = wait(
-        table,
-        "retry_after",
-        "1m",
-        "The wait after a mail's first failure; doubled after each further one, up to 1h.",
-    );
-    if let Some(link) = &link {
-        let scheme = Url::parse(&link.value).ok().filter(Url::has_host);
-        if scheme.is_none_or(|url| !["http", "https"].contains(&url.scheme())) {
-            let message = "mail.link must be an http:// or https:// URL";
-            table.fault_at(link.at, format!("{message}, not `{}`", link.value));
-        }
-    }
-    if let Some(from) = from.as_ref().filter(|from| from.value.parse::<Mailbox>().is_err()) {
-        let message = "mail.from must be a mail address, such as \"weir@example.com\"";
-        let message = format!("{message}, not `{}`", from.value);
-        table.fault_at(from.at, message);
-    }
-    if let Some(smtp) = &smtp {
-        // The value may contain a password, so errors do not quote it.
-        if let Err(why) = check_smtp(&smtp.value, password_file.is_some()) {
-            table.fault_at(smtp.at, why);
-        }
-    }
-    match (smtp, from) {
-        (Some(smtp), Some(from)) => Some(MailSettings {
-            smtp: Secret::new(smtp.value),
-            password: None,
-            password_file,
-            from: from.value,
-            link: link.map(|link| link.value),
-            retry_after,
-        }),
-        (smtp, from) => {
-            if smtp.is_some() || from.is_some() || link.is_some() || password_file.is_some() {
-                table.fault("mail.smtp and mail.from must both be set, or neither");
-            }
-            None
-        }
-    }
-}
-
 pub(super) fn operator(table: &mut Table<'_>) -> Option<OperatorSettings> {
     let url = table.text("url", "The URL that events for operators are sent to. Unset: none.");
     table.hide("url");
@@ -358,41 +306,6 @@ pub(super) fn operator(table: &mut Table<'_>) -> Option<OperatorSettings> {
         table.fault("operator.url and operator.secret_file must both be set, or neither");
     }
     None
-}
-
-/// Requires verified TLS, or loopback, for a user and a password.
-fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
-    const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
-                        smtp://host, each with :port unless it is the default";
-    let url = Url::parse(text).map_err(|_| FORM)?;
-    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(FORM)?;
-    let is_plain = match url.scheme() {
-        "smtps" | "smtp+starttls" => false,
-        "smtp" => true,
-        _ => return Err(FORM),
-    };
-    if !matches!(url.path(), "" | "/") || url.query().or(url.fragment()).is_some() {
-        return Err("mail.smtp has a path or a query: remove it; for TLS, write \
-                    smtp+starttls:// (port 587) or smtps:// (port 465)");
-    }
-    let has_user = !url.username().is_empty();
-    let has_password = url.password().is_some() || has_password_file;
-    if is_plain && (has_user || has_password) && !is_loopback(host) {
-        return Err("mail.smtp has a user, and smtp:// may send the password in the clear: write \
-                    smtp+starttls:// (port 587) or smtps:// (port 465)");
-    }
-    if has_password_file && url.password().is_some() {
-        return Err("mail.smtp and mail.password_file both give a password: leave it out of one");
-    }
-    if has_password_file && !has_user {
-        return Err("mail.password_file needs a user in mail.smtp: smtps://user@host");
-    }
-    Ok(())
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -474,20 +387,6 @@ mod tests {
     }
 
     #[test]
-    fn mail_needs_a_server_and_a_sender() {
-        let good = "[mail]\nsmtp = \"smtps://weir:pass@mail.example.com\"\n\
-            from = \"Weir <weir@example.com>\"\nlink = \"https://api.example.com\"";
-        let mail = check(good, &[]).mail.expect("all of it is there");
-        assert!(!format!("{mail:?}").contains("weir:"), "{mail:?}");
-        assert_eq!(mail.link.as_deref(), Some("https://api.example.com"));
-        assert_eq!(check("[mail]", &[]).mail, None);
-        let both = "d:1:1: mail.smtp and mail.from must both be set, or neither";
-        for half in ["smtp = \"smtp://localhost\"", "from = \"a@b.example\""] {
-            check(&format!("[mail]\n{half}"), &[both]);
-        }
-    }
-
-    #[test]
     fn events_for_operators_need_a_url_and_a_secret() {
         let all = "[operator]\nurl = \"https://ops.example.com/\"\nsecret_file = \"secret\"\n\
                    opt_out = [\"ws_test\"]";
@@ -502,69 +401,6 @@ mod tests {
             check(&format!("[operator]\n{half}"), &[both]);
         }
         assert_eq!(check("[operator]\nopt_out = [\"ws_test\"]", &[]).operator, None);
-    }
-
-    #[test]
-    fn an_error_in_a_mail_server_does_not_quote_its_password() {
-        for smtp in ["https://u:hunter2@host", "smtp:hunter2", "hunter2", "smtps://u:hunter2@"] {
-            check(
-                &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"owner\"\nlink = \"ftp://a\""),
-                &[
-                    "d:2:8: mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
-                     smtp://host, each with :port unless it is the default",
-                    "d:3:8: mail.from must be a mail address, such as \"weir@example.com\", \
-                     not `owner`",
-                    "d:4:8: mail.link must be an http:// or https:// URL, not `ftp://a`",
-                ],
-            );
-        }
-    }
-
-    #[test]
-    fn a_password_is_never_sent_in_the_clear() {
-        let clear = "mail.smtp has a user, and smtp:// may send the password in the clear: write \
-            smtp+starttls:// (port 587) or smtps:// (port 465)";
-        let twice = "mail.smtp and mail.password_file both give a password: leave it out of one";
-        let no_user = "mail.password_file needs a user in mail.smtp: smtps://user@host";
-        for (smtp, file, expected) in [
-            ("smtps://u:p@mail.example.com", false, None),
-            ("smtp+starttls://u:p@mail.example.com:2525", false, None),
-            ("smtp://mail.example.com", false, None),
-            ("smtp://u:p@localhost", false, None),
-            ("smtp://u:p@127.0.0.1:25", false, None),
-            ("smtp://u:p@[::1]", false, None),
-            ("smtps://u@mail.example.com", true, None),
-            ("smtp://u:p@mail.example.com", false, Some(clear)),
-            ("smtp://u@mail.example.com", false, Some(clear)),
-            ("smtp://u@mail.example.com", true, Some(clear)),
-            ("smtp://u:p@10.0.0.1", false, Some(clear)),
-            ("smtp://u:p@localhost.example.com", false, Some(clear)),
-            ("smtp://u:p@127.0.0.1.example.com", false, Some(clear)),
-            ("smtps://u:p@mail.example.com", true, Some(twice)),
-            ("smtps://mail.example.com", true, Some(no_user)),
-        ] {
-            let file = if file { "\npassword_file = \"f\"" } else { "" };
-            let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"a@b.example\"{file}");
-            let expected = expected.map(|why| format!("d:2:8: {why}"));
-            check(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn a_path_or_query_of_a_mail_server_is_refused() {
-        let why = "d:2:8: mail.smtp has a path or a query: remove it; for TLS, \
-            write smtp+starttls:// (port 587) or smtps:// (port 465)";
-        for (end, expected) in [
-            ("", None),
-            ("/", None),
-            ("?tls=required", Some(why)),
-            (":25/?tls=required", Some(why)),
-            ("/relay", Some(why)),
-            ("#tls", Some(why)),
-        ] {
-            let text = format!("[mail]\nsmtp = \"smtp://localhost{end}\"\nfrom = \"a@b.example\"");
-            check(&text, &expected.into_iter().collect::<Vec<_>>());
-        }
     }
 
     #[test]
