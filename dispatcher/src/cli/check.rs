@@ -17,7 +17,7 @@ use weir_common::time::Clock;
 use crate::config::settings::Settings;
 use crate::live_config::{ActiveConfig, Config};
 use crate::store::sqlite::open::OpenError;
-use crate::store::sqlite::preview;
+use crate::store::sqlite::preview::{self, Previewed};
 
 /// Reads all files as a start does, reports every problem, and returns the exit code.
 pub(super) fn check(config: &Config, online: bool) -> u8 {
@@ -28,13 +28,14 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         Err(diagnostics) => return refuse(&diagnostics),
     };
     let document = active.origin.document(&name);
-    look(&active.settings, &document);
+    let unchecked = look(&active.settings, &document);
     let diagnostics = document.diagnostics();
     if !diagnostics.is_empty() {
         return refuse(&diagnostics);
     }
     let now = clock.now().unix;
     warn(active.certificate.iter().filter_map(|certificate| certificate.expired(now)));
+    warn(unchecked.into_iter());
     if !online {
         return print(&format!("{name}: no problems"));
     }
@@ -58,8 +59,8 @@ async fn try_directory(active: &ActiveConfig, document: &Document) {
     }
 }
 
-/// Reports the problems in the document of the settings.
-fn look(settings: &Settings, document: &Document) {
+/// Reports the problems in the document of the settings; returns what was not checked.
+fn look(settings: &Settings, document: &Document) -> Option<String> {
     let server = &settings.server;
     let addresses = [server.api, server.ingest, server.admin];
     for (address, at) in addresses.into_iter().zip(server.at) {
@@ -71,12 +72,22 @@ fn look(settings: &Settings, document: &Document) {
         }
     }
     let secrets = &settings.secrets;
-    if let Err(why) = preview::would_open(&settings.store.path, &secrets.key_file) {
-        let at = match &why {
-            OpenError::Key(_) | OpenError::WrongKey { .. } => secrets.key_file_at,
-            _ => settings.store.path_at,
-        };
-        document.fault(at, why.to_string());
+    match preview::would_open(&settings.store.path, &secrets.key_file) {
+        Ok(Previewed::WithKey) => None,
+        Ok(Previewed::WithoutKey) => Some(format!(
+            "the database {} is in use, or was not shut down cleanly: whether {} is its key was \
+             not checked",
+            settings.store.path.display(),
+            secrets.key_file.display()
+        )),
+        Err(why) => {
+            let at = match &why {
+                OpenError::Key(_) | OpenError::WrongKey { .. } => secrets.key_file_at,
+                _ => settings.store.path_at,
+            };
+            document.fault(at, why.to_string());
+            None
+        }
     }
 }
 

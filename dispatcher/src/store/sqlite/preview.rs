@@ -1,7 +1,7 @@
 //! Checks whether a store would open, without changes: creates no file and locks none.
 //!
-//! Invariant: `open` refuses everything that is refused here. It may refuse more: this check skips
-//! the content of a database that has a WAL, because it is in use or was not shut down cleanly.
+//! Invariant: `open` refuses everything that is refused here. It may refuse more: of a database that
+//! has a WAL, because it is in use or was not shut down cleanly, only the key is checked.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,17 @@ use crate::store::sqlite::key_file::{self, KeyError};
 use crate::store::sqlite::open::{self, OpenError, key};
 use crate::store::sqlite::wal::owner::has_log;
 
+/// A store that would open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Previewed {
+    /// Its key is the right one, or it has none yet.
+    WithKey,
+    /// Whether its key is the right one cannot be read now.
+    WithoutKey,
+}
+
 /// Why `open` would fail with the database at `path` and the key at `key_path`.
-pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> {
+pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<Previewed, OpenError> {
     let unusable = |source| OpenError::Folder { path: path.to_owned(), source };
     match fs::metadata(path) {
         Ok(_) => {}
@@ -25,7 +34,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
             open::refuse_log_alone(path)?;
             files::may_make(path).map_err(unusable)?;
             sealer_in(key_path)?;
-            return Ok(());
+            return Ok(Previewed::WithKey);
         }
         Err(why) => return Err(unusable(why)),
     }
@@ -43,18 +52,40 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     }
     let sealer = sealer_in(key_path)?;
     if has_log(&path) {
-        // The WAL is part of the database, and only the process that has the database open may read
-        // it.
-        return Ok(());
+        return beside_log(&path, sealer, key_path);
     }
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let conn = unchanging(&path).map_err(sqlite)?;
     open::check_application_id(&path, &conn)?;
-    let Some(check) = key::key_check(&conn).map_err(sqlite)? else { return Ok(()) };
-    let Some(sealer) = sealer else {
-        return Err(KeyError::Gone { path: key_path.to_owned() }.into());
+    let Some(check) = key::key_check(&conn).map_err(sqlite)? else { return Ok(Previewed::WithKey) };
+    let sealer = sealer.ok_or_else(|| KeyError::Gone { path: key_path.to_owned() })?;
+    key::key_of(&path, &check, sealer, key_path).map(|_| Previewed::WithKey)
+}
+
+/// Checks the key of a database with a WAL. That is part of the database, and only the process that
+/// has the database open may read it; the file alone has the check value since its first start.
+fn beside_log(
+    path: &Path,
+    sealer: Option<Sealer>,
+    key_path: &Path,
+) -> Result<Previewed, OpenError> {
+    let sealer = sealer.ok_or_else(|| KeyError::Gone { path: key_path.to_owned() })?;
+    let read = || unchanging(path).and_then(|conn| key::key_check(&conn)).ok().flatten();
+    // Another process may write it: what is the same twice was read whole.
+    let Some(check) = read().filter(|check| read().as_ref() == Some(check)) else {
+        return Ok(Previewed::WithoutKey);
     };
-    key::key_of(&path, &check, sealer, key_path).map(drop)
+    match key::key_of(path, &check, sealer, key_path) {
+        Ok(_) => Ok(Previewed::WithKey),
+        // A rotation that replaced this key may be in the WAL.
+        Err(OpenError::WrongKey { .. }) if is_former(key_path, &check) => Ok(Previewed::WithoutKey),
+        Err(why) => Err(why),
+    }
+}
+
+/// Whether a check value opens with the key that a rotation has replaced.
+fn is_former(key_path: &Path, check: &[u8]) -> bool {
+    key::opened_by(&key_file::former_of(key_path), check).is_ok_and(|key| key.is_some())
 }
 
 /// The key, or `None` if a start would create one.
@@ -87,7 +118,7 @@ mod tests {
     use super::*;
     use crate::store::Upkeep;
     use crate::store::sqlite::SqliteStore;
-    use crate::store::sqlite::tests::Folder;
+    use crate::store::sqlite::tests::{Folder, webhook};
 
     fn made(folder: &Folder, database: &str, key: &str) {
         let clock = Clock::manual(UnixTime(1));
@@ -97,7 +128,13 @@ mod tests {
 
     fn message(folder: &Folder, database: &str, key: &str) -> String {
         let would = would_open(&folder.path(database), &folder.path(key));
-        would.map_or_else(|why| why.to_string(), |()| "it opens".to_owned())
+        would.map_or_else(
+            |why| why.to_string(),
+            |key| match key {
+                Previewed::WithKey => "it opens".to_owned(),
+                Previewed::WithoutKey => "it may open".to_owned(),
+            },
+        )
     }
 
     #[test]
@@ -130,6 +167,37 @@ mod tests {
             let message = message(&folder, database, key);
             assert!(message.contains(expected), "{database} with {key}: {message}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_key_is_checked_also_while_the_database_is_in_use_and_after_a_crash() {
+        let folder = Folder::new();
+        let [path, key] = ["dispatcher.db", "secrets.key"].map(|name| folder.path(name));
+        made(&folder, "other.db", "other.key");
+        let store = SqliteStore::open(&path, &key, Clock::manual(UnixTime(1))).unwrap();
+        webhook(&store).await;
+        // As a crash leaves it.
+        for name in ["crashed.db", "crashed.db-wal"] {
+            fs::copy(folder.path(&name.replace("crashed", "dispatcher")), folder.path(name))
+                .unwrap();
+        }
+        for database in ["dispatcher.db", "crashed.db"] {
+            assert!(has_log(&folder.path(database)), "{database}");
+            for (key, expected) in [
+                ("secrets.key", "it opens"),
+                ("other.key", "sealed with another key"),
+                ("gone.key", "is gone"),
+            ] {
+                let message = message(&folder, database, key);
+                assert!(message.contains(expected), "{database} with {key}: {message}");
+            }
+        }
+        // What a rotation leaves until its commit is in the file, which the WAL may have.
+        fs::rename(&key, folder.path("kept.key")).unwrap();
+        fs::copy(folder.path("other.key"), &key).unwrap();
+        fs::rename(folder.path("kept.key"), key_file::former_of(&key)).unwrap();
+        assert_eq!(message(&folder, "dispatcher.db", "secrets.key"), "it may open");
+        store.close().await.unwrap();
     }
 
     #[tokio::test]

@@ -128,7 +128,7 @@ pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     result.recv_timeout(Duration::from_secs(20)).expect("it does not wait")
 }
 
-async fn webhook(store: &SqliteStore) -> WebhookId {
+pub(crate) async fn webhook(store: &SqliteStore) -> WebhookId {
     let new = NewWebhook {
         workspace: WS.into(),
         url: "https://hooks.example.com/in".into(),
