@@ -43,6 +43,12 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// The version that this program works with.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
+/// The names of the tables of [`VERSION`].
+pub(super) fn tables() -> impl Iterator<Item = &'static str> {
+    let name = |line: &'static str| line.strip_prefix("CREATE TABLE ")?.split(' ').next();
+    SCHEMA.lines().filter_map(name)
+}
+
 /// Migrates the tables to [`VERSION`].
 pub(super) fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;

@@ -95,6 +95,14 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// It was damaged, or another program changed it.
+    #[error("the database {} has no table `{table}`: restore a backup", path.display())]
+    Incomplete {
+        /// The database.
+        path: PathBuf,
+        /// What it does not have.
+        table: &'static str,
+    },
     /// The file does not exist.
     #[error("there is no database at {}", path.display())]
     Absent {
@@ -258,6 +266,7 @@ pub(super) fn check_application_id(path: &Path, conn: &Connection) -> Result<(),
     match schema::look(conn) {
         Ok(Found::Ours) => Ok(()),
         Ok(Found::Foreign) => Err(OpenError::Foreign { path }),
+        Ok(Found::Incomplete { table }) => Err(OpenError::Incomplete { path, table }),
         Ok(Found::Newer { version, known }) => Err(OpenError::Newer { path, version, known }),
         Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::NotADatabase => {
             Err(OpenError::Foreign { path })
@@ -276,6 +285,7 @@ fn make(path: &Path) -> Result<PathBuf, OpenError> {
     fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
     // Opens only what is absent: opening a named pipe would block until it has a reader.
     if fs::metadata(path).is_err() {
+        refuse_dangling_link(path)?;
         refuse_log_alone(path)?;
         private(path).map_err(|source| unusable(path, source))?;
     }
@@ -307,13 +317,35 @@ pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), Ope
     Ok(())
 }
 
+/// Refuses a symbolic link into a folder that does not exist, where no file can be made.
+pub(super) fn refuse_dangling_link(path: &Path) -> Result<(), OpenError> {
+    let target = fs::read_link(path).map(|target| key_file::folder_of(path).join(target));
+    match target {
+        Ok(target) if !key_file::folder_of(&target).is_dir() => {
+            let why = format!("it is a link to {}, whose folder is missing", target.display());
+            Err(unusable(path, io::Error::new(io::ErrorKind::NotFound, why)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what is no file in the place of the lock file, of the WAL or of its index.
+pub(super) fn refuse_special_files(path: &Path) -> Result<(), OpenError> {
+    let beside = [lock_of(path), owner::log_of(path), key_file::with_ending(path, "-shm")];
+    let is_special = |name: &&PathBuf| fs::metadata(name).is_ok_and(|file| !file.is_file());
+    beside.iter().find(is_special).map_or(Ok(()), |name| Err(special(name)))
+}
+
+fn special(path: &Path) -> OpenError {
+    unusable(path, io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
 /// The path of a database without symbolic links, from which the lock file and the WAL have their
 /// names.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let file = fs::metadata(path).map_err(|source| unusable(path, source))?;
     if !file.is_file() {
-        let why = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(unusable(path, why));
+        return Err(special(path));
     }
     let path = fs::canonicalize(path).map_err(|source| unusable(path, source))?;
     match file.nlink() {
@@ -334,6 +366,7 @@ pub(super) fn lock_of(path: &Path) -> PathBuf {
 /// Locks the file beside the database. The lock belongs to the open file, so that it ends with the
 /// process, even after a crash.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
+    refuse_special_files(path)?;
     let name = lock_of(path);
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true).mode(0o600);

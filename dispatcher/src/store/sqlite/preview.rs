@@ -1,7 +1,7 @@
 //! Checks whether a store would open, without changes: creates no file and locks none.
 //!
-//! Invariant: `open` refuses everything that is refused here. It may refuse more: of a database that
-//! has a WAL, because it is in use or was not shut down cleanly, only the key is checked.
+//! Invariant: `open` refuses everything that is refused here. It may refuse more: of a database
+//! that has a WAL, because it is in use or was not shut down cleanly, only the key is checked.
 
 use std::fs;
 use std::io;
@@ -31,6 +31,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<Previewed, Open
     match fs::metadata(path) {
         Ok(_) => {}
         Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            open::refuse_dangling_link(path)?;
             open::refuse_log_alone(path)?;
             files::may_make(path).map_err(unusable)?;
             sealer_in(key_path)?;
@@ -44,6 +45,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<Previewed, Open
     // The lock file, the WAL and its index are created beside the database.
     files::may_make(&path).map_err(unusable)?;
     open::refuse_log_alone(&path)?;
+    open::refuse_special_files(&path)?;
     let lock = open::lock_of(&path);
     match fs::OpenOptions::new().read(true).append(true).open(&lock) {
         Ok(mut lock) => open::refuse_foreign_log(&path, &mut lock)?,
@@ -113,12 +115,14 @@ fn unchanging(path: &Path) -> rusqlite::Result<Connection> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use weir_common::time::{Clock, UnixTime};
 
     use super::*;
     use crate::store::Upkeep;
     use crate::store::sqlite::SqliteStore;
-    use crate::store::sqlite::tests::{Folder, webhook};
+    use crate::store::sqlite::tests::{Folder, at_once, pipe, webhook};
 
     fn made(folder: &Folder, database: &str, key: &str) {
         let clock = Clock::manual(UnixTime(1));
@@ -166,6 +170,36 @@ mod tests {
         ] {
             let message = message(&folder, database, key);
             assert!(message.contains(expected), "{database} with {key}: {message}");
+        }
+    }
+
+    #[test]
+    fn files_of_another_kind_dangling_links_and_missing_tables_are_reported() {
+        let folder = Folder::new();
+        for name in ["lock.db", "shm.db", "wal.db", "table.db"] {
+            made(&folder, name, "secrets.key");
+        }
+        fs::remove_file(folder.path("lock.db.lock")).unwrap();
+        pipe(&folder.path("lock.db.lock"));
+        fs::create_dir(folder.path("shm.db-shm")).unwrap();
+        fs::create_dir(folder.path("wal.db-wal")).unwrap();
+        symlink(folder.path("gone/dispatcher.db"), folder.path("link.db")).unwrap();
+        let damaged = Connection::open(folder.path("table.db")).unwrap();
+        damaged.execute_batch("DROP TABLE transcripts").unwrap();
+        drop(damaged);
+        for (database, expected) in [
+            ("lock.db", "lock.db.lock: not a regular file"),
+            ("shm.db", "shm.db-shm: not a regular file"),
+            ("wal.db", "wal.db-wal: not a regular file"),
+            ("link.db", "gone/dispatcher.db, whose folder is missing"),
+            ("table.db", "has no table `transcripts`"),
+        ] {
+            let message = message(&folder, database, "secrets.key");
+            assert!(message.contains(expected), "{database}: {message}");
+            let [path, key] = [database, "secrets.key"].map(|name| folder.path(name));
+            let refused =
+                at_once(move || SqliteStore::open(&path, &key, Clock::manual(UnixTime(1))).err());
+            assert_eq!(refused.map(|why| why.to_string()), Some(message), "as a start says");
         }
     }
 

@@ -6,9 +6,11 @@
 //! Not here: the tables (`schema.sql`), migrations of older ones (`migrations`). Numbers of
 //! deliveries come from `counters`, so that none is assigned twice (`id_sequence`).
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::store::sqlite::migrations::{APPLICATION_ID, VERSION};
+use crate::store::sqlite::migrations::{self, APPLICATION_ID, VERSION};
 
 /// The name of a `meta` value: whether the last process recorded everything before it ended.
 pub(super) const CLEAN_SHUTDOWN: &str = "clean_shutdown";
@@ -20,6 +22,11 @@ pub(super) enum Found {
     Ours,
     /// Another program's database.
     Foreign,
+    /// One of ours without this table.
+    Incomplete {
+        /// Its name.
+        table: &'static str,
+    },
     /// Made by a later version of this program.
     Newer {
         /// Its schema version.
@@ -36,10 +43,22 @@ pub(super) fn look(conn: &Connection) -> rusqlite::Result<Found> {
     let any = conn.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", [], |_| Ok(())).optional()?;
     Ok(match (application, any) {
         (0 | APPLICATION_ID, None) if version == 0 => Found::Ours,
-        (APPLICATION_ID, _) if (1..=VERSION).contains(&version) => Found::Ours,
+        (APPLICATION_ID, _) if version == VERSION => match missing(conn)? {
+            Some(table) => Found::Incomplete { table },
+            None => Found::Ours,
+        },
+        (APPLICATION_ID, _) if (1..VERSION).contains(&version) => Found::Ours,
         (APPLICATION_ID, _) if version > VERSION => Found::Newer { version, known: VERSION },
         _ => Found::Foreign,
     })
+}
+
+/// A table that a database of [`VERSION`] does not have, though it must.
+fn missing(conn: &Connection) -> rusqlite::Result<Option<&'static str>> {
+    let mut query = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
+    let found = query.query_map([], |row| row.get::<_, String>(0))?;
+    let found: BTreeSet<String> = found.collect::<rusqlite::Result<_>>()?;
+    Ok(migrations::tables().find(|table| !found.contains(*table)))
 }
 
 /// Returns a value by its name.
