@@ -6,6 +6,7 @@ use weir_common::time::Moment;
 
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
+use crate::rules::charges::TokenChecks;
 use crate::rules::quota::value_of;
 use crate::rules::tenant::{Identity, TenantRefs};
 use crate::rules::{Limit, Rules};
@@ -60,6 +61,22 @@ impl Rules {
         checks.truncate(if differs { checks.len() } else { 1 });
         let known = limit.key.is_address() || subject.tenant.is_some();
         Some(KeyChecks { kind: &limit.key, known, checks })
+    }
+
+    /// The checks of the tokens of an address, where `limit_name` is what they are charged by.
+    #[must_use]
+    pub fn named_token_checks(
+        &self,
+        limit_name: &str,
+        name: &str,
+        now: Moment,
+    ) -> Option<TokenChecks> {
+        let (index, limit) = self.limit(limit_name)?;
+        let identity = self.identify(&TenantRefs::default(), None);
+        let subject = self.named_subject(&limit.key, name, &identity)?;
+        let network = subject.name.strip_suffix("/64").unwrap_or(&subject.name);
+        let address = network.parse().ok().filter(|_| self.refused == Some(index))?;
+        self.token_checks(address, now)
     }
 
     /// The values that the plans of an organisation's workspaces set for it, where it has no plan

@@ -69,6 +69,14 @@ pub struct Charges {
     pub charges: ArrayVec<Charge, CHECKS_MAX>,
 }
 
+impl TokenChecks {
+    /// Both.
+    #[must_use]
+    pub fn each(&self) -> [&LimitCheck; 2] {
+        [&self.invalid, &self.unanswered]
+    }
+}
+
 impl Rules {
     /// Adds the checks of a request on this route.
     pub fn charge(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {

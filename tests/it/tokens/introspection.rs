@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::gateway;
+use weir_tests::request::Request;
 use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
 use weir_tests::wait;
@@ -221,6 +222,9 @@ fn a_flood_of_unknown_tokens_introspects_no_more_than_its_addresss_limit() {
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 40);
     assert_eq!(setup.requests(), 20);
+    let reset = Request::new("DELETE", "/limits/refused/127.0.0.1");
+    setup.world.gateway.call_admin(&reset).expect(200);
+    setup.get("invented-60").expect(401);
 }
 
 #[test]

@@ -77,15 +77,14 @@ impl AddressTurns<'_> {
 
     fn is_used_up(&self) -> bool {
         self.checks().is_some_and(|(checks, now)| {
-            let each = [checks.invalid, checks.unanswered];
-            !each.iter().all(|check| self.limiter.has_local_room(check, 0, now))
+            !checks.each().iter().all(|check| self.limiter.has_local_room(check, 0, now))
         })
     }
 
     /// Whether as many of its queries were charged as it may have in flight.
     fn is_suspect(&self) -> bool {
         self.checks().is_some_and(|(checks, now)| {
-            [checks.invalid, checks.unanswered].iter().any(|check| {
+            checks.each().iter().any(|check| {
                 let reserve = check.quota.limit().saturating_sub(QUERIES_PER_ADDRESS_MAX);
                 !self.limiter.has_local_room(check, reserve, now)
             })

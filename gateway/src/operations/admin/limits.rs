@@ -29,6 +29,7 @@ use crate::limit::boost::{Boost, Unset};
 use crate::limit::limiter::Unreachable;
 use crate::limit::warnings::WHOLE;
 use crate::operations::admin::GatewayAdmin;
+use crate::rules::charges::TokenChecks;
 
 impl GatewayAdmin {
     pub(super) fn limits(&self) -> Reply {
@@ -92,7 +93,11 @@ impl GatewayAdmin {
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let resolved = self.resolve_key(limit, key).await?;
-        self.shared.limiter.reset(&resolved.own_checks().collect::<Vec<_>>()).await?;
+        let (active, now) = (self.shared.active.load_full(), self.shared.clock.now());
+        let tokens = active.rules.named_token_checks(limit, key, now);
+        let of_tokens = tokens.iter().flat_map(TokenChecks::each);
+        let checks: Vec<_> = resolved.own_checks().chain(of_tokens).collect();
+        self.shared.limiter.reset(&checks).await?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.usage(limit, key).await
     }
