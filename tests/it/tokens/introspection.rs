@@ -288,6 +288,9 @@ fn a_token_without_an_answer_is_charged_as_an_invalid_one() {
 #[test]
 fn tokens_that_a_slow_server_rejects_keep_out_no_other_address() {
     let setup = Setup::with("", 600);
+    let config = setup.world.config().with("[identity]", "timeout = \"20s\"");
+    setup.world.gateway.write_config(&config.to_string());
+    setup.world.gateway.reload().expect(200);
     setup.server.always(inactive());
     let call = |address: &str, token: &str| {
         let mut client = Client::connect_from(address, setup.world.gateway.http());
