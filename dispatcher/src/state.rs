@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, Semaphore};
-use weir_common::config::reload::{Reload, Reloads};
+use weir_common::config::reload::{Reload, Reloads, run_blocking};
 use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::identity::keyless;
 use weir_common::log::json_lines::LineLog;
@@ -162,14 +162,6 @@ pub async fn reload(state: &Arc<State>) -> Reload {
         run_blocking(state, move |state| state.apply(new)).await
     };
     state.reloads.run(attempt).await
-}
-
-async fn run_blocking<T: Send + 'static>(
-    state: &Arc<State>,
-    work: impl FnOnce(&State) -> T + Send + 'static,
-) -> Option<T> {
-    let state = state.clone();
-    tokio::task::spawn_blocking(move || work(&state)).await.ok()
 }
 
 #[cfg(test)]

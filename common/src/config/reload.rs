@@ -10,6 +10,8 @@
 //! What triggers a reload (`watch`, `signals`, `admin`), what a configuration consists of (the
 //! programs).
 
+use std::sync::Arc;
+
 use log::Level;
 use prometheus::{Gauge, IntCounterVec, IntGauge};
 use serde_json::{Value, json};
@@ -43,6 +45,16 @@ impl Reload {
             Self::Failed => "failed",
         }
     }
+}
+
+/// Runs a step of a reload on a blocking thread: parsing a large directory is slow. `None` if it
+/// panicked.
+pub async fn run_blocking<S: Send + Sync + 'static, T: Send + 'static>(
+    state: &Arc<S>,
+    work: impl FnOnce(&S) -> T + Send + 'static,
+) -> Option<T> {
+    let state = state.clone();
+    tokio::task::spawn_blocking(move || work(&state)).await.ok()
 }
 
 /// The reloads of a program: one at a time, each counted and logged.

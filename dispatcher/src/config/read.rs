@@ -371,11 +371,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(text: &str, expected: &[&str]) {
+    pub(super) fn check(text: &str, expected: &[&str]) -> Settings {
         let document = Document::new("d", text);
-        let _ = read(&document);
+        let settings = read(&document).made;
         let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
         assert_eq!(found, expected, "{text}");
+        settings
     }
 
     /// The names of all options in a schema, and whether each has a default.

@@ -1,5 +1,7 @@
 //! Lists of deliveries: those that were given up, and all.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use http::Method;
 use weir_common::http_server::reply::Reply;
@@ -156,7 +158,8 @@ async fn webhooks(
     let mut list: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
     let is_identifier = asked.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let asked = Some(asked).filter(|_| is_identifier && !asked.is_empty());
-    for id in deliveries.iter().map(|one| one.webhook_id.as_str()).chain(asked) {
+    let wanted = deliveries.iter().map(|one| one.webhook_id.as_str()).chain(asked);
+    for id in wanted.collect::<BTreeSet<_>>() {
         if list.data.iter().any(|webhook| webhook.id == id) {
             continue;
         }

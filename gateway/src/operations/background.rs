@@ -11,7 +11,7 @@ use log::Level;
 use pingora_core::connectors::http::Connector;
 use serde_json::json;
 use tokio::task::JoinSet;
-use weir_common::config::reload::Reload;
+use weir_common::config::reload::{Reload, run_blocking};
 use weir_common::config::shown_certificate::log_expiring;
 use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::identity::keyless;
@@ -188,14 +188,6 @@ pub async fn reload(shared: &Arc<Shared>) -> Reload {
     };
     // Boxed: the future contains a whole configuration while it waits for the lookups.
     shared.reloads.run(Box::pin(attempt)).await
-}
-
-async fn run_blocking<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(&Shared) -> T + Send + 'static,
-) -> Option<T> {
-    let shared = shared.clone();
-    tokio::task::spawn_blocking(move || work(&shared)).await.ok()
 }
 
 fn stamps(shared: &Shared) -> Vec<Stamp> {

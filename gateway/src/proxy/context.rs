@@ -31,7 +31,8 @@ pub struct RequestContext {
     /// When its head had been read: decisions at admission use this reading of the clock, except
     /// after a wait (`admission`), and limits that `Limiter::check_at_owner` checks later.
     pub started_at: Moment,
-    /// The configuration at its start, which it keeps after a reload.
+    /// The configuration at its start, which it keeps after a reload; once admitted, without the
+    /// tenants.
     pub config: Arc<ActiveConfig>,
     /// Its id, which cannot be guessed.
     pub id: u128,

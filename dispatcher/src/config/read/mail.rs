@@ -118,19 +118,8 @@ fn server(text: &str, has_password_file: bool) -> Result<MailServer, &'static st
 
 #[cfg(test)]
 mod tests {
-    use weir_common::config::document::Document;
 
-    use crate::config::read;
-    use crate::config::settings::Settings;
-
-    #[track_caller]
-    fn check(text: &str, expected: &[&str]) -> Settings {
-        let document = Document::new("d", text);
-        let settings = read::read(&document).made;
-        let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
-        assert_eq!(found, expected, "{text}");
-        settings
-    }
+    use crate::config::read::tests::check;
 
     #[test]
     fn mail_needs_a_server_and_a_sender() {

@@ -310,20 +310,9 @@ pub(super) fn operator(table: &mut Table<'_>) -> Option<OperatorSettings> {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::config::document::Document;
     use weir_common::limit::rolling;
 
-    use crate::config::read;
-    use crate::config::settings::Settings;
-
-    #[track_caller]
-    fn check(text: &str, expected: &[&str]) -> Settings {
-        let document = Document::new("d", text);
-        let settings = read::read(&document).made;
-        let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
-        assert_eq!(found, expected, "{text}");
-        settings
-    }
+    use crate::config::read::tests::check;
 
     #[test]
     fn a_reserved_or_invalid_signature_header_is_refused() {
