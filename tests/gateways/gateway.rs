@@ -11,7 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use weir_common::time::{Clock, Tick};
 use weir_gateway::limit::limiter::{Limiter, Unreachable};
-use weir_gateway::limit::shared::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+use weir_gateway::limit::shared::servers::address::{
+    ServerAddress, StoreAddress, StoreLogin, Topology,
+};
 use weir_gateway::limit::shared::{BEAT_EVERY, SharedConfig, SharedStore};
 use weir_gateway::limit::{LimitCheck, Verdict};
 

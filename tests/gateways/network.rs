@@ -14,9 +14,9 @@ use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
-use weir_gateway::limit::shared::address::{ServerAddress, StoreLogin};
-use weir_gateway::limit::shared::errors::ConnectError;
-use weir_gateway::limit::shared::login::{Dial, Dialled, Session};
+use weir_gateway::limit::shared::servers::address::{ServerAddress, StoreLogin};
+use weir_gateway::limit::shared::servers::errors::ConnectError;
+use weir_gateway::limit::shared::servers::login::{Dial, Dialled, Session};
 use weir_tests::rng::SeededRng;
 
 use super::commands::{read, write};

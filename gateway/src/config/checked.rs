@@ -21,7 +21,7 @@ use weir_common::identity::verifier::IdentityFiles;
 use weir_common::secret::Secret;
 
 use crate::limit::key::Seed;
-use crate::limit::shared::login::fault_in_ca;
+use crate::limit::shared::servers::login::fault_in_ca;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::settings::directory::DirectorySource;

@@ -18,58 +18,30 @@
 //!
 //! # Not here
 //!
-//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::leasing`,
-//! `shared::slot_leasing`), the servers of the store and their connections (`shared::nodes`,
+//! The script and its calls (`shared::call`, `shared::reply`), leases (`shared::token_leasing`,
+//! `shared::slot_leasing`), the servers of the store and their connections (`shared::servers`,
 //! `shared::connecting`), who asks (`limit::limiter`).
 
-#[path = "shared/acknowledged.rs"]
-mod acknowledged;
-#[path = "shared/address.rs"]
-pub mod address;
 #[path = "shared/alone.rs"]
 mod alone;
-#[path = "shared/availability.rs"]
-mod availability;
 #[path = "shared/call.rs"]
 pub mod call;
 #[path = "shared/changes.rs"]
 mod changes;
-#[path = "shared/cluster.rs"]
-mod cluster;
 #[path = "shared/coalescing.rs"]
 mod coalescing;
 #[path = "shared/connecting.rs"]
 mod connecting;
-#[path = "shared/connection.rs"]
-pub mod connection;
 #[path = "shared/counts.rs"]
 mod counts;
-#[path = "shared/errors.rs"]
-pub mod errors;
 #[path = "shared/heartbeat.rs"]
 mod heartbeat;
-#[path = "shared/join.rs"]
-mod join;
-#[path = "shared/lease.rs"]
-mod lease;
-#[path = "shared/leasing.rs"]
-mod leasing;
-#[path = "shared/link.rs"]
-pub mod link;
-#[path = "shared/login.rs"]
-pub mod login;
-#[path = "shared/loss_log.rs"]
-pub mod loss_log;
-#[path = "shared/node.rs"]
-mod node;
-#[path = "shared/nodes.rs"]
-mod nodes;
 #[path = "shared/remote.rs"]
 mod remote;
 #[path = "shared/reply.rs"]
 pub mod reply;
-#[path = "shared/sentinel.rs"]
-mod sentinel;
+#[path = "shared/servers.rs"]
+pub mod servers;
 #[path = "shared/sharded.rs"]
 mod sharded;
 #[path = "shared/share.rs"]
@@ -82,12 +54,12 @@ mod slot_leasing;
 mod slot_renewal;
 #[path = "shared/standing.rs"]
 pub mod standing;
-#[path = "shared/store_time.rs"]
-mod store_time;
 #[path = "shared/testimony.rs"]
 mod testimony;
-#[path = "shared/thread_links.rs"]
-mod thread_links;
+#[path = "shared/token_lease.rs"]
+mod token_lease;
+#[path = "shared/token_leasing.rs"]
+mod token_leasing;
 #[path = "shared/under_way.rs"]
 mod under_way;
 
@@ -100,22 +72,22 @@ use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
-use self::address::{StoreAddress, Topology};
 use self::coalescing::Coalescing;
 pub use self::connecting::{BEAT_EVERY, Beat};
-use self::connection::StoreConnection;
 use self::counts::StoreCounts;
-use self::leasing::Leases;
-use self::link::Script;
-use self::login::Dial;
-use self::loss_log::LossLog;
-use self::node::StoreNode;
-use self::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::remote::{Asking, Over};
+use self::servers::address::{StoreAddress, Topology};
+use self::servers::connection::StoreConnection;
+use self::servers::link::Script;
+use self::servers::login::Dial;
+use self::servers::loss_log::LossLog;
+use self::servers::node::StoreNode;
+use self::servers::nodes::{NodeSet, Nodes, REGISTRY_TAG};
+use self::servers::store_time::StoreTime;
 use self::share::Place;
 use self::slot_leasing::Slots;
 use self::standing::Standings;
-use self::store_time::StoreTime;
+use self::token_leasing::Leases;
 use self::under_way::UnderWay;
 use super::memory::{Moved, Store};
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};

@@ -6,7 +6,7 @@ use reqwest::Url;
 use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
 
-use crate::limit::shared::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+use crate::limit::shared::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
 use crate::settings::values::{plain, small};
 
 /// The port of a Redis or Valkey server whose URL has none.

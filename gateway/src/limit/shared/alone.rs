@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! When the store counts as away (`shared::availability`).
+//! When the store counts as away (`shared::servers::availability`).
 
 use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
@@ -23,8 +23,8 @@ use weir_common::time::{Moment, Tick, UnixTime, micros};
 use super::super::memory::{Moved, Store};
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::unit_of;
+use super::servers::store_time::StoreTime;
 use super::share::Place;
-use super::store_time::StoreTime;
 use super::{Checks, SharedStore, StoreAway, is_in_flight, local};
 
 /// When a client whose gateway has no share should come back, in microseconds: the store may be
@@ -180,8 +180,8 @@ mod tests {
     use super::super::super::key::{Key, LimitTag, Seed};
     use super::super::super::limiter::Limiter;
     use super::super::super::snapshot;
-    use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
-    use super::super::login::Tcp;
+    use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+    use super::super::servers::login::Tcp;
     use super::super::{SharedConfig, packed};
     use super::*;
 

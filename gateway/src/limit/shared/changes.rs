@@ -33,11 +33,11 @@ use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
 use super::super::key::{Key, hex};
 use super::super::memory::{Moved, Store};
-use super::connection::StoreConnection;
-use super::errors::CallError;
 use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
-use super::link::Script;
-use super::store_time::StoreTime;
+use super::servers::connection::StoreConnection;
+use super::servers::errors::CallError;
+use super::servers::link::Script;
+use super::servers::store_time::StoreTime;
 use super::{SharedStore, StoreAway, is_in_flight, remote};
 
 /// Boosts by key, and those that were ended before their time, each as JSON.

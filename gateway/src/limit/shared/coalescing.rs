@@ -18,7 +18,7 @@
 //! # Not here
 //!
 //! The call (`shared::remote`), refusals that are remembered (`shared::standing`), requests that
-//! wait for a lease (`shared::leasing`).
+//! wait for a lease (`shared::token_leasing`).
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};

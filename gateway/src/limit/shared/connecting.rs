@@ -5,7 +5,7 @@
 //! and what was reset or boosted.
 //!
 //! Not here: when heartbeats are sent (`operations::background`), the connection itself
-//! (`shared::connection`), when a server is asked again (`shared::availability`).
+//! (`shared::servers::connection`), when a server is asked again (`shared::servers::availability`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use super::super::boost::Boosts;
 use super::super::memory::Store;
-use super::availability::Answered;
-use super::connection::StoreConnection;
-use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
 use super::heartbeat::{self, Heartbeat};
-use super::node::StoreNode;
-use super::nodes::NodeSet;
 use super::remote::Over;
-use super::{SharedStore, join, packed};
+use super::servers::availability::Answered;
+use super::servers::connection::StoreConnection;
+use super::servers::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
+use super::servers::join;
+use super::servers::node::StoreNode;
+use super::servers::nodes::NodeSet;
+use super::{SharedStore, packed};
 
 /// How often [`SharedStore::beat`] must be called.
 pub const BEAT_EVERY: Duration = heartbeat::EVERY;
@@ -303,8 +304,8 @@ mod tests {
     use weir_common::time::{Clock, UnixTime};
 
     use super::super::SharedConfig;
-    use super::super::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
-    use super::super::login::{Dial, Dialled, Session};
+    use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
+    use super::super::servers::login::{Dial, Dialled, Session};
     use super::*;
 
     const INFO: &str = "redis_mode:standalone\r\nrole:master\r\nmaxmemory:0\r\n\

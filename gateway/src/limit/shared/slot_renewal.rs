@@ -12,9 +12,9 @@ use super::super::{CHECKS_MAX, LimitCheck};
 use super::SharedStore;
 use super::call::{CallMode, SharedCheck, SlotRequest};
 use super::connecting::is_on;
-use super::errors::CallError;
-use super::nodes::NodeSet;
 use super::remote::{self, Over, RemoteError};
+use super::servers::errors::CallError;
+use super::servers::nodes::NodeSet;
 
 /// How long a heartbeat renews leases.
 const RENEW_MAX: Duration = Duration::from_millis(250);

@@ -26,10 +26,10 @@ use super::super::memory::Store;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
 use super::call::{CallMode, SharedCheck, TESTIMONY_MAX, Testimony};
 use super::connecting::is_on;
-use super::errors::CallError;
-use super::nodes::NodeSet;
 use super::remote::{Over, RemoteError, shared};
 use super::reply::SharedOutcome;
+use super::servers::errors::CallError;
+use super::servers::nodes::NodeSet;
 use super::{SharedStore, is_in_flight};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on.

@@ -4,7 +4,7 @@
 //! keys must be on the same server. Keys with a workspace or an organisation are where their
 //! organisation is, others where the value of their first part is.
 
-use crate::limit::shared::address::Topology;
+use crate::limit::shared::servers::address::Topology;
 use crate::request::route::{Index, Pattern};
 use crate::rules::Limit;
 use crate::rules::compile::Checker;

@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Heartbeats (`shared::connecting`), how views of a Cluster are merged (`shared::cluster`).
+//! Heartbeats (`shared::connecting`), how views of a Cluster are merged (`servers::cluster`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +18,7 @@ use arrayvec::ArrayString;
 use redis::{Cmd, Value};
 use weir_common::time::Clock;
 
-use super::super::key::hex;
+use super::super::super::key::hex;
 use super::address::{ServerAddress, StoreAddress, Topology};
 use super::cluster::{ClusterMap, SLOTS, slot_of};
 use super::connection::StoreConnection;
@@ -31,7 +31,7 @@ use super::sentinel::{NamedPrimary, Sentinels};
 use super::thread_links::Destination;
 
 /// What is between the braces of the keys that all gateways have in common.
-pub(super) const REGISTRY_TAG: &str = "gateways";
+pub(in super::super) const REGISTRY_TAG: &str = "gateways";
 
 /// How often a call follows a key that moves.
 const REDIRECTS_MAX: usize = 5;
@@ -46,7 +46,7 @@ const VIEW_TIMEOUT: Duration = Duration::from_millis(250);
 const VIEWS: usize = 3;
 
 /// The servers of a store.
-pub(super) struct Nodes {
+pub(in super::super) struct Nodes {
     address: StoreAddress,
     clock: Clock,
     dial: Arc<dyn Dial>,
@@ -58,7 +58,7 @@ pub(super) struct Nodes {
 
 /// The servers that are known at one time.
 #[derive(Debug)]
-pub(super) struct NodeSet {
+pub(in super::super) struct NodeSet {
     /// The servers.
     pub nodes: Vec<Arc<StoreNode>>,
     /// Who has which slot; none where one server has all.
@@ -96,7 +96,7 @@ const NOWHERE: usize = usize::MAX;
 
 impl NodeSet {
     /// The server that has the keys with this text between their braces.
-    pub(super) fn of_tag(&self, tag: &str) -> Option<&Arc<StoreNode>> {
+    pub(in super::super) fn of_tag(&self, tag: &str) -> Option<&Arc<StoreNode>> {
         match &self.cluster {
             None => self.nodes.first(),
             Some(slots) => {
@@ -107,7 +107,7 @@ impl NodeSet {
     }
 
     /// The server that has the keys of a slot of checks.
-    pub(super) fn of_slot(&self, slot: u64) -> Option<&Arc<StoreNode>> {
+    pub(in super::super) fn of_slot(&self, slot: u64) -> Option<&Arc<StoreNode>> {
         match &self.cluster {
             None => self.nodes.first(),
             Some(_) => self.of_tag(&tag(slot)),
@@ -115,12 +115,12 @@ impl NodeSet {
     }
 
     /// Whether a server has the keys that all gateways have in common.
-    pub(super) fn is_registry(&self, node: &Arc<StoreNode>) -> bool {
+    pub(in super::super) fn is_registry(&self, node: &Arc<StoreNode>) -> bool {
         self.of_tag(REGISTRY_TAG).is_some_and(|own| Arc::ptr_eq(own, node))
     }
 
     /// Text that leads to a key on this server; none where it has no slot.
-    pub(super) fn tag_on(&self, node: &Arc<StoreNode>) -> Option<&str> {
+    pub(in super::super) fn tag_on(&self, node: &Arc<StoreNode>) -> Option<&str> {
         if self.is_registry(node) {
             return Some(REGISTRY_TAG);
         }
@@ -129,13 +129,13 @@ impl NodeSet {
     }
 
     /// How many slots have no server: what has its keys there is decided alone.
-    pub(super) fn unserved(&self) -> usize {
+    pub(in super::super) fn unserved(&self) -> usize {
         let owners = self.cluster.iter().flat_map(|slots| &slots.owners);
         owners.filter(|owner| owner.load(Ordering::Relaxed) == NOWHERE).count()
     }
 
     /// What is wrong where slots have no server.
-    pub(super) fn gap(&self) -> Option<ConnectError> {
+    pub(in super::super) fn gap(&self) -> Option<ConnectError> {
         let unserved = Some(self.unserved()).filter(|count| *count > 0)?;
         Some(ConnectError::Rejected(format!(
             "{unserved} of {SLOTS} slots have no server: create the Cluster, or run `redis-cli \
@@ -162,13 +162,13 @@ impl NodeSet {
 }
 
 /// What is between the braces of the keys of a slot.
-pub(super) fn tag(slot: u64) -> ArrayString<32> {
+pub(in super::super) fn tag(slot: u64) -> ArrayString<32> {
     hex(slot.into(), 16)
 }
 
 impl Nodes {
     /// The servers of an address, none of them connected. Those of a Cluster are not known yet.
-    pub(super) fn new(address: StoreAddress, clock: Clock, dial: Arc<dyn Dial>) -> Self {
+    pub(in super::super) fn new(address: StoreAddress, clock: Clock, dial: Arc<dyn Dial>) -> Self {
         let sentinels = match &address.topology {
             Topology::Sentinel(primary) => Some(Sentinels::new(&address, primary, dial.clone())),
             Topology::Single | Topology::Cluster => None,
@@ -184,16 +184,16 @@ impl Nodes {
     }
 
     /// The servers that are known now.
-    pub(super) fn known(&self) -> Arc<NodeSet> {
+    pub(in super::super) fn known(&self) -> Arc<NodeSet> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(in super::super) fn is_cluster(&self) -> bool {
         self.address.topology == Topology::Cluster
     }
 
     /// Connects to a server, and checks that it can be used.
-    pub(super) async fn open(
+    pub(in super::super) async fn open(
         &self,
         node: &StoreNode,
         number: u64,
@@ -220,13 +220,16 @@ impl Nodes {
     }
 
     /// Whether Sentinels name another primary than the one that a connection leads to.
-    pub(super) async fn is_replaced(&self, connection: &StoreConnection) -> Option<NamedPrimary> {
+    pub(in super::super) async fn is_replaced(
+        &self,
+        connection: &StoreConnection,
+    ) -> Option<NamedPrimary> {
         let named = self.sentinels.as_ref()?.find(false).await.ok()?;
         (connection.primary.as_ref() != Some(&named)).then_some(named)
     }
 
     /// Finds the servers of a Cluster; of others they are known.
-    pub(super) async fn refresh(&self) -> Result<(), ConnectError> {
+    pub(in super::super) async fn refresh(&self) -> Result<(), ConnectError> {
         if !self.is_cluster() {
             return Ok(());
         }
@@ -306,7 +309,7 @@ impl Nodes {
     }
 
     /// Runs a script where its keys are. Returns the reply, and the connection it came over.
-    pub(super) async fn evaluate(
+    pub(in super::super) async fn evaluate(
         &self,
         (node, connection): (&Arc<StoreNode>, &StoreConnection),
         script: &Script,

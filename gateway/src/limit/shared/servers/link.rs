@@ -4,8 +4,8 @@
 //!
 //! Invariant: nothing is sent twice that the server may have executed.
 //!
-//! Not here: what is checked first (`shared::connection`), who uses which link
-//! (`shared::thread_links`).
+//! Not here: what is checked first (`servers::connection`), who uses which link
+//! (`servers::thread_links`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use super::errors::{CallError, ConnectError, failed, unreachable_for};
 use super::login::Session;
 
 /// A connection to a server.
-pub(super) struct Link {
+pub(in super::super) struct Link {
     inner: Session,
     acknowledging: Option<Arc<Acknowledging>>,
     clock: Clock,
@@ -43,7 +43,7 @@ impl Script {
     }
 
     /// The call that runs it.
-    pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K], arguments: &[Vec<u8>]) -> Cmd {
+    pub(in super::super) fn call<K: AsRef<[u8]>>(&self, keys: &[K], arguments: &[Vec<u8>]) -> Cmd {
         let keys = keys.iter().map(AsRef::as_ref);
         let all = keys.clone().chain(arguments.iter().map(Vec::as_slice));
         let bytes = all.clone().map(<[u8]>::len).sum::<usize>();
@@ -59,7 +59,11 @@ impl Script {
 
 impl Link {
     /// A link that was just opened. So many replicas must have its charges, which may take so long.
-    pub(super) fn new(inner: Session, (replicas, timeout): (u32, Duration), clock: Clock) -> Self {
+    pub(in super::super) fn new(
+        inner: Session,
+        (replicas, timeout): (u32, Duration),
+        clock: Clock,
+    ) -> Self {
         let acknowledging = Acknowledging::new(replicas, timeout);
         let replied = AtomicU64::new(clock.now().tick.0);
         Self { inner, acknowledging, clock, replied }
@@ -75,7 +79,11 @@ impl Link {
     }
 
     /// Runs a script, which the server may not know yet.
-    pub(super) async fn evaluate(&self, script: &Script, call: &Cmd) -> Result<Value, CallError> {
+    pub(in super::super) async fn evaluate(
+        &self,
+        script: &Script,
+        call: &Cmd,
+    ) -> Result<Value, CallError> {
         let run = async || match &self.acknowledging {
             None => self.send(call).await.map_err(|error| failed(&error)),
             Some(acknowledging) => acknowledging.send(&self.inner, call).await,
@@ -120,7 +128,7 @@ impl Link {
     }
 
     /// Sends one command.
-    pub(super) async fn command<T: redis::FromRedisValue>(
+    pub(in super::super) async fn command<T: redis::FromRedisValue>(
         &self,
         words: &[&[u8]],
     ) -> Result<T, CallError> {

@@ -1,6 +1,6 @@
 //! One server of the shared store, as this gateway knows it.
 //!
-//! Not here: heartbeats (`shared::connecting`), which server has a key (`shared::nodes`).
+//! Not here: heartbeats (`shared::connecting`), which server has a key (`servers::nodes`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use super::store_time::StoreTime;
 
 /// One server, or the primary that Sentinels know.
 #[derive(Debug)]
-pub(super) struct StoreNode {
+pub(in super::super) struct StoreNode {
     /// Where it is; of a primary that Sentinels know, where the first of them is.
     pub address: ServerAddress,
     /// Whether requests ask it.
@@ -26,7 +26,7 @@ pub(super) struct StoreNode {
 impl StoreNode {
     /// A server that is not connected yet. `missed_some`: gateways may have decided alone what it
     /// has to know.
-    pub(super) fn new(address: ServerAddress, missed_some: bool, now: Moment) -> Self {
+    pub(in super::super) fn new(address: ServerAddress, missed_some: bool, now: Moment) -> Self {
         Self {
             address,
             availability: Availability::new(missed_some),
@@ -36,16 +36,16 @@ impl StoreNode {
     }
 
     /// The connection, also where the server does not answer.
-    pub(super) fn known_connection(&self) -> Option<StoreConnection> {
+    pub(in super::super) fn known_connection(&self) -> Option<StoreConnection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The connection over which requests ask it; none while it is away.
-    pub(super) fn connection(&self) -> Option<StoreConnection> {
+    pub(in super::super) fn connection(&self) -> Option<StoreConnection> {
         self.known_connection().filter(|_| self.availability.is_available())
     }
 
-    pub(super) fn set_connection(&self, connection: Option<StoreConnection>) {
+    pub(in super::super) fn set_connection(&self, connection: Option<StoreConnection>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 }

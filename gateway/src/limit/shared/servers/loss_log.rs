@@ -1,6 +1,6 @@
 //! Logs that a server of the store is lost, with the reason, and that it is back: each reason once.
 //!
-//! Not here: whether it is lost (`shared::availability`).
+//! Not here: whether it is lost (`servers::availability`).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

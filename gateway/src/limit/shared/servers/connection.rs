@@ -3,9 +3,9 @@
 //! Invariant: a server that could drop counters, that is a replica, or whose counters have other
 //! keys is never used.
 //!
-//! Not here: how bytes travel (`shared::link`), over which link (`shared::thread_links`), when a
-//! connection is replaced (`shared::connecting`), how it is made (`shared::login`), which server
-//! has a key (`shared::nodes`).
+//! Not here: how bytes travel (`servers::link`), over which link (`servers::thread_links`), when a
+//! connection is replaced (`shared::connecting`), how it is made (`servers::login`), which server
+//! has a key (`servers::nodes`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct StoreConnection {
     /// Differs from those of other connections of this process.
     pub number: u64,
     /// The clock of its server.
-    pub(super) time: Arc<StoreTime>,
+    pub(in super::super) time: Arc<StoreTime>,
     /// What Sentinels named when it was made.
     pub(super) primary: Option<NamedPrimary>,
 }
@@ -44,7 +44,7 @@ impl fmt::Debug for StoreConnection {
 impl StoreConnection {
     /// Connects, and checks that the server can be used. `own` is the connection's number, and the
     /// clock of its server.
-    pub(super) async fn open(
+    pub(in super::super) async fn open(
         to: Destination,
         topology: &Topology,
         (number, time): (u64, Arc<StoreTime>),
@@ -59,7 +59,11 @@ impl StoreConnection {
     }
 
     /// Runs a script, which the server may not know yet.
-    pub(super) async fn evaluate(&self, script: &Script, call: &Cmd) -> Result<Value, CallError> {
+    pub(in super::super) async fn evaluate(
+        &self,
+        script: &Script,
+        call: &Cmd,
+    ) -> Result<Value, CallError> {
         let link = self.links.of_this_thread();
         self.kept(&link, link.evaluate(script, call).await)
     }
@@ -82,12 +86,12 @@ impl StoreConnection {
     }
 
     /// A call of this thread has no reply, and was sent at `sent`.
-    pub(super) fn missed_reply(&self, sent: Tick) {
+    pub(in super::super) fn missed_reply(&self, sent: Tick) {
         self.links.give_up_silent(sent);
     }
 
     /// Sends one command.
-    pub(super) async fn command<T: redis::FromRedisValue>(
+    pub(in super::super) async fn command<T: redis::FromRedisValue>(
         &self,
         words: &[&[u8]],
     ) -> Result<T, CallError> {
@@ -105,7 +109,7 @@ impl StoreConnection {
 
     /// Checks that the user may run what the scripts call, on a key with this text between its
     /// braces. Leaves nothing there.
-    pub(super) async fn check_rights(&self, tag: &str) -> Result<(), ConnectError> {
+    pub(in super::super) async fn check_rights(&self, tag: &str) -> Result<(), ConnectError> {
         let script = Script::new(include_str!("rights.lua"));
         let call = script.call(&[format!("weir1:{{{tag}}}rights")], &[]);
         let tried = self.evaluate(&script, &call).await;
@@ -114,7 +118,10 @@ impl StoreConnection {
     }
 
     /// Checks the same, and changes nothing.
-    pub(super) async fn compare_fingerprint(&self, own: &str) -> Result<(), ConnectError> {
+    pub(in super::super) async fn compare_fingerprint(
+        &self,
+        own: &str,
+    ) -> Result<(), ConnectError> {
         let mut get = cmd("GET");
         get.arg(FINGERPRINT_KEY);
         let found = self.links.first().send(&get).await.map_err(|error| unreachable_for(&error))?;

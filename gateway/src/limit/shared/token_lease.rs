@@ -9,7 +9,7 @@
 //!
 //! # Not here
 //!
-//! What the store grants (`decide.lua`), who waits for a lease (`shared::leasing`).
+//! What the store grants (`decide.lua`), who waits for a lease (`shared::token_leasing`).
 
 use weir_common::limit::decision::Usage;
 use weir_common::time::{Tick, UnixTime};

@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! What a link does (`shared::link`), when the first one is replaced (`shared::connecting`).
+//! What a link does (`servers::link`), when the first one is replaced (`shared::connecting`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -40,7 +40,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(250);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Where links lead.
-pub(super) struct Destination {
+pub(in super::super) struct Destination {
     pub dial: Arc<dyn Dial>,
     pub login: StoreLogin,
     pub server: ServerAddress,
@@ -50,7 +50,7 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    pub(super) async fn open(&self) -> Result<Link, ConnectError> {
+    pub(in super::super) async fn open(&self) -> Result<Link, ConnectError> {
         let inner = self.dial.dial(&self.login, &self.server).await?;
         Ok(Link::new(inner, self.acknowledge, self.clock.clone()))
     }
@@ -97,7 +97,11 @@ async fn open(to: &Destination, own: Option<String>) -> Result<Link, ConnectErro
 
 impl ThreadLinks {
     /// The present thread has opened the first one, to a process of this name.
-    pub(super) fn new(first: Link, to: Destination, process: Option<String>) -> Arc<Self> {
+    pub(in super::super) fn new(
+        first: Link,
+        to: Destination,
+        process: Option<String>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             first: Arc::new(first),
             home: runtime(),

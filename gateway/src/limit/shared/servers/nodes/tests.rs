@@ -5,9 +5,9 @@ use std::sync::Mutex;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
+use super::super::super::{Beat, SharedConfig, SharedStore};
 use super::super::address::StoreLogin;
 use super::super::login::{Dialled, Session};
-use super::super::{Beat, SharedConfig, SharedStore};
 use super::*;
 
 const INFO: &str = "redis_mode:cluster\r\nrole:master\r\nmaxmemory:0\r\n\

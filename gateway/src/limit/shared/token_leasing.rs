@@ -11,7 +11,7 @@
 //! # Not here
 //!
 //! Slots of requests in flight (`shared::slot_leasing`), what is known of one key
-//! (`shared::lease`), what the store grants (`decide.lua`).
+//! (`shared::token_lease`), what the store grants (`decide.lua`).
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,12 +28,12 @@ use super::super::memory::Store;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{CallMode, LeaseRequest, ReturnedLease, SharedCheck};
 use super::connecting::is_on;
-use super::errors::CallError;
-use super::lease::{KeyLease, Spent};
-use super::nodes::NodeSet;
 use super::remote::{self, Over, RemoteError};
 use super::reply::SharedResult;
+use super::servers::errors::CallError;
+use super::servers::nodes::NodeSet;
 use super::sharded::{Sharded, lock};
+use super::token_lease::{KeyLease, Spent};
 use super::{Checks, SharedStore, is_in_flight, local};
 
 /// Entries of one shard from which on those that no longer matter are dropped.

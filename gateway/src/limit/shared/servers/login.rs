@@ -2,7 +2,7 @@
 //!
 //! [`Dial`] is the only way to a server, so that a simulation can be the network.
 //!
-//! Not here: what is checked afterwards (`shared::connection`, `shared::sentinel`).
+//! Not here: what is checked afterwards (`servers::connection`, `servers::sentinel`).
 
 use std::fmt::Display;
 use std::future::Future;

@@ -6,7 +6,7 @@
 //!
 //! Source: the Redis Cluster specification, *Key distribution model* and *Configuration epoch*.
 //!
-//! Not here: who is asked for a view (`shared::nodes`).
+//! Not here: who is asked for a view (`servers::nodes`).
 
 use super::address::ServerAddress;
 

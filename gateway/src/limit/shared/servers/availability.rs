@@ -33,7 +33,7 @@ const HOLD_OFF: Duration = Duration::from_millis(600);
 
 /// Whether a server answers.
 #[derive(Debug)]
-pub(super) struct Availability {
+pub(in super::super) struct Availability {
     available: AtomicBool,
     failures: AtomicU32,
     /// When the newest of them was noticed, in ticks.
@@ -51,7 +51,7 @@ pub(super) struct Availability {
 
 /// What a heartbeat that was answered has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(in super::super) enum Answered {
     /// Nothing.
     Steady,
     /// The server is asked from now on.
@@ -65,7 +65,7 @@ pub(super) enum Answered {
 impl Availability {
     /// A server that has not answered yet. `missed_some`: gateways may have decided alone what it
     /// has to know.
-    pub(super) fn new(missed_some: bool) -> Self {
+    pub(in super::super) fn new(missed_some: bool) -> Self {
         Self {
             available: AtomicBool::new(false),
             failures: AtomicU32::new(0),
@@ -78,12 +78,12 @@ impl Availability {
     }
 
     /// Whether requests should ask the server.
-    pub(super) fn is_available(&self) -> bool {
+    pub(in super::super) fn is_available(&self) -> bool {
         self.available.load(Ordering::Acquire)
     }
 
     /// A request was answered.
-    pub(super) fn answered(&self) {
+    pub(in super::super) fn answered(&self) {
         // Read first: it is the same cache line for all workers.
         if self.failures.load(Ordering::Relaxed) > 0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Availability {
 
     /// A call that was sent at `sent` was not answered, or too late, as is known at `now`. True
     /// where the server counts as away from now on.
-    pub(super) fn failed(&self, sent: Tick, now: Tick) -> bool {
+    pub(in super::super) fn failed(&self, sent: Tick, now: Tick) -> bool {
         let counts = |newest: u64| (sent.0 >= newest).then_some(now.0);
         if self.failed_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counts).is_err() {
             return false;
@@ -106,14 +106,14 @@ impl Availability {
     }
 
     /// A request was decided without the server.
-    pub(super) fn decided_alone(&self) {
+    pub(in super::super) fn decided_alone(&self) {
         if !self.missed_some.load(Ordering::Relaxed) {
             self.missed_some.store(true, Ordering::Relaxed);
         }
     }
 
     /// The connection is lost. True where the server was available until now.
-    pub(super) fn lost(&self) -> bool {
+    pub(in super::super) fn lost(&self) -> bool {
         self.answers_since.store(0, Ordering::Relaxed);
         self.silent.store(0, Ordering::Relaxed);
         self.late_left.store(0, Ordering::Relaxed);
@@ -123,12 +123,12 @@ impl Availability {
 
     /// A heartbeat was not answered in time. True where that is no reason to reconnect: one that is
     /// late alone, as where a machine stands still.
-    pub(super) fn is_late_once(&self) -> bool {
+    pub(in super::super) fn is_late_once(&self) -> bool {
         self.silent.fetch_add(1, Ordering::Relaxed) == 0 && self.is_available()
     }
 
     /// A heartbeat was answered at `now`, and within the time that a call may take if `in_time`.
-    pub(super) fn beaten(&self, now: Tick, in_time: bool) -> Answered {
+    pub(in super::super) fn beaten(&self, now: Tick, in_time: bool) -> Answered {
         self.silent.store(0, Ordering::Relaxed);
         if self.is_available() {
             return Answered::Steady;

@@ -9,7 +9,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use super::address::ServerAddress;
 
 /// How long a connection may take to be made and to be checked.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(in super::super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What servers say where an ACL forbids a command.
 const FORBIDS: [&str; 3] = ["The user executing the script", "ACL failure", "no permissions"];
@@ -102,7 +102,7 @@ pub enum CallError {
 
 impl CallError {
     /// The same error with the call's keys, where one has another type: the server names none.
-    pub(super) fn of_keys<'k>(self, keys: impl Iterator<Item = &'k [u8]>) -> Self {
+    pub(in super::super) fn of_keys<'k>(self, keys: impl Iterator<Item = &'k [u8]>) -> Self {
         match self {
             Self::Faulty(why) if why.contains("WRONGTYPE") => {
                 let keys: Vec<_> = keys.map(String::from_utf8_lossy).collect();
@@ -119,7 +119,7 @@ pub(super) fn is_forbidden(error: &str) -> bool {
 }
 
 /// What the server says of a call decides what becomes of the connection.
-pub(super) fn failed(error: &RedisError) -> CallError {
+pub(in super::super) fn failed(error: &RedisError) -> CallError {
     let mut text = error.to_string();
     if is_forbidden(&text) {
         text.push_str(": a right is missing, which ACL LOG names and docs/scaling.md lists");

@@ -3,7 +3,7 @@
 //! Invariant: a primary of an older epoch than one that was known is never used again: a Sentinel
 //! that was cut off still names it.
 //!
-//! Not here: whether that server takes itself for a primary (`shared::connection`).
+//! Not here: whether that server takes itself for a primary (`servers::connection`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ struct Sentinel {
 
 /// The primary that Sentinels name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NamedPrimary {
+pub(in super::super) struct NamedPrimary {
     /// Where it is.
     pub address: ServerAddress,
     /// Since which epoch it is the primary.
@@ -52,7 +52,11 @@ pub(super) struct NamedPrimary {
 
 impl Sentinels {
     /// Those at the servers of `address`, which know the primary of this name.
-    pub(super) fn new(address: &StoreAddress, primary: &str, dial: Arc<dyn Dial>) -> Self {
+    pub(in super::super) fn new(
+        address: &StoreAddress,
+        primary: &str,
+        dial: Arc<dyn Dial>,
+    ) -> Self {
         let password_file = address.sentinel_password_file.clone();
         let own = address.login.clone();
         Self {

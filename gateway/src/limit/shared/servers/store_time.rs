@@ -14,33 +14,33 @@ const JUMP: i64 = 1_000_000;
 
 /// A server's time less this machine's ticks, in microseconds: at least, and at most.
 #[derive(Debug)]
-pub(super) struct StoreTime {
+pub(in super::super) struct StoreTime {
     ahead: [AtomicI64; 2],
 }
 
 impl StoreTime {
     /// The time of a server that has not replied yet: this machine's.
-    pub(super) fn new(now: Moment) -> Self {
+    pub(in super::super) fn new(now: Moment) -> Self {
         let ahead = now.unix.0.cast_signed() - now.tick.0.cast_signed();
         Self { ahead: [AtomicI64::new(ahead), AtomicI64::new(ahead)] }
     }
 
     /// The earliest and the latest time that the server can have at a tick of this machine.
-    pub(super) fn range(&self, now: Tick) -> [Tick; 2] {
+    pub(in super::super) fn range(&self, now: Tick) -> [Tick; 2] {
         self.ahead
             .each_ref()
             .map(|ahead| Tick(now.0.saturating_add_signed(ahead.load(Ordering::Relaxed))))
     }
 
     /// The latest tick of this machine at which the server can have reached a time of its own.
-    pub(super) fn local(&self, time: Tick) -> Tick {
+    pub(in super::super) fn local(&self, time: Tick) -> Tick {
         let [earliest, _] = &self.ahead;
         Tick(time.0.saturating_add_signed(-earliest.load(Ordering::Relaxed)))
     }
 
     /// Records the time in a reply to a call that was sent and answered at these ticks. True where
     /// the server's clock has jumped ahead.
-    pub(super) fn learn(&self, time: UnixTime, (sent, answered): (Tick, Tick)) -> bool {
+    pub(in super::super) fn learn(&self, time: UnixTime, (sent, answered): (Tick, Tick)) -> bool {
         let ahead = |tick: Tick| time.0.cast_signed() - tick.0.cast_signed();
         let [earliest, latest] = &self.ahead;
         let jump = ahead(answered) - latest.load(Ordering::Relaxed);

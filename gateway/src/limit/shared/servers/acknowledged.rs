@@ -67,7 +67,7 @@ impl Sender {
 
 impl Acknowledging {
     /// None where no replica has to acknowledge anything.
-    pub(super) fn new(replicas: u32, timeout: Duration) -> Option<Arc<Self>> {
+    pub(in super::super) fn new(replicas: u32, timeout: Duration) -> Option<Arc<Self>> {
         let (calls, sending) = (Mutex::default(), Mutex::default());
         (replicas > 0).then(|| Arc::new(Self { replicas, timeout, calls, sending }))
     }

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::task::Poll;
 
 /// The outputs of all futures, in their order.
-pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub(in super::super) async fn all<F: Future>(
+    futures: impl IntoIterator<Item = F>,
+) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
     poll_fn(|context| {

@@ -1,7 +1,7 @@
 //! Where the shared store is. (core)
 //!
-//! Not here: how it is reached (`shared::connection`), which servers of a Cluster have which keys
-//! (`shared::cluster`).
+//! Not here: how it is reached (`servers::connection`), which servers of a Cluster have which keys
+//! (`servers::cluster`).
 
 use std::fmt;
 
