@@ -2,8 +2,9 @@
 //!
 //! Not here: serving (`app`), ending the process (`main`).
 
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -107,7 +108,7 @@ impl Command {
 
 impl Options {
     fn serve(self) -> Result<(), Failure> {
-        let (target, mode) = (self.target()?, self.mode()?);
+        let (target, mode) = (self.target(SecretFolder::open)?, self.mode()?);
         install_log(self.log);
         let runtime = runtime().map_err(Failure::Outside)?;
         let served = match mode {
@@ -126,7 +127,7 @@ impl Options {
     }
 
     fn check(self) -> Result<String, Failure> {
-        let (target, mode) = (self.target()?, self.mode()?);
+        let (target, mode) = (self.target(SecretFolder::check)?, self.mode()?);
         let runtime = runtime().map_err(Failure::Outside)?;
         match mode {
             Mode::Streams => {
@@ -147,11 +148,12 @@ impl Options {
     }
 
     fn token(&self) -> Result<weir_common::secret::Secret<String>, Failure> {
-        let file = self.token_file.as_deref().unwrap_or_else(|| std::path::Path::new(""));
+        let file = self.token_file.as_deref().unwrap_or_else(|| Path::new(""));
         secret(file).map_err(Failure::Usage)
     }
 
-    fn target(&self) -> Result<Target, Failure> {
+    /// What both modes need; `folder` makes the one of secrets, or checks it.
+    fn target(&self, folder: fn(&Path) -> io::Result<SecretFolder>) -> Result<Target, Failure> {
         let budget = self.wait_max.as_deref().map_or(Some(BUDGET), span_of);
         let longest = Duration::from_secs(10 * 60);
         let Some(budget) = budget.filter(|budget| *budget <= longest) else {
@@ -161,7 +163,7 @@ impl Options {
         };
         weir_client::transport::base_url(&self.url)
             .map_err(|why| Failure::Usage(format!("--url: {why}")))?;
-        let secrets = self.secrets.as_deref().map(SecretFolder::open).transpose();
+        let secrets = self.secrets.as_deref().map(folder).transpose();
         let secrets = secrets.map_err(|why| Failure::Usage(format!("--secrets: {why}")))?;
         Ok(Target { url: self.url.clone(), ca: self.ca.clone(), budget, secrets })
     }
@@ -190,6 +192,10 @@ impl Options {
         if let Some(origin) = self.origin.iter().find(|origin| !origin.contains("://")) {
             let why =
                 format!("--origin {origin} must have a scheme, as https://app.example.com:443");
+            return Err(Failure::Usage(why));
+        }
+        if let Some(host) = self.host.iter().find(|host| host.contains("://")) {
+            let why = format!("--host {host} must be a name, as agent.example.com");
             return Err(Failure::Usage(why));
         }
         let expected = Expected { hosts, origins };

@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use weir_common::config::files;
 use weir_common::identifier::is_identifier;
 use weir_common::secret::Secret;
 
@@ -38,6 +39,16 @@ impl SecretFolder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", path.display())))?;
+        Ok(Self { path: std::path::absolute(path)? })
+    }
+
+    /// The folder at `path`, which is not made.
+    ///
+    /// # Errors
+    ///
+    /// If no secret could be written into it.
+    pub(crate) fn check(path: &Path) -> io::Result<Self> {
+        files::may_make(&path.join("secret"))?;
         Ok(Self { path: std::path::absolute(path)? })
     }
 
@@ -90,6 +101,14 @@ mod tests {
         let path = Path::new("/proc/weir-secrets");
         let why = SecretFolder::open(path).unwrap_err().to_string();
         assert!(why.starts_with("/proc/weir-secrets: "), "{why}");
+    }
+
+    #[test]
+    fn a_check_makes_no_folder() {
+        let root = std::env::temp_dir().join(format!("weir-agent-check-{}", std::process::id()));
+        SecretFolder::check(&root.join("in")).unwrap();
+        assert!(!root.exists());
+        assert!(SecretFolder::check(Path::new("/proc/weir-secrets")).is_err());
     }
 
     #[test]

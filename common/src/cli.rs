@@ -48,9 +48,14 @@ impl ConfigArgs {
 /// Prints a result, and returns the exit code of success.
 #[must_use]
 pub fn print(text: &str) -> u8 {
-    // If standard output is closed, its reader has read enough.
-    let _ = writeln!(io::stdout(), "{text}");
-    0
+    let mut out = io::stdout();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+            fail(EXIT_FAILURE, &format!("cannot write to standard output: {why}"))
+        }
+        // The reader of a pipe that is closed has read enough.
+        _ => 0,
+    }
 }
 
 /// Prints why a command failed, and returns `code`.

@@ -2,7 +2,7 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
 
 export function verify(secret, signature, body, tolerance = 300) {
-  const pairs = signature.split(",").map((pair) => pair.split("=", 2));
+  const pairs = (signature ?? "").split(",").map((pair) => pair.split("=", 2));
   const t = pairs.find(([name]) => name === "t")?.[1] ?? "";
   if (!/^[0-9]+$/.test(t) || Math.abs(Date.now() / 1000 - Number(t)) > tolerance) return false;
   const expected = createHmac("sha256", secret).update(`${t}.`).update(body).digest();

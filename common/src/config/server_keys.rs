@@ -4,7 +4,7 @@
 //!
 //! Not here: keys that only one program has (its settings).
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::document::table::Table;
@@ -23,6 +23,18 @@ pub fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanne
         default
     });
     Spanned { value, at: text.at }
+}
+
+/// Whether two listeners cannot both exist on one machine. Port 0 is any free port.
+#[must_use]
+pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    // Linux binds `::` to all addresses, of IPv4 too.
+    let covers = |all: SocketAddr, ip: IpAddr| {
+        all.ip() == ip || all.ip().is_unspecified() && (all.is_ipv6() || ip.is_ipv4())
+    };
+    one.port() != 0
+        && one.port() == other.port()
+        && (covers(one, other.ip()) || covers(other, one.ip()))
 }
 
 /// The address of the admin listener.

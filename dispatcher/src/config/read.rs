@@ -12,7 +12,7 @@ mod outbound;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use log::LevelFilter;
@@ -37,7 +37,7 @@ const CHECKS_PER_MINUTE_MAX: u32 = 6_000;
 /// Parses `dispatcher.toml`; `document` collects the errors.
 #[must_use]
 pub fn read(document: &Document) -> Parsed<Settings> {
-    document.read(|root| Settings {
+    let parsed = document.read(|root| Settings {
         server: root.table("server", "Listeners, threads, timeouts.", server),
         store: root.table("store", "The database.", store),
         auth: root.table("auth", "Authentication.", |table| Auth {
@@ -85,7 +85,23 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         directory: root.table("directory", "The owners of workspaces.", directory),
         retention: root.table("retention", "How long ended deliveries are kept.", retention),
         log: root.table("log", "Logs.", log),
-    })
+    });
+    check_key_file(document, &parsed.made);
+    parsed
+}
+
+/// Reports a key file that the database would overwrite: SQLite removes what it writes itself.
+fn check_key_file(document: &Document, settings: &Settings) {
+    let Settings { store, secrets, .. } = settings;
+    let database = store.path.display();
+    let plain = |path: &Path| {
+        path.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>()
+    };
+    let own = ["", "-wal", "-shm", "-journal", ".lock"].map(|end| format!("{database}{end}"));
+    if own.iter().any(|path| plain(Path::new(path)) == plain(&secrets.key_file)) {
+        let message = format!("`key_file` is a file of the database {database}: name another");
+        document.fault(secrets.key_file_at, message);
+    }
 }
 
 fn identity(table: &mut Table<'_>) -> Identity {
@@ -178,7 +194,7 @@ impl Listeners {
             ("admin", &self.admin, "ingest", &self.ingest),
         ];
         for (name, one, other_name, other) in pairs {
-            if overlap(one.value, other.value) {
+            if server_keys::overlap(one.value, other.value) {
                 // The error points at an address in the file, not at a default.
                 let at = if one.at == table.at() { other.at } else { one.at };
                 let message = format!(
@@ -190,12 +206,6 @@ impl Listeners {
             }
         }
     }
-}
-
-/// Whether two listeners conflict. Port 0 is any free port.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let (all, also) = (one.ip().is_unspecified(), other.ip().is_unspecified());
-    one.port() != 0 && one.port() == other.port() && (all || also || one.ip() == other.ip())
 }
 
 fn store(table: &mut Table<'_>) -> StoreSettings {
@@ -475,6 +485,17 @@ mod tests {
                 "d:10:2: unknown key `webhook`; did you mean `webhooks`?",
             ],
         );
+    }
+
+    #[test]
+    fn a_key_file_is_no_file_of_the_database() {
+        let key =
+            |path: &str| format!("[store]\npath = \"a/b.db\"\n[secrets]\nkey_file = \"{path}\"");
+        for path in ["a/b.db", "./a/b.db-wal", "a//b.db-shm", "a/b.db-journal", "a/b.db.lock"] {
+            let why = "d:4:12: `key_file` is a file of the database a/b.db: name another";
+            check(&key(path), &[why]);
+        }
+        check(&key("a/b.db.key"), &[]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod keys;
 pub(crate) mod never_allowed;
 mod normalize;
 pub(crate) mod values;
+mod within;
 mod word_matcher;
 
 /// Whether a key mixes Latin letters and look-alikes, to imitate another key.

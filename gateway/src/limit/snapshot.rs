@@ -32,7 +32,10 @@ use super::key::{Key, Seed};
 use super::memory::Store;
 use super::shard::CounterEntry;
 
-/// The first bytes of the file; another layout gets another number.
+/// The first bytes of a snapshot of any layout.
+pub const NAME: &[u8] = b"weir limits ";
+
+/// The first bytes of the file: its name and the number of its layout.
 const MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";
 
 /// A state is kept for a year at most, however wrong the clock was that wrote it.

@@ -3,7 +3,7 @@
 //! Not here: the format of the file (`limit::snapshot`).
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -42,13 +42,25 @@ pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileEr
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
-/// Checks that at `path` is a file, or nothing: anything else must not be renamed or replaced.
+/// Checks that at `path` is a snapshot, or nothing: anything else must not be renamed or replaced.
 fn replaceable(path: &str) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        let why = format!("`{path}` is no regular file: name one that only this gateway writes");
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    let refused = |what: &str| {
+        let why = format!("`{path}` is {what}: name a file that only this gateway writes");
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+    };
+    match fs::metadata(path) {
+        Err(_) => Ok(()),
+        Ok(there) if !there.is_file() => refused("no regular file"),
+        Ok(_) if is_snapshot(path)? => Ok(()),
+        Ok(_) => refused("no snapshot of limits, and was left as it is"),
     }
-    Ok(())
+}
+
+/// Whether the file at `path` begins as a snapshot of any version does, or is empty.
+fn is_snapshot(path: &str) -> io::Result<bool> {
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(snapshot::NAME.len() as u64).read_to_end(&mut start)?;
+    Ok(start.is_empty() || start == snapshot::NAME)
 }
 
 /// The file that a snapshot is written to before it replaces the earlier one.

@@ -1,10 +1,11 @@
 //! `[server]`: sockets, threads, deadlines, caps.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_common::config::document::WAIT;
 use weir_common::config::document::table::Table;
-use weir_common::config::server_keys;
+use weir_common::config::server_keys::{self, overlap};
 
 use crate::settings::edge::https;
 use crate::settings::trusted::trusted_headers;
@@ -65,12 +66,20 @@ fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) 
         let why = "there is no listener for clients: set server.http or server.https";
         table.fault_at(admin_at, why);
     }
-    for (nth, entry) in server.https.iter().enumerate() {
-        let is_used = server.http.contains(&entry.address) || server.admin == entry.address;
-        if is_used && entry.address.port() != 0 {
-            let why = "is set in server.http or server.admin too: TLS needs an address of its own";
-            table.fault_in(&format!("https[{nth}]"), format!("`{}` {why}", entry.address));
+    let named = |key: &str, nth: usize, address: SocketAddr| (format!("{key}[{nth}]"), address);
+    let http = server.http.iter().enumerate().map(|(nth, address)| named("http", nth, *address));
+    let https = server.https.iter().enumerate();
+    let https = https.map(|(nth, entry)| named("https", nth, entry.address));
+    let mut earlier = vec![("admin".to_owned(), server.admin)];
+    for (key, address) in http.chain(https) {
+        if let Some((other, taken)) = earlier.iter().find(|(_, it)| overlap(*it, address)) {
+            let why = format!(
+                "server.{key} ({address}) and server.{other} ({taken}) cannot both listen: give \
+                 each an address of its own"
+            );
+            table.fault_in(&key, why);
         }
+        earlier.push((key, address));
     }
 }
 

@@ -21,6 +21,19 @@ fn flags_that_would_not_be_safe_are_refused() {
             "can be reached from other machines",
         ),
         (&["--url", url, "--http", "127.0.0.1:0", "--agents", "a.toml"], "a.toml:1:1: cannot read"),
+        (
+            &[
+                "--url",
+                url,
+                "--http",
+                "127.0.0.1:0",
+                "--agents",
+                "a.toml",
+                "--host",
+                "https://a.test",
+            ],
+            "--host https://a.test must be a name",
+        ),
         (&["--url", url, "--token-file", "token", "--wait-max", "1h"], "--wait-max"),
     ] {
         let finished = process::run(PROGRAM, &folder, flags);

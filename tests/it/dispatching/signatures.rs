@@ -139,6 +139,7 @@ fn third_party_packages_refuse_forged_and_stale_signatures() {
 
 #[test]
 fn the_documented_snippets_accept_true_and_refuse_forged_signatures() {
+    let enormous = json!({ "service-signature": format!("t={},v1=a", "9".repeat(5_000)) });
     for (case, good) in [
         (Case::signed(0, BODY), true),
         (Case::signed(290, BODY), true),
@@ -146,6 +147,7 @@ fn the_documented_snippets_accept_true_and_refuse_forged_signatures() {
         (Case::signed(0, &format!("{BODY} ")), false),
         (Case::new(SECRET, json!({ "service-signature": "" }), b"{}"), false),
         (Case::new(SECRET, json!({ "service-signature": "t=x,v1=é,=" }), b"{}"), false),
+        (Case::new(SECRET, enormous, b"{}"), false),
     ] {
         for (name, printed) in case.snippets() {
             assert_eq!(printed, good, "{name} of {}", case.headers);

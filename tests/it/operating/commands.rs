@@ -5,7 +5,7 @@ use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::directory::Directory;
 use weir_tests::folder::Folder;
 use weir_tests::gateway::{CONFIG, Gateway, run};
-use weir_tests::process::Finished;
+use weir_tests::process::{Finished, program};
 use weir_tests::world::World;
 
 use super::{folder, folder_of};
@@ -86,6 +86,37 @@ fn completions_are_printed_for_each_shell() {
         let script = run(&folder(), &["completions", shell]).expect(0).stdout;
         assert!(script.contains("weir-gateway") && script.contains("explain"), "{shell}");
     }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(program("weir-gateway"));
+    let output = command.args(["completions", "bash"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.contains("cannot write to standard output: No space left"), "{printed}");
+}
+
+#[test]
+fn listeners_that_overlap_are_refused_with_both_names() {
+    let check = |text: &str| {
+        let folder = folder();
+        folder.write(CONFIG, text);
+        run(&folder, &["check", "--config", CONFIG]).expect(64).output()
+    };
+    for (http, why) in [
+        ("\"127.0.0.1:1\", \"127.0.0.1:1\"", "server.http[1] (127.0.0.1:1) and server.http[0]"),
+        ("\"0.0.0.0:9999\"", "server.http[0] (0.0.0.0:9999) and server.admin (127.0.0.1:9999)"),
+        ("\"127.0.0.1:2\", \"[::]:2\"", "cannot both listen"),
+    ] {
+        let lines = format!("[server]\nhttp = [{http}]\nadmin = \"127.0.0.1:9999\"\n");
+        let output = check(&lines);
+        assert!(output.contains(why), "{output}");
+    }
+    let output =
+        check("[server]\nhttp = [\"127.0.0.1:2\", \"[::1]:2\", \"[::1]:0\", \"[::1]:0\"]\n");
+    assert!(!output.contains("cannot both listen"), "{output}");
 }
 
 #[test]

@@ -122,18 +122,21 @@ fn a_broken_snapshot_is_logged_and_discarded() {
 }
 
 #[test]
-fn a_snapshot_that_is_no_file_is_refused_and_stays() {
+fn a_snapshot_that_is_a_folder_or_another_file_is_refused_and_stays() {
     let folder = Folder::new();
     folder.write("data/dispatcher.db", "another program's");
-    let config = Config::default().with("[store]", "snapshot = \"data\"").to_string();
-    folder.write(gateway::CONFIG, &config);
     folder.write(gateway::DIRECTORY, DIRECTORY);
-    for command in [&["check", "--online"][..], &["run"]] {
-        let ended = gateway::run(&folder, &[command, &["--config", gateway::CONFIG]].concat());
-        assert_ne!(ended.code, Some(0), "{command:?}");
-        assert!(ended.output().contains("no regular file"), "{}", ended.output());
-        let there = fs::read_to_string(folder.path("data/dispatcher.db")).unwrap();
-        assert_eq!(there, "another program's");
+    let wrong = [("data", "no regular file"), ("data/dispatcher.db", "no snapshot of limits")];
+    for (path, why) in wrong {
+        let line = format!("snapshot = \"{path}\"");
+        folder.write(gateway::CONFIG, &Config::default().with("[store]", &line).to_string());
+        for command in [&["check", "--online"][..], &["run"]] {
+            let ended = gateway::run(&folder, &[command, &["--config", gateway::CONFIG]].concat());
+            assert_ne!(ended.code, Some(0), "{command:?}");
+            assert!(ended.output().contains(why), "{}", ended.output());
+            let there = fs::read_to_string(folder.path("data/dispatcher.db")).unwrap();
+            assert_eq!(there, "another program's");
+        }
     }
 }
 

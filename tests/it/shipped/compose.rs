@@ -34,7 +34,7 @@ fn two_gateways_of_the_compose_file_admit_one_allowance() {
     let options = options("open-sesame");
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let valkey = Redis::start_valkey(&options);
-    let mut config = shipped("deploy/compose/gateway.toml");
+    let mut config = shipped("deploy/compose/config/gateway.toml");
     for (place, own) in [
         ("0.0.0.0:8080", "127.0.0.1:0".to_owned()),
         ("127.0.0.1:8081", "127.0.0.1:0".to_owned()),
@@ -47,7 +47,7 @@ fn two_gateways_of_the_compose_file_admit_one_allowance() {
         assert!(config.contains(place), "{place}");
         config = config.replace(place, &own);
     }
-    let directory = shipped("deploy/compose/directory.toml");
+    let directory = shipped("deploy/compose/config/directory.toml");
     let gateways = [(); 2].map(|()| Gateway::start(&config, &directory));
     let status = |nth: usize| {
         let request = Request::get("/v1/workspaces/ws_acme/users").host("api.localhost");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 use weir_common::config::document::table::Table;
+use weir_common::config::trusted_url::check_url;
 
 use crate::config::read::long;
 use crate::config::settings::{DashboardSettings, LIMITS_WORKSPACE, LimitsSettings};
@@ -118,6 +119,8 @@ fn limits(table: &mut Table<'_>) -> Option<LimitsSettings> {
     if !is_url || url.value.matches(LIMITS_WORKSPACE).count() != 1 {
         let message = "dashboard.limits_url must be a URL with {workspace} in its path";
         table.fault_at(url.at, format!("{message}, not `{}`", url.value));
+    } else if token_file.is_some() {
+        check_url(table, "limits_url", &url, "name a file with the token in limits_token_file");
     }
     Some(LimitsSettings { url: url.value, token_file, token: None })
 }
@@ -200,6 +203,8 @@ mod tests {
             let found = check(&format!("limits_url = \"{wrong}\""));
             assert!(found.contains("dashboard.limits_url must be a URL"), "{found}");
         }
+        let sent = check("limits_url = \"http://gw:1/{workspace}\"\nlimits_token_file = \"token\"");
+        assert!(sent.contains("`limits_url` must start with https://"), "{sent}");
         let alone = check("limits_token_file = \"token\"");
         assert!(alone.contains("needs dashboard.limits_url"), "{alone}");
     }

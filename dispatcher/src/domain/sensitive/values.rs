@@ -1,10 +1,11 @@
-//! Detects values that are, as a whole, a secret in a known format. (core)
+//! Detects values that are a secret in a known format, or that contain a token. (core)
 //!
 //! # Rules
 //!
 //! 1. The first letters select the candidate formats; for nearly every text that is all that runs.
 //! 2. The whole text must match the format: its letters, its length, for a token its header. A
-//!    sentence that mentions a key is not a secret.
+//!    sentence that mentions a key is not a secret. Found inside of a text are a JWT, a parameter
+//!    of a URL whose name names a secret, and a password of a URL (`sensitive::within`).
 //! 3. Quotes around the text, and `Authorization: Bearer` or `user:` before it, are ignored. Words
 //!    after `Bearer`, a path after `{md5}` and a list of symbols after `$` are not secrets.
 //! 4. Surrounding spaces, full-width letters and zero-width characters hide no secret.
@@ -26,6 +27,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::domain::sensitive::normalize::DECOMPOSED;
+use crate::domain::sensitive::within;
 use crate::domain::sensitive::word_matcher::WordMatcher;
 
 /// No secret of a known format is shorter.
@@ -69,6 +71,8 @@ const fn kind(
 
 const KEY: &str = "an access key";
 const HASH: &str = "a password's hash";
+/// The name of the format of JSON web tokens.
+pub(super) const JWT: &str = "a JSON web token";
 const PRIVATE: &str = "a private key";
 const TOKEN: &str = "an access token";
 const LONG: usize = 4_096;
@@ -186,8 +190,13 @@ const SCHEMES: [&str; 22] = [
     "scrypt",
 ];
 
-/// The kind of secret that the text is; `None` if it is not a secret.
+/// The kind of secret that the text is, or that it contains; `None` if there is none.
 pub(crate) fn secret(text: &str) -> Option<&'static str> {
+    whole(text).or_else(|| within::secret(text))
+}
+
+/// The kind of secret that the whole text is.
+fn whole(text: &str) -> Option<&'static str> {
     let text = text.trim_start_matches(is_blank);
     if text.len() < BYTES_MIN {
         return None;
@@ -220,7 +229,7 @@ fn match_kind(text: &str) -> Option<&'static str> {
     match text.as_bytes() {
         [b'$', ..] => is_crypt(text).then_some(HASH),
         [b'{', ..] => is_in_scheme(text).then_some(HASH),
-        [b'e', b'y' | b'w', ..] if is_jwt(text) => Some("a JSON web token"),
+        [b'e', b'y' | b'w', ..] if is_jwt(text) => Some(JWT),
         _ if text.starts_with(CURVE) => text.contains("PRIVATE KEY-----").then_some(PRIVATE),
         _ => {
             let kinds = KNOWN.ahead(text).filter_map(|(nth, rest)| Some((KINDS.get(nth)?, rest)));
@@ -323,7 +332,7 @@ fn is_in_scheme(text: &str) -> bool {
 }
 
 /// Whether a text is a JWT: three parts, or five if encrypted, the first a header (RFC 7515, 7516).
-fn is_jwt(text: &str) -> bool {
+pub(super) fn is_jwt(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Header {
         #[serde(rename = "alg")]
@@ -354,7 +363,7 @@ mod tests {
 
     use super::*;
 
-    const JWT: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxIn0.\
+    const SIGNED: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxIn0.\
         dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U";
 
     const EC_KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nMIIE";
@@ -371,7 +380,7 @@ mod tests {
             KINDS.iter().map(|kind| made(kind.start, &letter(kind.letters).repeat(kind.least)));
         let salted = "abcdefghijklmnopqrstuv";
         let others = [
-            JWT.to_owned(),
+            SIGNED.to_owned(),
             "ewogImFsZyI6ICJub25lIgp9.e30.".to_owned(),
             "eyJhbGciOiJkaXIiLCJlbmMiOiJBMTI4R0NNIn0..aXY.Y2lwaGVy.dGFn".to_owned(),
             made("$2b$10$", &"a".repeat(53)),
@@ -389,10 +398,10 @@ mod tests {
             made("root:$6$salt$", &("a".repeat(86) + ":1:0:")),
             made("Bearer ", &"a".repeat(16)),
             made("Bearer ", "01890a5d-ac96-774b-bcce-b302099a8057"),
-            made("BEARER  ", JWT),
-            made("bearer: ", JWT),
-            made("Authorization: Bearer ", JWT),
-            made("\"", &(JWT.to_owned() + "\"")),
+            made("BEARER  ", SIGNED),
+            made("bearer: ", SIGNED),
+            made("Authorization: Bearer ", SIGNED),
+            made("\"", &(SIGNED.to_owned() + "\"")),
             made("-----BEGIN EC PARAMETERS-----\nBgg=\n-----END EC PARAMETERS-----\n", EC_KEY),
         ];
         of_kinds.chain(others).collect()
@@ -449,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_secret_is_known() {
-        assert_eq!(secret(JWT), Some("a JSON web token"));
+        assert_eq!(secret(SIGNED), Some("a JSON web token"));
         assert_eq!(secret(&made("ghp_", &"a".repeat(36))), Some(TOKEN));
         assert_eq!(secret(&made("$2b$10$", &"a".repeat(53))), Some(HASH));
     }
