@@ -93,13 +93,15 @@ impl SharedStore {
         let with_others: Checks = with_others.collect();
         let mut verdict = store.decide(&with_others, now, false)?;
         if charge && !lacks && verdict.is_admitted() {
+            let owed_from = stamps.clone();
             verdict = store.decide_at(&lasting, stamps, true)?;
-            let charged = verdict.answers().zip(&shares);
+            let charged = verdict.answers().zip(shares.iter().zip(&owed_from));
             let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
-            for (answer, share) in charged {
+            for (answer, (share, from)) in charged {
+                let check = owed_check(checks, share);
                 match is_in_flight(share) {
                     true => self.slots.note(store, share, now),
-                    false => self.standings.owe(owed_check(checks, share), answer.usage, now),
+                    false => self.standings.owe(check, answer.usage, (UnixTime(from.0), now)),
                 }
             }
         }
@@ -325,7 +327,8 @@ mod tests {
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
         let verdict = shared.by_share((&Store::new(16), &time), &[check], true);
         assert!(verdict.unwrap().is_admitted());
-        assert_eq!(shared.standings.owed(Tick(START), |_| true), [(check, 1)]);
+        let owed = shared.standings.owed(Tick(START), |_| true);
+        assert_eq!(owed.into_iter().map(|(check, _)| check).collect::<Vec<_>>(), [check]);
     }
 
     #[test]

@@ -129,7 +129,7 @@ function visit(i, outcome)
   end
 
   local forgot, before, stamp, used = 0, total, low, 0
-  if count > 0 and not testimony and claimed + horizon > now then
+  if count > 0 and claimed + horizon > now then
     -- The claimed entry has its number unless others were added before it.
     local nth, rounded, found, own, earlier = sequence - dropped, ceil(claimed / unit)
     if nth >= 0 and nth < n then
@@ -317,13 +317,30 @@ function rarely(kind)
     return stamps, counts, charged, tag
   end
 
-  -- Writes a window that has another form, or adds what is testified. Returns its end, its unit and
-  -- its form. A unit becomes larger, but not smaller while an entry matters: gateways claim and
+  -- Entries with sums that are larger by `more`.
+  local function raised(text, more)
+    local parts, whole = {}, #text - #text % 32
+    for at = 1, whole, 32 do
+      local a, b, c, d, e, f, g, h = unpack('>I4I4I4I4I4I4I4I4', text, at)
+      parts[#parts + 1] = pack('>I4I4I4I4I4I4I4I4', a, (b + more) % 2^32, c, (d + more) % 2^32, e,
+        (f + more) % 2^32, g, (h + more) % 2^32)
+    end
+    for at = whole + 1, #text, 8 do
+      local stamp, sum = unpack('>I4I4', text, at)
+      parts[#parts + 1] = pack('>I4I4', stamp, (sum + more) % 2^32)
+    end
+    return table.concat(parts)
+  end
+
+  -- Writes a window that has another form, or adds what is testified: of what it has already, only
+  -- the entries are read from the oldest that is testified to the newest. Returns its end, its unit
+  -- and its form. A unit becomes larger, but not smaller while an entry matters: gateways claim and
   -- testify stamps in smaller ones, which are then rounded as those of the entries were.
   local function restate(i, key, tail, form, grain, unit, horizon, token, testimony)
     local stamps, counts, charged, dropped, oldest, first, base, from, before =
       {}, {}, 0, 0, 0, 0, 0, 0, 0
-    local added, times, low, n, newest, size, _ = {}, {}
+    local added, times, low, n, newest, size, sum, _ = {}, {}
+    local behind, latest = 0, 0
     if sub(tail, -2) == 'w1' and sub(tail, -6) ~= form then
       _, _, _, _, newest, _, _, _, _, _, size = trailer(key, tail)
       if size > unit and newest + horizon > time then
@@ -343,20 +360,25 @@ function rarely(kind)
       end
     end
     if tail ~= '' and sub(tail, -6) == form then
-      low, _, charged, dropped, newest, oldest, _, n, first, base = trailer(key, tail)
+      low, sum, charged, dropped, newest, oldest, _, n, first, base = trailer(key, tail)
       if newest + horizon <= time then
         dropped, first, base, n = 0, 0, 0, 0
       elseif #times == 0 then
         return tail, unit, form
       else
+        local to = n
         from, before = n, base
         if times[1] <= newest then
           from = seek(key, tail, n, base, low, (newest - times[1]) / unit + 1, n)
         end
+        if times[#times] < newest then
+          to = seek(key, tail, n, base, low, (newest - times[#times]) / unit, n)
+        end
         if from > 0 then
           _, before = entry(key, tail, n, from - 1)
         end
-        stamps, counts = entries(key, from, n, unit, low, newest, before)
+        stamps, counts = entries(key, from, to, unit, low, newest, before)
+        behind, latest = n - to, newest
       end
     elseif tail ~= '' then
       local known, sums, tag
@@ -374,7 +396,7 @@ function rarely(kind)
       end
     end
     -- Both lists are in order: their union is, too.
-    local text, one, other, total = {}, 1, 1, before
+    local text, one, other, total, more = {}, 1, 1, before, 0
     while stamps[one] or times[other] do
       local stamp, count = stamps[one], counts[one]
       if not stamp or times[other] and times[other] < stamp then
@@ -383,7 +405,8 @@ function rarely(kind)
         one = one + 1
       end
       if stamp == times[other] then
-        count, other = max(count, added[stamp]), other + 1
+        more, other = more + max(0, added[stamp] - count), other + 1
+        count = max(count, added[stamp])
       end
       total, newest = (total + count) % 2^32, stamp
       text[#text + 1] = pack('>I4I4', stamp / unit % 2^32, total)
@@ -391,13 +414,22 @@ function rarely(kind)
         oldest = stamp
       end
     end
-    if from + #text == 0 then
+    local entries = #text
+    if behind > 0 then
+      text[entries + 1] = more > 0
+        and raised(call('GETRANGE', key, (n - behind) * 8, n * 8 - 1), more) or ''
+      newest, total, entries = latest, (sum + more) % 2^32, entries + behind
+    end
+    if latest > 0 and more == 0 then
+      return tail, unit, form
+    end
+    if from + entries == 0 then
       call('DEL', key)
       return '', unit, form
     end
     local keep = max(horizon, (total - base) % 2^32 * token)
     local written = table.concat(text) .. pack('>dddddI4I4I4', charged, dropped, newest, oldest,
-      time + 2 * keep, from + #text, first < from and first or from, base) .. form
+      time + 2 * keep, from + entries, first < from and first or from, base) .. form
     if from == 0 then
       call('SET', key, written, 'PX', ceil(keep / 500))
     else

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A key's first call over a connection brings all that this gateway was given of it; later ones
-//!    claim the newest of that. So nothing that this gateway knows is admitted twice.
+//! 1. Each call claims the newest admission of this gateway that the store has, and brings what the
+//!    gateway has admitted alone; where the store has lost the former, or nothing is known of a key,
+//!    all. So nothing that this gateway knows is admitted twice.
 //! 2. A request that is refused, given up or not answered does not count as in flight here.
 //!
 //! # Not here
@@ -31,7 +32,8 @@ use super::servers::errors::CallError;
 use super::servers::node::StoreNode;
 use super::servers::nodes::tag;
 use super::slot_leasing::SlotTurn;
-use super::standing::{Claim, Learned};
+use super::standing::{Claim, Known, Learned, Told};
+use super::testimony::with_testimony;
 use super::{SharedStore, is_in_flight, local};
 
 /// A thread was busy that notices a call without a reply later than this part of the time limit.
@@ -59,6 +61,9 @@ pub(super) enum RemoteError {
     Busy,
     #[error("it keeps losing what this gateway recorded")]
     Forgets,
+    /// The store answers, and a heartbeat tells it first: that is too much for a request's call.
+    #[error("it lacks what this gateway recorded")]
+    Lacks,
     #[error("another process has the counters")]
     Elsewhere,
 }
@@ -141,6 +146,7 @@ impl SharedStore {
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
             RemoteError::Call(CallError::Moving | CallError::Cut(_))
             | RemoteError::Elsewhere
+            | RemoteError::Lacks
             | RemoteError::Late
             | RemoteError::Busy => return,
             RemoteError::Call(CallError::Lost(_) | CallError::Demoted(_)) => {
@@ -161,22 +167,20 @@ impl SharedStore {
     ) -> Result<SharedReply, RemoteError> {
         let Asking { over, store, charge } = asking;
         let mode = if charge { CallMode::Charge } else { CallMode::Preview };
-        let claims: ArrayVec<(Option<Claim>, u32), CHECKS_MAX> = checks
-            .iter()
-            .map(|check| self.standings.claim(check.key, over.connection.number))
-            .collect();
-        let mut testifies: ArrayVec<bool, CHECKS_MAX> =
-            claims.iter().map(|(claim, _)| claim.is_none()).collect();
+        let known = checks.iter().map(|check| self.standings.known(check.key));
+        let known: ArrayVec<Known, CHECKS_MAX> = known.collect();
+        let mut has_lost: ArrayVec<bool, CHECKS_MAX> = checks.iter().map(|_| false).collect();
         let forgotten = self.standings.forgotten();
         let [_, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
-            for ((check, (claim, _)), testifies) in checks.iter().zip(&claims).zip(&testifies) {
-                calls.push(match testifies {
-                    true => self.testify_pieces(over, store, check).await?,
-                    false => shared(store, check, *claim),
-                });
+            let mut told: ArrayVec<Told, CHECKS_MAX> = ArrayVec::new();
+            for ((check, known), has_lost) in checks.iter().zip(&known).zip(&has_lost) {
+                let (call, brings) =
+                    with_testimony(&self.standings, store, check, (*known, *has_lost))?;
+                calls.push(call);
+                told.push(brings);
             }
             for ((call, turn), slots) in calls.iter_mut().zip(&turns).zip(slots) {
                 (call.lease, call.slots) = (turn.request, slots.request);
@@ -186,15 +190,16 @@ impl SharedStore {
                 SharedOutcome::Late => return Err(RemoteError::Late),
                 SharedOutcome::Forgot => {
                     self.counts.forgotten.fetch_add(1, Ordering::Relaxed);
-                    for (testifies, found) in testifies.iter_mut().zip(&reply.results) {
-                        *testifies |= found.forgot;
+                    for (has_lost, found) in has_lost.iter_mut().zip(&reply.results) {
+                        *has_lost |= found.forgot;
                     }
                 }
                 SharedOutcome::Admitted | SharedOutcome::Refused => {
-                    for ((check, (_, owed)), told) in checks.iter().zip(&claims).zip(&testifies) {
-                        if *told {
-                            self.standings.settle(check.key, *owed);
-                        }
+                    for (((check, known), call), told) in
+                        checks.iter().zip(&known).zip(&calls).zip(told)
+                    {
+                        let newest = call.testimony.last().map(Claim::of_told);
+                        self.standings.settle(check.key, (told, known.missed), newest);
                     }
                     self.record((number, forgotten), store, checks, &reply);
                     for ((turn, check), found) in turns.into_iter().zip(checks).zip(&reply.results)

@@ -8,8 +8,10 @@
 //!    reached its end.
 //! 2. A key may be forgotten at any time: a call without a claim brings what the gateway admitted
 //!    instead.
-//! 3. Where the gateway has admitted something alone, no call claims the key before one has brought
-//!    that to the store.
+//! 3. Where the gateway has admitted something alone, each call brings that to the store, until one
+//!    has done so in time.
+//! 4. What the store may have lost stays owed until a heartbeat, or a call that brings all, has told
+//!    it. Calls claim the newest admission meanwhile: a store that lacks it says so.
 //!
 //! # Not here
 //!
@@ -58,14 +60,49 @@ struct Shard {
 /// What is known of one key.
 #[derive(Clone, Debug)]
 struct Standing {
-    /// The newest admission of this gateway that the store confirmed, and over which connection.
+    /// The newest admission of this gateway that the store has, and the connection over which it
+    /// was charged; 0 where the store was told it.
     claim: Option<(Claim, u64)>,
-    /// How often the store may have missed something since it was told all.
-    owed: u32,
+    /// What the store may lack, and how much of that it was told.
+    missed: Missed,
+    told: Missed,
+    /// The stamp from which on the store was not told what was admitted alone.
+    alone_from: UnixTime,
     /// The last check of the key.
     check: Box<LimitCheck>,
     usage: Usage,
     refusal: Option<Refusal>,
+}
+
+/// How often the store may have come to lack something of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// How often the gateway has admitted something alone.
+    alone: u32,
+    /// How often the store may have lost all.
+    lost: u32,
+}
+
+/// What a call can say of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The newest admission of this gateway that the store has, as far as the gateway knows.
+    pub claim: Option<Claim>,
+    /// The stamp from which on the store was not told what was admitted alone; none where it was.
+    pub alone_from: Option<UnixTime>,
+    /// What a call that is sent now may tell.
+    pub missed: Missed,
+}
+
+/// What a call has told the store of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Which admission is the newest: nothing new.
+    Newest,
+    /// What was admitted alone.
+    Alone,
+    /// All that the gateway was given.
+    All,
 }
 
 /// A refusal that holds until its end.
@@ -103,7 +140,13 @@ impl Shard {
 
 impl Standing {
     fn of(check: &LimitCheck, usage: Usage) -> Self {
-        Self { claim: None, owed: 0, check: Box::new(*check), usage, refusal: None }
+        let (missed, told) = (Missed::default(), Missed::default());
+        let (check, alone_from) = (Box::new(*check), UnixTime(0));
+        Self { claim: None, missed, told, alone_from, check, usage, refusal: None }
+    }
+
+    fn lose(&mut self) {
+        self.missed.lost = self.missed.lost.wrapping_add(1);
     }
 }
 
@@ -131,60 +174,87 @@ impl Standings {
         holds.then_some(standing.usage)
     }
 
-    /// The claim of a key that the store has confirmed over the connection of this number, and how
-    /// often the gateway has decided alone; no claim where it has.
+    /// What a call says of a key.
     #[must_use]
-    pub fn claim(&self, key: Key, connection: u64) -> (Option<Claim>, u32) {
+    pub fn known(&self, key: Key) -> Known {
         let shard = self.shards.lock(key);
-        let Some(standing) = shard.by_key.get(&key) else { return (None, 0) };
-        let claim = standing.claim.filter(|(_, made_over)| *made_over == connection);
-        (claim.map(|(claim, _)| claim).filter(|_| standing.owed == 0), standing.owed)
+        let Some(own) = shard.by_key.get(&key) else { return Known::default() };
+        let is_owed = own.missed.alone != own.told.alone;
+        Known {
+            claim: own.claim.map(|(claim, _)| claim),
+            alone_from: is_owed.then_some(own.alone_from),
+            missed: own.missed,
+        }
     }
 
-    /// Records that the gateway has admitted a request of a check's key alone.
-    pub fn owe(&self, check: &LimitCheck, usage: Usage, now: Tick) {
+    /// Records that the gateway has admitted a request of a check's key alone, at this stamp or
+    /// later.
+    pub fn owe(&self, check: &LimitCheck, usage: Usage, (stamp, now): (UnixTime, Tick)) {
         let mut shard = self.shards.lock(check.key);
         shard.make_room(now);
-        let standing = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
-        standing.owed = standing.owed.wrapping_add(1).max(1);
-        (standing.usage, *standing.check) = (usage, *check);
+        let own = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
+        let is_first = own.missed.alone == own.told.alone;
+        own.alone_from = if is_first { stamp } else { own.alone_from.min(stamp) };
+        own.missed.alone = own.missed.alone.wrapping_add(1);
+        (own.usage, *own.check) = (usage, *check);
     }
 
     /// Records that the store may have lost all that it knew of some checks' keys.
     pub fn owe_all(&self, is_lost: impl Fn(&LimitCheck) -> bool) {
         for mut shard in self.shards.locked() {
             let lost = shard.by_key.values_mut().filter(|standing| is_lost(&standing.check));
-            for standing in lost {
-                standing.owed = standing.owed.wrapping_add(1).max(1);
-            }
+            lost.for_each(Standing::lose);
         }
     }
 
-    /// One check of each key that a server must be told of, and how often it may have missed
-    /// something; keys whose usage ended before `now` matter no more.
+    /// Records that the store lacks what this gateway was given of a check's key, or may lack it:
+    /// the next heartbeat tells all, if that is not owed already.
+    pub fn lack(&self, check: &LimitCheck, usage: Usage) {
+        let mut shard = self.shards.lock(check.key);
+        let own = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
+        (own.usage, *own.check) = (usage, *check);
+        if own.missed.lost == own.told.lost {
+            own.lose();
+        }
+    }
+
+    /// One check of each key that a server must be told of, and what it may lack; keys whose usage
+    /// ended before `now` matter no more.
     #[must_use]
     pub fn owed(
         &self,
         now: Tick,
         is_there: impl Fn(&LimitCheck) -> bool,
-    ) -> Vec<(LimitCheck, u32)> {
+    ) -> Vec<(LimitCheck, Missed)> {
         let mut all = Vec::new();
         for shard in self.shards.locked() {
-            let matters =
-                |own: &&Standing| own.owed > 0 && now < own.usage.full_at && is_there(&own.check);
+            let matters = |own: &&Standing| {
+                own.missed != own.told && now < own.usage.full_at && is_there(&own.check)
+            };
             let owed = shard.by_key.values().filter(matters);
-            all.extend(owed.map(|own| (*own.check, own.owed)));
+            all.extend(owed.map(|own| (*own.check, own.missed)));
         }
         all
     }
 
-    /// Records that the store was told all of a key, as the gateway knew it when it had decided
-    /// alone `owed` times.
-    pub fn settle(&self, key: Key, owed: u32) {
-        if let Some(standing) = self.shards.lock(key).by_key.get_mut(&key)
-            && standing.owed == owed
-        {
-            standing.owed = 0;
+    /// Records what the store was told of a key, as the gateway knew it when the store might lack
+    /// `missed`; `newest` is the newest admission of that. Where the store may have lost it
+    /// meanwhile, it does not count.
+    pub fn settle(&self, key: Key, (told, missed): (Told, Missed), newest: Option<Claim>) {
+        let mut shard = self.shards.lock(key);
+        let Some(own) = shard.by_key.get_mut(&key) else { return };
+        if told == Told::Newest || own.missed.lost != missed.lost {
+            return;
+        }
+        own.told.alone = missed.alone;
+        if told == Told::All {
+            own.told.lost = missed.lost;
+        }
+        // What was admitted alone meanwhile has this stamp or a later one.
+        if let Some(newest) = newest {
+            own.alone_from = newest.stamp;
+            let is_newer = own.claim.is_none_or(|(claim, _)| claim.stamp < newest.stamp);
+            own.claim = if is_newer { Some((newest, 0)) } else { own.claim };
         }
     }
 
@@ -323,28 +393,57 @@ mod tests {
         }
     }
 
+    fn claim(sequence: u64, stamp: u64) -> Claim {
+        Claim { sequence, stamp: UnixTime(stamp), count: 1 }
+    }
+
     #[test]
-    fn what_was_admitted_alone_reaches_the_store_before_anything_is_claimed() {
+    fn what_was_admitted_alone_reaches_the_store_with_each_call_until_one_has_told_it() {
         let (standings, check) = (Standings::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        let claim = |sequence| Claim { sequence, stamp: UnixTime(50 + sequence), count: 1 };
-        standings.learn(&check, &answer, learned(Some(claim(4)), 60));
-        assert_eq!(standings.claim(check.key, 1), (Some(claim(4)), 0));
-        assert_eq!(standings.claim(check.key, 2), (None, 0), "over another connection");
-        standings.owe(&check, usage, Tick(60));
+        let owe = |stamp| standings.owe(&check, usage, (UnixTime(stamp), Tick(60)));
+        let known = || standings.known(check.key);
+        let says = || (known().claim.map(|own| own.stamp.0), known().alone_from.map(|at| at.0));
+        standings.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
+        assert_eq!(says(), (Some(54), None));
+        owe(61);
         // The reply to a call that was sent before.
-        standings.learn(&check, &answer, learned(Some(claim(5)), 60));
-        assert_eq!(standings.claim(check.key, 1), (None, 1));
-        standings.owe(&check, usage, Tick(60));
-        standings.settle(check.key, 1);
-        assert_eq!(standings.claim(check.key, 1), (None, 2), "not all was told");
-        standings.settle(check.key, 2);
-        assert_eq!(standings.claim(check.key, 1), (Some(claim(5)), 0));
+        standings.learn(&check, &answer, learned(Some(claim(5, 55)), 60));
+        assert_eq!(says(), (Some(55), Some(61)));
+        let before = known().missed;
+        owe(63);
+        assert_eq!(says(), (Some(55), Some(61)));
+        standings.settle(check.key, (Told::Alone, before), Some(claim(0, 62)));
+        assert_eq!(says(), (Some(62), Some(62)), "not all was told");
+        standings.settle(check.key, (Told::Alone, known().missed), Some(claim(0, 63)));
+        assert_eq!(says(), (Some(63), None));
+        assert!(standings.owed(Tick(60), |_| true).is_empty());
+    }
+
+    #[test]
+    fn what_the_store_may_have_lost_is_claimed_at_once_and_owed_until_all_was_told() {
+        let (standings, check) = (Standings::default(), check(60, 1));
+        let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
+        let answer = CheckResult { decision: Decision::Admit, usage };
+        standings.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
         standings.owe_all(|_| true);
-        assert_eq!(standings.claim(check.key, 1), (None, 1));
+        let known = standings.known(check.key);
+        assert_eq!((known.claim, known.alone_from), (Some(claim(4, 54)), None));
         let owed = |now| standings.owed(Tick(now), |_| true).len();
         assert_eq!([owed(199), owed(200)], [1, 0], "all of it is back");
+        for told in [Told::Newest, Told::Alone] {
+            standings.settle(check.key, (told, known.missed), Some(claim(4, 54)));
+            assert_eq!(owed(60), 1, "{told:?}");
+        }
+        standings.lack(&check, usage);
+        assert_eq!(standings.known(check.key).missed, known.missed, "it is owed already");
+        standings.owe_all(|_| true);
+        standings.settle(check.key, (Told::All, known.missed), Some(claim(0, 58)));
+        assert_eq!((owed(60), standings.known(check.key).claim), (1, Some(claim(4, 54))));
+        let missed = standings.known(check.key).missed;
+        standings.settle(check.key, (Told::All, missed), Some(claim(0, 58)));
+        assert_eq!((owed(60), standings.known(check.key).claim), (0, Some(claim(0, 58))));
     }
 
     #[test]
@@ -359,7 +458,7 @@ mod tests {
                 let claim = Claim { sequence, stamp, count: 1 };
                 standings.learn(&check, &answer, learned(Some(claim), 60));
             }
-            let (claim, _) = standings.claim(check.key, 1);
+            let claim = standings.known(check.key).claim;
             claim.map(|claim| (claim.sequence, claim.stamp.0))
         };
         assert_eq!(claimed(&[(0, 51), (1, 52)]), Some((1, 52)));
@@ -376,10 +475,10 @@ mod tests {
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
         for (sequence, over) in (0..).zip([1, 2, 1]) {
-            let claim = Claim { sequence, stamp: UnixTime(51 + sequence), count: 1 };
+            let claim = claim(sequence, 51 + sequence);
             let made = Learned { claim: Some((claim, over)), ..learned(None, 60) };
             standings.learn(&check, &answer, made);
-            assert_eq!(standings.claim(check.key, over).0, Some(claim), "over {over}");
+            assert_eq!(standings.known(check.key).claim, Some(claim), "over {over}");
         }
     }
 
@@ -402,7 +501,7 @@ mod tests {
             let check = LimitCheck { key: Key::from_bits(nth << 96 | nth), ..check(60, 1) };
             let now = u64::try_from(nth).unwrap();
             let usage = Usage { limit: 60, remaining: 5, full_at: Tick(now + 1) };
-            standings.owe(&check, usage, Tick(now));
+            standings.owe(&check, usage, (UnixTime(now), Tick(now)));
         }
         let kept = standings.shards.locked().map(|shard| shard.by_key.len());
         assert!(kept.sum::<usize>() <= SHARDS * SWEEP_FROM);

@@ -4,7 +4,9 @@
 //!
 //! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
 //! 2. A key that the store cannot read keeps no other from being told.
-//! 3. An admission that the store has is told with the stamp that it has there, so that it counts
+//! 3. A request's call brings one piece at most: where the store lacks more, heartbeats tell it, and
+//!    the requests of that key alone are decided without it meanwhile.
+//! 4. An admission that the store has is told with the stamp that it has there, so that it counts
 //!    once, also after this gateway has counted by its share.
 //!
 //! # Not here
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
+use weir_common::limit::decision::Usage;
 use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::limit::slots;
 use weir_common::limit::state::State;
@@ -24,13 +27,14 @@ use weir_common::time::{Tick, UnixTime, micros};
 
 use super::super::memory::Store;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
+use super::SharedStore;
 use super::call::{CallMode, SharedCheck, TESTIMONY_MAX, Testimony};
 use super::connecting::is_on;
 use super::remote::{Over, RemoteError, shared};
 use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::nodes::NodeSet;
-use super::{SharedStore, is_in_flight};
+use super::standing::{Claim, Known, Missed, Standings, Told};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on.
 const TESTIFY_MAX: Duration = Duration::from_secs(1);
@@ -72,7 +76,7 @@ impl SharedStore {
                         let told = self.testify_some(over, store, &[*one]).await;
                         if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
                             self.report_fault(why);
-                            self.standings.settle(one.0.key, one.1);
+                            self.standings.settle(one.0.key, (Told::All, one.1), None);
                         } else {
                             told?;
                         }
@@ -92,14 +96,17 @@ impl SharedStore {
         &self,
         over: Over<'_>,
         store: &Store,
-        owed: &[(LimitCheck, u32)],
+        owed: &[(LimitCheck, Missed)],
     ) -> Result<(), RemoteError> {
         let mut calls = Vec::with_capacity(CHECKS_MAX);
-        for (check, _) in owed.iter().filter(|(check, _)| !is_in_flight(check)) {
+        for (check, _) in owed {
             calls.push(self.testify_pieces(over, store, check).await?);
         }
         self.send_testimony(over, &calls).await?;
-        owed.iter().for_each(|(check, owed)| self.standings.settle(check.key, *owed));
+        for ((check, missed), call) in owed.iter().zip(&calls) {
+            let newest = call.testimony.last().map(Claim::of_told);
+            self.standings.settle(check.key, (Told::All, *missed), newest);
+        }
         Ok(())
     }
 
@@ -126,15 +133,16 @@ impl SharedStore {
     }
 
     /// Sends all pieces of a testimony but the last, which the returned check has.
-    pub(super) async fn testify_pieces(
+    async fn testify_pieces(
         &self,
         over: Over<'_>,
         store: &Store,
         check: &LimitCheck,
     ) -> Result<SharedCheck, RemoteError> {
         let mut call = shared(store, check, None);
-        let testimony = testimony(store, check);
-        let (pieces, last) = testimony.as_chunks::<TESTIMONY_MAX>();
+        let testimony = testimony(store, check, UnixTime(0));
+        let mut pieces = testimony.chunks(TESTIMONY_MAX);
+        let last = pieces.next_back().unwrap_or_default();
         for piece in pieces {
             call.testimony = piece.to_vec();
             self.send_testimony(over, std::slice::from_ref(&call)).await?;
@@ -144,8 +152,53 @@ impl SharedStore {
     }
 }
 
-/// All that this gateway was given of a window that can still count, oldest first.
-fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
+/// A check of a request, and what its call tells the store of its key: `has_lost` where that
+/// has lost what was claimed. An error where a heartbeat must tell it first.
+pub(super) fn with_testimony(
+    standings: &Standings,
+    store: &Store,
+    check: &LimitCheck,
+    (known, has_lost): (Known, bool),
+) -> Result<(SharedCheck, Told), RemoteError> {
+    let claim = known.claim.filter(|_| !has_lost);
+    let (from, told) = match (check.quota, claim, known.alone_from) {
+        (Quota::Rolling(_), Some(_), None) => {
+            return Ok((shared(store, check, claim), Told::Newest));
+        }
+        (Quota::Rolling(_), Some(_), Some(from)) => (from, Told::Alone),
+        _ => (UnixTime(0), Told::All),
+    };
+    let testimony = testimony(store, check, from);
+    let Some(newest) = testimony.get(TESTIMONY_MAX..).and_then(<[Testimony]>::last) else {
+        return Ok((SharedCheck { testimony, ..shared(store, check, claim) }, told));
+    };
+    if told == Told::All {
+        standings.lack(check, usage(check, &testimony));
+    }
+    if has_lost || known.alone_from.is_some() {
+        return Err(RemoteError::Lacks);
+    }
+    Ok((shared(store, check, Some(Claim::of_told(newest))), Told::Newest))
+}
+
+impl Claim {
+    /// The claim of an admission that the store was told: its number there is not known.
+    pub(super) fn of_told(told: &Testimony) -> Self {
+        Self { sequence: 0, stamp: told.stamp, count: told.count }
+    }
+}
+
+/// The usage of a window by what this gateway was given of it.
+fn usage(check: &LimitCheck, given: &[Testimony]) -> Usage {
+    let limit = check.quota.limit();
+    let used = given.iter().fold(0, |sum: u32, one| sum.saturating_add(one.count));
+    let newest = given.last().map_or(0, |last| last.stamp.0);
+    let full_at = Tick(newest.saturating_add(check.horizon.window));
+    Usage { limit, remaining: limit.saturating_sub(used), full_at }
+}
+
+/// What this gateway was given of a window from a stamp on that can still count, oldest first.
+fn testimony(store: &Store, check: &LimitCheck, from: UnixTime) -> Vec<Testimony> {
     let Quota::Rolling(quota) = check.quota else { return Vec::new() };
     // The store has the ends of slots, where a share may have counted one by one.
     let slot = (quota.requests > EXACT_MAX).then(|| micros(slots::grain(quota.window)));
@@ -163,10 +216,12 @@ fn testimony(store: &Store, check: &LimitCheck) -> Vec<Testimony> {
         }
         given
     });
-    let oldest = |given: &Testimony, newest: u64| given.stamp.0 + check.horizon.window > newest;
+    let counts = |given: &Testimony, newest: u64| {
+        given.stamp >= from && given.stamp.0 + check.horizon.window > newest
+    };
     let mut given = given.unwrap_or_default();
     let newest = given.last().map_or(0, |last| last.stamp.0);
-    given.retain(|one| oldest(one, newest));
+    given.retain(|one| counts(one, newest));
     given
 }
 
@@ -178,13 +233,49 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_claims_a_large_window_and_leaves_it_to_a_heartbeat_where_the_store_lacks_it() {
+        let window = Duration::from_secs(600);
+        let quota = Quota::Rolling(RollingQuota { requests: EXACT_MAX, window });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let (store, standings, at) =
+            (Store::new(16), Standings::default(), 1_795_000_000_000_000_u64);
+        let last = at + u64::from(EXACT_MAX) - 1;
+        (at..=last).for_each(|at| store.record(&check, Tick(at)).unwrap());
+        let call = |has_lost| {
+            let known = standings.known(check.key);
+            let made = with_testimony(&standings, &store, &check, (known, has_lost));
+            made.map(|(call, told)| (call.testimony.len(), call.claim.is_some(), told)).ok()
+        };
+        let owed = || standings.owed(Tick(last), |_| true).len();
+        // After an upgrade nothing is known of what the store has.
+        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 1));
+        assert_eq!(call(true), None);
+        let told = |stamp| Some(Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 });
+        standings.settle(check.key, (Told::All, standings.known(check.key).missed), told(last));
+        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 0));
+        // Over another connection it claims the same.
+        standings.owe_all(|_| true);
+        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 1));
+        // What was admitted alone meanwhile is brought, without all the rest.
+        standings.owe(&check, usage(&check, &[]), (UnixTime(last + 1), Tick(last)));
+        (last + 1..last + 3).for_each(|at| store.record(&check, Tick(at)).unwrap());
+        assert_eq!(call(false), Some((2, true, Told::Alone)));
+        let missed = standings.known(check.key).missed;
+        (last + 3..last + 5_000).for_each(|at| store.record(&check, Tick(at)).unwrap());
+        assert_eq!(call(false), None, "more than one call brings");
+        standings.owe(&check, usage(&check, &[]), (UnixTime(last + 5_000), Tick(last)));
+        standings.settle(check.key, (Told::All, missed), told(last + 4_999));
+        assert_eq!(call(false), Some((1, true, Told::Alone)), "a heartbeat has told the others");
+    }
+
+    #[test]
     fn what_a_share_counts_one_by_one_is_testified_in_the_slots_that_the_store_has() {
         let quota =
             |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(600) });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota(100_000));
         let (store, at) = (Store::new(16), Tick(1_795_000_000_000_000));
         let told = || {
-            let told = testimony(&store, &check);
+            let told = testimony(&store, &check, UnixTime(0));
             told.iter().map(|one| (one.stamp.0 - at.0, one.count)).collect::<Vec<_>>()
         };
         store.record(&LimitCheck { cost: 30_000, ..check }, at).unwrap();

@@ -86,6 +86,24 @@ fn a_decision_reads_and_writes_a_bounded_number_of_bytes() {
 }
 
 #[test]
+fn a_window_that_is_told_once_more_costs_what_is_told_and_not_what_it_has() {
+    let server = server::Server::start("told");
+    let mut store = Store::counting(&server);
+    let (key, quota) = (fresh_key(), rolling(EXACT_MAX, HOUR));
+    let start = store.now;
+    store.fill(&key, quota, EXACT_MAX as usize, 40_000);
+    let all: Vec<Testimony> = (0..u64::from(EXACT_MAX))
+        .map(|nth| Testimony { stamp: UnixTime(start + nth * 40_000), count: 1 })
+        .collect();
+    for piece in all.chunks(TESTIMONY_MAX).step_by(7) {
+        let told = SharedCheck { testimony: piece.to_vec(), ..check(&key, quota, 1) };
+        let (reply, commands, bytes) = store.cost(&[told]);
+        assert_eq!(reply.outcome, SharedOutcome::Refused);
+        assert!(commands <= 40 && bytes < 12_000, "{commands} {bytes}");
+    }
+}
+
+#[test]
 fn two_short_windows_take_a_read_and_a_write_each() {
     let server = server::Server::start("short");
     let mut store = Store::counting(&server);

@@ -313,11 +313,16 @@ fn a_slot_that_has_lost_a_part_of_its_count_is_forgotten() {
 }
 
 #[test]
-fn a_call_that_testifies_is_decided_although_more_of_its_testimony_is_to_come() {
+fn a_call_that_brings_a_part_is_forgotten_where_the_store_lacks_what_it_claims() {
     let (mut store, key) = (Store::open(), fresh_key());
-    let claim = Some(WitnessClaim::Admission { sequence: 9, stamp: UnixTime(START), count: 1 });
     let testimony = vec![Testimony { stamp: UnixTime(START - 9), count: 1 }];
-    let testified = SharedCheck { claim, testimony, ..check(&key, rolling(5, MINUTE), 1) };
-    let reply = store.call(&[testified]);
-    assert_eq!((reply.outcome, reply.results[0].remaining), (SharedOutcome::Admitted, 3));
+    let mut outcome = |stamp| {
+        let claim = Some(WitnessClaim::Admission { sequence: 9, stamp: UnixTime(stamp), count: 1 });
+        let testimony = testimony.clone();
+        let told = SharedCheck { claim, testimony, ..check(&key, rolling(5, MINUTE), 1) };
+        let reply = store.call(&[told]);
+        (reply.outcome, reply.results[0].remaining)
+    };
+    assert_eq!(outcome(START), (SharedOutcome::Forgot, 4));
+    assert_eq!(outcome(START - 9), (SharedOutcome::Admitted, 3));
 }
