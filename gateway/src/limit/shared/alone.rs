@@ -110,13 +110,12 @@ impl SharedStore {
         let answers = checks.iter().map(|check| {
             let limit = check.quota.limit();
             let answer = match found.next_if(|(_, share)| share.key == check.key) {
-                Some((answer, share)) => {
+                Some((answer, _)) => {
                     let usage = Usage { limit, ..answer.usage };
                     let decision = match answer.decision {
-                        // With what is under way, of which the store may refuse some.
-                        Decision::TooLarge if check.cost <= share.quota.limit() => {
-                            Decision::Refuse { retry_at }
-                        }
+                        // More than the share, or than it leaves of what is under way: the store
+                        // may admit it.
+                        Decision::TooLarge if check.cost <= limit => Decision::Refuse { retry_at },
                         other => other,
                     };
                     CheckResult { decision, usage }
@@ -279,6 +278,26 @@ mod tests {
         assert!(matches!(decide(), Decision::Refuse { .. }), "it is not too large");
         drop((under_way, more));
         assert_eq!(decide(), Decision::Admit);
+    }
+
+    #[test]
+    fn a_request_that_costs_more_than_a_share_may_come_again() {
+        let clock = Clock::manual(UnixTime(START));
+        let (shared, time) = alone(&clock, 0);
+        shared.place.store(packed(Place { nth: 1, of: 2 }), Ordering::Relaxed);
+        let window = Duration::from_secs(60);
+        let quota = Quota::Rolling(RollingQuota { requests: 100, window });
+        let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+        let decided = |cost| {
+            let check = LimitCheck { cost, ..check };
+            let verdict = shared.by_share((&Store::new(16), &time), &[check], true).unwrap();
+            verdict.answers().next().unwrap().decision
+        };
+        assert_eq!(decided(50), Decision::Admit);
+        for cost in [51, 100] {
+            assert!(matches!(decided(cost), Decision::Refuse { .. }), "{cost}");
+        }
+        assert_eq!(decided(101), Decision::TooLarge);
     }
 
     /// When a gateway alone admits a request of these limits, if one comes each millisecond from
