@@ -128,6 +128,8 @@ pub struct SharedStore {
     time: StoreTime,
     /// This gateway among those that run: `nth`, then `of`, 32 bits each.
     place: AtomicU64,
+    /// Since when the server of heartbeats has not been replaced, nor lost its data, in ticks.
+    known_since: AtomicU64,
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
     id_bits: u64,
     changes: changes::Applied,
@@ -168,6 +170,7 @@ impl SharedStore {
             nodes,
             time,
             place: AtomicU64::new(packed(alone)),
+            known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
             fault_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -205,6 +208,14 @@ impl SharedStore {
     #[must_use]
     pub fn place(&self) -> Place {
         unpacked(self.place.load(Ordering::Relaxed))
+    }
+
+    /// Records the place that the store has shown at a tick. One that knew this gateway for less
+    /// time than others last may not know them yet.
+    fn settle_place(&self, shown: Place, now: Tick) {
+        let since = Tick(self.known_since.load(Ordering::Relaxed));
+        let knows_all = now.since(since) >= heartbeat::LASTS;
+        self.place.store(packed(self.place().shown(shown, knows_all)), Ordering::Relaxed);
     }
 
     /// A moment of this machine as the counters of this process count it: both its times are the

@@ -21,7 +21,7 @@ use super::servers::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
 use super::servers::join;
 use super::servers::node::StoreNode;
 use super::servers::nodes::NodeSet;
-use super::{SharedStore, packed};
+use super::SharedStore;
 
 /// How often [`SharedStore::beat`] must be called.
 pub const BEAT_EVERY: Duration = heartbeat::EVERY;
@@ -225,15 +225,15 @@ impl SharedStore {
             let wrong = || unreachable("its answer to a heartbeat has another form".to_owned());
             let heard = heard.ok_or_else(wrong)?;
             self.learn_time(connection, heard.time, (sent, replied));
-            if is_registry {
-                self.place.store(packed(heard.place), Ordering::Relaxed);
-            }
             if heard.is_new {
                 // A store that has lost its data has no fingerprint either, nor what was admitted.
                 if is_registry {
                     connection.check_fingerprint(&self.config.fingerprint).await?;
                 }
                 self.owe_node(known, node);
+            }
+            if is_registry {
+                self.settle_place(heard.place, replied);
             }
             if let Some(own) = own.filter(|_| is_registry) {
                 let followed = self.follow(connection, own, heard.changes).await;
@@ -274,6 +274,7 @@ impl SharedStore {
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
         if known.is_registry(node) {
             self.changes.may_lack_boosts.store(true, Ordering::Relaxed);
+            self.known_since.store(self.clock.now().tick.0, Ordering::Relaxed);
         }
         self.standings.owe_all(|check| is_on(known, node, check.slot));
         // Without its data it may admit what it refused before.
@@ -306,6 +307,7 @@ mod tests {
     use super::super::SharedConfig;
     use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::servers::login::{Dial, Dialled, Session};
+    use super::super::share::Place;
     use super::*;
 
     const INFO: &str = "redis_mode:standalone\r\nrole:master\r\nmaxmemory:0\r\n\
@@ -347,9 +349,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_server_from_which_the_slot_of_heartbeats_moves_is_not_away() {
-        let server = Arc::new(Server(Mutex::new(HEARD)));
+    fn store_on(server: &Arc<Server>, clock: &Clock) -> SharedStore {
         let config = SharedConfig {
             address: StoreAddress {
                 topology: Topology::Single,
@@ -363,8 +363,37 @@ mod tests {
             fingerprint: "f".to_owned(),
             id: "0".to_owned(),
         };
+        SharedStore::new(config, clock.clone(), Arc::new(Way(server.clone())))
+    }
+
+    #[tokio::test]
+    async fn a_store_that_has_lost_the_others_makes_no_share_larger_before_they_can_be_back() {
+        let server = Arc::new(Server(Mutex::new(HEARD)));
         let clock = Clock::manual(UnixTime(1_000_000_000));
-        let shared = SharedStore::new(config, clock, Arc::new(Way(server.clone())));
+        let shared = store_on(&server, &clock);
+        let place = async |reply, millis| {
+            *server.0.lock().unwrap() = reply;
+            clock.advance(Duration::from_millis(millis));
+            shared.beat(None).await;
+            shared.place()
+        };
+        let both = "*6\r\n$1\r\n7\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n1\r\n";
+        let half = Place { nth: 0, of: 2 };
+        assert_eq!(place(both, 0).await, half);
+        assert_eq!(place(HEARD, 250).await, half, "the connection is new");
+        assert_eq!(place(HEARD, 3_000).await, Place::ALONE, "the other one has ended");
+        assert_eq!(place(both, 250).await, half);
+        let anew = "*5\r\n$1\r\n7\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n1\r\n$1\r\n0\r\n";
+        assert_eq!(place(anew, 250).await, half, "it has lost its data");
+        assert_eq!(place(HEARD, 2_750).await, half);
+        assert_eq!(place(HEARD, 250).await, Place::ALONE);
+    }
+
+    #[tokio::test]
+    async fn a_server_from_which_the_slot_of_heartbeats_moves_is_not_away() {
+        let server = Arc::new(Server(Mutex::new(HEARD)));
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let shared = store_on(&server, &clock);
         let beat = async |reply| {
             *server.0.lock().unwrap() = reply;
             shared.beat(None).await.remove(0).1

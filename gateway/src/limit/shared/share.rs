@@ -24,6 +24,12 @@ impl Place {
     /// The place of a gateway that knows of no other.
     pub const ALONE: Self = Self { nth: 0, of: 1 };
 
+    /// The place that a store has shown, or this one as long as it may know too few gateways.
+    #[must_use]
+    pub fn shown(self, shown: Self, knows_all: bool) -> Self {
+        if knows_all || shown.of >= self.of { shown } else { self }
+    }
+
     /// This gateway's share of an allowance; none where it gets nothing.
     #[must_use]
     pub fn share(self, quota: Quota) -> Option<Quota> {
@@ -105,6 +111,14 @@ mod tests {
             prop_assert!(bursts <= burst);
             prop_assert!(refilled <= f64::from(tokens) / period.as_secs_f64() * 1.000_001);
         }
+    }
+
+    #[test]
+    fn a_store_that_may_know_too_few_gateways_makes_no_share_larger() {
+        let (half, all, third) =
+            (Place { nth: 1, of: 2 }, Place::ALONE, Place { nth: 2, of: 3 });
+        assert_eq!([half.shown(all, false), half.shown(all, true)], [half, all]);
+        assert_eq!([half.shown(third, false), half.shown(third, true)], [third; 2]);
     }
 
     #[test]
