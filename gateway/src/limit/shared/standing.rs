@@ -68,6 +68,8 @@ struct Standing {
     told: Missed,
     /// The stamp from which on the store was not told what was admitted alone.
     alone_from: UnixTime,
+    /// No heartbeat tells it before this time: the store could not read the key.
+    tell_at: Tick,
     /// The last check of the key.
     check: Box<LimitCheck>,
     usage: Usage,
@@ -141,8 +143,8 @@ impl Shard {
 impl Standing {
     fn of(check: &LimitCheck, usage: Usage) -> Self {
         let (missed, told) = (Missed::default(), Missed::default());
-        let (check, alone_from) = (Box::new(*check), UnixTime(0));
-        Self { claim: None, missed, told, alone_from, check, usage, refusal: None }
+        let (check, alone_from, tell_at) = (Box::new(*check), UnixTime(0), Tick(0));
+        Self { claim: None, missed, told, alone_from, tell_at, check, usage, refusal: None }
     }
 
     fn lose(&mut self) {
@@ -229,12 +231,20 @@ impl Standings {
         let mut all = Vec::new();
         for shard in self.shards.locked() {
             let matters = |own: &&Standing| {
-                own.missed != own.told && now < own.usage.full_at && is_there(&own.check)
+                let matters = now < own.usage.full_at && now >= own.tell_at;
+                own.missed != own.told && matters && is_there(&own.check)
             };
             let owed = shard.by_key.values().filter(matters);
             all.extend(owed.map(|own| (*own.check, own.missed)));
         }
         all
+    }
+
+    /// Lets heartbeats tell a key no more before a time. It stays owed.
+    pub fn postpone(&self, key: Key, tell_at: Tick) {
+        if let Some(own) = self.shards.lock(key).by_key.get_mut(&key) {
+            own.tell_at = tell_at;
+        }
     }
 
     /// Records what the store was told of a key, as the gateway knew it when the store might lack
@@ -436,6 +446,9 @@ mod tests {
             standings.settle(check.key, (told, known.missed), Some(claim(4, 54)));
             assert_eq!(owed(60), 1, "{told:?}");
         }
+        standings.postpone(check.key, Tick(70));
+        assert_eq!([owed(69), owed(70)], [0, 1], "the store could not read it");
+        standings.postpone(check.key, Tick(0));
         standings.lack(&check, usage);
         assert_eq!(standings.known(check.key).missed, known.missed, "it is owed already");
         standings.owe_all(|_| true);

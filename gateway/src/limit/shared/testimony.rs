@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
-//! 2. A key that the store cannot read keeps no other from being told.
+//! 2. A key that the store cannot read keeps no other from being told, and stays owed.
 //! 3. A request's call brings one piece at most: where the store lacks more, heartbeats tell it, and
 //!    the requests of that key alone are decided without it meanwhile.
 //! 4. An admission that the store has is told with the stamp that it has there, so that it counts
@@ -38,6 +38,9 @@ use super::standing::{Claim, Known, Missed, Standings, Told};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on.
 const TESTIFY_MAX: Duration = Duration::from_secs(1);
+
+/// When heartbeats try again to tell a key that the store cannot read.
+const FAULTY_AFTER: Duration = Duration::from_secs(5);
 
 /// How often a key that the store cannot read is logged.
 const FAULTS_EVERY: Duration = Duration::from_secs(60);
@@ -76,7 +79,7 @@ impl SharedStore {
                         let told = self.testify_some(over, store, &[*one]).await;
                         if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
                             self.report_fault(why);
-                            self.standings.settle(one.0.key, (Told::All, one.1), None);
+                            self.standings.postpone(one.0.key, now.plus(FAULTY_AFTER));
                         } else {
                             told?;
                         }

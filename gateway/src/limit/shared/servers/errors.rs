@@ -121,7 +121,8 @@ pub(super) fn is_forbidden(error: &str) -> bool {
 /// What the server says of a call decides what becomes of the connection.
 pub(in super::super) fn failed(error: &RedisError) -> CallError {
     let mut text = error.to_string();
-    if is_forbidden(&text) {
+    let is_forbidden = is_forbidden(&text);
+    if is_forbidden {
         text.push_str(": a right is missing, which ACL LOG names and docs/scaling.md lists");
     }
     match error.kind() {
@@ -136,7 +137,8 @@ pub(in super::super) fn failed(error: &RedisError) -> CallError {
             (ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown, _) => {
                 CallError::Demoted(text)
             }
-            (ServerErrorKind::ResponseError, _) => CallError::Faulty(text),
+            // It does not execute calls for want of a right, whatever the key.
+            (ServerErrorKind::ResponseError, _) if !is_forbidden => CallError::Faulty(text),
             _ => CallError::Refused(text),
         },
         ErrorKind::Extension if error.code() == Some("WRONGTYPE") => CallError::Faulty(text),
@@ -189,6 +191,7 @@ mod tests {
         }
         for reply in ["NOPERM no permissions", "ERR The user executing the script can't"] {
             assert!(of(reply).to_string().contains("ACL LOG"), "{reply}");
+            assert!(is_refused(reply), "{reply}");
         }
         assert_eq!(of("NOSCRIPT it"), CallError::UnknownScript);
         assert_eq!(of("TRYAGAIN it"), CallError::Moving);
