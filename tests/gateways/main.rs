@@ -31,6 +31,7 @@ mod gateway;
 mod network;
 mod plan;
 mod real_server;
+mod renewal;
 mod runs;
 mod scripts;
 mod virtual_time;

