@@ -33,11 +33,16 @@ use super::connecting::is_on;
 use super::remote::{Over, RemoteError, shared};
 use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
+use super::servers::join;
 use super::servers::nodes::NodeSet;
 use super::standing::{Claim, Known, Missed, Standings, Told};
 
-/// How long a heartbeat tells the store what it may have missed; the next one goes on.
-const TESTIFY_MAX: Duration = Duration::from_secs(1);
+/// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
+/// this gateway hears of no reset.
+const TESTIFY_MAX: Duration = Duration::from_millis(250);
+
+/// How many calls travel at once: requests wait behind them for some milliseconds at most.
+const AT_ONCE: usize = 8;
 
 /// When heartbeats try again to tell a key that the store cannot read.
 const FAULTY_AFTER: Duration = Duration::from_secs(5);
@@ -67,24 +72,13 @@ impl SharedStore {
         let owed = self.standings.owed(now, |check| is_on(known, over.node, check.slot));
         // The keys of one call have one slot.
         let each = if self.nodes.is_cluster() { 1 } else { CHECKS_MAX };
-        for owed in owed.chunks(each) {
-            match self.testify_some(over, store, owed).await {
+        for some in owed.chunks(each * AT_ONCE) {
+            let calls = some.chunks(each).map(|owed| self.testify_each(over, store, owed));
+            let told = join::all(calls).await;
+            match told.into_iter().collect::<Result<(), RemoteError>>() {
                 Ok(()) => {}
                 // The next heartbeat repeats it.
                 Err(RemoteError::Late) => return Ok(()),
-                Err(RemoteError::Call(CallError::Moving)) => {}
-                // It cannot read one of them.
-                Err(RemoteError::Call(CallError::Faulty(_))) => {
-                    for one in owed {
-                        let told = self.testify_some(over, store, &[*one]).await;
-                        if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
-                            self.report_fault(why);
-                            self.standings.postpone(one.0.key, now.plus(FAULTY_AFTER));
-                        } else {
-                            told?;
-                        }
-                    }
-                }
                 Err(error) => return Err(error),
             }
             if self.clock.now().tick.since(started_at) > TESTIFY_MAX {
@@ -92,6 +86,32 @@ impl SharedStore {
             }
         }
         Ok(())
+    }
+
+    /// Tells the store of a few keys, one by one where it cannot read one of them.
+    async fn testify_each(
+        &self,
+        over: Over<'_>,
+        store: &Store,
+        owed: &[(LimitCheck, Missed)],
+    ) -> Result<(), RemoteError> {
+        match self.testify_some(over, store, owed).await {
+            Err(RemoteError::Call(CallError::Moving)) => Ok(()),
+            Err(RemoteError::Call(CallError::Faulty(_))) => {
+                for one in owed {
+                    let told = self.testify_some(over, store, &[*one]).await;
+                    if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
+                        self.report_fault(why);
+                        let [_, now] = over.node.time.range(self.clock.now().tick);
+                        self.standings.postpone(one.0.key, now.plus(FAULTY_AFTER));
+                    } else {
+                        told?;
+                    }
+                }
+                Ok(())
+            }
+            told => told,
+        }
     }
 
     /// Tells the store of a few keys with one call, and of more pieces before it.
