@@ -23,6 +23,6 @@ pub struct StoreCounts {
     pub leased: AtomicU64,
     /// Calls to which the store answered that it has forgotten.
     pub forgotten: AtomicU64,
-    /// Times at which the store's clock was seen to jump ahead.
+    /// Times at which the store's clock was seen to be set, by more than a second either way.
     pub jumps: AtomicU64,
 }

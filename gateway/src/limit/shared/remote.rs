@@ -17,9 +17,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use log::Level;
+use serde_json::json;
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::EXACT_MAX;
 use weir_common::limit::state::State;
+use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::super::key::hex;
@@ -236,8 +239,12 @@ impl SharedStore {
     /// Records the time of a connection's server, in a reply to a call that was sent and answered
     /// at these ticks.
     pub(super) fn learn_time(&self, from: &StoreConnection, time: UnixTime, ticks: (Tick, Tick)) {
-        if from.time.learn(time, ticks) {
+        if let Some(step) = from.time.learn(time, ticks) {
             self.counts.jumps.fetch_add(1, Ordering::Relaxed);
+            let seconds = Duration::from_micros(step.unsigned_abs()).as_secs();
+            let way = if step > 0 { "ahead" } else { "back" };
+            let fields = [("store", json!(self.name())), (way, json!(format!("{seconds}s")))];
+            events::event(Level::Warn, "clock of the shared store was set", &fields);
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-/// A jump of a server's clock, in microseconds: more than any call takes.
-const JUMP: i64 = 1_000_000;
+/// A step of a server's clock, in microseconds: more than any call takes.
+const STEP: i64 = 1_000_000;
 
 /// A server's time less this machine's ticks, in microseconds: at least, and at most.
 #[derive(Debug)]
@@ -38,15 +38,19 @@ impl StoreTime {
         Tick(time.0.saturating_add_signed(-earliest.load(Ordering::Relaxed)))
     }
 
-    /// Records the time in a reply to a call that was sent and answered at these ticks. True where
-    /// the server's clock has jumped ahead.
-    pub(in super::super) fn learn(&self, time: UnixTime, (sent, answered): (Tick, Tick)) -> bool {
+    /// Records the time in a reply to a call that was sent and answered at these ticks. Returns by
+    /// how many microseconds at least the server's clock was set ahead, or back if that is below 0.
+    pub(in super::super) fn learn(
+        &self,
+        time: UnixTime,
+        (sent, answered): (Tick, Tick),
+    ) -> Option<i64> {
         let ahead = |tick: Tick| time.0.cast_signed() - tick.0.cast_signed();
         let [earliest, latest] = &self.ahead;
-        let jump = ahead(answered) - latest.load(Ordering::Relaxed);
-        earliest.store(ahead(answered), Ordering::Relaxed);
-        latest.store(ahead(sent), Ordering::Relaxed);
-        jump > JUMP
+        let set_ahead = ahead(answered) - latest.swap(ahead(sent), Ordering::Relaxed);
+        let set_back = ahead(sent) - earliest.swap(ahead(answered), Ordering::Relaxed);
+        let step = if set_ahead > 0 { set_ahead } else { set_back.min(0) };
+        (step.abs() > STEP).then_some(step)
     }
 }
 
@@ -58,9 +62,13 @@ mod tests {
     fn a_reply_was_given_between_its_call_and_its_arrival() {
         let time = StoreTime::new(Moment { tick: Tick(100), unix: UnixTime(5_000_100) });
         assert_eq!(time.range(Tick(101)), [Tick(5_000_101); 2]);
-        assert!(!time.learn(UnixTime(6_000_000), (Tick(1_000), Tick(1_020))));
+        assert_eq!(time.learn(UnixTime(6_000_000), (Tick(1_000), Tick(1_020))), None);
         assert_eq!(time.range(Tick(1_020)), [Tick(6_000_000), Tick(6_000_020)]);
         assert_eq!(time.local(Tick(6_000_000)), Tick(1_020));
-        assert!(time.learn(UnixTime(8_000_000), (Tick(2_000), Tick(2_020))), "two seconds ahead");
+        let ahead = time.learn(UnixTime(8_001_000), (Tick(2_000), Tick(2_020)));
+        assert_eq!(ahead, Some(1_999_980), "two seconds ahead, less what calls have taken");
+        let back = time.learn(UnixTime(5_002_000), (Tick(3_000), Tick(3_020)));
+        assert_eq!(back, Some(-2_999_980), "three seconds back");
+        assert_eq!(time.learn(UnixTime(6_001_000), (Tick(4_000), Tick(4_020))), None);
     }
 }
