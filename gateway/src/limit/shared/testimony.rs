@@ -47,6 +47,9 @@ const AT_ONCE: usize = 8;
 /// When heartbeats try again to tell a key that the store cannot read.
 const FAULTY_AFTER: Duration = Duration::from_secs(5);
 
+/// What the script says where a calendar's period is none that it can be in.
+const CLOCKS_DIFFER: &str = "the clocks differ by a period";
+
 /// How often a key that the store cannot read is logged.
 const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
@@ -143,7 +146,8 @@ impl SharedStore {
         if reply.outcome == SharedOutcome::Late { Err(RemoteError::Late) } else { Ok(()) }
     }
 
-    /// Logs that the store cannot read a key, once in a while: a reset of the key mends it.
+    /// Logs that the store cannot read a key, once in a while: a reset of the key mends it, unless
+    /// the clocks differ.
     pub(super) fn report_fault(&self, why: &str) {
         let now = self.clock.now().tick;
         let last = self.fault_reported.load(Ordering::Relaxed);
@@ -151,8 +155,11 @@ impl SharedStore {
             return;
         }
         self.fault_reported.store(now.0.max(1), Ordering::Relaxed);
-        let fields = [("error", json!(why))];
-        events::event(Level::Error, "shared store cannot read a key", &fields);
+        let message = match why.contains(CLOCKS_DIFFER) {
+            true => "clocks of the shared store and the gateway differ by a period",
+            false => "shared store cannot read a key",
+        };
+        events::event(Level::Error, message, &[("error", json!(why))]);
     }
 
     /// Sends all pieces of a testimony but the last, which the returned check has.

@@ -13,11 +13,28 @@ pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
         return Err(why);
     }
     let mut lines = vec!["ready".to_owned()];
-    lines.extend(failing(&shared.active.load()).map(|what| format!("failing: {what}")));
+    let store = shared.limiter.shared.as_ref().and_then(|store| store_trouble(store.servers()));
+    let failing = store.into_iter().chain(failing(&shared.active.load()));
+    lines.extend(failing.map(|what| format!("failing: {what}")));
     Ok(lines.join("\n"))
 }
 
-/// A sentence for each dependency that fails.
+/// A sentence where a shared store has servers that requests do not ask, or slots without one.
+fn store_trouble([servers, up, unserved]: [usize; 3]) -> Option<String> {
+    let alone = "each limit decides by its on_store_failure";
+    match (servers, up, unserved) {
+        (0, ..) => Some(format!("store cannot be reached: {alone}")),
+        (servers, up, _) if up < servers => {
+            Some(format!("store: {} of {servers} servers away: {alone}", servers - up))
+        }
+        (.., unserved) if unserved > 0 => {
+            Some(format!("store: {unserved} slots have no server: {alone}"))
+        }
+        _ => None,
+    }
+}
+
+/// A sentence for each other dependency that fails.
 fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
     let identity = active.verifier.as_ref().and_then(|verifier| verifier.trouble());
     let directory =
@@ -33,4 +50,19 @@ fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
         Some(format!("upstreams.{} {why}", upstream.name))
     });
     identity.into_iter().chain(directory).map(str::to_owned).chain(upstreams)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_store_that_is_away_in_part_is_a_dependency_that_fails() {
+        let of = |servers| store_trouble(servers).unwrap_or_default();
+        assert_eq!(of([3, 3, 0]), "");
+        assert!(of([1, 0, 0]).starts_with("store: 1 of 1 servers away: each limit"));
+        assert!(of([3, 2, 5]).starts_with("store: 1 of 3 servers away"));
+        assert!(of([3, 3, 5]).starts_with("store: 5 slots have no server"));
+        assert!(of([0, 0, 0]).starts_with("store cannot be reached"));
+    }
 }
