@@ -446,6 +446,17 @@ mod tests {
         assert_eq!(store.fill().overflowed, 0);
     }
 
+    #[test]
+    fn what_a_shared_store_has_charged_to_a_shared_entry_is_an_overflow() {
+        let (store, own) = (Store::with_shards(1, 1), check("w", 100, "own"));
+        let shared = LimitCheck { key: own.key.overflow(own.limit, 1), ..own };
+        store.record(&own, Tick(0)).unwrap();
+        assert_eq!(store.fill().overflowed, 0);
+        store.record(&shared, Tick(0)).unwrap();
+        store.record(&shared, Tick(1)).unwrap();
+        assert_eq!(store.fill().overflowed, 2);
+    }
+
     /// A store with room for one unknown key, and two keys that share a state, of which they have
     /// used 20 at `Tick(30_000_000)`. The room is free from `Tick(60_000_000)` on.
     fn overflowed() -> (Store, [LimitCheck; 2]) {

@@ -211,6 +211,8 @@ impl Table {
 impl Table {
     /// Records an admission that a shared store has stamped, in the order of the stamps.
     pub(super) fn record(&mut self, lookup: &Lookup, check: &LimitCheck, at: Tick) {
+        // It was charged to a shared entry in the store as well.
+        self.overflowed += u64::from(check.key.is_shared());
         match lookup.entry(&mut self.entries) {
             Some(entry) if entry.state.is_after(at) => entry.insert(check, at),
             Some(_) => drop(self.charge(lookup, check, at)),
