@@ -29,7 +29,8 @@ async fn admitted_beside(clocks: &Clocks) -> usize {
     let clock = virtual_time::clock_at(START);
     clocks.lock().unwrap().push(clock.clone());
     let network = Network::start(SeededRng::new(1), START, (0, 0), None);
-    let gateways = [0, 1].map(|nth| Gateway::start(&clock, Some((config(nth, 2), network.way(nth)))));
+    let gateways =
+        [0, 1].map(|nth| Gateway::start(&clock, Some((config(nth, 2), network.way(nth)))));
     sleep(Duration::from_secs(1)).await;
     let mut in_flight = Vec::new();
     for nth in 0..KEYS {

@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn what_a_shared_store_has_charged_to_a_shared_entry_is_an_overflow() {
         let (store, own) = (Store::with_shards(1, 1), check("w", 100, "own"));
-        let shared = LimitCheck { key: own.key.overflow(own.limit, 1), ..own };
+        let shared = LimitCheck { key: own.key.overflow(own.limit, 1), known: true, ..own };
         store.record(&own, Tick(0)).unwrap();
         assert_eq!(store.fill().overflowed, 0);
         store.record(&shared, Tick(0)).unwrap();

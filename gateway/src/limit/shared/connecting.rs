@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::super::boost::Boosts;
 use super::super::memory::Store;
+use super::SharedStore;
 use super::heartbeat::{self, Heartbeat};
 use super::remote::Over;
 use super::servers::availability::Answered;
@@ -21,7 +22,6 @@ use super::servers::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
 use super::servers::join;
 use super::servers::node::StoreNode;
 use super::servers::nodes::NodeSet;
-use super::SharedStore;
 
 /// How often [`SharedStore::beat`] must be called.
 pub const BEAT_EVERY: Duration = heartbeat::EVERY;

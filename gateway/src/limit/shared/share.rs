@@ -115,8 +115,7 @@ mod tests {
 
     #[test]
     fn a_store_that_may_know_too_few_gateways_makes_no_share_larger() {
-        let (half, all, third) =
-            (Place { nth: 1, of: 2 }, Place::ALONE, Place { nth: 2, of: 3 });
+        let (half, all, third) = (Place { nth: 1, of: 2 }, Place::ALONE, Place { nth: 2, of: 3 });
         assert_eq!([half.shown(all, false), half.shown(all, true)], [half, all]);
         assert_eq!([half.shown(third, false), half.shown(third, true)], [third; 2]);
     }

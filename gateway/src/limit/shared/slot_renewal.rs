@@ -40,9 +40,8 @@ impl SharedStore {
         let mut due = self.slots.renew((store, self.id_bits), now, there);
         due.sort_by_key(|(check, _)| check.slot);
         // The keys of one call have one slot in a Cluster.
-        let is_one = |one: &Renewal, other: &Renewal| {
-            !self.nodes.is_cluster() || one.0.slot == other.0.slot
-        };
+        let is_one =
+            |one: &Renewal, other: &Renewal| !self.nodes.is_cluster() || one.0.slot == other.0.slot;
         let calls = due.chunk_by(is_one).flat_map(|some| some.chunks(CHECKS_MAX));
         let calls: Vec<&[Renewal]> = calls.collect();
         for some in calls.chunks(AT_ONCE) {

@@ -14,7 +14,8 @@ pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
     }
     let mut lines = vec!["ready".to_owned()];
     let store = shared.limiter.shared.as_ref().and_then(|store| store_trouble(store.servers()));
-    let failing = store.into_iter().chain(failing(&shared.active.load()));
+    let active = shared.active.load();
+    let failing = store.into_iter().chain(failing(&active));
     lines.extend(failing.map(|what| format!("failing: {what}")));
     Ok(lines.join("\n"))
 }
