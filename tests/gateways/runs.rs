@@ -94,7 +94,7 @@ const MUTANTS: [(&str, &[Situation], Mutant); 9] = [
     (
         "what is told again counts twice",
         &[Flushed, Restarted, FailedOver],
-        Script("count, other = max(count, added[stamp])", "count, other = count + added[stamp]"),
+        Script("whole = max(count, added[stamp])", "whole = count + added[stamp]"),
     ),
     (
         "slots of others are free",

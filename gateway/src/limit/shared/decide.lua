@@ -405,8 +405,8 @@ function rarely(kind)
         one = one + 1
       end
       if stamp == times[other] then
-        more, other = more + max(0, added[stamp] - count), other + 1
-        count = max(count, added[stamp])
+        local whole = max(count, added[stamp])
+        more, count, other = more + whole - count, whole, other + 1
       end
       total, newest = (total + count) % 2^32, stamp
       text[#text + 1] = pack('>I4I4', stamp / unit % 2^32, total)
