@@ -134,3 +134,42 @@ fn a_server_that_starts_again_is_told_all_with_the_next_heartbeat() {
         assert_eq!(left, 0, "{millis} ms");
     }
 }
+
+/// So many keys take a gateway two seconds, one call after the other.
+const KEYS: u64 = 1_500;
+
+/// How much of four requests is left of some of many keys, of each of which a gateway has admitted
+/// one, when another one has admitted the next, soon after the store has lost all.
+async fn left_after_loss(clocks: &Clocks) -> Vec<u32> {
+    let clock = virtual_time::clock_at(START);
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(1), START, (5, 6), None);
+    let gateways =
+        [0, 1].map(|nth| Gateway::start(&clock, Some((config(nth, 2), network.way(nth)))));
+    sleep(Duration::from_secs(1)).await;
+    let quota = Quota::Rolling(RollingQuota { requests: 4, window: Duration::from_secs(600) });
+    let own = |nth: u64| {
+        let bits = u128::from(nth + 1);
+        let key = Key::from_bits(bits << 96 | bits);
+        let check = LimitCheck::new(key, LimitTag::from_bits(1), quota);
+        LimitCheck { known: true, slot: nth + 1, ..check }
+    };
+    for nth in 0..KEYS {
+        let _ = decide(&gateways[0].limiter, &mut [own(nth)], clock.now().tick).await.unwrap();
+    }
+    network.servers[0].data.borrow_mut().flush();
+    sleep(Duration::from_millis(900)).await;
+    let mut left = Vec::new();
+    for nth in (0..KEYS).step_by(100) {
+        let now = clock.now().tick;
+        let verdict = decide(&gateways[1].limiter, &mut [own(nth)], now).await.unwrap();
+        left.push(verdict.answers().next().unwrap().usage.remaining);
+    }
+    left
+}
+
+#[test]
+fn a_store_is_told_of_many_keys_by_several_calls_at_once() {
+    let clocks = Clocks::default();
+    assert_eq!(virtual_time::run(&clocks.clone(), left_after_loss(&clocks)), [2; 15]);
+}

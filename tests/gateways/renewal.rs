@@ -13,8 +13,8 @@ use super::network::Network;
 use super::runs::START;
 use super::virtual_time::{self, Clocks};
 
-/// More than one heartbeat renewed within its time, call by call.
-const KEYS: u64 = 2_000;
+/// More than four heartbeats, which a lease outlives, renew of 512 keys each.
+const KEYS: u64 = 5_000;
 
 /// A check of one request in flight, for the tenant of this number.
 fn check_of(nth: u64) -> LimitCheck {
