@@ -14,7 +14,7 @@ use super::runs::START;
 use super::virtual_time::{self, Clocks};
 
 /// More than four heartbeats, which a lease outlives, renew of 512 keys each.
-const KEYS: u64 = 5_000;
+const KEYS: u64 = 2_600;
 
 /// A check of one request in flight, for the tenant of this number.
 fn check_of(nth: u64) -> LimitCheck {
@@ -24,7 +24,7 @@ fn check_of(nth: u64) -> LimitCheck {
     LimitCheck { known: true, slot: nth + 1, ..own }
 }
 
-/// How many requests a gateway admits while another one has the only slot of each key in use.
+/// How many requests of every tenth key a gateway admits while another one has the only slot of each key in use.
 async fn admitted_beside(clocks: &Clocks) -> usize {
     let clock = virtual_time::clock_at(START);
     clocks.lock().unwrap().push(clock.clone());
@@ -39,9 +39,9 @@ async fn admitted_beside(clocks: &Clocks) -> usize {
         assert!(verdict.is_admitted(), "{nth}");
         in_flight.push(verdict);
     }
-    sleep(Duration::from_secs(3)).await;
+    sleep(Duration::from_secs(2)).await;
     let mut admitted = 0;
-    for nth in 0..KEYS {
+    for nth in (0..KEYS).step_by(10) {
         let now = clock.now().tick;
         let verdict = decide(&gateways[1].limiter, &mut [check_of(nth)], now).await.unwrap();
         admitted += usize::from(verdict.is_admitted());
