@@ -24,7 +24,8 @@ fn check_of(nth: u64) -> LimitCheck {
     LimitCheck { known: true, slot: nth + 1, ..own }
 }
 
-/// How many requests of every tenth key a gateway admits while another one has the only slot of each key in use.
+/// How many requests of every tenth key a gateway admits while another one has the only slot of
+/// each key in use.
 async fn admitted_beside(clocks: &Clocks) -> usize {
     let clock = virtual_time::clock_at(START);
     clocks.lock().unwrap().push(clock.clone());

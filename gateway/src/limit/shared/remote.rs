@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! 1. Each call claims the newest admission of this gateway that the store has, and brings what the
-//!    gateway has admitted alone; where the store has lost the former, or nothing is known of a key,
-//!    all. So nothing that this gateway knows is admitted twice.
+//!    gateway has admitted alone. Where the store has lost the former, or nothing is known of a
+//!    key, it brings all. So nothing that this gateway knows is admitted twice.
 //! 2. A request that is refused, given up or not answered does not count as in flight here.
 //!
 //! # Not here

@@ -10,8 +10,8 @@
 //!    instead.
 //! 3. Where the gateway has admitted something alone, each call brings that to the store, until one
 //!    has done so in time.
-//! 4. What the store may have lost stays owed until a heartbeat, or a call that brings all, has told
-//!    it. Calls claim the newest admission meanwhile: a store that lacks it says so.
+//! 4. What the store may have lost stays owed until a heartbeat, or a call that brings all, has
+//!    told it. Calls claim the newest admission meanwhile: a store that lacks it says so.
 //!
 //! # Not here
 //!

@@ -4,8 +4,8 @@
 //!
 //! 1. A key counts as told only once a call in time has brought all that the gateway knew of it.
 //! 2. A key that the store cannot read keeps no other from being told, and stays owed.
-//! 3. A request's call brings one piece at most: where the store lacks more, heartbeats tell it, and
-//!    the requests of that key alone are decided without it meanwhile.
+//! 3. A request's call brings one piece at most: where the store lacks more, heartbeats tell it,
+//!    and the requests of that key alone are decided without it meanwhile.
 //! 4. An admission that the store has is told with the stamp that it has there, so that it counts
 //!    once, also after this gateway has counted by its share.
 //!
