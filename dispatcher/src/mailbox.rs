@@ -163,6 +163,7 @@ mod tests {
             first_attempt_at: None,
             since: None,
             paused_before: Duration::ZERO,
+            redeliveries: 0,
             fresh_connection: false,
         };
         Arrival { webhook: WebhookId(webhook), ready }

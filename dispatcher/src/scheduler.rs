@@ -69,6 +69,7 @@ use crate::domain::attempt::EarlierStart;
 use crate::domain::delivery::Arrival;
 use crate::domain::health::Policy;
 use crate::domain::id::{EndpointId, WebhookId};
+use crate::domain::operator_event::Recorded;
 use crate::domain::retry::Schedule;
 use crate::domain::webhook::Queue;
 use crate::scheduler::attempts::{AttemptReport, AttemptResult, StartedAttempt};
@@ -124,8 +125,8 @@ pub enum Input {
     Attempted(Box<AttemptResult>),
     /// The result of an [`Action::Read`] for this webhook.
     Read(WebhookId, StoreAnswer),
-    /// An [`Action::Write`] is on disk, with these deliveries of events for operators.
-    Written(Vec<Arrival>),
+    /// An [`Action::Write`] is on disk.
+    Written(Recorded),
     /// An [`Action::Write`] failed.
     NotWritten,
     /// Evict idle queues; sent about once a second.
@@ -251,9 +252,9 @@ impl Scheduler {
                 self.reads.answered();
                 self.read(webhook, answer, now);
             }
-            Input::Written(arrivals) => {
+            Input::Written(Recorded { arrivals, redelivered, .. }) => {
                 for written in self.writes.written() {
-                    self.settle(written, now);
+                    self.settle(written, &redelivered, now);
                 }
                 self.handle(Input::Arrived(arrivals), now);
             }

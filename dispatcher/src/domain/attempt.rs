@@ -60,6 +60,9 @@ pub struct AttemptRecord {
     pub attempt: Attempt,
     /// Shared, since a failed write is repeated.
     pub transcript: Option<Arc<Transcript>>,
+    /// `QueuedDelivery::redeliveries` at the start: if it was redelivered since and the attempt
+    /// failed, what follows below is stale and ignored.
+    pub redeliveries: u32,
     /// The delivery's next state.
     pub after: NextState,
     /// `QueuedDelivery::first_attempt_at` from now on.

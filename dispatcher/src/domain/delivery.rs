@@ -99,6 +99,8 @@ pub struct QueuedDelivery {
     pub since: Option<UnixTime>,
     /// The webhook's total pause when the first attempt started.
     pub paused_before: Duration,
+    /// How often it was redelivered.
+    pub redeliveries: u32,
     /// Whether it needs a new connection, because a reused one closed. In memory only.
     pub fresh_connection: bool,
 }

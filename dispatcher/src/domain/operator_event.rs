@@ -6,6 +6,8 @@
 //!
 //! Not here: which are due (`scheduler`), whom they concern (`worker`).
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -13,6 +15,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::delivery::Arrival;
 use crate::domain::event::EventType;
+use crate::domain::id::DeliveryId;
 use crate::domain::public_id::event_id;
 
 /// The workspace of the operator's webhook. It is no identifier, so that no call names it.
@@ -29,6 +32,8 @@ pub struct OperatorEvent {
     pub body: Bytes,
     /// A hash of type, time and data.
     pub digest: [u8; 32],
+    /// The delivery that failed permanently, if it is about one.
+    pub delivery: Option<DeliveryId>,
 }
 
 impl OperatorEvent {
@@ -40,17 +45,20 @@ impl OperatorEvent {
         let digest: [u8; 32] = Sha256::digest(content.to_string()).into();
         let id = event_id(at, &digest);
         let envelope = json!({"id": id, "type": name, "created_at": created_at, "data": data});
-        Self { body: envelope.to_string().into(), id, kind, digest }
+        Self { body: envelope.to_string().into(), id, kind, digest, delivery: None }
     }
 }
 
-/// What became of the events for operators in a write.
+/// What became of a write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
-    /// Their deliveries, which now wait.
+    /// The deliveries of its events for operators, which now wait.
     pub arrivals: Vec<Arrival>,
-    /// How many were dropped, as too many wait already.
+    /// How many of these events were dropped, as too many wait already.
     pub dropped: u64,
+    /// The deliveries of failed attempts that were redelivered meanwhile: they wait as that made
+    /// them.
+    pub redelivered: BTreeSet<DeliveryId>,
 }
 
 #[cfg(test)]

@@ -172,6 +172,7 @@ impl Scheduler {
             endpoint,
             attempt,
             transcript: transcript.map(Arc::new),
+            redeliveries: delivery.redeliveries,
             after,
             first_attempt_at: Some(first_attempt_at),
             since: Some(since),
@@ -197,6 +198,7 @@ impl Scheduler {
         let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
         let (id, first_attempt_at) = (delivery.id, delivery.first_attempt_at);
         let (since, paused_before) = (delivery.since, delivery.paused_before);
+        let redeliveries = delivery.redeliveries;
         let known = self.webhooks.webhook(webhook);
         let again = known.map(|_| QueuedDelivery { due, fresh_connection, ..delivery });
         let ended = Ended { delivery: id, again, responsiveness };
@@ -213,6 +215,7 @@ impl Scheduler {
             endpoint,
             attempt,
             transcript: None,
+            redeliveries,
             after: NextState::FailedPermanent,
             first_attempt_at,
             since,

@@ -119,6 +119,7 @@ mod tests {
             first_attempt_at: None,
             since: None,
             paused_before: Duration::ZERO,
+            redeliveries: 0,
             fresh_connection: false,
         };
         Queued { at: Tick(due), ready }

@@ -19,6 +19,7 @@ use weir_common::time::{Moment, UnixTime};
 
 use crate::domain::delivery::{Arrival, Fetched, NextState, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::operator_event::Recorded;
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::{Probe, Webhook};
 use crate::scheduler::attempts::{AttemptResult, StartedAttempt};

@@ -4,6 +4,7 @@
 //!
 //! Not here: the consequences of an attempt (`attempts`), how they are written (the store).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,11 +145,21 @@ impl Scheduler {
     }
 
     /// Applies a result that is on disk now: releases its slot, and opens the queue after a probe.
-    pub(super) fn settle(&mut self, written: PendingWrite, now: Moment) {
+    /// A delivery in `redelivered` is read again: it waits otherwise than the attempt decided.
+    pub(super) fn settle(
+        &mut self,
+        written: PendingWrite,
+        redelivered: &BTreeSet<DeliveryId>,
+        now: Moment,
+    ) {
         let PendingWrite { webhook, attempt, .. } = written;
         // After a delivered probe the other deliveries may start.
         self.webhooks.settle(webhook, attempt.as_ref().map(|(ended, _)| ended.delivery));
-        if let Some((ended, _)) = attempt {
+        let Some((ended, _)) = attempt else { return };
+        if redelivered.contains(&ended.delivery) {
+            self.end(webhook, Ended { again: None, ..ended }, now);
+            self.missed(webhook, now.tick);
+        } else {
             self.end(webhook, ended, now);
         }
     }

@@ -210,9 +210,12 @@ impl DeliveryQueue for SqliteStore {
         let due = self.activity.due(at);
         let counted = due.as_ref().map(Due::counted).unwrap_or_default();
         let record = move |session: &mut _| {
-            attempts::record(session, &ended, &updates, &mails)?;
+            let redelivered = attempts::record(session, &ended, &updates, &mails)?;
             activity::write(&session.conn, &counted)?;
-            operator::accept(session, &events)
+            let still_waits = |id: DeliveryId| redelivered.contains(&id);
+            let due = events.iter().filter(|event| !event.delivery.is_some_and(still_waits));
+            let due: Vec<_> = due.cloned().collect();
+            Ok(Recorded { redelivered, ..operator::accept(session, &due)? })
         };
         let recorded = self.writer.run(record).await?;
         if let Some(due) = due {

@@ -61,7 +61,8 @@ fn of_exhausted(resources: &Resources, exhausted: &Exhausted) -> OperatorEvent {
         "since": exhausted.first_attempt_at.rfc3339(),
         "last_outcome": exhausted.last_outcome.to_string(),
     });
-    OperatorEvent::new(EventType::EXHAUSTED, exhausted.at, &data)
+    let event = OperatorEvent::new(EventType::EXHAUSTED, exhausted.at, &data);
+    OperatorEvent { delivery: Some(exhausted.delivery), ..event }
 }
 
 fn host(url: &str) -> Value {

@@ -10,7 +10,6 @@ use serde_json::json;
 use weir_common::log::events;
 
 use crate::domain::id::WebhookId;
-use crate::domain::operator_event::Recorded;
 use crate::scheduler::Input;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::writes::Write;
@@ -68,9 +67,10 @@ pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
         resources.store.record(records, updates, mails.collect(), events).await
     });
     let error = match caught(written).await {
-        Some(Ok(Recorded { arrivals, dropped })) => {
-            resources.metrics.operator_events.with_label_values(&["dropped"]).inc_by(dropped);
-            return Input::Written(arrivals);
+        Some(Ok(recorded)) => {
+            let dropped = resources.metrics.operator_events.with_label_values(&["dropped"]);
+            dropped.inc_by(recorded.dropped);
+            return Input::Written(recorded);
         }
         Some(Err(error)) => error.to_string(),
         None => "the task panicked".to_owned(),

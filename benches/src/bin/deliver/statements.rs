@@ -220,6 +220,7 @@ fn delivered(arrival: &Arrival, now: UnixTime) -> AttemptRecord {
             },
         },
         transcript: None,
+        redeliveries: 0,
         after: NextState::Delivered,
         first_attempt_at: Some(now),
         since: Some(now),

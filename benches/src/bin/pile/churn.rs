@@ -145,6 +145,7 @@ fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> AttemptReco
             trace: trace(),
         },
         transcript: failed.then(|| Arc::new(transcript())),
+        redeliveries: 0,
         after: if failed { NextState::FailedPermanent } else { NextState::Delivered },
         first_attempt_at: Some(now),
         since: Some(now),

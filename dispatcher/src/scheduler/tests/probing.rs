@@ -123,7 +123,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     // The failed delivery stays the probe.
     let Action::Write(failed) = act(&mut scheduler, at(1)) else { panic!("not written") };
     assert_eq!(failed.updates[0].probing, Some(Probe::This(DeliveryId(1))));
-    scheduler.handle(Input::Written(vec![]), at(2));
+    scheduler.handle(Input::Written(Recorded::default()), at(2));
     let later = at(60_001);
     let Action::Start(probe, _) = act(&mut scheduler, later) else { panic!("not tried again") };
     assert_eq!(probe.delivery.id, DeliveryId(1));
@@ -139,7 +139,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
     let again = at(60_501);
     assert_eq!(scheduler.past_due(again.tick), Duration::from_millis(500), "it holds its slot");
     assert!(matches!(act(&mut scheduler, again), Action::Write(_)));
-    scheduler.handle(Input::Written(vec![]), again);
+    scheduler.handle(Input::Written(Recorded::default()), again);
     assert_eq!(scheduler.past_due(again.tick), Duration::ZERO);
     let round = loop {
         match scheduler.poll(again) {

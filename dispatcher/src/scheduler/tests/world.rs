@@ -61,6 +61,7 @@ pub(super) fn ready(id: i64, due_ms: u64) -> QueuedDelivery {
         first_attempt_at: None,
         since: None,
         paused_before: Duration::ZERO,
+        redeliveries: 0,
         fresh_connection: false,
     }
 }

@@ -1,12 +1,16 @@
 //! Records ended attempts.
 //!
 //! Invariant: for a deleted webhook or delivery only the attempt is stored: its start counts in the
-//! rate limit of the endpoint. An ended delivery stays ended.
+//! rate limit of the endpoint. An ended delivery stays ended, and one that was redelivered while
+//! the attempt was in flight waits as that made it, unless the attempt delivered it.
+
+use std::collections::BTreeSet;
 
 use rusqlite::OptionalExtension;
 
 use crate::domain::attempt::AttemptRecord;
 use crate::domain::delivery::{DeliveryState, NextState};
+use crate::domain::id::DeliveryId;
 use crate::domain::webhook::WebhookUpdate;
 use crate::store::mail::QueuedMail;
 use crate::store::sqlite::error::Fault;
@@ -15,22 +19,26 @@ use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{health, outbox};
 
-const STATE: &str = "SELECT d.state, d.job, d.webhook FROM deliveries d JOIN webhooks w \
+const STATE: &str = "SELECT d.state, d.job, d.webhook, d.redeliveries FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
 /// Stored instead of a delivery's number where only the start of an attempt counts: after a fault
 /// of the dispatcher, or once the delivery or webhook was deleted. Never a real number.
 pub(super) const NO_DELIVERY: i64 = 0;
 
-/// Records attempts and the changes that follow from them.
+/// Records attempts and the changes that follow from them. Returns the failed deliveries that were
+/// redelivered while the attempt was in flight.
 pub(super) fn record(
     session: &mut WriteSession,
     ended: &[AttemptRecord],
     updates: &[WebhookUpdate],
     mails: &[QueuedMail],
-) -> Result<(), Fault> {
+) -> Result<BTreeSet<DeliveryId>, Fault> {
+    let mut redelivered = BTreeSet::new();
     for one in ended {
-        attempt(session, one)?;
+        if attempt(session, one)? == Applied::No {
+            redelivered.insert(one.delivery);
+        }
     }
     for one in updates {
         webhook(session, one)?;
@@ -38,13 +46,23 @@ pub(super) fn record(
     for mail in mails {
         outbox::store(&session.conn, mail, session.steady.now())?;
     }
-    Ok(())
+    Ok(redelivered)
 }
 
-fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Fault> {
+/// Whether an attempt decided about its delivery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    /// It did, or the delivery had ended or was deleted.
+    Yes,
+    /// It failed, and the delivery was redelivered since it started.
+    No,
+}
+
+fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<Applied, Fault> {
     let mut query = session.conn.prepare_cached(STATE)?;
     let found = query.query_row([ended.delivery.0], |row| {
-        Ok((row.get::<_, u8>("state")?, Redelivered::of(row)?))
+        let redeliveries: u32 = row.get("redeliveries")?;
+        Ok((row.get::<_, u8>("state")?, redeliveries, Redelivered::of(row)?))
     });
     let found = found.optional()?;
     drop(query);
@@ -64,7 +82,7 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         found.is_none().then_some(over_at),
         found.and_then(|_| ended.attempt.trace.stored()),
     ))?;
-    let Some((state, redelivered)) = found else { return Ok(()) };
+    let Some((state, redeliveries, counted)) = found else { return Ok(Applied::Yes) };
     if let Some(transcript) = &ended.transcript {
         let sql = "INSERT INTO transcripts (attempt, webhook, over_at, record) \
             VALUES (?1, ?2, ?3, ?4)";
@@ -72,18 +90,19 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
         let row = (id, ended.webhook.0, over_at, transcript.stored());
         session.conn.prepare_cached(sql)?.execute(row)?;
     }
-    if state == DeliveryState::Waiting.code() {
-        if let Some(counted) = redelivered {
+    let waits = state == DeliveryState::Waiting.code();
+    let begins_anew = redeliveries != ended.redeliveries && ended.after != NextState::Delivered;
+    if waits && !begins_anew {
+        if let Some(counted) = counted {
             counted.moved(&session.conn, DeliveryState::Waiting, Some(ended.after.state()))?;
         }
-        update_waiting(session, ended, &outcome, over_at)
-    } else {
-        let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
-            WHERE id = ?1";
-        let row = (ended.delivery.0, ended.attempt.number, outcome);
-        session.conn.prepare_cached(sql)?.execute(row)?;
-        Ok(())
+        update_waiting(session, ended, &outcome, over_at)?;
+        return Ok(Applied::Yes);
     }
+    let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 WHERE id = ?1";
+    let row = (ended.delivery.0, ended.attempt.number, outcome);
+    session.conn.prepare_cached(sql)?.execute(row)?;
+    Ok(if waits { Applied::No } else { Applied::Yes })
 }
 
 /// Applies an attempt to a waiting delivery.

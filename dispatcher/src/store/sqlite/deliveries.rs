@@ -240,7 +240,8 @@ pub(super) fn requeue(
         counted.moved(&session.conn, before.state, None)?;
     }
     let sql = "UPDATE deliveries SET state = 0, due = ?2, step = 0, first_attempt_at = NULL, \
-        since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL, job = ?3 WHERE id = ?1";
+        since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL, job = ?3, \
+        redeliveries = redeliveries + 1 WHERE id = ?1";
     session.conn.prepare_cached(sql)?.execute((id.0, at(now), job.map(|job| job.0)))?;
     if before.state != DeliveryState::Waiting {
         session.counters.waiting += 1;

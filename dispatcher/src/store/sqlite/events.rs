@@ -250,6 +250,7 @@ fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> QueuedDelivery {
         first_attempt_at: None,
         since: None,
         paused_before: Duration::ZERO,
+        redeliveries: 0,
         fresh_connection: false,
     }
 }

@@ -17,7 +17,7 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 17] = [
+pub(super) const MIGRATIONS: [&str; 18] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
@@ -35,6 +35,7 @@ pub(super) const MIGRATIONS: [&str; 17] = [
     include_str!("migrations/015_stops.sql"),
     include_str!("migrations/016_unaddressed_mails.sql"),
     include_str!("migrations/017_webhooks_of_mails.sql"),
+    include_str!("migrations/018_redeliveries.sql"),
 ];
 
 /// The tables of the last version.

@@ -281,7 +281,7 @@ macro_rules! select_ready {
         concat!(
             "SELECT d.id, d.due, d.created_at, e.name, e.body, d.attempts, d.step, \
              (SELECT t.name FROM event_types t WHERE t.code = d.kind) AS kind, \
-             d.first_attempt_at, d.since, d.paused_before \
+             d.first_attempt_at, d.since, d.paused_before, d.redeliveries \
              FROM deliveries d CROSS JOIN events e ON e.id = d.event ",
             $rest
         )
@@ -303,6 +303,7 @@ pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
         first_attempt_at: time_or(row, "first_attempt_at")?,
         since: time_or(row, "since")?,
         paused_before: duration(row, "paused_before")?,
+        redeliveries: row.get("redeliveries")?,
         fresh_connection: false,
     })
 }

@@ -137,7 +137,9 @@ CREATE TABLE deliveries (
     -- Of the event; null for a ping, and in rows of version 5 and earlier.
     tenant TEXT,
     -- The job that redelivered it last; null if none did, and in rows of version 6 and earlier.
-    job INTEGER
+    job INTEGER,
+    -- How often it was redelivered: an attempt from before changes nothing by its failure.
+    redeliveries INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;
 CREATE INDEX deliveries_tried ON deliveries (webhook) WHERE state = 0 AND step > 0;

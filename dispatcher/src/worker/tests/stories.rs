@@ -324,6 +324,27 @@ async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_is_redelivered_in_flight_is_sent_again_once_its_attempt_fails() {
+    let mut stage = Stage::new(FAST).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    stage.receiver.block();
+    stage.receiver.answer_with(500);
+    let id = stage.event().await;
+    stage.received(1).await;
+    stage.store.redeliver(WS, id, stage.clock.now().unix).await.unwrap();
+    stage.state.mailbox.changed(webhook.id);
+    stage.receiver.release();
+    // Without a step of the clock.
+    stage.received(2).await;
+    until("the second attempt decides", async || {
+        let waits = stage.store.fetch_one(id).await.unwrap().expect("it waits");
+        waits.attempts == 2 && waits.step == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deliveries_beyond_the_mailboxs_memory_are_sent_too() {
     for room in [0, 2_000] {
         let mut stage = Stage::new(FAST).await;

@@ -111,6 +111,7 @@ fn ended(
             trace: Trace::default(),
         },
         transcript: None,
+        redeliveries: 0,
         after,
         first_attempt_at: Some(now),
         since: Some(now),

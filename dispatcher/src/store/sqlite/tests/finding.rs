@@ -138,6 +138,7 @@ impl World {
             endpoint: EndpointId(1),
             attempt: Attempt { number: 1, started_at, took, outcome, trace: Trace::default() },
             transcript: None,
+            redeliveries: 0,
             after,
             first_attempt_at: Some(started_at),
             since: Some(started_at),

@@ -32,6 +32,7 @@ fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState) -> Attemp
         endpoint: EndpointId(1),
         attempt: Attempt { number: 1, started_at, took: SECOND, outcome, trace: Trace::default() },
         transcript: failed.then(Arc::default),
+        redeliveries: 0,
         after,
         first_attempt_at: Some(started_at),
         since: Some(started_at),

@@ -42,6 +42,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "e8e843215e58bfa7",
     "c46b69f3c093c1fd",
     "616c1f4083f3a742",
+    "cb7b8e7a1262b192",
 ];
 
 const TABLES: [&str; 16] = [

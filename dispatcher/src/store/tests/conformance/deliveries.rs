@@ -154,6 +154,36 @@ pub(super) async fn a_waiting_delivery_is_due_at_once_when_it_is_redelivered(sto
     assert_eq!(store.figures().await.unwrap().waiting, 1);
 }
 
+pub(super) async fn a_failure_that_began_before_a_redelivery_decides_nothing(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let again = NextState::Again { due: t(900), step: 4 };
+    for (name, after) in [("evt_1", again), ("evt_2", NextState::FailedPermanent)] {
+        let id = arrival(store, name, t(1)).await.ready.id;
+        let redelivered = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
+        let stale = ended(&made, id, t(2), after);
+        let recorded = store.record(vec![stale.clone()], vec![], vec![], vec![]).await.unwrap();
+        assert_eq!(recorded.redelivered, [id].into());
+        let last_outcome = Some(stale.attempt.outcome);
+        let expected = Delivery { attempts: 1, last_outcome, ..redelivered };
+        assert_eq!(delivery(store, id).await, expected, "it waits as before");
+        let next = store.fetch_one(id).await.unwrap().unwrap();
+        assert_eq!((next.step, next.since, next.redeliveries), (0, None, 1));
+        let current = AttemptRecord { redeliveries: 1, ..ended(&made, id, t(51), after) };
+        let recorded = store.record(vec![current], vec![], vec![], vec![]).await.unwrap();
+        assert!(recorded.redelivered.is_empty());
+        assert_eq!(delivery(store, id).await.state, after.state());
+    }
+}
+
+pub(super) async fn a_2xx_to_an_attempt_from_before_a_redelivery_delivers(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    store.redeliver(WS, id, t(50)).await.unwrap();
+    record(store, vec![ended(&made, id, t(2), NextState::Delivered)]).await;
+    assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
+    assert_eq!(store.figures().await.unwrap().waiting, 0);
+}
+
 /// Accepts `count` events of a workspace in one call.
 async fn arrive(store: &dyn Store, workspace: &str, name: &str, count: u64, now: UnixTime) {
     let one = |nth| NewEvent { workspace: workspace.into(), ..event(&format!("evt_{name}_{nth}")) };

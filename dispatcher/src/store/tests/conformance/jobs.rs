@@ -250,7 +250,8 @@ pub(super) async fn a_job_counts_what_became_of_its_deliveries(store: &dyn Store
     assert_eq!(became(store, first).await, [4, 4, 0, 0]);
     let again = NextState::Again { due: t(900), step: 1 };
     for (id, after) in ids.iter().zip([NextState::Delivered, NextState::FailedPermanent, again]) {
-        record(store, vec![ended(&made, *id, t(4), after)]).await;
+        let since = AttemptRecord { redeliveries: 1, ..ended(&made, *id, t(4), after) };
+        record(store, vec![since]).await;
     }
     assert_eq!(became(store, first).await, [4, 2, 1, 1]);
     // An attempt of a delivery that has ended changes nothing.
