@@ -368,30 +368,4 @@ impl Model {
             flight.loose = true;
         }
     }
-
-    /// Records that a webhook was reactivated.
-    pub(crate) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
-        self.counts.reactivations += 1;
-        let hook = self.hooks.get_mut(&id).unwrap();
-        (hook.paused_at, hook.disabled, hook.paused_total) = (None, false, total);
-        (hook.probes, hook.probe, hook.reordering) = (true, None, true);
-        (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
-        hook.record = Record::default();
-        for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
-            let delivery = self.deliveries.get_mut(open).unwrap();
-            self.promises.needs_no_delay(delivery.pair());
-            if let Some(flight) = &mut delivery.flight {
-                flight.loose = true;
-                // It counts as tried since, and is due at its own time.
-                delivery.drained = Some(now.unix);
-                let hook = self.hooks.get_mut(&id).unwrap();
-                hook.record.vague = true;
-                hook.set_back.push(*open);
-            } else if delivery.step > 0 {
-                (delivery.step, delivery.since) = (0, None);
-                delivery.due = delivery.created_at;
-                (delivery.due_tick, delivery.soonest) = (Tick(0), Tick(0));
-            }
-        }
-    }
 }

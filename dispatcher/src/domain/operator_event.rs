@@ -15,7 +15,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::delivery::Arrival;
 use crate::domain::event::EventType;
-use crate::domain::id::DeliveryId;
+use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::public_id::event_id;
 
 /// The workspace of the operator's webhook. It is no identifier, so that no call names it.
@@ -32,20 +32,29 @@ pub struct OperatorEvent {
     pub body: Bytes,
     /// A hash of type, time and data.
     pub digest: [u8; 32],
-    /// The delivery that failed permanently, if it is about one.
-    pub delivery: Option<DeliveryId>,
+    /// What it is about.
+    pub about: About,
+}
+
+/// What an event for operators is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A change of a webhook's health.
+    Webhook(WebhookId),
+    /// A delivery that failed permanently.
+    Delivery(DeliveryId),
 }
 
 impl OperatorEvent {
     /// The event that this happened at `at`.
     #[must_use]
-    pub fn new(kind: EventType, at: UnixTime, data: &Value) -> Self {
+    pub fn new(kind: EventType, about: About, at: UnixTime, data: &Value) -> Self {
         let (name, created_at) = (kind.name(), at.rfc3339());
         let content = json!({"type": name, "created_at": created_at, "data": data});
         let digest: [u8; 32] = Sha256::digest(content.to_string()).into();
         let id = event_id(at, &digest);
         let envelope = json!({"id": id, "type": name, "created_at": created_at, "data": data});
-        Self { body: envelope.to_string().into(), id, kind, digest, delivery: None }
+        Self { body: envelope.to_string().into(), id, kind, digest, about }
     }
 }
 
@@ -76,7 +85,9 @@ mod tests {
     fn an_event_has_an_envelope_without_a_workspace_and_an_id_of_its_own() {
         let at = UnixTime(1_700_000_000_000_000);
         let data = |webhook: &str| json!({"webhook_id": webhook});
-        let of = |kind, webhook: &str| OperatorEvent::new(kind, at, &data(webhook));
+        let of = |kind, webhook: &str| {
+            OperatorEvent::new(kind, About::Webhook(WebhookId(1)), at, &data(webhook))
+        };
         let event = of(EventType::PAUSED, "wh_1");
         let envelope: Value = serde_json::from_slice(&event.body).unwrap();
         let expected = json!({

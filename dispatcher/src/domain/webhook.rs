@@ -44,7 +44,8 @@ pub struct Webhook {
     pub paused_at: Option<UnixTime>,
     /// Since when its owner has it disabled; `None` if it is not.
     pub disabled_at: Option<UnixTime>,
-    /// The time of all earlier pauses and disablings; deadlines shift by it.
+    /// The time of all earlier pauses and disablings, and 1 µs for each change of the URL;
+    /// deadlines shift by it.
     pub paused_total: Duration,
     /// After a reactivation: the single delivery that is sent until a 2xx.
     pub probing: Option<Probe>,
@@ -146,12 +147,9 @@ pub struct Queue {
 #[derive(Clone, Debug)]
 pub struct WebhookUpdate {
     pub webhook: WebhookId,
-    /// [`Webhook::paused_total`] as last read: if the end of a pause or of a disabling changed it
-    /// since, the update is stale and ignored.
+    /// [`Webhook::paused_total`] as last read: if the end of a pause or of a disabling, or another
+    /// URL, changed it since, the update is stale and ignored.
     pub paused_total: Duration,
-    /// [`Webhook::endpoint`] as last read: at another one `health`, `look_at` and `last_outcome`
-    /// are stale and ignored.
-    pub endpoint: EndpointId,
     pub health: Health,
     pub last_outcome: Option<Outcome>,
     /// When its health needs a check, even without an attempt.

@@ -27,7 +27,7 @@ use crate::scheduler::pick::Pick;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
-use crate::scheduler::tests::world::{World, at, ended, hook, limits, ready, scheduler};
+use crate::scheduler::tests::world::{World, at, ended, hook, limits, moved, ready, scheduler};
 use crate::scheduler::webhooks::Flow;
 use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Scheduler};
 

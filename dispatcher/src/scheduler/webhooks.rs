@@ -126,13 +126,8 @@ impl Webhooks {
         let unwritten = known.map_or(0, |known| known.unwritten);
         let known = known.filter(|known| known.webhook.paused_total == webhook.paused_total);
         if let Some(Known { webhook: known, .. }) = known.map(|known| &**known) {
-            if webhook.endpoint == known.endpoint {
-                webhook.health = known.health.clone();
-                webhook.last_outcome = known.last_outcome.clone();
-            } else {
-                // What the earlier URL answered shows nothing about the present one.
-                webhook.health = known.health.reactivated();
-            }
+            webhook.health = known.health.clone();
+            webhook.last_outcome = known.last_outcome.clone();
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }
@@ -245,7 +240,6 @@ impl Webhooks {
         Some(WebhookUpdate {
             webhook,
             paused_total: known.paused_total,
-            endpoint: known.endpoint,
             health: known.health.clone(),
             last_outcome: known.last_outcome.clone(),
             look_at: *look_at,

@@ -82,6 +82,17 @@ pub enum QueuedMail {
     Withdrawn(WebhookId),
 }
 
+impl QueuedMail {
+    /// The webhook it is about.
+    #[must_use]
+    pub fn webhook(&self) -> WebhookId {
+        match self {
+            Self::Addressed(mail) | Self::ToOwners(_, mail) => mail.webhook,
+            Self::Withdrawn(webhook) => *webhook,
+        }
+    }
+}
+
 impl From<NewMail> for QueuedMail {
     fn from(mail: NewMail) -> Self {
         Self::Addressed(mail)

@@ -210,12 +210,11 @@ impl DeliveryQueue for SqliteStore {
         let due = self.activity.due(at);
         let counted = due.as_ref().map(Due::counted).unwrap_or_default();
         let record = move |session: &mut _| {
-            let redelivered = attempts::record(session, &ended, &updates, &mails)?;
+            let stale = attempts::record(session, &ended, &updates, &mails)?;
             activity::write(&session.conn, &counted)?;
-            let still_waits = |id: DeliveryId| redelivered.contains(&id);
-            let due = events.iter().filter(|event| !event.delivery.is_some_and(still_waits));
-            let due: Vec<_> = due.cloned().collect();
-            Ok(Recorded { redelivered, ..operator::accept(session, &due)? })
+            let came_about = events.iter().filter(|event| !stale.has(event)).cloned();
+            let recorded = operator::accept(session, &came_about.collect::<Vec<_>>())?;
+            Ok(Recorded { redelivered: stale.deliveries, ..recorded })
         };
         let recorded = self.writer.run(record).await?;
         if let Some(due) = due {

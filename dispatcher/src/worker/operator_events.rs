@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::domain::event::EventType;
-use crate::domain::operator_event::OperatorEvent;
+use crate::domain::operator_event::{About, OperatorEvent};
 use crate::domain::outcome::Outcome;
 use crate::scheduler::webhooks::alerts::{HealthAlert, HealthChange};
 use crate::scheduler::writes::Exhausted;
@@ -46,7 +46,7 @@ fn of_alert(resources: &Resources, alert: &HealthAlert) -> OperatorEvent {
         "since": alert.since.rfc3339(),
         "last_outcome": alert.last_outcome.as_ref().map(Outcome::to_string),
     });
-    OperatorEvent::new(kind, alert.at, &data)
+    OperatorEvent::new(kind, About::Webhook(alert.webhook), alert.at, &data)
 }
 
 fn of_exhausted(resources: &Resources, exhausted: &Exhausted) -> OperatorEvent {
@@ -61,8 +61,8 @@ fn of_exhausted(resources: &Resources, exhausted: &Exhausted) -> OperatorEvent {
         "since": exhausted.first_attempt_at.rfc3339(),
         "last_outcome": exhausted.last_outcome.to_string(),
     });
-    let event = OperatorEvent::new(EventType::EXHAUSTED, exhausted.at, &data);
-    OperatorEvent { delivery: Some(exhausted.delivery), ..event }
+    let about = About::Delivery(exhausted.delivery);
+    OperatorEvent::new(EventType::EXHAUSTED, about, exhausted.at, &data)
 }
 
 fn host(url: &str) -> Value {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::time::{Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime};
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 
 use crate::model::record::Record;
@@ -43,17 +43,58 @@ impl Model {
         self.urls.iter().position(|one| one == url).unwrap()
     }
 
-    pub(crate) fn moved(&mut self, id: WebhookId, url: &str) {
+    /// Records that a webhook has this URL, and whether it probes.
+    pub(crate) fn moved(&mut self, id: WebhookId, url: &str, probes: bool, now: Moment) {
         let url = self.place(url);
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.url, url);
         let earlier = hook.earlier.get_or_insert_default();
-        if before != url {
-            hook.record = Record::default();
-            // Back at its URL before the worker knew of another, it has the record that it had.
-            hook.record.vague = hook.disabled || earlier.urls.contains(&url);
-        }
+        let (is_back, is_moved) = (earlier.urls.contains(&url), before != url);
         earlier.urls.push(before);
+        if is_moved {
+            hook.record = Record::default();
+            // Back at its URL, it has the outcomes of attempts that started there before.
+            hook.record.vague = hook.disabled || is_back;
+            // So that updates from before are ignored.
+            hook.paused_total += Duration::from_micros(1);
+        }
+        if is_moved && probes {
+            let vague = hook.record.vague;
+            self.probes_anew(id, now);
+            self.hooks.get_mut(&id).unwrap().record.vague |= vague;
+        }
+    }
+
+    /// Records that a webhook was reactivated.
+    pub(crate) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
+        self.counts.reactivations += 1;
+        let hook = self.hooks.get_mut(&id).unwrap();
+        (hook.paused_at, hook.disabled, hook.paused_total) = (None, false, total);
+        self.probes_anew(id, now);
+    }
+
+    /// Records that a webhook probes from here on, with its oldest delivery.
+    pub(crate) fn probes_anew(&mut self, id: WebhookId, now: Moment) {
+        let hook = self.hooks.get_mut(&id).unwrap();
+        (hook.probes, hook.probe, hook.reordering) = (true, None, true);
+        (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
+        hook.record = Record::default();
+        for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
+            let delivery = self.deliveries.get_mut(open).unwrap();
+            self.promises.needs_no_delay(delivery.pair());
+            if let Some(flight) = &mut delivery.flight {
+                flight.loose = true;
+                // It counts as tried since, and is due at its own time.
+                delivery.drained = Some(now.unix);
+                let hook = self.hooks.get_mut(&id).unwrap();
+                hook.record.vague = true;
+                hook.set_back.push(*open);
+            } else if delivery.step > 0 {
+                (delivery.step, delivery.since) = (0, None);
+                delivery.due = delivery.created_at;
+                (delivery.due_tick, delivery.soonest) = (Tick(0), Tick(0));
+            }
+        }
     }
 
     /// Records that both secrets sign from here on, the earlier one until `until` in steady time.

@@ -36,7 +36,9 @@ impl Model {
                 let public = store.ids().webhook(made.id);
                 self.created(made.id, public, order);
             }
-            (Order::Move { hook, url, .. }, Reply::Changed(Ok(Some(_)))) => self.moved(hook, &url),
+            (Order::Move { hook, url, .. }, Reply::Changed(Ok(Some(found)))) => {
+                self.moved(hook, &url, found.probing.is_some(), now);
+            }
             (Order::Subscribe { hook, events, .. }, Reply::Changed(Ok(Some(_)))) => {
                 self.hooks.get_mut(&hook).unwrap().events = events;
             }
@@ -64,14 +66,7 @@ impl Model {
                 self.enabled(hook, (found.paused_at, found.paused_total), asked, now);
             }
             (Order::Redeliver { delivery, .. }, Reply::Redelivered(Ok(Some(_)))) => {
-                if self.hooks[&self.deliveries[&delivery].hook].deleted {
-                    violated(
-                        "deleted",
-                        format!("{delivery:?} is redelivered after its webhook is deleted"),
-                    );
-                }
-                self.begins_anew(delivery, now, asked);
-                self.changed(delivery);
+                self.redelivered(delivery, asked, now);
             }
             (Order::Ping { event, hook, .. }, Reply::Pinged(Ok(Some(arrival)))) => {
                 if arrival.webhook != hook {
@@ -86,6 +81,17 @@ impl Model {
             (_, Reply::Done(Ok(()))) => {}
             (order, reply) => self.refused(&order, &reply),
         }
+    }
+
+    fn redelivered(&mut self, delivery: DeliveryId, asked: UnixTime, now: Moment) {
+        if self.hooks[&self.deliveries[&delivery].hook].deleted {
+            violated(
+                "deleted",
+                format!("{delivery:?} is redelivered after its webhook is deleted"),
+            );
+        }
+        self.begins_anew(delivery, now, asked);
+        self.changed(delivery);
     }
 
     /// Checks a reply without a result: it is an error, or its webhook or delivery does not exist.
@@ -294,7 +300,7 @@ impl Model {
         now: Moment,
     ) {
         let sql = "SELECT l.url, w.subscribed, w.secrets_before ->> '$[0][0]', w.paused_at, \
-            w.paused_total \
+            w.paused_total, w.probing IS NOT NULL \
             FROM webhooks w JOIN endpoints l ON l.id = w.endpoint \
             WHERE w.id = ?1 AND deleted_up_to IS NULL";
         let row = conn.query_row(sql, [id.0], |row| {
@@ -302,9 +308,10 @@ impl Model {
             let total = Duration::from_micros(row.get::<_, i64>(4)?.cast_unsigned());
             let names: String = row.get(1)?;
             let events = EventSet::of_names(&names).unwrap();
-            Ok((url, events, unix(row, 2), unix(row, 3), total))
+            let probes: bool = row.get(5)?;
+            Ok((url, events, unix(row, 2), unix(row, 3), (total, probes)))
         });
-        let Some((url, events, until, paused_at, total)) = row.optional().unwrap() else {
+        let Some((url, events, until, paused_at, (total, probes))) = row.optional().unwrap() else {
             return self.deleted(id);
         };
         let hook = self.hooks.get_mut(&id).unwrap();
@@ -312,7 +319,7 @@ impl Model {
         let until_before = hook.previous.last().map(|(.., until)| *until);
         let paused = hook.paused_at;
         match order {
-            Order::Move { .. } => self.moved(id, &url),
+            Order::Move { .. } => self.moved(id, &url, probes, now),
             Order::Rotate { secret, .. } if until.is_some() && until != until_before => {
                 let until = until.unwrap();
                 self.rotated(id, secret.clone(), until, ends(until, store, now));

@@ -232,7 +232,6 @@ fn update(webhook: &Webhook) -> WebhookUpdate {
     WebhookUpdate {
         webhook: webhook.id,
         paused_total: webhook.paused_total,
-        endpoint: webhook.endpoint,
         health: webhook.health.clone(),
         last_outcome: Some(Outcome::Delivered { status: 204 }),
         look_at: None,

@@ -92,7 +92,7 @@ fn failures_of_an_earlier_url_neither_warn_nor_pause() {
     for hour in [0, 12, 13] {
         change(&mut scheduler, 500, hour * HOUR);
     }
-    scheduler.restored(hook(1, 2, Flow::Open), None, at(14 * HOUR).tick);
+    scheduler.restored(moved(1, 2), None, at(14 * HOUR).tick);
     assert!(scheduler.next_notice(at(30 * HOUR)).is_none());
     for hour in [30, 42] {
         assert_eq!(change(&mut scheduler, 500, hour * HOUR), None);
@@ -117,12 +117,27 @@ fn the_operators_webhook_is_never_paused_and_no_alert_is_about_it() {
 }
 
 #[test]
+fn a_url_that_was_changed_away_and_back_has_no_warning_from_before() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    for nth in 0..=6 {
+        change(&mut scheduler, 500, nth * HOUR / 6);
+    }
+    assert!(scheduler.webhooks.webhook(ONE).unwrap().health.is_failing());
+    // It is read once, after both changes.
+    scheduler.restored(moved(1, 1), None, at(HOUR + 1).tick);
+    let update = scheduler.webhooks.update(ONE).unwrap();
+    assert_eq!((update.health, update.last_outcome), (Health::default(), None));
+}
+
+#[test]
 fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
-    for (now_at, expected) in [(1, Some(Outcome::of_status(500))), (2, None)] {
+    let seen = Some(Outcome::of_status(500));
+    for (now, expected) in [(hook(1, 1, Flow::Open), seen), (moved(1, 2), None)] {
         let mut scheduler = open(hook(1, 1, Flow::Open));
         scheduler.arrives(ONE, ready(1, 0), at(0));
         let Pick::Start(attempt, _) = scheduler.next(at(0)) else { panic!("nothing starts") };
-        scheduler.restored(hook(1, now_at, Flow::Open), None, at(1).tick);
+        let now_at = now.endpoint;
+        scheduler.restored(now, None, at(1).tick);
         let result = AttemptResult {
             attempt,
             outcome: Outcome::of_status(500),
@@ -133,7 +148,7 @@ fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
         };
         scheduler.handle(Input::Attempted(Box::new(result)), at(2));
         let known = scheduler.webhooks.webhook(ONE).unwrap();
-        assert_eq!(known.last_outcome, expected, "{now_at}");
-        assert_eq!(known.health == Health::default(), expected.is_none(), "{now_at}");
+        assert_eq!(known.last_outcome, expected, "{now_at:?}");
+        assert_eq!(known.health == Health::default(), expected.is_none(), "{now_at:?}");
     }
 }

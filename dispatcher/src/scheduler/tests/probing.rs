@@ -157,6 +157,22 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
 }
 
 #[test]
+fn a_2xx_to_a_probe_of_an_earlier_url_opens_no_queue_to_the_present_one() {
+    let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+    scheduler.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
+    scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
+    let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
+    let present = Webhook { probing: Some(Probe::Any), ..moved(1, 2) };
+    scheduler.restored(present, Some(at(0).tick), at(1).tick);
+    scheduler.handle(result(probe, Outcome::of_status(200), at(2)), at(2));
+    let Action::Write(write) = act(&mut scheduler, at(2)) else { panic!("not written") };
+    assert_eq!(write.updates[0].probing, Some(Probe::Any));
+    scheduler.handle(Input::Written(Recorded::default()), at(3));
+    assert_eq!(scheduler.webhooks.flow(WebhookId(1)), Flow::Probing(Probe::Any));
+}
+
+#[test]
 fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     let read = || hook(1, 1, Flow::Probing(Probe::Any));

@@ -220,15 +220,16 @@ fn the_outcome_of_the_last_attempt_is_known_after_a_restart() {
 #[test]
 fn a_webhook_at_another_url_does_not_have_the_outcome_of_the_earlier_one() {
     let mut all = scheduler(limits(100, 60_000, 16, 2));
-    let mut last_at = |endpoint, last_outcome: Option<Outcome>| {
-        let known = Webhook { last_outcome, ..hook(1, endpoint, Flow::Open) };
+    let mut last_at = |webhook, last_outcome: Option<Outcome>| {
+        let known = Webhook { last_outcome, ..webhook };
         all.restored(known, None, at(0).tick);
         all.webhooks.update(WebhookId(1)).unwrap().last_outcome
     };
     let timed_out = Some(Outcome::Failed(Failure::Timeout));
-    assert_eq!(last_at(1, timed_out.clone()), timed_out);
-    assert_eq!(last_at(1, None), timed_out, "memory is newer than the store");
-    assert_eq!(last_at(2, None), None);
+    let here = || hook(1, 1, Flow::Open);
+    assert_eq!(last_at(here(), timed_out.clone()), timed_out);
+    assert_eq!(last_at(here(), None), timed_out, "memory is newer than the store");
+    assert_eq!(last_at(moved(1, 2), None), None);
 }
 
 #[test]

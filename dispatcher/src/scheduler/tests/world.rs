@@ -111,6 +111,12 @@ pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
     }
 }
 
+/// The webhook at another URL, as the store has it after that change.
+pub(super) fn moved(id: i64, endpoint: i64) -> Webhook {
+    let before = hook(id, endpoint, Flow::Open);
+    Webhook { paused_total: before.paused_total + Duration::from_micros(1), ..before }
+}
+
 pub(super) fn ended(
     delivery: DeliveryId,
     again: Option<QueuedDelivery>,

@@ -10,7 +10,8 @@ use rusqlite::OptionalExtension;
 
 use crate::domain::attempt::AttemptRecord;
 use crate::domain::delivery::{DeliveryState, NextState};
-use crate::domain::id::DeliveryId;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::operator_event::{About, OperatorEvent};
 use crate::domain::webhook::WebhookUpdate;
 use crate::store::mail::QueuedMail;
 use crate::store::sqlite::error::Fault;
@@ -19,34 +20,56 @@ use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{health, outbox};
 
-const STATE: &str = "SELECT d.state, d.job, d.webhook, d.redeliveries FROM deliveries d JOIN webhooks w \
-    ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
+const STATE: &str = "SELECT d.state, d.job, d.webhook, d.redeliveries \
+    FROM deliveries d JOIN webhooks w ON w.id = d.webhook \
+    WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
 /// Stored instead of a delivery's number where only the start of an attempt counts: after a fault
 /// of the dispatcher, or once the delivery or webhook was deleted. Never a real number.
 pub(super) const NO_DELIVERY: i64 = 0;
 
-/// Records attempts and the changes that follow from them. Returns the failed deliveries that were
-/// redelivered while the attempt was in flight.
+/// What a record did not change, since something else did meanwhile.
+#[derive(Default)]
+pub(super) struct Stale {
+    /// Failed deliveries that were redelivered while the attempt was in flight.
+    pub(super) deliveries: BTreeSet<DeliveryId>,
+    /// Webhooks that were reactivated or deleted, or have another URL.
+    webhooks: BTreeSet<WebhookId>,
+}
+
+impl Stale {
+    /// Whether an event is about what did not come about.
+    pub(super) fn has(&self, event: &OperatorEvent) -> bool {
+        match event.about {
+            About::Webhook(webhook) => self.webhooks.contains(&webhook),
+            About::Delivery(delivery) => self.deliveries.contains(&delivery),
+        }
+    }
+}
+
+/// Records attempts and the changes that follow from them.
 pub(super) fn record(
     session: &mut WriteSession,
     ended: &[AttemptRecord],
     updates: &[WebhookUpdate],
     mails: &[QueuedMail],
-) -> Result<BTreeSet<DeliveryId>, Fault> {
-    let mut redelivered = BTreeSet::new();
+) -> Result<Stale, Fault> {
+    let mut stale = Stale::default();
     for one in ended {
         if attempt(session, one)? == Applied::No {
-            redelivered.insert(one.delivery);
+            stale.deliveries.insert(one.delivery);
         }
     }
     for one in updates {
-        webhook(session, one)?;
+        if !webhook(session, one)? {
+            stale.webhooks.insert(one.webhook);
+        }
     }
-    for mail in mails {
+    // A mail about what did not come about is not true.
+    for mail in mails.iter().filter(|mail| !stale.webhooks.contains(&mail.webhook())) {
         outbox::store(&session.conn, mail, session.steady.now())?;
     }
-    Ok(redelivered)
+    Ok(stale)
 }
 
 /// Whether an attempt decided about its delivery.
@@ -144,13 +167,12 @@ fn update_waiting(
     Ok(())
 }
 
-fn webhook(session: &WriteSession, update: &WebhookUpdate) -> Result<(), Fault> {
-    let sql = "UPDATE webhooks SET health = CASE endpoint WHEN ?8 THEN ?2 ELSE health END, \
-        look_at = CASE endpoint WHEN ?8 THEN ?3 ELSE look_at END, \
-        paused_at = coalesce(paused_at, ?4), probing = ?5, \
-        last_outcome = CASE endpoint WHEN ?8 THEN ?7 ELSE last_outcome END \
+/// Changes a webhook; returns whether the update is not stale.
+fn webhook(session: &WriteSession, update: &WebhookUpdate) -> Result<bool, Fault> {
+    let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, paused_at = coalesce(paused_at, ?4), \
+        probing = ?5, last_outcome = ?7 \
         WHERE id = ?1 AND deleted_up_to IS NULL AND paused_total = ?6";
-    session.conn.prepare_cached(sql)?.execute((
+    let changed = session.conn.prepare_cached(sql)?.execute((
         update.webhook.0,
         health::json(&update.health)?,
         update.look_at.map(at),
@@ -158,7 +180,6 @@ fn webhook(session: &WriteSession, update: &WebhookUpdate) -> Result<(), Fault> 
         probe_column(update.probing),
         span(update.paused_total),
         update.last_outcome.as_ref().map(ToString::to_string),
-        update.endpoint.0,
     ))?;
-    Ok(())
+    Ok(changed > 0)
 }

@@ -15,9 +15,13 @@ pub(super) fn json(health: &Health) -> Result<String, Fault> {
 }
 
 /// Forgets what attempts at a webhook's earlier URL have shown: it says nothing of the present one.
-/// A webhook that is paused stays so until its owner reactivates it.
+/// A webhook that is paused stays so until its owner reactivates it; one that probes begins anew,
+/// as after a reactivation.
 pub(super) fn begin_anew(session: &WriteSession, webhook: &Webhook) -> Result<(), Fault> {
-    let sql = "UPDATE webhooks SET health = ?2, look_at = NULL, last_outcome = NULL WHERE id = ?1";
+    // `paused_total` must change, so that updates from before are ignored.
+    let sql = "UPDATE webhooks SET health = ?2, look_at = NULL, last_outcome = NULL, \
+        paused_total = paused_total + 1, probing = iif(probing IS NULL, NULL, 0), \
+        reordering = reordering OR probing IS NOT NULL WHERE id = ?1";
     let health = json(&webhook.health.reactivated())?;
     session.conn.prepare_cached(sql)?.execute((webhook.id.0, health))?;
     if webhook.paused_at.is_none() {

@@ -87,6 +87,7 @@ promises! {
     attempts::the_outcome_of_the_last_attempt_is_stored_with_the_delivery,
     attempts::the_outcome_of_the_last_attempt_is_stored_with_the_webhook,
     attempts::at_another_url_the_health_begins_anew_and_its_mails_are_not_sent,
+    attempts::at_another_url_a_webhook_probes_anew_and_at_once,
     attempts::results_for_deleted_rows_are_skipped,
     attempts::a_record_pauses_and_never_ends_a_pause,
     attempts::health_from_before_a_reactivation_is_skipped,
@@ -282,7 +283,6 @@ fn webhook_update(webhook: &Webhook) -> WebhookUpdate {
     WebhookUpdate {
         webhook: webhook.id,
         paused_total: webhook.paused_total,
-        endpoint: webhook.endpoint,
         last_outcome: None,
         health: Health::default(),
         look_at: None,

@@ -261,7 +261,6 @@ async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<Deliver
     let paused = WebhookUpdate {
         webhook: made.id,
         paused_total: made.paused_total,
-        endpoint: made.endpoint,
         health: Health::default(),
         last_outcome: None,
         look_at: None,

@@ -204,7 +204,6 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     let paused = WebhookUpdate {
         webhook: WebhookId(1),
         paused_total: Duration::ZERO,
-        endpoint: EndpointId(1),
         health: crate::domain::health::Health::default(),
         last_outcome: None,
         look_at: None,

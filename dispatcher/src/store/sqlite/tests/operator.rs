@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::config::settings::OperatorEndpoint;
-use crate::domain::operator_event::{OperatorEvent, Recorded, WORKSPACE};
+use crate::domain::operator_event::{About, OperatorEvent, Recorded, WORKSPACE};
 use crate::domain::webhook::Webhook;
 use crate::store::mail::NewMail;
 use crate::store::sqlite::operator::{EXHAUSTED_MAX, WAITING_MAX};
@@ -14,7 +14,8 @@ fn endpoint(url: &str, secret: &str) -> Option<OperatorEndpoint> {
 }
 
 fn events(kind: EventType, numbers: std::ops::Range<usize>) -> Vec<OperatorEvent> {
-    numbers.map(|nth| OperatorEvent::new(kind, NOW, &json!({"nth": nth}))).collect()
+    let about = About::Webhook(WebhookId(4_711));
+    numbers.map(|nth| OperatorEvent::new(kind, about, NOW, &json!({"nth": nth}))).collect()
 }
 
 async fn record(store: &SqliteStore, events: Vec<OperatorEvent>) -> Recorded {

@@ -159,8 +159,8 @@ pub(super) async fn at_another_url_the_health_begins_anew_and_its_mails_are_not_
             last_outcome: Some(Outcome::Failed(Failure::Tls)),
             ..webhook_update(&made)
         };
-        let mail = NewMail { webhook: made.id, ..mail(&format!("paused:{name}")) };
-        store.record(vec![], vec![update.clone()], vec![mail.into()], vec![]).await.unwrap();
+        let first = NewMail { webhook: made.id, ..mail(&format!("paused:{name}")) };
+        store.record(vec![], vec![update.clone()], vec![first.into()], vec![]).await.unwrap();
         let read = async || store.webhook(WS, made.id).await.unwrap().unwrap();
         assert_eq!(read().await.health, failed);
         let url = format!("https://{name}.example.com/repaired");
@@ -168,7 +168,8 @@ pub(super) async fn at_another_url_the_health_begins_anew_and_its_mails_are_not_
         store.change_webhook(WS, made.id, change, t(3)).await.unwrap();
         // What the earlier URL has shown may be written after.
         let stale = WebhookUpdate { paused_at: None, ..update };
-        store.record(vec![], vec![stale], vec![], vec![]).await.unwrap();
+        let late = NewMail { webhook: made.id, ..mail(&format!("warning:{name}")) };
+        store.record(vec![], vec![stale], vec![late.into()], vec![]).await.unwrap();
         let moved = read().await;
         assert_eq!((moved.health, moved.last_outcome), (Health::default(), None), "{name}");
         assert_eq!(moved.paused_at, paused_at, "{name}");
@@ -177,6 +178,38 @@ pub(super) async fn at_another_url_the_health_begins_anew_and_its_mails_are_not_
         assert_eq!(keys, left, "{name}");
     }
     assert_eq!(queues(store).await, [], "no health is to be checked");
+}
+
+pub(super) async fn at_another_url_a_webhook_probes_anew_and_at_once(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    pause(store, &made, t(2)).await;
+    store.reactivate(WS, made.id, t(3)).await.unwrap();
+    assert!(store.reorder(made.id, 9).await.unwrap());
+    let id = arrival(store, "evt_1", t(4)).await.ready.id;
+    let probing = store.webhook(WS, made.id).await.unwrap().unwrap();
+    let probe = Some(Probe::This(id));
+    let failed = WebhookUpdate { probing: probe, ..webhook_update(&probing) };
+    let again = NextState::Again { due: t(90_000), step: 3 };
+    let ended = vec![ended(&made, id, t(5), again)];
+    store.record(ended, vec![failed.clone()], vec![], vec![]).await.unwrap();
+    let moved = async |url: &str| {
+        let change = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
+        store.change_webhook(WS, made.id, change, t(6)).await.unwrap();
+        store.webhook(WS, made.id).await.unwrap().unwrap()
+    };
+    assert_eq!(moved(&made.url).await.probing, probe, "it has the URL that it had");
+    let there = moved("https://two.example.com/").await;
+    assert_eq!((there.probing, there.reordering), (Some(Probe::Any), true));
+    assert!(store.reorder(made.id, 9).await.unwrap());
+    let next = store.fetch_one(id).await.unwrap().unwrap();
+    assert_eq!((next.due, next.step, next.attempts), (t(4), 0, 1));
+    // The end of the probe at the earlier URL ends no probing at this one.
+    let delivered = WebhookUpdate { probing: None, ..failed };
+    store.record(vec![], vec![delivered], vec![], vec![]).await.unwrap();
+    let after = store.webhook(WS, made.id).await.unwrap().unwrap();
+    assert_eq!((after.probing, after.reordering), (Some(Probe::Any), false));
+    // Away and back.
+    assert_ne!(moved(&made.url).await.paused_total, there.paused_total);
 }
 
 /// The starts since then, in order.
