@@ -38,7 +38,7 @@ macro_rules! select_jobs {
              (SELECT t.name FROM event_types t WHERE t.code = jobs.kind) AS kind, \
              event, tenant, outcome, status, since, until, created_at, newest, looked_to, \
              redelivered, ended_at, at_webhook, at_time, at_delivery, named, examined, counted, \
-             cancelled FROM jobs ",
+             cancelled, newest_at FROM jobs ",
             $rest
         )
     };
@@ -75,14 +75,16 @@ pub(super) fn create(
         return Ok(JobCreated::TooMany);
     }
     let none = Filter::default();
-    let (filter, named) = match &new.scope {
-        JobScope::Matching(filter) => (filter, None),
-        JobScope::Named(ids) => (&none, Some(named_column(ids)?)),
+    let (filter, named, newest_at) = match &new.scope {
+        JobScope::Matching(filter) => {
+            (filter, None, Some(walk::newest_at(&session.conn, workspace, filter)?))
+        }
+        JobScope::Named(ids) => (&none, Some(named_column(ids)?), None),
     };
     let kind = filter.kind.map(|kind| rows::code_of(&session.conn, kind)).transpose()?;
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
-        newest, event, tenant, outcome, status, named, counted) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+        newest, event, tenant, outcome, status, named, counted, newest_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     session.conn.prepare_cached(sql)?.execute((
         workspace,
         filter.state.map(DeliveryState::code),
@@ -98,6 +100,7 @@ pub(super) fn create(
         filter.status,
         named,
         new.matches.as_ref().map(|matches| matches.complete),
+        newest_at,
     ))?;
     let id = session.conn.last_insert_rowid();
     if let Some(matches) = &new.matches {
@@ -242,6 +245,7 @@ fn progress(conn: &Connection, row: &Row<'_>) -> Result<JobProgress, Fault> {
     let start = Start {
         at: Position { webhook: row.get("at_webhook")?, key },
         newest: row.get("newest")?,
+        newest_at: row.get::<_, Option<i64>>("newest_at")?.unwrap_or(i64::MAX),
         looked_to: row.get("looked_to")?,
     };
     Ok(JobProgress { job, workspace: row.get("workspace")?, start })

@@ -203,7 +203,10 @@ CREATE TABLE jobs (
     examined INTEGER NOT NULL DEFAULT 0,
     -- Whether `matching` below counts all matches; null if none were counted.
     counted INTEGER,
-    cancelled INTEGER NOT NULL DEFAULT 0
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    -- The latest `created_at` of a delivery in its scope when it was made: its walk ends there.
+    -- Null if its deliveries are named, and in rows of version 18 and earlier.
+    newest_at INTEGER
 ) STRICT;
 CREATE INDEX jobs_of ON jobs (workspace, id);
 CREATE INDEX jobs_open ON jobs (workspace, id) WHERE ended_at IS NULL;

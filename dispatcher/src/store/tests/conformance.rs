@@ -110,6 +110,7 @@ promises! {
     jobs::a_job_redelivers_what_its_filter_selects,
     jobs::a_job_redelivers_no_ping_unless_its_filter_includes_pings,
     jobs::a_job_skips_deliveries_that_arrived_after_it,
+    jobs::a_job_from_after_a_clock_was_set_back_passes_newer_deliveries,
     jobs::jobs_of_workspaces_take_turns,
     jobs::a_workspace_has_a_few_jobs_under_way,
     jobs::a_workspace_sees_no_other_ones_jobs,

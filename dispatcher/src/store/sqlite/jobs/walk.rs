@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::time::UnixTime;
 
 use crate::domain::delivery::DeliveryState;
@@ -22,6 +22,9 @@ use crate::store::types::{Filter, JobScope, Matches, Order, WebhookMatches};
 /// less for a workspace with more than a thousand webhooks.
 const COUNTED_MAX: usize = 11_000;
 
+const NEWEST: &str =
+    "SELECT created_at FROM deliveries WHERE webhook = ?1 ORDER BY created_at DESC LIMIT 1";
+
 const THIS: &str = select_deliveries!("WHERE d.id = ?1");
 
 /// A position: deliveries of earlier webhooks are done, and those of `webhook` up to `key`. For
@@ -36,8 +39,11 @@ pub(super) struct Position {
 #[derive(Clone, Copy)]
 pub(super) struct Start {
     pub(super) at: Position,
-    /// Later deliveries are ignored.
+    /// Deliveries with a later number are ignored.
     pub(super) newest: i64,
+    /// Where the walk through a webhook's deliveries ends: all that were there are up to this time,
+    /// however the clock was set, and of newer ones few.
+    pub(super) newest_at: i64,
     /// Of a job that an earlier version started: deliveries up to this number are done.
     pub(super) looked_to: i64,
 }
@@ -59,6 +65,19 @@ pub(super) struct Walked {
     pub(super) rest: Option<Position>,
 }
 
+/// When the latest delivery of the webhooks that a filter concerns was accepted; 0 if they have
+/// none.
+pub(super) fn newest_at(conn: &Connection, workspace: i64, filter: &Filter) -> Result<i64, Fault> {
+    let mut newest = 0;
+    let Some(selection) = Selection::of(conn, workspace, filter)? else { return Ok(newest) };
+    let mut query = conn.prepare_cached(NEWEST)?;
+    for webhook in selection.webhooks(conn, workspace)? {
+        let found: Option<i64> = query.query_row([webhook], |row| row.get(0)).optional()?;
+        newest = newest.max(found.unwrap_or(0));
+    }
+    Ok(newest)
+}
+
 /// Counts the deliveries in a scope.
 pub(in crate::store::sqlite) fn count(
     conn: &Connection,
@@ -66,7 +85,8 @@ pub(in crate::store::sqlite) fn count(
     scope: &JobScope,
     now: UnixTime,
 ) -> Result<Matches, Fault> {
-    let start = Start { at: Position::default(), newest: i64::MAX, looked_to: 0 };
+    let start =
+        Start { at: Position::default(), newest: i64::MAX, newest_at: i64::MAX, looked_to: 0 };
     let walked = match rows::workspace_of(conn, workspace)? {
         Some(workspace) => walk(conn, workspace, scope, start, COUNTED_MAX)?,
         None => Walked::default(),
@@ -117,7 +137,8 @@ fn walk_matching(
     let webhooks = selection.webhooks(conn, workspace)?;
     for webhook in webhooks.into_iter().filter(|id| *id >= start.at.webhook) {
         let here = (webhook == start.at.webhook).then_some(start.at.key);
-        let span = selection.span(Order::Oldest, here);
+        let mut span = selection.span(Order::Oldest, here);
+        span.last = span.last.min(start.newest_at);
         if left == 0 {
             walked.rest = Some(Position { webhook, key: span.after });
             return Ok(walked);
@@ -127,9 +148,7 @@ fn walk_matching(
             walked.matching.extend(matching_one(conn, start, &selection, *id)?);
         }
         walked.examined += keys.len();
-        // If all are newer than the job, this webhook is done: the job ignores new deliveries.
-        let are_newer = keys.iter().all(|(_, id)| *id > start.newest);
-        if let Some(key) = keys.last().filter(|_| keys.len() == left && !are_newer) {
+        if let Some(key) = keys.last().filter(|_| keys.len() == left) {
             walked.rest = Some(Position { webhook, key: *key });
             return Ok(walked);
         }

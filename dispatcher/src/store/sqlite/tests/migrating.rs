@@ -43,6 +43,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "c46b69f3c093c1fd",
     "616c1f4083f3a742",
     "cb7b8e7a1262b192",
+    "a711d25838f8e259",
 ];
 
 const TABLES: [&str; 16] = [

@@ -104,6 +104,33 @@ pub(super) async fn a_job_skips_deliveries_that_arrived_after_it(store: &dyn Sto
     assert_eq!(delivery(store, after).await.state, FAILED);
 }
 
+pub(super) async fn a_job_from_after_a_clock_was_set_back_passes_newer_deliveries(
+    store: &dyn Store,
+) {
+    let made = webhook(store, "one").await;
+    let fails =
+        async |name: String, at| over(store, &made, &name, t(at), NextState::FailedPermanent).await;
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for nth in 0..3 {
+        before.push(fails(format!("evt_before_{nth}"), 1_000 + nth).await);
+    }
+    let job = job_of(store, WS, Filter::default(), t(1)).await;
+    // Accepted later, by a clock that was set back; and when it was there again.
+    for nth in 0..5 {
+        after.push(fails(format!("evt_after_{nth}"), 2 + nth).await);
+        after.push(fails(format!("evt_long_after_{nth}"), 2_000 + nth).await);
+    }
+    run_jobs(store, 2, t(9)).await;
+    let done = store.job(WS, job.id).await.unwrap().unwrap();
+    assert_eq!((done.redelivered, done.examined, done.ended_at), (3, 8, Some(t(9))));
+    for id in before {
+        assert_eq!(delivery(store, id).await.state, DeliveryState::Waiting);
+    }
+    for id in after {
+        assert_eq!(delivery(store, id).await.state, FAILED);
+    }
+}
+
 pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
     let made = webhook(store, "large").await;
     for number in 0..20 {
