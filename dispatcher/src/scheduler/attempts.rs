@@ -117,14 +117,18 @@ impl AttemptResult {
 }
 
 /// The delivery of an attempt, if it failed permanently; neither a test nor the operator's own.
-fn exhausted(report: &AttemptReport, webhook: &Webhook, verdict: &Verdict) -> Option<Exhausted> {
+fn exhausted(
+    report: &AttemptReport,
+    (webhook, target): (&Webhook, &Target),
+    verdict: &Verdict,
+) -> Option<Exhausted> {
     let is_reported = report.kind != EventType::PING && !webhook.is_operators();
     let is_over = verdict.after == NextState::FailedPermanent;
     (is_reported && is_over).then(|| Exhausted {
         at: report.attempt.started_at.plus(report.attempt.took),
         webhook: report.webhook,
         workspace: report.workspace.clone(),
-        url: webhook.url.clone(),
+        url: target.url.as_str().into(),
         delivery: report.delivery,
         event_id: report.event_id.clone(),
         kind: report.kind,
@@ -150,7 +154,8 @@ impl Scheduler {
         };
         let attempt = result.attempt();
         let report = result.report(&attempt, Some(verdict.after));
-        let exhausted = exhausted(&report, known, &verdict).map(Box::new);
+        let exhausted = exhausted(&report, (known, &result.attempt.target), &verdict);
+        let exhausted = exhausted.map(Box::new);
         // What an earlier URL answered shows nothing about the health of the present one.
         let is_current = known.endpoint == result.attempt.endpoint;
         self.notifications.push_back(Notification::Attempt(report));

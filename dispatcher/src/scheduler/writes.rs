@@ -30,7 +30,7 @@ pub struct Exhausted {
     pub webhook: WebhookId,
     /// The workspace.
     pub workspace: Arc<str>,
-    /// The webhook's URL.
+    /// The URL that its last attempt called.
     pub url: Arc<str>,
     /// The delivery.
     pub delivery: DeliveryId,

@@ -152,3 +152,31 @@ fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
         assert_eq!(known.health == Health::default(), expected.is_none(), "{now_at:?}");
     }
 }
+
+#[test]
+fn an_exhausted_delivery_names_the_url_that_its_last_attempt_called() {
+    let mut scheduler = open(hook(1, 1, Flow::Open));
+    let first = Some(at(0).unix);
+    let last = QueuedDelivery { first_attempt_at: first, since: first, ..ready(1, 0) };
+    scheduler.arrives(ONE, last, at(2 * HOUR));
+    let Pick::Start(attempt, _) = scheduler.next(at(2 * HOUR)) else { panic!("nothing starts") };
+    let present = Webhook { url: "https://new.example/in".into(), ..moved(1, 2) };
+    scheduler.restored(present, None, at(2 * HOUR + 1).tick);
+    let result = AttemptResult {
+        attempt,
+        outcome: Outcome::of_status(500),
+        retry_after: None,
+        trace: Default::default(),
+        transcript: None,
+        ended: at(2 * HOUR + 2),
+    };
+    scheduler.handle(Input::Attempted(Box::new(result)), at(2 * HOUR + 2));
+    let write = loop {
+        match scheduler.poll(at(2 * HOUR + 2)) {
+            Action::Write(write) => break write,
+            Action::Wait(_) => panic!("not written"),
+            _ => {}
+        }
+    };
+    assert_eq!(&*write.exhausted[0].url, "https://hooks.example/in");
+}
