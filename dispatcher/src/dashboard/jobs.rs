@@ -125,3 +125,37 @@ pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
     let next = list.next_cursor.map(|cursor| query([("cursor", cursor.as_str())]));
     Ok(html(200, &JobsPage { frame, jobs: list.data, next }))
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_common::time::UnixTime;
+
+    use super::*;
+    use crate::dashboard::page::FrameSession;
+
+    #[test]
+    fn a_cancelled_redelivery_has_the_time_when_it_was_cancelled() {
+        let page = |state: &str| {
+            let job = json!({
+                "id": "job_1", "state": state, "total": null, "redelivered": 1, "waiting": 0,
+                "delivered": 1, "failed_permanent": 0, "created_at": "2026-11-27T00:00:00Z",
+                "ended_at": "2026-11-27T00:01:00Z", "estimate": null,
+            });
+            let session = FrameSession {
+                workspace: "ws_acme".to_owned(),
+                section: Section::Redeliveries,
+                form_token: String::new(),
+                made_at: UnixTime(0),
+                may_change: true,
+                has_limits: false,
+            };
+            let (title, session) = ("Redelivery".to_owned(), Some(session));
+            let frame = Frame { title, session, theme: None, logo: None, refreshes: false };
+            let job = serde_json::from_value(job).expect("a job");
+            JobPage { frame, job }.render().expect("a page")
+        };
+        assert!(page("done").contains(", all queued"));
+        let cancelled = page("cancelled");
+        assert!(cancelled.contains(", cancelled") && !cancelled.contains("all queued"));
+    }
+}
