@@ -89,6 +89,15 @@ impl Failure {
         Self::new(400, "Incomplete form", detail)
     }
 
+    pub(super) fn repeated((field, name): (&str, &str)) -> Self {
+        let error = FieldError {
+            pointer: format!("/{field}"),
+            detail: format!("{name} is in two lines: a name has one value"),
+        };
+        let detail = "Two lines of a field have one name, so nothing was changed.";
+        Self { errors: vec![error], ..Self::new(422, "Not saved", detail) }
+    }
+
     pub(super) fn broken(error: &str) -> Self {
         let fields = [("error", error.into())];
         events::event(Level::Error, "page not made", &fields);

@@ -81,6 +81,16 @@ impl Values {
         values
     }
 
+    /// A field two of whose lines have one name, and that name.
+    pub(super) fn repeated(&self) -> Option<(&'static str, &str)> {
+        let fields = [("metadata", &self.metadata), ("headers", &self.headers)];
+        fields.into_iter().find_map(|(field, lines)| {
+            let mut seen = BTreeSet::new();
+            let mut names = members(lines).map(|(name, _)| name);
+            names.find(|name| !seen.insert(*name)).map(|name| (field, name))
+        })
+    }
+
     /// A new webhook, without its secret.
     pub(super) fn new_webhook(&self) -> Map<String, Value> {
         let mut body = Map::new();
@@ -263,6 +273,18 @@ mod tests {
         check(|values| values.events.truncate(1), json!({"events": ["user.deleted"]}));
         check(|values| values.answers = "all".to_owned(), json!({"answers": "all"}));
         check(|values| values.ed25519 = false, json!({"ed25519": false}));
+    }
+
+    #[test]
+    fn two_lines_of_one_name_are_found() {
+        let of = |metadata: &str, headers: &str| {
+            let (metadata, headers) = (metadata.to_owned(), headers.to_owned());
+            let values = Values { metadata, headers, ..Values::default() };
+            values.repeated().map(|(field, name)| format!("{field} {name}"))
+        };
+        assert_eq!(of("a: 1\nb: 1\nA: 1", "a: 1\nb: 1"), None);
+        assert_eq!(of("a: 1\nb: 1\n a : 2", "").as_deref(), Some("metadata a"));
+        assert_eq!(of("a: 1", "b: 1\nb: 1").as_deref(), Some("headers b"));
     }
 
     #[test]

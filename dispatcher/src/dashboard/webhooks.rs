@@ -218,6 +218,9 @@ pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Fail
         return check(visit, form).await;
     }
     let values = Values::of_form(form);
+    if let Some(failure) = values.repeated().map(Failure::repeated) {
+        return form_page(visit, None, values, Seen::Failure(&failure)).await;
+    }
     let mut body = values.new_webhook();
     if let Some(secret) = form.filled("secret") {
         body.insert("secret".to_owned(), secret.into());
@@ -253,6 +256,10 @@ pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<R
     let mut values = Values::of_form(form);
     let shown: Values =
         serde_json::from_str(&values.shown).map_err(|_| Failure::incomplete_form())?;
+    if let Some(failure) = values.repeated().map(Failure::repeated) {
+        values.kept_metadata = shown.kept_metadata;
+        return form_page(visit, Some(id), values, Seen::Failure(&failure)).await;
+    }
     let body = values.change_of(&shown);
     if body.is_empty() {
         return Ok(see_other(visit.path(&path)));

@@ -71,11 +71,14 @@ pub enum HeaderError {
 /// A header's name. `signature` is the header that has the signature: its prefix is ours, too.
 pub fn name_of(text: &str, signature: &HeaderName) -> Result<HeaderName, HeaderError> {
     let name: HeaderName = text.parse().map_err(|_| HeaderError::Name)?;
-    let is_reserved = name == signature
-        || RESERVED.contains(&name.as_str())
-        || RESERVED_PREFIXES.into_iter().any(|prefix| name.as_str().starts_with(prefix))
-        || test_header(signature).is_some_and(|of_tests| name == of_tests)
-        || brand(signature).is_some_and(|prefix| name.as_str().starts_with(prefix));
+    // CGI and WSGI read `_` and `-` as one.
+    let alike = |name: &str| name.replace('_', "-");
+    let read = alike(name.as_str());
+    let is_reserved = read == alike(signature.as_str())
+        || RESERVED.contains(&read.as_str())
+        || RESERVED_PREFIXES.into_iter().any(|prefix| read.starts_with(prefix))
+        || test_header(signature).is_some_and(|of_tests| read == alike(of_tests.as_str()))
+        || brand(signature).is_some_and(|prefix| read.starts_with(&alike(prefix)));
     if is_reserved { Err(HeaderError::Reserved) } else { Ok(name) }
 }
 
@@ -187,10 +190,14 @@ mod tests {
             "service-anything",
             "Webhook-Signature",
             "webhook-other",
+            "Service_Signature",
+            "webhook_id",
+            "Content_Length",
+            "transfer_encoding",
         ] {
             assert_eq!(name_of(name, &SIGNATURE), Err(HeaderError::Reserved), "{name}");
         }
-        for name in ["Authorization", "x-api-key", "cookie", "servicesignature", "contents"] {
+        for name in ["Authorization", "x-api-key", "x_key", "servicesignature", "contents"] {
             assert_eq!(name_of(name, &SIGNATURE).unwrap().as_str(), name.to_lowercase(), "{name}");
         }
         for name in ["", "a b", "a:", "ä", "a\r\nb", "(x)"] {
