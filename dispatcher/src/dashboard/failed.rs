@@ -15,7 +15,7 @@ use crate::dashboard::api_answers::{
 use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
 use crate::dashboard::page::{Frame, Section};
-use crate::dashboard::show::{delivery_mark, outcome, short_url};
+use crate::dashboard::show::{delivery_mark, outcome, url_among};
 use crate::dashboard::times_in_text::Piece;
 use crate::dashboard::visit::Visit;
 use crate::domain::delivery::DeliveryState;
@@ -60,7 +60,12 @@ struct DeliveriesPage {
 impl DeliveriesPage {
     fn url_of(&self, id: &str) -> String {
         let found = self.webhooks.iter().find(|webhook| webhook.id == id);
-        found.map_or_else(|| id.to_owned(), |webhook| short_url(&webhook.url))
+        found.map_or_else(|| id.to_owned(), |webhook| self.shown_url(webhook))
+    }
+
+    fn shown_url(&self, webhook: &WebhookData) -> String {
+        let all = self.webhooks.iter().map(|webhook| webhook.url.as_str());
+        url_among((&webhook.id, &webhook.url), all)
     }
 
     /// Whether the filter names a webhook that is not among the choices.

@@ -13,8 +13,11 @@ use crate::api::times::time_of;
 /// differ; the webhook's page has all of it.
 const URL_SHOWN: (usize, usize) = (34, 13);
 
+/// The characters of an identifier's end that tell a workspace's webhooks apart.
+const ID_SHOWN: usize = 6;
+
 /// A URL in a list: shortened in the middle, for many are on a page.
-pub(super) fn short_url(url: &str) -> String {
+fn short_url(url: &str) -> String {
     let (first, last) = URL_SHOWN;
     let length = url.chars().count();
     if length <= first + last + 1 {
@@ -22,6 +25,20 @@ pub(super) fn short_url(url: &str) -> String {
     }
     let shown = url.chars().take(first).chain(['…']).chain(url.chars().skip(length - last));
     shown.collect()
+}
+
+/// The URL of a webhook in a list of some. If that of another, which differs in the middle, is
+/// shown alike, it has the end of the webhook's identifier as well.
+pub(super) fn url_among<'u>(
+    (id, url): (&str, &str),
+    mut all: impl Iterator<Item = &'u str>,
+) -> String {
+    let shown = short_url(url);
+    if shown == url || all.all(|one| one == url || short_url(one) != shown) {
+        return shown;
+    }
+    let end = id.get(id.len().saturating_sub(ID_SHOWN)..).unwrap_or(id);
+    format!("{shown} (…{end})")
 }
 
 /// Classes of outcomes in the order of charts: the name of each, and its class in the style.
@@ -140,6 +157,20 @@ mod tests {
         let long = format!("https://hooks.example/{}…{}/end", "p".repeat(12), "p".repeat(9));
         assert_eq!(short_url(&url(23)), long);
         assert_eq!(short_url(&"ä".repeat(2_000)).chars().count(), 48);
+    }
+
+    #[test]
+    fn urls_that_differ_in_the_middle_are_told_apart_by_the_end_of_an_identifier() {
+        let url = |middle: &str| format!("https://hooks.example/{}{middle}/end", "p".repeat(30));
+        let (one, other) = (url("one-of-these-two"), url("two-of-these-two"));
+        let alike = url("x").replace("x/end", "/other");
+        let shown = |of: &str, all: &[&str]| url_among(("wh_0123456789", of), all.iter().copied());
+        assert_eq!(shown(&one, &[&one, &alike]), short_url(&one));
+        assert_eq!(shown(&one, &[&one, &one]), short_url(&one), "it is the same URL");
+        assert_ne!(short_url(&one), short_url(&alike));
+        let expected = format!("{} (…456789)", short_url(&one));
+        assert_eq!(short_url(&one), short_url(&other));
+        assert_eq!(shown(&one, &[&one, &other]), expected);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::dashboard::api_answers::{
 use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::plot;
-use crate::dashboard::show::{When, short_url, webhook_mark};
+use crate::dashboard::show::{When, url_among, webhook_mark};
 use crate::dashboard::values::Values;
 use crate::dashboard::visit::{Visit, answer};
 
@@ -42,6 +42,13 @@ struct Row {
     activity: ActivityData,
     sparkline: String,
     share: String,
+}
+
+impl ListPage {
+    fn shown_url(&self, webhook: &WebhookData) -> String {
+        let all = self.rows.iter().map(|row| row.webhook.url.as_str());
+        url_among((&webhook.id, &webhook.url), all)
+    }
 }
 
 pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
