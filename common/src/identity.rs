@@ -14,6 +14,7 @@ mod introspection;
 mod jwks;
 mod jwks_schedule;
 pub mod settings;
+mod valid_token;
 pub mod verifier;
 
 use std::future;
@@ -51,21 +52,37 @@ pub enum Fruitless {
     Unanswered,
 }
 
+/// What a caller needs a turn for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// The next fetch of the keys, which all callers share.
+    Keys,
+    /// An introspection of its own.
+    Introspection,
+}
+
 /// Bounds the queries of identity servers that one caller's tokens cause.
 pub trait QueryTurns: Sync {
     /// Held while a server is queried.
     type Turn: Send;
 
+    /// The caller: its requests with one token share a turn.
+    fn caller(&self) -> u128;
+
     /// Waits for a turn; none where the caller may cause no query.
-    fn turn(&self) -> impl Future<Output = Option<Self::Turn>> + Send;
+    fn turn(&self, query: Query) -> impl Future<Output = Option<Self::Turn>> + Send;
 
     /// Charges the caller for a query that has not found its token valid.
     fn charge(&self, why: Fruitless);
 }
 
 /// Waits for a turn for at most `patience`; the query that it is for has a deadline of its own.
-async fn turn_within<Q: QueryTurns>(patience: Duration, turns: &Q) -> Option<Q::Turn> {
-    tokio::time::timeout(patience, turns.turn()).await.ok().flatten()
+async fn turn_within<Q: QueryTurns>(
+    patience: Duration,
+    turns: &Q,
+    query: Query,
+) -> Option<Q::Turn> {
+    tokio::time::timeout(patience, turns.turn(query)).await.ok().flatten()
 }
 
 /// Charges a caller for a query without an answer when it ends, or is dropped while the server
@@ -96,7 +113,11 @@ pub struct Unbounded;
 impl QueryTurns for Unbounded {
     type Turn = ();
 
-    async fn turn(&self) -> Option<()> {
+    fn caller(&self) -> u128 {
+        0
+    }
+
+    async fn turn(&self, _: Query) -> Option<()> {
         Some(())
     }
 

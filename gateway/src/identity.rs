@@ -2,4 +2,5 @@
 
 pub mod auth;
 pub mod directory;
+pub mod fair_semaphore;
 pub mod keyed_semaphore;

@@ -11,14 +11,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::log::events;
 use crate::time::{Clock, Moment, Tick, UnixTime};
 use crate::token::claims::Claims;
 use crate::token::{self, Flaw, Terms};
 use log::Level;
-use moka::Expiry;
 use moka::future::Cache;
 use ring::digest;
 use serde_json::{Value, json};
@@ -30,7 +29,8 @@ use crate::identity::identity_server::{IdentityMetrics, IdentityServer};
 use crate::identity::introspection::IntrospectionClient;
 use crate::identity::jwks::{Jwks, Keys};
 use crate::identity::settings::{IdentitySettings, Verify};
-use crate::identity::{Charged, Fruitless, QueryTurns, turn_within};
+use crate::identity::valid_token::{ValidToken, WhileValid};
+use crate::identity::{Charged, Fruitless, Query, QueryTurns, turn_within};
 use crate::log::limiter::LogLimiter;
 use crate::secret::Secret;
 
@@ -55,6 +55,8 @@ pub struct Verifier<T> {
     read: ReadClaims<T>,
     valid: Cache<Hash, ValidToken<T>>,
     invalid: Cache<Hash, Flaw>,
+    /// The tokens that callers wait for; caches nothing.
+    waiting: Cache<(u128, Hash), ValidToken<T>>,
     timeout: Duration,
     refusal_log: LogLimiter<&'static str>,
 }
@@ -110,22 +112,6 @@ impl IdentityFiles {
 enum Method {
     Jwt(Jwks, Terms),
     Introspection(IntrospectionClient),
-}
-
-/// A valid token.
-struct ValidToken<T> {
-    claims: Arc<T>,
-    expires: UnixTime,
-    /// Time from verification until it leaves the cache.
-    lasts: Duration,
-    /// The edition of the keys that verified it; 0 for introspection.
-    edition: u64,
-}
-
-impl<T> Clone for ValidToken<T> {
-    fn clone(&self) -> Self {
-        Self { claims: Arc::clone(&self.claims), ..*self }
-    }
 }
 
 /// Why a token is not accepted.
@@ -191,6 +177,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
                 .expire_after(WhileValid)
                 .build(),
             invalid: Cache::builder().max_capacity(INVALID_MAX).time_to_live(negative).build(),
+            waiting: Cache::builder().max_capacity(0).time_to_live(Duration::ZERO).build(),
             timeout: settings.timeout,
             refusal_log: LogLimiter::new(REFUSAL_LOG_EVERY),
         }))
@@ -294,11 +281,9 @@ impl<T: Send + Sync + 'static> Verifier<T> {
                 if let Some(flaw) = self.invalid.get(&hash).await {
                     return Err(Unverified::Flawed(flaw));
                 }
-                // Before it shares an introspection, so that it waits for none of another caller.
-                let turn = turn_within(self.timeout, turns).await;
-                let _turn = turn.ok_or(Unverified::Unavailable)?;
-                let introspected = self.by_introspection(client, (token, hash), turns);
-                self.valid.try_get_with(hash, introspected).await.map_err(|why| *why)?
+                let in_turn = self.in_turn(client, (token, hash), turns);
+                let waited = self.waiting.try_get_with((turns.caller(), hash), in_turn);
+                waited.await.map_err(|why| *why)?
             }
         };
         Ok(Verified { claims: valid.claims, cached: false })
@@ -323,12 +308,27 @@ impl<T: Send + Sync + 'static> Verifier<T> {
             Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Unverified::Flawed(flaw)),
             _ => {}
         }
-        let _turn = turn_within(self.timeout, turns).await.ok_or(Unverified::Unavailable)?;
+        let turn = turn_within(self.timeout, turns, Query::Keys).await;
+        let _turn = turn.ok_or(Unverified::Unavailable)?;
         let keys = jwks.newer(had.as_deref()).await.ok_or(Unverified::Unavailable)?;
         verified(&keys).map_err(|flaw| {
             turns.charge(Fruitless::Invalid);
             Unverified::Flawed(flaw)
         })
+    }
+
+    /// Introspects a token in a turn of its caller. Callers share an introspection once they have
+    /// their turns, so that none waits for another's turn.
+    async fn in_turn(
+        &self,
+        client: &IntrospectionClient,
+        (token, hash): (&str, Hash),
+        turns: &impl QueryTurns,
+    ) -> Result<ValidToken<T>, Unverified> {
+        let turn = turn_within(self.timeout, turns, Query::Introspection).await;
+        let _turn = turn.ok_or(Unverified::Unavailable)?;
+        let introspected = self.by_introspection(client, (token, hash), turns);
+        self.valid.try_get_with(hash, introspected).await.map_err(|why| *why)
     }
 
     async fn by_introspection(
@@ -373,24 +373,6 @@ impl<T: Send + Sync + 'static> Verifier<T> {
 
     fn edition(&self) -> u64 {
         self.jwks().map_or(0, Jwks::edition)
-    }
-}
-
-struct WhileValid;
-
-impl<T> Expiry<Hash, ValidToken<T>> for WhileValid {
-    fn expire_after_create(&self, _: &Hash, token: &ValidToken<T>, _: Instant) -> Option<Duration> {
-        Some(token.lasts)
-    }
-
-    fn expire_after_update(
-        &self,
-        _: &Hash,
-        token: &ValidToken<T>,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(token.lasts)
     }
 }
 

@@ -287,7 +287,7 @@ fn a_token_without_an_answer_is_charged_as_an_invalid_one() {
 
 #[test]
 fn tokens_that_a_slow_server_rejects_keep_out_no_other_address() {
-    let setup = Setup::with("", 600);
+    let setup = Setup::with("negative_ttl = \"1m\"", 600);
     let config = setup.world.config().with("[identity]", "timeout = \"20s\"");
     setup.world.gateway.write_config(&config.to_string());
     setup.world.gateway.reload().expect(200);
@@ -296,25 +296,47 @@ fn tokens_that_a_slow_server_rejects_keep_out_no_other_address() {
         let mut client = Client::connect_from(address, setup.world.gateway.http());
         client.call(&bearing(TARGET, token)).expect(401);
     };
-    let addresses = ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"];
-    for address in addresses {
+    let others: Vec<String> = (2..10).map(|nth| format!("127.0.0.{nth}")).collect();
+    // Half of them, and the one that is to get its turn, have sent bad tokens before.
+    for address in others.iter().take(4).map(String::as_str).chain(["127.0.0.20"]) {
         (0..16).for_each(|nth| call(address, &format!("{address}-{nth}")));
     }
     let gate = Gate::new();
     setup.server.always(Answer::script().wait(&gate).and(inactive()));
     thread::scope(|scope| {
-        for (address, nth) in addresses.iter().flat_map(|each| (16..32).map(move |nth| (each, nth)))
-        {
+        for (address, nth) in others.iter().flat_map(|each| (16..40).map(move |nth| (each, nth))) {
+            // A third with one token.
+            let nth = nth.max(24);
             scope.spawn(move || call(address, &format!("{address}-{nth}")));
         }
-        setup.server.wait_for_requests(64 + 48);
-        scope.spawn(|| call("127.0.0.6", "theirs"));
+        wait::until("all to be in flight", || {
+            let in_flight = setup.world.gateway.metric("weir_gateway_requests_in_flight");
+            (in_flight >= 192.0).then_some(())
+        });
+        scope.spawn(|| call("127.0.0.20", "theirs"));
         wait::until("the other address's token to be introspected", || {
             let bodies = setup.server.requests().into_iter().map(|request| request.body);
             bodies.into_iter().any(|body| body.starts_with(b"token=theirs&")).then_some(())
         });
+        assert!((5 * 16 + 9..5 * 16 + 64).contains(&setup.requests()), "{}", setup.requests());
         gate.open();
     });
+}
+
+#[test]
+fn requests_of_one_address_with_one_token_take_one_turn() {
+    let setup = Setup::new("");
+    let gate = Gate::new();
+    setup.server.always(Answer::script().wait(&gate).and(active(json!({}))));
+    thread::scope(|scope| {
+        for nth in 0..20 {
+            let (setup, token) = (&setup, if nth < 19 { "shared" } else { "another" });
+            scope.spawn(move || setup.get(token).expect(200));
+        }
+        setup.server.wait_for_requests(2);
+        gate.open();
+    });
+    assert_eq!(setup.requests(), 2);
 }
 
 #[test]

@@ -8,16 +8,18 @@
 //! # Invariants
 //!
 //! 1. Of one address at most [`QUERIES_PER_ADDRESS_MAX`] queries are in flight.
-//! 2. Of all addresses that have been charged as many, at most [`QUERIES_OF_SUSPECTS_MAX`] are:
-//!    however slowly the server rejects their tokens, those of others get a turn.
+//! 2. Introspections, each of which occupies the server, are shared by network ([`FairSemaphore`]):
+//!    however slowly the server answers the tokens of some, those of others get a turn.
+//!
+//! Not here: requests with one token of one address share a turn (`weir_common::identity`).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-use weir_common::identity::{Fruitless, QueryTurns};
+use weir_common::identity::{Fruitless, Query, QueryTurns};
 use weir_common::time::{Clock, Tick};
 
+use crate::identity::fair_semaphore::{FairPermit, FairSemaphore};
 use crate::identity::keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 use crate::limit::key::Owner;
 use crate::limit::limiter::Limiter;
@@ -25,25 +27,26 @@ use crate::rules::Rules;
 use crate::rules::charges::TokenChecks;
 use crate::rules::tenant::Subject;
 
-/// Queries of one address in flight: a quarter of all, so that no address delays the others'.
+/// Queries of one address in flight.
 const QUERIES_PER_ADDRESS_MAX: u32 = 16;
 
-/// Queries in flight of all addresses that have been charged often: three quarters of all.
-const QUERIES_OF_SUSPECTS_MAX: usize = 48;
+/// Introspections in flight: as many as a client of the server sends at once.
+const INTROSPECTIONS_MAX: usize = 64;
 
 /// The queries in flight.
 #[derive(Debug)]
 pub struct QueriesInFlight {
     /// By the address whose tokens caused them.
     by_address: KeyedSemaphore<Owner>,
-    of_suspects: Semaphore,
+    /// Introspections, by the network of the address.
+    by_network: FairSemaphore<IpAddr>,
 }
 
 impl Default for QueriesInFlight {
     fn default() -> Self {
         Self {
             by_address: KeyedSemaphore::new(QUERIES_PER_ADDRESS_MAX as usize),
-            of_suspects: Semaphore::new(QUERIES_OF_SUSPECTS_MAX),
+            by_network: FairSemaphore::new(INTROSPECTIONS_MAX),
         }
     }
 }
@@ -65,7 +68,7 @@ pub struct AddressTurns<'s> {
 /// A turn, which ends when dropped.
 pub struct AddressTurn<'s> {
     _of_address: KeyedPermit<'s, Owner>,
-    _of_suspects: Option<SemaphorePermit<'s>>,
+    _of_network: Option<FairPermit<'s, IpAddr>>,
 }
 
 impl AddressTurns<'_> {
@@ -81,32 +84,30 @@ impl AddressTurns<'_> {
         })
     }
 
-    /// Whether as many of its queries were charged as it may have in flight.
-    fn is_suspect(&self) -> bool {
-        self.checks().is_some_and(|(checks, now)| {
-            checks.each().iter().any(|check| {
-                let reserve = check.quota.limit().saturating_sub(QUERIES_PER_ADDRESS_MAX);
-                !self.limiter.has_local_room(check, reserve, now)
-            })
-        })
+    fn owner(&self) -> Owner {
+        Subject::address(self.rules.seed(), self.address).owner
     }
 }
 
 impl<'s> QueryTurns for AddressTurns<'s> {
     type Turn = AddressTurn<'s>;
 
-    async fn turn(&self) -> Option<Self::Turn> {
+    fn caller(&self) -> u128 {
+        self.owner().bits()
+    }
+
+    async fn turn(&self, query: Query) -> Option<Self::Turn> {
         if self.is_used_up() {
             return None;
         }
-        let owner = Subject::address(self.rules.seed(), self.address).owner;
-        let of_address = self.in_flight.by_address.acquire(owner).await;
-        let of_suspects = match self.is_suspect() {
-            // The semaphore is never closed.
-            true => self.in_flight.of_suspects.acquire().await.ok(),
-            false => None,
+        let of_address = self.in_flight.by_address.acquire(self.owner()).await;
+        let of_network = match query {
+            Query::Keys => None,
+            Query::Introspection => {
+                Some(self.in_flight.by_network.acquire(network_of(self.address)).await)
+            }
         };
-        let turn = AddressTurn { _of_address: of_address, _of_suspects: of_suspects };
+        let turn = AddressTurn { _of_address: of_address, _of_network: of_network };
         // Those before it may have used up the rest.
         (!self.is_used_up()).then_some(turn)
     }
@@ -120,5 +121,27 @@ impl<'s> QueryTurns for AddressTurns<'s> {
             // What concurrent queries exceed it by is no more than may be in flight.
             self.limiter.charge_local(&check, now);
         }
+    }
+}
+
+/// The network whose addresses share turns: of IPv6 the /48, all of which one client may have.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_ipv6_48_share_turns_and_each_ipv4_address_has_its_own() {
+        let network = |address: &str| network_of(address.parse().unwrap()).to_string();
+        assert_eq!(network("192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("2001:db8:1:ffff::1"), "2001:db8:1::");
+        assert_eq!(network("2001:db8:2:ffff::1"), "2001:db8:2::");
     }
 }
