@@ -36,7 +36,7 @@ use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::directory::compiled::TenantEntry;
-use crate::identity::directory::unknown_budget::UnknownBudget;
+use crate::identity::directory::unknown_budget::{Fruitless, UnknownBudget};
 use crate::identity::keyed_semaphore::KeyedSemaphore;
 use crate::limit::key::{Key, Owner, Scope};
 use crate::rules::Rules;
@@ -295,7 +295,7 @@ impl RemoteDirectory {
                 let absent = Absent::new(lookup.now, [negative_ttl, stale_for]);
                 shared.cache.keep_absent(lookup.owner, absent, mark).await;
                 if !lookup.referenced {
-                    lookup.budget.charge(lookup.now);
+                    lookup.budget.charge(Fruitless::Absent, lookup.now);
                 }
                 return self.absent(lookup, absent).await;
             }
@@ -304,7 +304,7 @@ impl RemoteDirectory {
             FetchedEntry::Unanswered(why) => self.log(lookup, &why, now, error_log::unanswered),
         }
         if request.1.is_some() {
-            lookup.budget.charge(now);
+            lookup.budget.charge(Fruitless::failed(matches!(last, Last::Nothing)), now);
         }
         shared.cache.keep_failed(lookup.owner, (&last, now), mark).await;
         self.fall_back(lookup, last).await

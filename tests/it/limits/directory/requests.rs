@@ -250,6 +250,18 @@ fn a_tenant_whose_lookup_failed_is_served_beside_unlisted_ones_once_the_director
 }
 
 #[test]
+fn tenants_whose_lookups_failed_are_served_soon_after_the_directory_is_well() {
+    let setup = Setup::with(LONG);
+    setup.directory.server.always(Answer::status(500));
+    (0..60).for_each(|n| drop(setup.get(&format!("ws_{n}")).expect(503)));
+    (0..60).for_each(|n| setup.directory.set(&format!("workspaces/ws_{n}"), "{}"));
+    setup.directory.recover();
+    let all = || (0..60).all(|n| setup.get(&format!("ws_{n}")).status == 200);
+    let served = wait::within(Duration::from_secs(8), || all().then_some(()));
+    assert!(served.is_some(), "{} requests", setup.directory.fetched().len());
+}
+
+#[test]
 fn tenants_that_are_not_cached_wait_for_a_slow_directory_and_are_served() {
     let setup = Setup::with("timeout = \"1s\"");
     let slow = Answer::script().pause(Duration::from_millis(200)).and(Answer::ok("{}"));
