@@ -163,15 +163,21 @@ pub async fn first_keys<T: Send + Sync + 'static>(verifier: &Verifier<T>) -> Res
 }
 
 /// Fetches the keys of `new` before it replaces `earlier`; reports in the settings' `document`
-/// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost.
+/// why there are none. Where `earlier` cannot verify tokens either, nothing would be lost: if it
+/// could not lately, its server is tried again, for a single token may go without an answer.
 pub async fn keyless<T: Send + Sync + 'static>(
     new: Option<&Verifier<T>>,
     earlier: Option<&Verifier<T>>,
     document: impl FnOnce() -> Document,
 ) -> Vec<Diagnostic> {
-    let is_needed = earlier.is_none_or(|earlier| earlier.trouble().is_none());
-    let Some(new) = new.filter(|_| is_needed) else { return Vec::new() };
+    let Some(new) = new else { return Vec::new() };
     let Err(why) = first_keys(new).await else { return Vec::new() };
+    if let Some(earlier) = earlier
+        && earlier.trouble().is_some()
+        && earlier.reach().await.is_err()
+    {
+        return Vec::new();
+    }
     let document = document();
     document.fault_in("identity.jwt.jwks_url", format!("keys cannot be fetched: {why}"));
     document.diagnostics()

@@ -39,6 +39,9 @@ const AHEAD_MAX: Duration = Duration::from_secs(30);
 /// Time between two log lines about failed introspections.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
+/// A token that no server has issued, to probe a server with.
+const PROBE: &str = "weir.check";
+
 /// Sends tokens to the introspection endpoint.
 pub(super) struct IntrospectionClient {
     settings: Introspection,
@@ -125,6 +128,11 @@ impl IntrospectionClient {
         let response = tokio::time::timeout(timeout, self.request(token)).await;
         let claims = response.unwrap_or(Err(IntrospectionError::Late(timeout)))?;
         Ok(self.check(claims, now))
+    }
+
+    /// Tries whether the server answers, whatever it says of a token that it has not issued.
+    pub(super) async fn probe(&self) -> Result<(), IntrospectionError> {
+        self.try_once(PROBE, self.server.clock.now().unix).await.map(drop)
     }
 
     /// Whether a failure was logged and no introspection has succeeded since.

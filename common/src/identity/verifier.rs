@@ -43,9 +43,6 @@ const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Time between two log lines about tokens refused for one reason.
 const REFUSAL_LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// A token that no server has issued, to probe a server with.
-const PROBE: &str = "weir.check";
-
 type Hash = [u8; 32];
 
 /// Verifies tokens, and reads a `T` from the claims of each.
@@ -227,13 +224,10 @@ impl<T: Send + Sync + 'static> Verifier<T> {
     /// # Errors
     ///
     /// Why it cannot be used.
-    pub async fn reach(&self, now: Moment) -> Result<(), String> {
+    pub async fn reach(&self) -> Result<(), String> {
         match &self.method {
             Method::Jwt(jwks, _) => jwks.request().await.map(drop),
-            Method::Introspection(client) => {
-                let probed = client.try_once(PROBE, now.unix).await;
-                probed.map(drop).map_err(|why| why.to_string())
-            }
+            Method::Introspection(client) => client.probe().await.map_err(|why| why.to_string()),
         }
     }
 

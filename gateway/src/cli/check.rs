@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime, warn};
 use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
-use weir_common::time::{Clock, Moment};
+use weir_common::time::Clock;
 
 use crate::app::store::unconnected;
 use crate::cli::load;
@@ -68,7 +68,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     };
     let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
     let document = active.origin.document(&name);
-    let running = runtime.block_on(try_all(&active, &document, clock.now())).unwrap_or_default();
+    let running = runtime.block_on(try_all(&active, &document)).unwrap_or_default();
     if !running.is_null() {
         warn(active.origin.restart_needed(&name, &running).iter());
     }
@@ -80,7 +80,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
 }
 
 /// Tries everything, and adds what fails to `document`. Returns the settings of a running gateway.
-async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Option<Value> {
+async fn try_all(active: &ActiveConfig, document: &Document) -> Option<Value> {
     let settings = &active.settings;
     let running = running(&settings.server).await;
     try_addresses(&settings.server, running.as_ref(), document);
@@ -88,7 +88,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
         document.fault(document.place("store.snapshot"), why.to_string());
     }
     tokio::join!(
-        try_identity(active, document, now),
+        try_identity(active, document),
         try_directory(active.remote_directory.as_ref(), document),
         try_upstreams(active, document),
         try_store(active, document),
@@ -154,7 +154,7 @@ fn listens(settings: &Value, address: SocketAddr) -> bool {
         .any(|own| own == address || (own.ip().is_unspecified() && own.port() == address.port()))
 }
 
-async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
+async fn try_identity(active: &ActiveConfig, document: &Document) {
     let (key, what, url) = match &active.settings.identity.verify {
         Verify::Nothing => return,
         Verify::Jwt(jwt) => ("jwt.jwks_url", "keys cannot be fetched from", &jwt.jwks_url),
@@ -163,7 +163,7 @@ async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
         }
     };
     let Some(verifier) = &active.verifier else { return };
-    if let Err(why) = verifier.reach(now).await {
+    if let Err(why) = verifier.reach().await {
         let why = format!("{what} `{}`: {why}", http_client::shown(url));
         document.fault_in(&format!("identity.{key}"), why);
     }

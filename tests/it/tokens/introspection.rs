@@ -12,7 +12,7 @@ use weir_tests::upstream::Upstream;
 use weir_tests::wait;
 use weir_tests::world::World;
 
-use super::bearing;
+use super::{bearing, by_keys};
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
@@ -212,6 +212,20 @@ fn an_introspection_server_that_fails_is_a_503_in_time() {
     gate.open();
     setup.world.control.assert_untouched();
     assert_eq!(setup.world.gateway.used("workspace", "ws_acme"), 0);
+}
+
+#[test]
+fn a_token_without_an_answer_lets_no_reload_to_a_server_without_keys_pass() {
+    let mut setup = Setup::new("");
+    setup.server.always(Answer::status(500));
+    setup.get("unanswered").expect(503);
+    setup.server.always(inactive());
+    let other = by_keys(setup.world.config(), &Upstream::refusing());
+    setup.world.gateway.write_config(&other.without("[identity.introspection]").to_string());
+    let refused = setup.world.gateway.reload().expect(422).json();
+    assert!(refused["problems"][0].as_str().unwrap().contains("keys cannot be fetched"));
+    setup.server.stop();
+    setup.world.gateway.reload().expect(200);
 }
 
 #[test]
