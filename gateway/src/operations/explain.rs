@@ -15,10 +15,10 @@ use weir_common::time::Moment;
 
 use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
-use crate::admission::resolve::resolve;
+use crate::admission::resolve::{Lookups, resolve};
 use crate::config::active::ActiveConfig;
 use crate::identity::auth;
-use crate::identity::auth::authorization::claimed;
+use crate::identity::auth::authorization::{Claims, claimed};
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::limit::Quota;
 use crate::request::client_address::client_address;
@@ -113,7 +113,7 @@ pub async fn explain(
         (true, None) => "needed",
         (true, Some(_)) => "needed, and this one is accepted",
     };
-    let mut facts = facts(active, &route_match, &sources);
+    let mut facts = facts(active, (&route_match, claims.as_ref()), &sources);
     facts.extend(costs(route_match.route));
     facts.push(("limits", limits(rules, &charges, &sources, [&route_match.names, &names])));
     facts.insert(TOKEN_AT, ("token", json!(token)));
@@ -153,7 +153,7 @@ fn header_map(options: &Example) -> Result<HeaderMap, String> {
 
 fn facts(
     active: &ActiveConfig,
-    route_match: &RouteMatch<'_>,
+    (route_match, claims): (&RouteMatch<'_>, Option<&Claims>),
     sources: &KeySources<'_>,
 ) -> Vec<(&'static str, Value)> {
     let (rules, route, identity) = (&active.rules, route_match.route, sources.identity);
@@ -167,14 +167,22 @@ fn facts(
         ("upstream", if route.answers_limits { json!("none") } else { json!(upstream) }),
         ("exempt", json!(route.exempt)),
     ];
-    for (what, subject) in [
-        ("workspace", &identity.workspace),
-        ("organisation", &identity.organisation),
-        ("instance", &identity.instance),
+    let lookups = match active.remote_directory {
+        Some(_) => Lookups::of(rules, route_match, claims),
+        None => Lookups::All,
+    };
+    let any = lookups != Lookups::Nothing;
+    for (what, subject, is_looked_up) in [
+        ("workspace", &identity.workspace, any),
+        ("organisation", &identity.organisation, lookups == Lookups::All),
+        ("instance", &identity.instance, any),
     ] {
         let Some(subject) = subject else { continue };
-        let known =
-            if subject.tenant.is_some() { "" } else { " (without an entry of the directory)" };
+        let known = match (&subject.tenant, is_looked_up) {
+            (Some(_), _) => "",
+            (None, true) => " (without an entry of the directory)",
+            (None, false) => " (not looked up in the directory)",
+        };
         facts.push((what, json!(format!("{}{known}", subject.name))));
     }
     facts.push(("client", json!(sources.address.to_string())));

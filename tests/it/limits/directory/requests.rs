@@ -363,7 +363,11 @@ fn explain_fetches_the_entries_that_a_request_needs() {
     assert!(output.contains("503") && output.contains("cannot be looked up"), "{output}");
     // No limit of the route needs the entry, so a request is forwarded without it.
     let output = explain_of("/logo");
-    assert!(output.contains("ws_special (without an entry"), "{output}");
+    assert!(output.contains("ws_special (not looked up"), "{output}");
+    directory.recover();
+    let url = "http://api.localhost/v1/workspaces/ws_stranger/users";
+    let output = run(&folder, &["explain", "GET", url, "--config", CONFIG]).expect(0).stdout;
+    assert!(output.contains("ws_stranger (without an entry"), "{output}");
 }
 
 #[test]
