@@ -21,7 +21,7 @@ use weir_common::directory::values::{Values, ValuesError};
 use weir_common::directory::{Directory, is_host};
 
 use crate::limit::key::Seed;
-use crate::limit::{CHECKS_MAX, Horizon, Quota};
+use crate::limit::{CHECKS_MAX, Horizon, Quota, StoreFailure};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Limit, Plan, Route, Rules};
 use crate::settings::directory::{DirectorySource, Unknown};
@@ -114,6 +114,11 @@ impl Checker<'_> {
             if name.value == REFUSED && (in_flight || !limit.key.is_address()) {
                 let needed = "it needs key = \"address\" and no algorithm = \"concurrency\"";
                 let text = format!("`refused` counts the gateway's own refusals: {needed}");
+                self.document.fault(name.at, text);
+            }
+            if name.value == REFUSED && limit.on_failure == StoreFailure::Refuse {
+                let text = "on_store_failure = \"refuse\" of `refused` would replace the gateway's \
+                            own refusals by 503: use \"local_share\" or \"allow\"";
                 self.document.fault(name.at, text);
             }
             if !weir_common::identifier::is_identifier(&name.value) {
@@ -419,6 +424,21 @@ mod tests {
             ["limit `instance` is kept by instance, and this route has none: a host of its plane \
               needs {instance}"]
         );
+    }
+
+    #[test]
+    fn a_store_away_replaces_no_refusal_of_the_gateway_itself() {
+        let found =
+            of_settings("[limits.refused]", "[limits.refused]\non_store_failure = \"refuse\"");
+        assert_eq!(
+            found,
+            [
+                "on_store_failure = \"refuse\" of `refused` would replace the gateway's own refusals \
+              by 503: use \"local_share\" or \"allow\""
+            ]
+        );
+        let allow = "[limits.refused]\non_store_failure = \"allow\"";
+        assert!(of_settings("[limits.refused]", allow).is_empty());
     }
 
     #[test]
