@@ -115,9 +115,14 @@ impl Pattern {
                         "`{segment}` must be text without braces, or one name in braces"
                     ));
                 }
-                None => Segment::Literal(segment.into()),
+                None => Segment::Literal(literal(segment)?),
             };
             pattern.segments.push(segment);
+        }
+        if path.contains('?') {
+            return Err(
+                "a query never decides about a route: leave out `?` and what follows".into()
+            );
         }
         let literal = path.replace("{*rest}", "rest").replace(['{', '}'], "");
         let spelled = target::check_path(&format!("/{literal}"));
@@ -152,6 +157,17 @@ impl Pattern {
         bits.filter(|(_, segment)| **segment != Segment::Capture)
             .fold(0, |all, (at, _)| all | 1 << at)
     }
+}
+
+/// A segment of text; those that are patterns in other proxies would match only themselves.
+fn literal(segment: &str) -> Result<Box<str>, String> {
+    if segment.contains('*') {
+        return Err(format!("`{segment}` would match only itself: write `{{*rest}}`, or `{{id}}`"));
+    }
+    if let Some(name) = segment.strip_prefix(':') {
+        return Err(format!("`{segment}` would match only itself: write `{{{name}}}`"));
+    }
+    Ok(segment.into())
 }
 
 /// The nth segment of a path, from 0.
@@ -422,6 +438,21 @@ mod tests {
         }
         assert!(Pattern::read("/{workspace}/{workspace}").is_err());
         assert!(Pattern::read("/{*rest}").is_ok());
+    }
+
+    #[test]
+    fn a_pattern_in_the_manner_of_another_proxy_is_reported() {
+        for (text, part) in [
+            ("/x/*", "{*rest}"),
+            ("/x/.*", "{*rest}"),
+            ("/x*", "{*rest}"),
+            ("/v1/x/:id", "{id}"),
+            ("/x?a=1", "query"),
+        ] {
+            let why = Pattern::read(text).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        assert!(Pattern::read("/x/events:batch").is_ok());
     }
 
     #[test]

@@ -207,6 +207,9 @@ impl Checker<'_> {
             let text = format!("`{}` is not a method: write it in capitals, as GET", name.value);
             self.document.fault(name.at, text);
         }
+        if name.value == "CONNECT" {
+            self.document.fault(name.at, "the gateway refuses every CONNECT: no route can have it");
+        }
         name.value.parse().ok()
     }
 
@@ -439,6 +442,12 @@ mod tests {
         );
         let allow = "[limits.refused]\non_store_failure = \"allow\"";
         assert!(of_settings("[limits.refused]", allow).is_empty());
+    }
+
+    #[test]
+    fn a_route_for_connect_is_reported() {
+        let found = of_settings("methods = [\"POST\"]", "methods = [\"POST\", \"CONNECT\"]");
+        assert!(found.iter().any(|one| one.contains("refuses every CONNECT")), "{found:?}");
     }
 
     #[test]
