@@ -132,13 +132,12 @@ impl SmtpSender {
     }
 
     /// A session with the first address, in order, that has a server which greets and speaks TLS as
-    /// the settings want it. All but the last share half of the time: a faulty one leaves time for
-    /// the others, and for the mail.
+    /// the settings want it. A faulty one leaves time for the others, and for the mail.
     async fn connect(&self, addresses: &[SocketAddr]) -> Result<Session, SessionError> {
         let Some((last, others)) = addresses.split_last() else {
             return Err(io::Error::from(io::ErrorKind::NotFound).into());
         };
-        let each = self.deadline / 2 / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
+        let each = share_of(self.deadline, others.len());
         for address in others {
             if let Ok(Ok(session)) = timeout(each, self.open(*address)).await {
                 return Ok(session);
@@ -191,6 +190,12 @@ impl SmtpSender {
             .map_err(|e| format!("the mail cannot be built: {e}"))?;
         Ok((to, message))
     }
+}
+
+/// How long a server may take to greet and to begin TLS before the next of `others` is tried: half
+/// of the time between them, and a sixth at least, which a slow one needs.
+fn share_of(deadline: Duration, others: usize) -> Duration {
+    deadline / 2 / u32::try_from(others.clamp(1, 3)).unwrap_or(1)
 }
 
 /// What the reply to a command about a mail means for it.
@@ -442,6 +447,12 @@ mod tests {
         let absent = SmtpSender::new(&settings(&format!("smtp://127.0.0.1:{port}")));
         let result = absent.expect("valid settings").send(&mail()).await;
         assert!(matches!(result, SendResult::Failed(_)), "{result:?}");
+    }
+
+    #[test]
+    fn one_of_many_addresses_has_five_seconds_to_greet() {
+        let share = |others| share_of(Duration::from_secs(30), others).as_secs();
+        assert_eq!([0, 1, 2, 3, 7].map(share), [15, 15, 7, 5, 5]);
     }
 
     #[tokio::test]
