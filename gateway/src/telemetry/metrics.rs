@@ -64,7 +64,8 @@ metrics! {
     /// limits), leased (by tokens that the gateway held), remembered (a refusal that still holds),
     /// or alone (by this gateway's share, because the shared store was away).
     store_decisions: IntCounterVec = "store_decisions_total", "kind";
-    /// Times at which the shared store's clock was seen to be set, by more than a second either way.
+    /// Times at which the shared store's clock was seen to be set by more than a second, ahead or
+    /// back.
     store_clock_jumps: IntCounter = "store_clock_jumps_total";
     /// Requests to the directory, by outcome: known, unknown, invalid, failed or unanswered.
     directory_requests: IntCounterVec = "directory_requests_total", "outcome";

@@ -35,8 +35,7 @@ use super::servers::errors::CallError;
 use super::servers::node::StoreNode;
 use super::servers::nodes::tag;
 use super::slot_leasing::SlotTurn;
-use super::standing::{Claim, Known, Learned, Told};
-use super::testimony::with_testimony;
+use super::standing::{Brought, Claim, Known, Learned};
 use super::{SharedStore, is_in_flight, local};
 
 /// A thread was busy that notices a call without a reply later than this part of the time limit.
@@ -178,10 +177,10 @@ impl SharedStore {
         let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
-            let mut told: ArrayVec<Told, CHECKS_MAX> = ArrayVec::new();
+            let mut told: ArrayVec<Brought, CHECKS_MAX> = ArrayVec::new();
             for ((check, known), has_lost) in checks.iter().zip(&known).zip(&has_lost) {
                 let (call, brings) =
-                    with_testimony(&self.standings, store, check, (*known, *has_lost))?;
+                    Self::with_testimony(&self.standings, store, check, (*known, *has_lost))?;
                 calls.push(call);
                 told.push(brings);
             }
@@ -201,7 +200,7 @@ impl SharedStore {
                     for (((check, known), call), told) in
                         checks.iter().zip(&known).zip(&calls).zip(told)
                     {
-                        let newest = call.testimony.last().map(Claim::of_told);
+                        let newest = call.testimony.last().map(Claim::of_testimony);
                         self.standings.settle(check.key, (told, known.missed), newest);
                     }
                     self.record((number, forgotten), store, checks, &reply);

@@ -98,7 +98,7 @@ pub struct Known {
 
 /// What a call has told the store of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Brought {
     /// Which admission is the newest: nothing new.
     Newest,
     /// What was admitted alone.
@@ -250,14 +250,14 @@ impl Standings {
     /// Records what the store was told of a key, as the gateway knew it when the store might lack
     /// `missed`; `newest` is the newest admission of that. Where the store may have lost it
     /// meanwhile, it does not count.
-    pub fn settle(&self, key: Key, (told, missed): (Told, Missed), newest: Option<Claim>) {
+    pub fn settle(&self, key: Key, (told, missed): (Brought, Missed), newest: Option<Claim>) {
         let mut shard = self.shards.lock(key);
         let Some(own) = shard.by_key.get_mut(&key) else { return };
-        if told == Told::Newest || own.missed.lost != missed.lost {
+        if told == Brought::Newest || own.missed.lost != missed.lost {
             return;
         }
         own.told.alone = missed.alone;
-        if told == Told::All {
+        if told == Brought::All {
             own.told.lost = missed.lost;
         }
         // What was admitted alone meanwhile has this stamp or a later one.
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_admitted_alone_reaches_the_store_with_each_call_until_one_has_told_it() {
+    fn what_was_admitted_alone_reaches_the_store_with_each_call_until_one_has_brought_it() {
         let (standings, check) = (Standings::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
@@ -424,15 +424,15 @@ mod tests {
         let before = known().missed;
         owe(63);
         assert_eq!(says(), (Some(55), Some(61)));
-        standings.settle(check.key, (Told::Alone, before), Some(claim(0, 62)));
+        standings.settle(check.key, (Brought::Alone, before), Some(claim(0, 62)));
         assert_eq!(says(), (Some(62), Some(62)), "not all was told");
-        standings.settle(check.key, (Told::Alone, known().missed), Some(claim(0, 63)));
+        standings.settle(check.key, (Brought::Alone, known().missed), Some(claim(0, 63)));
         assert_eq!(says(), (Some(63), None));
         assert!(standings.owed(Tick(60), |_| true).is_empty());
     }
 
     #[test]
-    fn what_the_store_may_have_lost_is_claimed_at_once_and_owed_until_all_was_told() {
+    fn what_the_store_may_have_lost_is_claimed_at_once_and_owed_until_all_was_testified() {
         let (standings, check) = (Standings::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!((known.claim, known.alone_from), (Some(claim(4, 54)), None));
         let owed = |now| standings.owed(Tick(now), |_| true).len();
         assert_eq!([owed(199), owed(200)], [1, 0], "all of it is back");
-        for told in [Told::Newest, Told::Alone] {
+        for told in [Brought::Newest, Brought::Alone] {
             standings.settle(check.key, (told, known.missed), Some(claim(4, 54)));
             assert_eq!(owed(60), 1, "{told:?}");
         }
@@ -452,10 +452,10 @@ mod tests {
         standings.lack(&check, usage);
         assert_eq!(standings.known(check.key).missed, known.missed, "it is owed already");
         standings.owe_all(|_| true);
-        standings.settle(check.key, (Told::All, known.missed), Some(claim(0, 58)));
+        standings.settle(check.key, (Brought::All, known.missed), Some(claim(0, 58)));
         assert_eq!((owed(60), standings.known(check.key).claim), (1, Some(claim(4, 54))));
         let missed = standings.known(check.key).missed;
-        standings.settle(check.key, (Told::All, missed), Some(claim(0, 58)));
+        standings.settle(check.key, (Brought::All, missed), Some(claim(0, 58)));
         assert_eq!((owed(60), standings.known(check.key).claim), (0, Some(claim(0, 58))));
     }
 

@@ -35,7 +35,7 @@ use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
 use super::servers::nodes::NodeSet;
-use super::standing::{Claim, Known, Missed, Standings, Told};
+use super::standing::{Brought, Claim, Known, Missed, Standings};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
 /// this gateway hears of no reset.
@@ -130,8 +130,8 @@ impl SharedStore {
         }
         self.send_testimony(over, &calls).await?;
         for ((check, missed), call) in owed.iter().zip(&calls) {
-            let newest = call.testimony.last().map(Claim::of_told);
-            self.standings.settle(check.key, (Told::All, *missed), newest);
+            let newest = call.testimony.last().map(Claim::of_testimony);
+            self.standings.settle(check.key, (Brought::All, *missed), newest);
         }
         Ok(())
     }
@@ -162,6 +162,35 @@ impl SharedStore {
         events::event(Level::Error, message, &[("error", json!(why))]);
     }
 
+    /// A check of a request, and what its call tells the store of its key: `has_lost` where that
+    /// has lost what was claimed. An error where a heartbeat must tell it first.
+    pub(super) fn with_testimony(
+        standings: &Standings,
+        store: &Store,
+        check: &LimitCheck,
+        (known, has_lost): (Known, bool),
+    ) -> Result<(SharedCheck, Brought), RemoteError> {
+        let claim = known.claim.filter(|_| !has_lost);
+        let (from, told) = match (check.quota, claim, known.alone_from) {
+            (Quota::Rolling(_), Some(_), None) => {
+                return Ok((shared(store, check, claim), Brought::Newest));
+            }
+            (Quota::Rolling(_), Some(_), Some(from)) => (from, Brought::Alone),
+            _ => (UnixTime(0), Brought::All),
+        };
+        let testimony = testimony(store, check, from);
+        let Some(newest) = testimony.get(TESTIMONY_MAX..).and_then(<[Testimony]>::last) else {
+            return Ok((SharedCheck { testimony, ..shared(store, check, claim) }, told));
+        };
+        if told == Brought::All {
+            standings.lack(check, usage(check, &testimony));
+        }
+        if has_lost || known.alone_from.is_some() {
+            return Err(RemoteError::Lacks);
+        }
+        Ok((shared(store, check, Some(Claim::of_testimony(newest))), Brought::Newest))
+    }
+
     /// Sends all pieces of a testimony but the last, which the returned check has.
     async fn testify_pieces(
         &self,
@@ -182,38 +211,9 @@ impl SharedStore {
     }
 }
 
-/// A check of a request, and what its call tells the store of its key: `has_lost` where that
-/// has lost what was claimed. An error where a heartbeat must tell it first.
-pub(super) fn with_testimony(
-    standings: &Standings,
-    store: &Store,
-    check: &LimitCheck,
-    (known, has_lost): (Known, bool),
-) -> Result<(SharedCheck, Told), RemoteError> {
-    let claim = known.claim.filter(|_| !has_lost);
-    let (from, told) = match (check.quota, claim, known.alone_from) {
-        (Quota::Rolling(_), Some(_), None) => {
-            return Ok((shared(store, check, claim), Told::Newest));
-        }
-        (Quota::Rolling(_), Some(_), Some(from)) => (from, Told::Alone),
-        _ => (UnixTime(0), Told::All),
-    };
-    let testimony = testimony(store, check, from);
-    let Some(newest) = testimony.get(TESTIMONY_MAX..).and_then(<[Testimony]>::last) else {
-        return Ok((SharedCheck { testimony, ..shared(store, check, claim) }, told));
-    };
-    if told == Told::All {
-        standings.lack(check, usage(check, &testimony));
-    }
-    if has_lost || known.alone_from.is_some() {
-        return Err(RemoteError::Lacks);
-    }
-    Ok((shared(store, check, Some(Claim::of_told(newest))), Told::Newest))
-}
-
 impl Claim {
     /// The claim of an admission that the store was told: its number there is not known.
-    pub(super) fn of_told(told: &Testimony) -> Self {
+    pub(super) fn of_testimony(told: &Testimony) -> Self {
         Self { sequence: 0, stamp: told.stamp, count: told.count }
     }
 }
@@ -273,29 +273,29 @@ mod tests {
         (at..=last).for_each(|at| store.record(&check, Tick(at)).unwrap());
         let call = |has_lost| {
             let known = standings.known(check.key);
-            let made = with_testimony(&standings, &store, &check, (known, has_lost));
+            let made = SharedStore::with_testimony(&standings, &store, &check, (known, has_lost));
             made.map(|(call, told)| (call.testimony.len(), call.claim.is_some(), told)).ok()
         };
         let owed = || standings.owed(Tick(last), |_| true).len();
         // After an upgrade nothing is known of what the store has.
-        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 1));
+        assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 1));
         assert_eq!(call(true), None);
         let told = |stamp| Some(Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 });
-        standings.settle(check.key, (Told::All, standings.known(check.key).missed), told(last));
-        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 0));
+        standings.settle(check.key, (Brought::All, standings.known(check.key).missed), told(last));
+        assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 0));
         // Over another connection it claims the same.
         standings.owe_all(|_| true);
-        assert_eq!((call(false), owed()), (Some((0, true, Told::Newest)), 1));
+        assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 1));
         // What was admitted alone meanwhile is brought, without all the rest.
         standings.owe(&check, usage(&check, &[]), (UnixTime(last + 1), Tick(last)));
         (last + 1..last + 3).for_each(|at| store.record(&check, Tick(at)).unwrap());
-        assert_eq!(call(false), Some((2, true, Told::Alone)));
+        assert_eq!(call(false), Some((2, true, Brought::Alone)));
         let missed = standings.known(check.key).missed;
         (last + 3..last + 5_000).for_each(|at| store.record(&check, Tick(at)).unwrap());
         assert_eq!(call(false), None, "more than one call brings");
         standings.owe(&check, usage(&check, &[]), (UnixTime(last + 5_000), Tick(last)));
-        standings.settle(check.key, (Told::All, missed), told(last + 4_999));
-        assert_eq!(call(false), Some((1, true, Told::Alone)), "a heartbeat has told the others");
+        standings.settle(check.key, (Brought::All, missed), told(last + 4_999));
+        assert_eq!(call(false), Some((1, true, Brought::Alone)), "a heartbeat has told the others");
     }
 
     #[test]

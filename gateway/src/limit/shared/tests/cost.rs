@@ -86,7 +86,7 @@ fn a_decision_reads_and_writes_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn a_window_that_is_told_once_more_costs_what_is_told_and_not_what_it_has() {
+fn a_window_that_is_testified_again_costs_what_is_testified_and_not_what_it_has() {
     let server = server::Server::start("told");
     let mut store = Store::counting(&server);
     let (key, quota) = (fresh_key(), rolling(EXACT_MAX, HOUR));
