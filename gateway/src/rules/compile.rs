@@ -435,10 +435,8 @@ mod tests {
             of_settings("[limits.refused]", "[limits.refused]\non_store_failure = \"refuse\"");
         assert_eq!(
             found,
-            [
-                "on_store_failure = \"refuse\" of `refused` would replace the gateway's own refusals \
-              by 503: use \"local_share\" or \"allow\""
-            ]
+            ["on_store_failure = \"refuse\" of `refused` would replace the gateway's own \
+              refusals by 503: use \"local_share\" or \"allow\""]
         );
         let allow = "[limits.refused]\non_store_failure = \"allow\"";
         assert!(of_settings("[limits.refused]", allow).is_empty());
