@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::catalogue::allowed_fields::AllowedFields;
-use crate::domain::sensitive::{keys, never_allowed, values};
+use crate::domain::sensitive::{self, keys, never_allowed};
 use crate::http_errors::{ValidationError, ValidationErrors, step};
 
 /// The nesting that most JSON parsers accept.
@@ -191,7 +191,7 @@ impl<'a, 'f> Walk<'a, 'f> {
         {
             self.number(behind.trim_start().strip_prefix(':').unwrap_or_default());
         }
-        if let Some(kind) = values::secret(&name) {
+        if let Some(kind) = sensitive::secret(&name) {
             self.report_value(kind);
         }
     }
@@ -205,7 +205,7 @@ impl<'a, 'f> Walk<'a, 'f> {
             Some(named) if named.is_reported => {}
             Some(_) if !text.is_empty() && !self.is_allowed() => self.report_named(),
             _ => {
-                if let Some(kind) = values::secret(text)
+                if let Some(kind) = sensitive::secret(text)
                     && !self.is_allowed()
                 {
                     self.report_value(kind);
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn a_value_with_the_format_of_a_secret_is_found_whatever_its_key() {
         let text = json!({"note": JWT, "list": ["x", [JWT]], "mentioned": format!("see {JWT}")});
-        assert_eq!(found(&text.to_string()), ["/data/note", "/data/list/1/0"]);
+        assert_eq!(found(&text.to_string()), ["/data/note", "/data/list/1/0", "/data/mentioned"]);
         assert_eq!(found(&format!("{{\"{JWT}\":1}}")), [format!("/data/{JWT}")]);
         let escaped = JWT.replacen('y', "\\u0079", 1);
         assert_eq!(found(&format!("{{\"a\":\"{escaped}\"}}")), ["/data/a"]);

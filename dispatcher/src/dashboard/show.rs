@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_differ_in_the_middle_are_told_apart_by_the_end_of_an_identifier() {
+    fn urls_that_differ_in_the_middle_have_the_end_of_an_identifier() {
         let url = |middle: &str| format!("https://hooks.example/{}{middle}/end", "p".repeat(30));
         let (one, other) = (url("one-of-these-two"), url("two-of-these-two"));
         let alike = url("x").replace("x/end", "/other");

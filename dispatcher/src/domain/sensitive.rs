@@ -5,9 +5,14 @@
 pub(crate) mod keys;
 pub(crate) mod never_allowed;
 mod normalize;
-pub(crate) mod values;
+mod values;
 mod within;
 mod word_matcher;
+
+/// The kind of secret that a text is, or that it contains; `None` if there is none.
+pub(crate) fn secret(text: &str) -> Option<&'static str> {
+    values::secret(text).or_else(|| within::secret(text))
+}
 
 /// Whether a key mixes Latin letters and look-alikes, to imitate another key.
 pub(crate) fn is_disguised(key: &str) -> bool {

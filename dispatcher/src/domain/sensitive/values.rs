@@ -1,11 +1,10 @@
-//! Detects values that are a secret in a known format, or that contain a token. (core)
+//! Detects values that are, as a whole, a secret in a known format. (core)
 //!
 //! # Rules
 //!
 //! 1. The first letters select the candidate formats; for nearly every text that is all that runs.
 //! 2. The whole text must match the format: its letters, its length, for a token its header. A
-//!    sentence that mentions a key is not a secret. Found inside of a text are a JWT, a parameter
-//!    of a URL whose name names a secret, and a password of a URL (`sensitive::within`).
+//!    sentence that mentions a key is not a secret.
 //! 3. Quotes around the text, and `Authorization: Bearer` or `user:` before it, are ignored. Words
 //!    after `Bearer`, a path after `{md5}` and a list of symbols after `$` are not secrets.
 //! 4. Surrounding spaces, full-width letters and zero-width characters hide no secret.
@@ -14,8 +13,9 @@
 //! <https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml>. Password hashes follow
 //! crypt(5), RFC 2307, the [PHC string format], Django and Werkzeug.
 //!
-//! Not here: digests without a prefix (MD5, SHA-256 in hexadecimal), which commits and files have
-//! as well; their keys decide (`sensitive::keys`).
+//! Not here: tokens inside of a longer text (`sensitive::within`); digests without a prefix (MD5,
+//! SHA-256 in hexadecimal), which commits and files have as well: their keys decide
+//! (`sensitive::keys`).
 //!
 //! [PHC string format]: https://github.com/P-H-C/phc-string-format/blob/master/phc-sf-spec.md
 
@@ -27,7 +27,6 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::domain::sensitive::normalize::DECOMPOSED;
-use crate::domain::sensitive::within;
 use crate::domain::sensitive::word_matcher::WordMatcher;
 
 /// No secret of a known format is shorter.
@@ -190,13 +189,8 @@ const SCHEMES: [&str; 22] = [
     "scrypt",
 ];
 
-/// The kind of secret that the text is, or that it contains; `None` if there is none.
-pub(crate) fn secret(text: &str) -> Option<&'static str> {
-    whole(text).or_else(|| within::secret(text))
-}
-
-/// The kind of secret that the whole text is.
-fn whole(text: &str) -> Option<&'static str> {
+/// The kind of secret that the whole text is; `None` if it is not a secret.
+pub(super) fn secret(text: &str) -> Option<&'static str> {
     let text = text.trim_start_matches(is_blank);
     if text.len() < BYTES_MIN {
         return None;

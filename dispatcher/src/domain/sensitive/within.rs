@@ -2,7 +2,8 @@
 //!
 //! 1. A JWT, wherever it stands: no other text has its header.
 //! 2. In a URL, a password before the host, and a parameter of the query or the fragment with a
-//!    name that no setting may allow: others, such as `token`, are often those of links that expire.
+//!    name that no setting may allow. Others, such as `token`, are often those of links that
+//!    expire.
 //!
 //! Not here: texts that are a secret as a whole (`sensitive::values`).
 
