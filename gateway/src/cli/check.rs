@@ -126,15 +126,13 @@ fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Do
         running.is_some_and(|running| address == server.admin || listens(running, address))
     };
     let admin = (document.value_place("server.admin"), server.admin);
-    // Held until all are tried: two of them may be in each other's way.
-    let mut held = Vec::new();
     for (at, address) in http.chain(https).chain([admin]) {
         match bind(address) {
             // Of the running gateway, which the next one replaces. Its supervisor may allow it
             // ports that this user may not bind.
             Err(why) if is_refused(&why.source) && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),
-            Ok(listener) => held.push(listener),
+            Ok(_) => {}
         }
     }
 }

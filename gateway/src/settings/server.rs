@@ -68,7 +68,12 @@ fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) 
     }
     let named = |key: &str, nth: usize, address: SocketAddr| (format!("{key}[{nth}]"), address);
     let http = server.http.iter().enumerate().map(|(nth, address)| named("http", nth, *address));
+    // Several certificates may have one address.
+    let is_first = |nth: usize, address: SocketAddr| {
+        server.https.iter().take(nth).all(|other| other.address != address)
+    };
     let https = server.https.iter().enumerate();
+    let https = https.filter(|(nth, entry)| is_first(*nth, entry.address));
     let https = https.map(|(nth, entry)| named("https", nth, entry.address));
     let mut earlier = vec![("admin".to_owned(), server.admin)];
     for (key, address) in http.chain(https) {

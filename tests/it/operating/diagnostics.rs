@@ -308,19 +308,6 @@ fn only_addresses_of_the_running_gateway_may_be_in_use() {
 }
 
 #[test]
-fn check_online_finds_listeners_in_the_way_of_each_other() {
-    let world = World::new();
-    let free = Upstream::start().address();
-    let (_, port) = free.split_once(':').unwrap();
-    for other in [free.clone(), format!("0.0.0.0:{port}")] {
-        let lines = format!("http = [\"{free}\", \"{other}\"]");
-        let folder = folder_of(&world.config().with("[server]", &lines), DIRECTORY);
-        let printed = run(&folder, &["check", "--online", "--config", CONFIG]).expect(1).stderr;
-        assert!(printed.contains(&other), "{printed}");
-    }
-}
-
-#[test]
 fn check_online_creates_no_file() {
     let world = World::new();
     let folder = world.gateway.folder();

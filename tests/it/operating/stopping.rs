@@ -111,7 +111,7 @@ fn counters_survive_a_restart_with_a_snapshot() {
 
 #[test]
 fn a_broken_snapshot_is_logged_and_discarded() {
-    for broken in ["", "nonsense", "{\"version\":999}"] {
+    for broken in ["", "weir limits 3\0\0\0", "weir limits 999"] {
         let folder = Folder::new();
         folder.write("limits.snapshot", broken);
         let config =
