@@ -5,7 +5,9 @@ def values:
     elif .type == "integer" then
         if .maximum > 1e12 then "from \(.minimum)" else "\(.minimum) to \(.maximum)" end
     elif .type == "boolean" then "`true`, `false`"
-    elif .type == "number" then "\(.minimum) to \(.maximum)"
+    elif .type == "number" then
+        (if has("exclusiveMinimum") then "above \(.exclusiveMinimum)" else "\(.minimum)" end)
+        + " to \(.maximum)"
     elif .type == "array" then
         if .items.type == "integer" then "list of \(.items.minimum) to \(.items.maximum)"
         elif .items | has("enum") then "list of " + (.items.enum | map("`\(.)`") | join(", "))

@@ -63,6 +63,47 @@ fn every_test_that_only_a_release_runs_is_there() {
     assert!(names.contains("_") && gone.is_empty(), "not there: {gone:?}");
 }
 
+/// An operator searches the documents for a line of the log.
+#[test]
+fn every_error_and_warning_of_the_log_is_explained_in_a_document() {
+    let read = |program: &str| {
+        fs::read_to_string(root().join(format!("docs/{program}/observability.md"))).unwrap()
+    };
+    let (gateway, dispatcher) = (read("gateway"), read("dispatcher"));
+    let mut sources = String::new();
+    let mut wrong = Vec::new();
+    for path in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let name = path.to_string_lossy().into_owned();
+        let explained: &[&String] = match name.split_once("/src/") {
+            Some(("gateway", _)) => &[&gateway],
+            Some(("dispatcher", _)) => &[&dispatcher],
+            Some(("common", _)) => &[&gateway, &dispatcher],
+            _ => continue,
+        };
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        let text = text.split("\nmod tests {").next().unwrap_or_default();
+        let serious = text.split("Level::Error,").skip(1).chain(text.split("Level::Warn,").skip(1));
+        for message in serious.filter_map(|rest| rest.trim_start().strip_prefix('"')) {
+            let row = format!("\n| `{}` | ", message.split('"').next().unwrap_or_default());
+            if !explained.iter().all(|document| document.contains(&row)) {
+                wrong.push(format!("{name}: no row{row}"));
+            }
+        }
+        sources.push_str(text);
+    }
+    for row in gateway.lines().chain(dispatcher.lines()) {
+        let message = row.strip_prefix("| `").and_then(|row| {
+            row.split_once("` | error | ").or_else(|| row.split_once("` | warn | "))
+        });
+        wrong.extend(
+            message
+                .filter(|(message, _)| !sources.contains(&format!("\"{message}\"")))
+                .map(|(message, _)| format!("no line of the log: {message}")),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Code, scripts and settings name documents by their path from the root.
 #[test]
 fn every_document_that_any_file_names_is_there() {

@@ -7,7 +7,7 @@
 //! 1. It counts in the rate limit of its endpoint and in its workspace's at the host, or in none.
 //! 2. One to a URL that is no endpoint's yet counts in the endpoint that this URL becomes.
 //!
-//! Not here: how many a workspace may send (`api::checks`), sending them (`api::url_checks`).
+//! Not here: how many a workspace may send (`api::test_limit`), sending them (`api::url_checks`).
 
 use std::sync::Arc;
 

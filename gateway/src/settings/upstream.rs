@@ -167,7 +167,7 @@ pub(super) fn upstream(name: &Spanned<String>, table: &mut Table<'_>) -> Upstrea
             "tries",
             1..=16,
             3,
-            "Servers tried when one does not let us connect.",
+            "Tries of one request, the first included, where it may be repeated.",
         )),
         health: table.table("health", "Health checks of servers.", health),
         ejection: table.table("ejection", "Ejection of servers that fail requests.", ejection),

@@ -88,7 +88,7 @@ pub(super) fn page(
         (examined, last) = (examined + 1, Some(WebhookId(webhook)));
         match with_work(session, row) {
             Ok(queue) => items.extend(queue),
-            Err(fault) => skip(fault, "webhook_unreadable", ("webhook", webhook))?,
+            Err(fault) => skip(fault, "webhook unreadable", ("webhook", webhook))?,
         }
     }
     Ok(Page { items, next: last.filter(|_| examined == limit) })
@@ -141,7 +141,7 @@ pub(super) fn fetch(
                 bytes += one.body.len();
                 ready.push(one);
             }
-            Err(fault) => skip(fault, "delivery_unreadable", ("delivery", id))?,
+            Err(fault) => skip(fault, "delivery unreadable", ("delivery", id))?,
         }
     }
     Ok(Fetched { ready, more: false })
