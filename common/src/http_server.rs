@@ -8,16 +8,16 @@
 //! 3. On a stop, requests in progress are finished, idle connections closed; then it returns.
 //! 4. No body is read before the handler has accepted the request's head.
 //! 5. A client without a verified credential takes no connection from one with it: its connection
-//!    gives way to others, except while a request of it that was read whole is handled; of these
-//!    there are half as many as connections. Nor does its body take a byte from the budget of those
+//!    may be evicted, except while a request of it that was read whole is handled; of these there
+//!    are half as many as connections. Nor does its body take a byte from the budget of those
 //!    with one.
 //!
 //! Not here: which calls exist and their responses (the handlers of each program, `admin`).
 
 pub mod body;
+mod eviction;
 mod head;
 pub mod listeners;
-mod newcomers;
 pub mod problems;
 pub mod reply;
 mod request_tasks;
@@ -44,8 +44,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::http_server::body::{OPEN_PART, ReadBody};
+use crate::http_server::eviction::{ConnectionHandle, EvictableConnections};
 use crate::http_server::head::{head_bytes, is_encoded};
-use crate::http_server::newcomers::{Newcomer, Newcomers};
 use crate::http_server::reply::{Reply, ReplyBody};
 use crate::http_server::request_tasks::{RequestTasks, report};
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
@@ -84,7 +84,7 @@ pub struct Call {
 pub enum Acceptance {
     /// That of a caller with a verified credential, whose connection stays.
     Verified,
-    /// One that needs no credential, or has it in its body: its connection gives way to others.
+    /// One that needs no credential, or has it in its body: its connection may be evicted.
     Open,
 }
 
@@ -180,7 +180,7 @@ pub async fn serve(
     mut listening: watch::Receiver<Listening>,
 ) {
     let mut open = JoinSet::new();
-    let newcomers = Arc::new(Newcomers::default());
+    let evictable = Arc::new(EvictableConnections::default());
     let budget = |bytes: usize| Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
     let server = Arc::new(Server {
         handler,
@@ -202,20 +202,20 @@ pub async fn serve(
             Some(ended) = open.join_next() => report(ended),
             accepted = listener.accept(), if now == Listening::Open => match accepted {
                 Ok((stream, _)) => {
-                    let admitted = newcomers.admit(&bounds.connections);
+                    let admitted = evictable.admit(&bounds.connections);
                     // Not admitted, the stream is dropped: closed before a byte is read.
-                    if let Some((newcomer, gives_way)) = admitted {
+                    if let Some((handle, evicted)) = admitted {
                         let task = ConnectionTask {
                             server: Arc::clone(&server),
                             bounds: (bounds.connection)(),
                             listening: listening.clone(),
-                            newcomer,
+                            handle,
                             refused: AtomicBool::new(false),
                         };
                         open.spawn(async move {
                             tokio::select! {
                                 () = run(Arc::new(task), stream) => {}
-                                _ = gives_way => {}
+                                _ = evicted => {}
                             }
                         });
                     }
@@ -245,7 +245,7 @@ struct ConnectionTask {
     server: Arc<Server>,
     bounds: ConnectionBounds,
     listening: watch::Receiver<Listening>,
-    newcomer: Newcomer,
+    handle: ConnectionHandle,
     /// Whether a body was refused unread.
     refused: AtomicBool,
 }
@@ -332,7 +332,7 @@ impl ConnectionTask {
                 let Server { handler, requests, .. } = &*self.server;
                 let answered = requests.spawn(Arc::clone(handler), call, (permit, place)).await;
                 if acceptance == Acceptance::Open {
-                    self.newcomer.waits();
+                    self.handle.unpin();
                 }
                 answered.unwrap_or_else(|_| problems::broken())
             }
@@ -364,11 +364,11 @@ impl ConnectionTask {
         phase.hold(handler.share(head)?);
         let bodies = match acceptance {
             Acceptance::Verified => {
-                self.stays()?;
+                self.pin()?;
                 &self.server.bodies
             }
             Acceptance::Open => {
-                self.newcomer.waits();
+                self.handle.unpin();
                 &self.server.open_bodies
             }
         };
@@ -379,21 +379,21 @@ impl ConnectionTask {
         let body = body::read(body, most, self.bounds.body_timeout, bodies).await?;
         let place = match acceptance {
             Acceptance::Verified => None,
-            Acceptance::Open => Some(self.open_place()?),
+            Acceptance::Open => Some(self.open_permit()?),
         };
-        // While it is handled, none gives way: so there are no more handlers than connections.
-        self.stays()?;
+        // While it is handled, none is evicted: so there are no more handlers than connections.
+        self.pin()?;
         Ok(Accepted { acceptance, body, place })
     }
 
-    fn open_place(&self) -> Result<OwnedSemaphorePermit, Reply> {
+    fn open_permit(&self) -> Result<OwnedSemaphorePermit, Reply> {
         let busy = |_| problems::busy("Too many requests without a session or token at once.");
         Arc::clone(&self.server.open_requests).try_acquire_owned().map_err(busy)
     }
 
-    fn stays(&self) -> Result<(), Reply> {
-        let gives_way = || problems::busy("The connection gives way to another.");
-        self.newcomer.stays().then_some(()).ok_or_else(gives_way)
+    fn pin(&self) -> Result<(), Reply> {
+        let evicted = || problems::busy("The connection gives way to another.");
+        self.handle.pin().then_some(()).ok_or_else(evicted)
     }
 }
 
@@ -824,14 +824,14 @@ mod tests {
         assert_eq!(rest_of(server.connect().await).await, "");
         server.echo.released.notify_one();
         assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
-        // Nor does a connection give way that idles after a request was accepted.
+        // Nor is a connection evicted that idles after a request was accepted.
         assert_eq!(rest_of(server.connect().await).await, "");
         first.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
         assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
     }
 
     #[tokio::test]
-    async fn over_the_bound_the_connection_gives_way_that_has_waited_longest_to_be_accepted() {
+    async fn over_the_bound_the_connection_that_has_waited_longest_to_be_accepted_is_evicted() {
         let long = Duration::from_secs(3_600);
         let server =
             server_with(2, |bounds| ConnectionBounds { head_timeout: long, ..bounds }).await;
@@ -886,7 +886,7 @@ mod tests {
         assert_eq!(rest_of(server.connect().await).await, "");
         server.echo.released.notify_one();
         assert!(first_of(&mut first).await.ends_with("get /open/wait 0"));
-        // Once it is answered, the connection gives way.
+        // Once it is answered, the connection may be evicted.
         let response = server.exchange(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
         assert!(response.ends_with("get /a 0"), "{response}");
         assert_eq!(rest_of(first).await, "");

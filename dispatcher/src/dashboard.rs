@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! 1. A page needs a session, and a session permits no more than the token that it comes from does
-//!    at that moment ([`visit`]).
+//!    at that moment ([`request`]).
 //! 2. A form changes something only with the token of its session, from our own origin.
 //! 3. Pages have no script and no style in them, and the policy of [`page`] forbids any.
 //! 4. Everything works without the script.
@@ -16,21 +16,21 @@
 //! Not here: sessions and links themselves (`domain::session`), the operators' pages (`admin`).
 
 mod api_answers;
+mod deliveries;
 mod delivery;
-mod entry;
-mod failed;
-mod failure;
 mod filter;
-mod jobs;
 mod limits;
 mod page;
+mod page_error;
 mod plot;
+mod redeliveries;
+mod request;
 mod sent_forms;
 mod show;
+mod sign_in;
 mod times_in_text;
-mod values;
-mod visit;
 mod webhook;
+mod webhook_form;
 mod webhooks;
 
 use std::sync::Arc;
@@ -46,9 +46,9 @@ use weir_common::pages::reply::secured;
 
 use crate::api::Api;
 use crate::config::settings::DashboardSettings;
-use crate::dashboard::failure::Failure;
+use crate::dashboard::page_error::PageError;
+use crate::dashboard::request::{FORM_MADE_AT, PageRequest, SignedInRequest, sessions};
 use crate::dashboard::sent_forms::SentForms;
-use crate::dashboard::visit::{Entrance, FORM_MADE_AT, Visit, sessions};
 use crate::http_errors;
 use crate::live_config::ActiveConfig;
 use crate::live_config::theme::Theme;
@@ -141,8 +141,8 @@ impl Dashboard {
             headers: head.headers.clone(),
             body: Bytes::new(),
         };
-        let entrance = Entrance { state: &self.state, active, settings, call: &call };
-        let reply = entry::failed(&entrance, &Failure::no_session());
+        let request = PageRequest { state: &self.state, active, settings, call: &call };
+        let reply = sign_in::failed(&request, &PageError::no_session());
         secured(reply, &settings.frame_origins)
     }
 
@@ -152,99 +152,113 @@ impl Dashboard {
         settings: &DashboardSettings,
         call: &Call,
     ) -> Reply {
-        let entrance = Entrance { state: &self.state, active, settings, call };
+        let request = PageRequest { state: &self.state, active, settings, call };
         let steps: Vec<&str> =
             call.path.split('/').skip(2).filter(|step| !step.is_empty()).collect();
         let answered = match (&call.method, steps.as_slice()) {
-            (&Method::GET, []) => entry::start(&entrance).await,
-            (&Method::GET, ["enter"]) => entry::link(&entrance).await,
-            (&Method::POST, ["enter"]) => entry::enter(&entrance).await,
-            (&Method::GET, ["sign-in"]) => Ok(entry::form(&entrance, None)),
-            (&Method::POST, ["sign-in"]) => entry::sign_in(&entrance).await,
+            (&Method::GET, []) => sign_in::start(&request).await,
+            (&Method::GET, ["enter"]) => sign_in::link(&request).await,
+            (&Method::POST, ["enter"]) => sign_in::enter(&request).await,
+            (&Method::GET, ["sign-in"]) => Ok(sign_in::form(&request, None)),
+            (&Method::POST, ["sign-in"]) => sign_in::sign_in(&request).await,
             (_, ["workspaces", workspace, steps @ ..]) => {
-                self.workspace(&entrance, workspace, steps).await
+                self.workspace(&request, workspace, steps).await
             }
-            _ => Err(Failure::not_found()),
+            _ => Err(PageError::not_found()),
         };
-        let reply = answered.unwrap_or_else(|failure| entry::failed(&entrance, &failure));
+        let reply = answered.unwrap_or_else(|failure| sign_in::failed(&request, &failure));
         secured(reply, &settings.frame_origins)
     }
 
     /// The pages of a workspace, for those who have a session there.
     async fn workspace(
         &self,
-        entrance: &Entrance<'_>,
+        request: &PageRequest<'_>,
         workspace: &str,
         steps: &[&str],
-    ) -> Result<Reply, Failure> {
-        let visitor = entrance.visitor(workspace).await?;
-        let visit = Visit { entrance, api: &self.api, visitor: &visitor };
-        let answered = match entrance.call.method {
-            Method::POST => self.change(&visit, steps).await,
-            Method::GET => self.show(&visit, steps).await,
-            _ => Err(Failure::method()),
+    ) -> Result<Reply, PageError> {
+        let session = request.session_of(workspace).await?;
+        let method = &request.call.method;
+        let request = SignedInRequest { request, api: &self.api, session: &session };
+        let answered = match *method {
+            Method::POST => self.change(&request, steps).await,
+            Method::GET => self.show(&request, steps).await,
+            _ => Err(PageError::method()),
         };
-        Ok(answered.unwrap_or_else(|failure| entry::failed_inside(&visit, steps, &failure)))
+        Ok(answered.unwrap_or_else(|failure| sign_in::failed_inside(&request, steps, &failure)))
     }
 
-    async fn show(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
+    async fn show(
+        &self,
+        request: &SignedInRequest<'_>,
+        steps: &[&str],
+    ) -> Result<Reply, PageError> {
         let changes = matches!(
             steps,
             ["webhooks", "new"]
                 | ["webhooks", _, "edit" | "rotate" | "delete"]
                 | ["redeliveries", "confirm"]
         );
-        if changes && !visit.may_change() {
-            return Err(Failure::read_only());
+        if changes && !request.may_change() {
+            return Err(PageError::read_only());
         }
         match steps {
-            [] | ["webhooks"] => webhooks::list(visit).await,
-            ["webhooks", "new"] => webhooks::new(visit).await,
-            ["webhooks", id] => webhook::show(visit, id).await,
-            ["webhooks", id, "edit"] => webhooks::edit(visit, id).await,
-            ["webhooks", id, "rotate"] => webhook::confirm_rotate(visit, id).await,
-            ["webhooks", id, "delete"] => webhook::confirm_delete(visit, id).await,
-            ["failed"] => failed::failed(visit).await,
-            ["deliveries"] => failed::all(visit).await,
+            [] | ["webhooks"] => webhooks::list(request).await,
+            ["webhooks", "new"] => webhooks::new(request).await,
+            ["webhooks", id] => webhook::show(request, id).await,
+            ["webhooks", id, "edit"] => webhooks::edit(request, id).await,
+            ["webhooks", id, "rotate"] => webhook::confirm_rotate(request, id).await,
+            ["webhooks", id, "delete"] => webhook::confirm_delete(request, id).await,
+            ["failed"] => deliveries::failed(request).await,
+            ["deliveries"] => deliveries::all(request).await,
             // A call of the API, and no delivery.
-            ["deliveries", "export"] => Err(Failure::not_found()),
-            ["deliveries", id] => delivery::show(visit, id).await,
-            ["events", id] => delivery::event(visit, id).await,
-            ["export"] => failed::export(visit).await,
-            ["redeliveries"] => jobs::list(visit).await,
-            ["redeliveries", "confirm"] => jobs::confirm(visit).await,
-            ["redeliveries", id] => jobs::show(visit, id).await,
-            ["limits"] => limits::show(visit).await,
-            _ => Err(Failure::not_found()),
+            ["deliveries", "export"] => Err(PageError::not_found()),
+            ["deliveries", id] => delivery::show(request, id).await,
+            ["events", id] => delivery::event(request, id).await,
+            ["export"] => deliveries::export(request).await,
+            ["redeliveries"] => redeliveries::list(request).await,
+            ["redeliveries", "confirm"] => redeliveries::confirm(request).await,
+            ["redeliveries", id] => redeliveries::show(request, id).await,
+            ["limits"] => limits::show(request).await,
+            _ => Err(PageError::not_found()),
         }
     }
 
     /// What forms send. Their token is checked before anything else.
-    async fn change(&self, visit: &Visit<'_>, steps: &[&str]) -> Result<Reply, Failure> {
-        let form = visit.form()?;
-        let done = self.act(visit, steps, &form);
+    async fn change(
+        &self,
+        request: &SignedInRequest<'_>,
+        steps: &[&str],
+    ) -> Result<Reply, PageError> {
+        let form = request.form()?;
+        let done = self.act(request, steps, &form);
         // A check of a URL is wanted again.
         if form.filled(FORM_MADE_AT).is_none() || form.filled("check").is_some() {
             return done.await;
         }
-        self.sent.once(visit.session(), visit.form_digest(), Box::pin(done)).await
+        self.sent.once(request.session(), request.form_digest(), Box::pin(done)).await
     }
 
-    async fn act(&self, visit: &Visit<'_>, steps: &[&str], form: &Form) -> Result<Reply, Failure> {
+    async fn act(
+        &self,
+        request: &SignedInRequest<'_>,
+        steps: &[&str],
+        form: &Form,
+    ) -> Result<Reply, PageError> {
         match steps {
-            ["sign-out"] => entry::sign_out(visit).await,
-            ["webhooks"] => webhooks::create(visit, form).await,
-            ["webhooks", id, "edit"] => webhooks::change(visit, id, form).await,
-            ["webhooks", id, "rotate"] => webhook::rotate(visit, id).await,
-            ["webhooks", id, "delete"] => webhook::delete(visit, id).await,
-            ["webhooks", id, "test"] => webhook::test(visit, id, form).await,
-            ["webhooks", id, "reactivate"] => webhook::reactivate(visit, id).await,
-            ["webhooks", id, "disable"] => webhook::disable(visit, id, true).await,
-            ["webhooks", id, "enable"] => webhook::disable(visit, id, false).await,
-            ["deliveries", id, "redeliver"] => delivery::redeliver(visit, id).await,
-            ["redeliveries"] => jobs::create(visit, form).await,
-            ["redeliveries", id, "cancel"] => jobs::cancel(visit, id).await,
-            _ => Err(Failure::not_found()),
+            ["sign-out"] => sign_in::sign_out(request).await,
+            ["webhooks"] => webhooks::create(request, form).await,
+            ["webhooks", id, "edit"] => webhooks::change(request, id, form).await,
+            ["webhooks", id, "rotate"] => webhook::rotate(request, id).await,
+            ["webhooks", id, "delete"] => webhook::delete(request, id).await,
+            ["webhooks", id, "test"] => webhook::test(request, id, form).await,
+            ["webhooks", id, "reactivate"] => webhook::reactivate(request, id).await,
+            ["webhooks", id, "disable"] => webhook::disable(request, id, true).await,
+            ["webhooks", id, "enable"] => webhook::disable(request, id, false).await,
+            ["deliveries", id, "redeliver"] => delivery::redeliver(request, id).await,
+            ["redeliveries"] => redeliveries::create(request, form).await,
+            ["redeliveries", id, "cancel"] => redeliveries::cancel(request, id).await,
+            _ => Err(PageError::not_found()),
         }
     }
 }

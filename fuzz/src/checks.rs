@@ -154,7 +154,7 @@ pub fn settings(data: &[u8]) {
             headers: &HeaderMap::new(),
             dropped: None,
         };
-        rules.charge(route_match.route, &sources, &mut Charges::default());
+        rules.add_checks(route_match.route, &sources, &mut Charges::default());
     }
 }
 

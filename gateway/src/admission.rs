@@ -3,7 +3,8 @@
 //! Four steps, each in a file: *classify* (its form and its route), *authenticate*
 //! (`identity::auth`), *resolve* (its tenants), *admit* (their limits). They receive plain values,
 //! the same for every version of HTTP. A request waits only for an identity server, a remote
-//! directory, or counters that another process owns. Only after such a wait the clock is read here.
+//! directory, the shared store, or counters that another process owns. Only after such a wait the
+//! clock is read here.
 //!
 //! # Invariants
 //!
@@ -188,7 +189,7 @@ async fn authenticate_and_resolve(
             headers: &arrival.head.headers,
             dropped: untrusted.then_some(&config.settings.server.trusted_headers),
         };
-        rules.charge(route_match.route, &sources, charges);
+        rules.add_checks(route_match.route, &sources, charges);
         own_limits = route_match.route.answers_limits.then(|| OwnLimits::of(rules, &sources));
     }
     label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
@@ -241,6 +242,7 @@ pub fn no_server(upstream: Option<&Upstream>) -> Refusal {
 
 /// Records a request's tenants; its organisation only if it was not `guessed`.
 fn label(tenant: &mut TenantLabels, identity: Identity<'_>, guessed: bool) {
+    tenant.has_entry = identity.workspace.as_ref().is_some_and(|subject| subject.tenant.is_some());
     tenant.workspace = identity.workspace.map(|subject| subject.name);
     let organisation = identity.organisation.filter(|_| !guessed);
     tenant.organisation = organisation.map(|subject| subject.name);
@@ -401,7 +403,7 @@ mod tests {
                 dropped: None,
             };
             let mut charges = Charges::default();
-            config.rules.charge(route_match.route, &sources, &mut charges);
+            config.rules.add_checks(route_match.route, &sources, &mut charges);
             charges
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use weir_common::time::{Clock, Tick};
-use weir_gateway::limit::limiter::{Limiter, Unreachable};
+use weir_gateway::limit::limiter::{Limiter, NeedsWait, Unreachable};
 use weir_gateway::limit::shared::servers::address::{
     ServerAddress, StoreAddress, StoreLogin, Topology,
 };
@@ -104,6 +104,6 @@ pub(crate) async fn decide(
             limiter.hold(&mut verdict, checks);
             Ok(verdict)
         }
-        Err(_moved) => limiter.check_at_owner(checks).await,
+        Err(NeedsWait) => limiter.check_waiting(checks).await,
     }
 }

@@ -28,13 +28,14 @@ pub fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanne
 /// Whether two listeners cannot both exist on one machine. Port 0 is any free port.
 #[must_use]
 pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    // Linux binds `::` to all addresses, of IPv4 too.
-    let covers = |all: SocketAddr, ip: IpAddr| {
-        all.ip() == ip || all.ip().is_unspecified() && (all.is_ipv6() || ip.is_ipv4())
+    // Linux binds `::` to all addresses, of IPv4 too, and `::ffff:a.b.c.d` to an IPv4 address.
+    let (one_ip, other_ip) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let covers = |all: IpAddr, ip: IpAddr| {
+        all == ip || all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4())
     };
     one.port() != 0
         && one.port() == other.port()
-        && (covers(one, other.ip()) || covers(other, one.ip()))
+        && (covers(one_ip, other_ip) || covers(other_ip, one_ip))
 }
 
 /// The address of the admin listener.
@@ -85,4 +86,28 @@ pub fn idle_timeout(table: &mut Table<'_>, default: Duration, doc: &str) -> Dura
 /// How long a stop waits for requests in flight.
 pub fn shutdown_grace(table: &mut Table<'_>, doc: &str) -> Duration {
     table.span_or("shutdown_grace", WAIT, Duration::from_secs(30), doc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_overlap_by_what_linux_binds_however_an_address_is_written() {
+        let overlap =
+            |one: &str, other: &str| overlap(one.parse().unwrap(), other.parse().unwrap());
+        for (one, other) in [
+            ("127.0.0.1:80", "[::ffff:127.0.0.1]:80"),
+            ("[::ffff:0.0.0.0]:80", "192.0.2.1:80"),
+            ("[::]:80", "192.0.2.1:80"),
+            ("0.0.0.0:80", "192.0.2.1:80"),
+        ] {
+            assert!(overlap(one, other) && overlap(other, one), "{one} {other}");
+        }
+        for (one, other) in
+            [("0.0.0.0:80", "[::1]:80"), ("127.0.0.1:80", "127.0.0.1:81"), ("[::1]:0", "[::1]:0")]
+        {
+            assert!(!overlap(one, other) && !overlap(other, one), "{one} {other}");
+        }
+    }
 }

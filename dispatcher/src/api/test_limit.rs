@@ -39,20 +39,20 @@ const RESERVED: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct TestLimit {
     sent: Mutex<Sent>,
-    open: Mutex<Open>,
+    in_flight: Mutex<TestsInFlight>,
 }
 
 /// The calls that wait for receivers.
 #[derive(Debug, Default)]
-struct Open {
+struct TestsInFlight {
     all: usize,
     by_workspace: HashMap<String, usize>,
 }
 
 /// A call that may wait for its receiver.
 #[derive(Debug)]
-pub(super) struct CheckPermit<'c> {
-    open: &'c Mutex<Open>,
+pub(super) struct TestPermit<'c> {
+    in_flight: &'c Mutex<TestsInFlight>,
     workspace: &'c str,
 }
 
@@ -81,35 +81,35 @@ impl TestLimit {
     }
 
     /// Admits a call of a workspace for as long as the permit is held, or refuses it.
-    pub(super) fn permit<'c>(&'c self, workspace: &'c str) -> Result<CheckPermit<'c>, Reply> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = open.by_workspace.get(workspace).copied().unwrap_or(0);
+    pub(super) fn permit<'c>(&'c self, workspace: &'c str) -> Result<TestPermit<'c>, Reply> {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = in_flight.by_workspace.get(workspace).copied().unwrap_or(0);
         if own >= OF_WORKSPACE_MAX {
-            return Err(too_many_open());
+            return Err(too_many_in_flight());
         }
-        if open.all >= AT_ONCE_MAX || (own > 0 && open.all >= AT_ONCE_MAX - RESERVED) {
-            return Err(problems::busy("Too many checks wait for receivers."));
+        if in_flight.all >= AT_ONCE_MAX || (own > 0 && in_flight.all >= AT_ONCE_MAX - RESERVED) {
+            return Err(problems::busy("Too many tests wait for their receivers."));
         }
-        open.all += 1;
-        open.by_workspace.insert(workspace.to_owned(), own + 1);
-        Ok(CheckPermit { open: &self.open, workspace })
+        in_flight.all += 1;
+        in_flight.by_workspace.insert(workspace.to_owned(), own + 1);
+        Ok(TestPermit { in_flight: &self.in_flight, workspace })
     }
 }
 
-impl Drop for CheckPermit<'_> {
+impl Drop for TestPermit<'_> {
     fn drop(&mut self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.all -= 1;
-        if let Some(own) = open.by_workspace.get_mut(self.workspace) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        in_flight.all -= 1;
+        if let Some(own) = in_flight.by_workspace.get_mut(self.workspace) {
             *own -= 1;
             if *own == 0 {
-                open.by_workspace.remove(self.workspace);
+                in_flight.by_workspace.remove(self.workspace);
             }
         }
     }
 }
 
-fn too_many_open() -> Reply {
+fn too_many_in_flight() -> Reply {
     let detail = format!(
         "{OF_WORKSPACE_MAX} tests of this workspace wait for their receivers; try again when one \
          has ended."
@@ -132,7 +132,7 @@ pub(super) fn charged(request: &ApiRequest<'_>) -> Result<(), Reply> {
 }
 
 /// Refuses a test that the rate limits of its receiver do not admit for so long.
-pub(super) fn paced(wait: Duration) -> Reply {
+pub(super) fn receiver_limited(wait: Duration) -> Reply {
     let seconds = seconds(wait);
     let detail = format!(
         "This URL, or its host, is called as often as it may be; try again in {seconds} s."
@@ -185,7 +185,7 @@ mod tests {
         for name in &names {
             held.extend((0..AT_ONCE_MAX).map_while(|_| limit.permit(name).ok()));
         }
-        let of = |name: &str, held: &[CheckPermit<'_>]| {
+        let of = |name: &str, held: &[TestPermit<'_>]| {
             held.iter().filter(|permit| permit.workspace == name).count()
         };
         assert_eq!((held.len(), of("ws_0", &held)), (AT_ONCE_MAX, OF_WORKSPACE_MAX));
@@ -198,8 +198,12 @@ mod tests {
         held.retain(|permit| permit.workspace != "ws_0");
         assert_eq!([status("ws_late"), status("ws_0")], [Ok(()), Ok(())]);
         drop(held);
-        let open = limit.open.lock().unwrap();
-        assert_eq!((open.all, open.by_workspace.len()), (0, 0), "nothing is left of them");
+        let in_flight = limit.in_flight.lock().unwrap();
+        assert_eq!(
+            (in_flight.all, in_flight.by_workspace.len()),
+            (0, 0),
+            "nothing is left of them"
+        );
     }
 
     #[test]

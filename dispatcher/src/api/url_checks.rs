@@ -182,7 +182,7 @@ async fn charge(request: &ApiRequest<'_>, url: &Url, workspace: &Arc<str>) -> Re
     let check = CheckedUrl { endpoint, workspace: Arc::clone(workspace), url: url.clone() };
     match request.state.mailbox.charge(check).await {
         Some(Ok(())) => Ok(()),
-        Some(Err(wait)) => Err(test_limit::paced(wait)),
+        Some(Err(wait)) => Err(test_limit::receiver_limited(wait)),
         None => Err(problems::busy("The dispatcher is stopping.")),
     }
 }

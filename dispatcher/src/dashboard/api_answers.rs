@@ -11,7 +11,7 @@ use weir_common::pages::show::{grouped, ms};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::show::When;
-use crate::dashboard::times_in_text::Prose;
+use crate::dashboard::times_in_text::TextWithTimes;
 use crate::domain::event::EventType;
 
 /// A page of a list.
@@ -70,12 +70,12 @@ pub(super) struct ForecastData {
 
 #[derive(Deserialize)]
 pub(super) struct IfDownData {
-    pub(super) text: Prose,
+    pub(super) text: TextWithTimes,
 }
 
 #[derive(Deserialize)]
 pub(super) struct EstimateData {
-    pub(super) text: Prose,
+    pub(super) text: TextWithTimes,
 }
 
 /// A number, exact up to a bound.
@@ -203,7 +203,7 @@ impl DeliveryData {
 #[derive(Deserialize)]
 pub(super) struct WaitData {
     pub(super) reason: String,
-    pub(super) text: Prose,
+    pub(super) text: TextWithTimes,
 }
 
 #[derive(Deserialize)]

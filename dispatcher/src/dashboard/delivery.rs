@@ -11,12 +11,12 @@ use weir_common::time::UnixTime;
 use crate::dashboard::api_answers::{
     AttemptData, DeliveryData, DeliveryDetailData, StopData, WebhookDetailData,
 };
-use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::PageError;
 use crate::dashboard::plot::{self, Axis, AxisMark};
+use crate::dashboard::request::SignedInRequest;
 use crate::dashboard::show::{delivery_mark, outcome};
 use crate::dashboard::times_in_text::Piece;
-use crate::dashboard::visit::Visit;
 
 /// The most of a payload that a page shows; all of it can be loaded.
 const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
@@ -59,21 +59,21 @@ struct Payload {
     cut: bool,
 }
 
-pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
     let DeliveryDetailData { delivery, stops, attempt_log: attempts, attempt_log_truncated } =
-        visit.get(&format!("deliveries/{id}"), "").await?;
+        request.get(&format!("deliveries/{id}"), "").await?;
     let path = format!("webhooks/{}", delivery.webhook_id);
-    let webhook = match visit.get::<WebhookDetailData>(&path, "").await {
+    let webhook = match request.get::<WebhookDetailData>(&path, "").await {
         Ok(detail) => Some(detail.webhook),
         Err(failure) if failure.status() == 404 => None,
         Err(failure) => return Err(failure),
     };
-    let body = visit.call(Method::GET, &format!("events/{}", delivery.event_id), "", None).await;
+    let body = request.call(Method::GET, &format!("events/{}", delivery.event_id), "", None).await;
     let body = (body.status == 200).then(|| String::from_utf8_lossy(&body.body).into_owned());
-    let now = visit.entrance.now();
+    let now = request.request.now();
     let waits = matches!(delivery.state.as_str(), "waiting" | "in_flight");
     let title = format!("{} {}", delivery.kind, delivery.event_id);
-    let frame = Frame::of(visit, Section::Deliveries, title);
+    let frame = Frame::of(request, Section::Deliveries, title);
     let page = DeliveryPage {
         frame: if waits { frame.refreshing() } else { frame },
         mark: delivery_mark(&delivery.state),
@@ -142,16 +142,17 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-pub(super) async fn redeliver(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let again: DeliveryData = visit.post(&format!("deliveries/{id}:redeliver"), &json!({})).await?;
-    Ok(see_other(visit.path(&format!("deliveries/{}", again.id))))
+pub(super) async fn redeliver(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
+    let again: DeliveryData =
+        request.post(&format!("deliveries/{id}:redeliver"), &json!({})).await?;
+    Ok(see_other(request.path(&format!("deliveries/{}", again.id))))
 }
 
 /// The whole payload, as it is delivered.
-pub(super) async fn event(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let reply = visit.call(Method::GET, &format!("events/{id}"), "", None).await;
+pub(super) async fn event(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
+    let reply = request.call(Method::GET, &format!("events/{id}"), "", None).await;
     if reply.status != 200 {
-        return Err(Failure::of_api(&reply));
+        return Err(PageError::of_api(&reply));
     }
     Ok(reply.with("content-disposition", "attachment; filename=\"event.json\""))
 }

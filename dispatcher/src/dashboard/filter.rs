@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use weir_common::pages::form::Form;
 
 use crate::dashboard::api_answers::PreviewData;
-use crate::dashboard::failure::Failure;
-use crate::dashboard::visit::Visit;
+use crate::dashboard::page_error::PageError;
+use crate::dashboard::request::SignedInRequest;
 
 /// The filters of a list, by their names in the API.
 pub(super) const FILTERS: [&str; 8] =
@@ -42,16 +42,16 @@ pub(super) fn scope(filters: &[(&'static str, String)]) -> Map<String, Value> {
 
 /// How many match, and how long it would take.
 pub(super) async fn preview(
-    visit: &Visit<'_>,
+    request: &SignedInRequest<'_>,
     filters: &[(&'static str, String)],
-) -> Result<PreviewData, Failure> {
-    dry_run(visit, scope(filters)).await
+) -> Result<PreviewData, PageError> {
+    dry_run(request, scope(filters)).await
 }
 
 pub(super) async fn dry_run(
-    visit: &Visit<'_>,
+    request: &SignedInRequest<'_>,
     mut body: Map<String, Value>,
-) -> Result<PreviewData, Failure> {
+) -> Result<PreviewData, PageError> {
     body.insert("dry_run".to_owned(), true.into());
-    visit.post("deliveries:redeliver", &body.into()).await
+    request.post("deliveries:redeliver", &body.into()).await
 }

@@ -11,10 +11,10 @@ use weir_common::pages::reply::html;
 use weir_common::pages::show::{grouped, share};
 use weir_common::time::UnixTime;
 
-use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::PageError;
+use crate::dashboard::request::SignedInRequest;
 use crate::dashboard::show::When;
-use crate::dashboard::visit::Visit;
 use crate::live_config::limits_client::{LimitUsage, LimitsError};
 
 #[derive(Template)]
@@ -58,14 +58,14 @@ impl Used {
     }
 }
 
-pub(super) async fn show(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    let Some(client) = &visit.entrance.active.limits else { return Err(Failure::not_found()) };
-    let (answer, now) = (client.read(visit.workspace()).await, visit.entrance.now());
+pub(super) async fn show(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    let Some(client) = &request.request.active.limits else { return Err(PageError::not_found()) };
+    let (answer, now) = (client.read(request.workspace()).await, request.request.now());
     if let Err(error) = &answer {
         let fields = [("error", error.to_string().into())];
         events::event(Level::Warn, "limits of a workspace not read", &fields);
     }
-    let frame = Frame::of(visit, Section::Limits, "Limits");
+    let frame = Frame::of(request, Section::Limits, "Limits");
     let (read, frame) = match answer {
         Ok(read) => {
             let rows = read.limits.into_iter().map(|usage| row(usage, now)).collect();

@@ -3,7 +3,7 @@
 use weir_common::pages::assets::{ICON, SCRIPT, STYLE};
 use weir_common::time::UnixTime;
 
-use crate::dashboard::visit::{Entrance, Visit};
+use crate::dashboard::request::{PageRequest, SignedInRequest};
 
 /// The parts of the dashboard, as the navigation has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub(super) struct FrameSession {
 
 impl Frame {
     /// The frame of a page without a session.
-    pub(super) fn outside(entrance: &Entrance<'_>, title: &str) -> Self {
-        let theme = entrance.active.theme.as_ref();
+    pub(super) fn outside(request: &PageRequest<'_>, title: &str) -> Self {
+        let theme = request.active.theme.as_ref();
         let logo = theme.and_then(|theme| theme.logo.as_ref());
         Self {
             title: title.to_owned(),
@@ -68,16 +68,20 @@ impl Frame {
     }
 
     /// The frame of a page of the workspace.
-    pub(super) fn of(visit: &Visit<'_>, section: Section, title: impl Into<String>) -> Self {
+    pub(super) fn of(
+        request: &SignedInRequest<'_>,
+        section: Section,
+        title: impl Into<String>,
+    ) -> Self {
         let session = FrameSession {
-            workspace: visit.workspace().to_owned(),
+            workspace: request.workspace().to_owned(),
             section,
-            form_token: visit.form_token(),
-            made_at: visit.entrance.now(),
-            may_change: visit.may_change(),
-            has_limits: visit.entrance.active.limits.is_some(),
+            form_token: request.form_token(),
+            made_at: request.request.now(),
+            may_change: request.may_change(),
+            has_limits: request.request.active.limits.is_some(),
         };
-        Self { session: Some(session), ..Self::outside(visit.entrance, &title.into()) }
+        Self { session: Some(session), ..Self::outside(request.request, &title.into()) }
     }
 
     /// The same frame, whose content is loaded again.

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use weir_common::http_server::reply::Reply;
 
-use crate::dashboard::failure::Failure;
+use crate::dashboard::page_error::PageError;
 
 /// Forms of one session: those of its open tabs.
 const OF_SESSION_MAX: usize = 8;
@@ -49,8 +49,8 @@ impl SentForms {
         &self,
         session: [u8; 32],
         form: [u8; 32],
-        done: impl Future<Output = Result<Reply, Failure>>,
-    ) -> Result<Reply, Failure> {
+        done: impl Future<Output = Result<Reply, PageError>>,
+    ) -> Result<Reply, PageError> {
         let page = self.page(session, form);
         let done = async {
             match done.await {
@@ -124,7 +124,7 @@ mod tests {
         let refused = Reply::new(422, "text/plain", "");
         let refused = forms.once([1; 32], [1; 32], async { Ok(refused) }).await;
         assert_eq!(refused.expect("a page").status, 422);
-        let failed = forms.once([1; 32], [1; 32], async { Err(Failure::not_found()) }).await;
+        let failed = forms.once([1; 32], [1; 32], async { Err(PageError::not_found()) }).await;
         assert!(failed.is_err());
         assert_eq!(send(&forms, &AtomicU16::new(0), (1, 1)).await, "0");
     }

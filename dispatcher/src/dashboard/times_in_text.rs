@@ -9,7 +9,7 @@ use crate::dashboard::show::When;
 /// A sentence of the API, or one of ours with times as the API writes them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Prose(pub(super) String);
+pub(super) struct TextWithTimes(pub(super) String);
 
 /// A part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Piece<'p> {
     Time(When),
 }
 
-impl Prose {
+impl TextWithTimes {
     /// The sentence as texts and times.
     pub(super) fn pieces(&self) -> Vec<Piece<'_>> {
         let mut pieces = Vec::new();
@@ -36,7 +36,7 @@ impl Prose {
     }
 }
 
-impl From<String> for Prose {
+impl From<String> for TextWithTimes {
     fn from(text: String) -> Self {
         Self(text)
     }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn times_stand_out_and_the_rest_stays() {
         let text = "Paused since 2026-11-25T10:17:49.571Z, until\u{a0}it is reactivated; v1.2.";
-        let prose = Prose(text.to_owned());
+        let prose = TextWithTimes(text.to_owned());
         let pieces = prose.pieces();
         let times: Vec<_> = pieces.iter().filter(|piece| matches!(piece, Piece::Time(_))).collect();
         assert_eq!(times, [&Piece::Time(When("2026-11-25T10:17:49.571Z".to_owned()))]);

@@ -15,12 +15,12 @@ use weir_common::time::UnixTime;
 use crate::dashboard::api_answers::{
     ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
 };
-use crate::dashboard::failure::Failure;
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::PageError;
 use crate::dashboard::plot;
+use crate::dashboard::request::{SignedInRequest, answer};
 use crate::dashboard::show::{CLASSES, When, delivery_mark, outcome, webhook_mark};
-use crate::dashboard::times_in_text::{Piece, Prose};
-use crate::dashboard::visit::{Visit, answer};
+use crate::dashboard::times_in_text::{Piece, TextWithTimes};
 use crate::dashboard::webhooks;
 
 /// Deliveries on the page of their webhook.
@@ -37,7 +37,7 @@ struct WebhookPage {
     times: String,
     deliveries: Vec<DeliveryData>,
     /// What the banner says; empty while deliveries succeed.
-    banner: Vec<Prose>,
+    banner: Vec<TextWithTimes>,
     /// The class of the banner in the style.
     banner_class: &'static str,
     types: Vec<EventTypeData>,
@@ -74,15 +74,15 @@ fn answered(time: &Option<f64>) -> String {
     time.map_or_else(|| "–".to_owned(), ms)
 }
 
-pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
-    let detail: WebhookDetailData = visit.get(&path, "").await?;
-    let activity: ActivityData = visit.get(&format!("{path}/activity"), "").await?;
+    let detail: WebhookDetailData = request.get(&path, "").await?;
+    let activity: ActivityData = request.get(&format!("{path}/activity"), "").await?;
     let of_it = query([("webhook", id), ("limit", ROWS)]);
-    let deliveries: List<DeliveryData> = visit.get("deliveries", &of_it).await?;
-    let types = visit.event_types().await?.into_iter().filter(|one| !one.retired);
-    let frame = Frame::of(visit, Section::Webhooks, detail.webhook.url.as_str()).refreshing();
-    let (now, health) = (visit.entrance.now(), &visit.entrance.active.settings.health);
+    let deliveries: List<DeliveryData> = request.get("deliveries", &of_it).await?;
+    let types = request.event_types().await?.into_iter().filter(|one| !one.retired);
+    let frame = Frame::of(request, Section::Webhooks, detail.webhook.url.as_str()).refreshing();
+    let (now, health) = (request.request.now(), &request.request.active.settings.health);
     let probe =
         |one: &DeliveryData| one.waiting_for.as_ref().is_some_and(|why| why.reason == "probe");
     let probes = deliveries.data.iter().any(probe);
@@ -109,7 +109,11 @@ pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> 
 }
 
 /// Why, since when, what happens next, and what to do; in this order.
-fn banner(page: &WebhookDetailData, activity: &ActivityData, facts: &BannerFacts) -> Vec<Prose> {
+fn banner(
+    page: &WebhookDetailData,
+    activity: &ActivityData,
+    facts: &BannerFacts,
+) -> Vec<TextWithTimes> {
     let health = &page.health;
     let mut lines = Vec::new();
     let last = health.last_outcome.as_deref().map(outcome);
@@ -172,7 +176,7 @@ fn banner(page: &WebhookDetailData, activity: &ActivityData, facts: &BannerFacts
             None => format!("If it answers from now on, the {waiting} that wait are sent. {up}"),
         });
     }
-    lines.into_iter().map(Prose::from).collect()
+    lines.into_iter().map(TextWithTimes::from).collect()
 }
 
 /// What the banner says apart from the webhook.
@@ -196,10 +200,13 @@ struct ConfirmPage {
     back: String,
 }
 
-pub(super) async fn confirm_rotate(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn confirm_rotate(
+    request: &SignedInRequest<'_>,
+    id: &str,
+) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
-    let detail: WebhookDetailData = visit.get(&path, "").await?;
-    let overlap = visit.entrance.active.settings.secrets.rotation_overlap;
+    let detail: WebhookDetailData = request.get(&path, "").await?;
+    let overlap = request.request.active.settings.secrets.rotation_overlap;
     let text = format!(
         "{} gets a new secret, which is shown once. The present one signs as well for {}: change \
          it in your receiver before that ends.",
@@ -209,19 +216,22 @@ pub(super) async fn confirm_rotate(visit: &Visit<'_>, id: &str) -> Result<Reply,
     Ok(html(
         200,
         &ConfirmPage {
-            frame: Frame::of(visit, Section::Webhooks, "Rotate the secret"),
+            frame: Frame::of(request, Section::Webhooks, "Rotate the secret"),
             question: "Rotate the secret?",
             text,
             button: "Rotate",
-            action: visit.path(&format!("{path}/rotate")),
-            back: visit.path(&path),
+            action: request.path(&format!("{path}/rotate")),
+            back: request.path(&path),
         },
     ))
 }
 
-pub(super) async fn confirm_delete(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn confirm_delete(
+    request: &SignedInRequest<'_>,
+    id: &str,
+) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
-    let detail: WebhookDetailData = visit.get(&path, "").await?;
+    let detail: WebhookDetailData = request.get(&path, "").await?;
     let text = match detail.waiting.count {
         0 => format!("{} receives no more events. Nothing waits for it.", detail.webhook.url),
         _ => format!(
@@ -233,49 +243,60 @@ pub(super) async fn confirm_delete(visit: &Visit<'_>, id: &str) -> Result<Reply,
     Ok(html(
         200,
         &ConfirmPage {
-            frame: Frame::of(visit, Section::Webhooks, "Delete the webhook"),
+            frame: Frame::of(request, Section::Webhooks, "Delete the webhook"),
             question: "Delete the webhook?",
             text,
             button: "Delete",
-            action: visit.path(&format!("{path}/delete")),
-            back: visit.path(&path),
+            action: request.path(&format!("{path}/delete")),
+            back: request.path(&path),
         },
     ))
 }
 
-pub(super) async fn rotate(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn rotate(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
     // First: once it is rotated, nothing may fail before the secret is shown.
-    let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
+    let detail: WebhookDetailData = request.get(&format!("webhooks/{id}"), "").await?;
     let path = format!("webhooks/{id}:rotate-secret");
-    let RotatedData { secret, previous_valid_until } = visit.post(&path, &json!({})).await?;
-    Ok(webhooks::rotated(visit, detail.webhook, secret, previous_valid_until))
+    let RotatedData { secret, previous_valid_until } = request.post(&path, &json!({})).await?;
+    Ok(webhooks::rotated(request, detail.webhook, secret, previous_valid_until))
 }
 
-pub(super) async fn delete(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let reply = visit.call(Method::DELETE, &format!("webhooks/{id}"), "", None).await;
+pub(super) async fn delete(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
+    let reply = request.call(Method::DELETE, &format!("webhooks/{id}"), "", None).await;
     if reply.status == 204 {
-        return Ok(see_other(visit.path("webhooks")));
+        return Ok(see_other(request.path("webhooks")));
     }
-    Err(Failure::of_api(&reply))
+    Err(PageError::of_api(&reply))
 }
 
 /// Sends a test, and shows its delivery.
-pub(super) async fn test(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
+pub(super) async fn test(
+    request: &SignedInRequest<'_>,
+    id: &str,
+    form: &Form,
+) -> Result<Reply, PageError> {
     let body = form.filled("type").map_or(json!({}), |kind| json!({"type": kind}));
-    let sent: DeliveryData = visit.post(&format!("webhooks/{id}:ping"), &body).await?;
-    Ok(see_other(visit.path(&format!("deliveries/{}", sent.id))))
+    let sent: DeliveryData = request.post(&format!("webhooks/{id}:ping"), &body).await?;
+    Ok(see_other(request.path(&format!("deliveries/{}", sent.id))))
 }
 
-pub(super) async fn reactivate(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn reactivate(
+    request: &SignedInRequest<'_>,
+    id: &str,
+) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}:reactivate");
-    let _: Value = visit.post(&path, &json!({})).await?;
-    Ok(see_other(visit.path(&format!("webhooks/{id}"))))
+    let _: Value = request.post(&path, &json!({})).await?;
+    Ok(see_other(request.path(&format!("webhooks/{id}"))))
 }
 
-pub(super) async fn disable(visit: &Visit<'_>, id: &str, disabled: bool) -> Result<Reply, Failure> {
+pub(super) async fn disable(
+    request: &SignedInRequest<'_>,
+    id: &str,
+    disabled: bool,
+) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
     let body = json!({"disabled": disabled});
-    let reply = visit.call(Method::PATCH, &path, "", Some(&body)).await;
+    let reply = request.call(Method::PATCH, &path, "", Some(&body)).await;
     answer::<Value>(&reply)?;
-    Ok(see_other(visit.path(&path)))
+    Ok(see_other(request.path(&path)))
 }

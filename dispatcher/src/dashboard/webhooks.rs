@@ -12,12 +12,12 @@ use weir_common::time::UnixTime;
 use crate::dashboard::api_answers::{
     ActivityData, CheckData, CreatedData, EventTypeData, List, WebhookData, WebhookDetailData,
 };
-use crate::dashboard::failure::{Failure, FieldError};
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::{FieldError, PageError};
 use crate::dashboard::plot;
+use crate::dashboard::request::{SignedInRequest, answer};
 use crate::dashboard::show::{When, url_among, webhook_mark};
-use crate::dashboard::values::Values;
-use crate::dashboard::visit::{Visit, answer};
+use crate::dashboard::webhook_form::WebhookForm;
 
 /// Webhooks on a page.
 const ROWS: &str = "20";
@@ -51,16 +51,16 @@ impl ListPage {
     }
 }
 
-pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    let asked = visit.entrance.query();
+pub(super) async fn list(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    let asked = request.request.query();
     let query = query([("limit", ROWS), ("cursor", asked.get("cursor"))]);
-    let list: List<WebhookData> = visit.get("webhooks", &query).await?;
-    let settings = &visit.entrance.active.settings;
-    let (warn_for, now) = (settings.health.warn_for, visit.entrance.now());
+    let list: List<WebhookData> = request.get("webhooks", &query).await?;
+    let settings = &request.request.active.settings;
+    let (warn_for, now) = (settings.health.warn_for, request.request.now());
     let mut rows = Vec::new();
     for webhook in list.data {
         let path = format!("webhooks/{}/activity", webhook.id);
-        let activity: ActivityData = visit.get(&path, "").await?;
+        let activity: ActivityData = request.get(&path, "").await?;
         let total = &activity.total;
         rows.push(Row {
             mark: webhook_mark(&webhook.state, activity.down_since.as_ref(), (warn_for, now)),
@@ -70,7 +70,7 @@ pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
             activity,
         });
     }
-    let frame = Frame::of(visit, Section::Webhooks, "Webhooks").refreshing();
+    let frame = Frame::of(request, Section::Webhooks, "Webhooks").refreshing();
     let next = list.next_cursor.map(|cursor| self::query([("cursor", cursor.as_str())]));
     let retried = span(settings.retry.give_up_after);
     Ok(html(200, &ListPage { frame, rows, next, retried, now }))
@@ -84,11 +84,11 @@ struct FormPage<'a> {
     /// Its identifier; `None` if it is new.
     id: Option<&'a str>,
     types: Vec<TypeChoice>,
-    values: Values,
+    values: WebhookForm,
     /// How long an attempt may take.
     deadline: String,
     allows_http: bool,
-    failure: Option<&'a Failure>,
+    failure: Option<&'a PageError>,
     /// What a check of the URL found.
     check: Option<CheckData>,
 }
@@ -142,36 +142,36 @@ impl FormPage<'_> {
     }
 }
 
-pub(super) async fn new(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    form_page(visit, None, Values::default(), Seen::Nothing).await
+pub(super) async fn new(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    form_page(request, None, WebhookForm::default(), Seen::Nothing).await
 }
 
-pub(super) async fn edit(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let detail: WebhookDetailData = visit.get(&format!("webhooks/{id}"), "").await?;
-    form_page(visit, Some(id), Values::of_webhook(&detail.webhook), Seen::Nothing).await
+pub(super) async fn edit(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
+    let detail: WebhookDetailData = request.get(&format!("webhooks/{id}"), "").await?;
+    form_page(request, Some(id), WebhookForm::of_webhook(&detail.webhook), Seen::Nothing).await
 }
 
 /// What became of a form that was sent.
 enum Seen<'f> {
     Nothing,
     /// The API refused it.
-    Failure(&'f Failure),
+    PageError(&'f PageError),
     /// Its URL was called.
     Check(CheckData),
 }
 
 async fn form_page(
-    visit: &Visit<'_>,
+    request: &SignedInRequest<'_>,
     id: Option<&str>,
-    values: Values,
+    values: WebhookForm,
     seen: Seen<'_>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, PageError> {
     let (failure, check) = match seen {
         Seen::Nothing => (None, None),
-        Seen::Failure(failure) => (Some(failure), None),
+        Seen::PageError(failure) => (Some(failure), None),
         Seen::Check(check) => (None, Some(check)),
     };
-    let types = visit.event_types().await?;
+    let types = request.event_types().await?;
     let choice = |one: EventTypeData| TypeChoice {
         chosen: values.events.contains(&one.name),
         description: one.description.unwrap_or_default(),
@@ -181,9 +181,9 @@ async fn form_page(
     let offered = types.into_iter().filter(|one| !one.retired || values.events.contains(&one.name));
     let types = offered.map(choice).collect();
     let title = if id.is_some() { "Edit the webhook" } else { "Add a webhook" };
-    let frame = Frame::of(visit, Section::Webhooks, title);
-    let status = failure.map_or(200, Failure::status);
-    let egress = &visit.entrance.active.settings.egress;
+    let frame = Frame::of(request, Section::Webhooks, title);
+    let status = failure.map_or(200, PageError::status);
+    let egress = &request.request.active.settings.egress;
     let (deadline, allows_http) = (span(egress.deadline), egress.allow_http);
     let page = FormPage { frame, id, types, values, deadline, allows_http, failure, check };
     Ok(html(status, &page))
@@ -203,80 +203,84 @@ struct SecretPage {
     is_standard: bool,
 }
 
-fn is_standard(visit: &Visit<'_>) -> bool {
-    visit.entrance.active.settings.signature.standard_webhooks
+fn is_standard(request: &SignedInRequest<'_>) -> bool {
+    request.request.active.settings.signature.standard_webhooks
 }
 
 /// Calls the URL that was typed, and shows the form again.
-async fn check(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
-    let values = Values::of_form(form);
+async fn check(request: &SignedInRequest<'_>, form: &Form) -> Result<Reply, PageError> {
+    let values = WebhookForm::of_form(form);
     let mut body = Map::from_iter([("url".to_owned(), Value::from(values.url.as_str()))]);
     if let Some(secret) = form.filled("secret") {
         body.insert("secret".to_owned(), secret.into());
     }
-    match visit.post::<CheckData>("webhooks:check", &body.into()).await {
-        Ok(check) => form_page(visit, None, values, Seen::Check(check)).await,
-        Err(failure) => form_page(visit, None, values, Seen::Failure(&failure)).await,
+    match request.post::<CheckData>("webhooks:check", &body.into()).await {
+        Ok(check) => form_page(request, None, values, Seen::Check(check)).await,
+        Err(failure) => form_page(request, None, values, Seen::PageError(&failure)).await,
     }
 }
 
-pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
+pub(super) async fn create(request: &SignedInRequest<'_>, form: &Form) -> Result<Reply, PageError> {
     if form.filled("check").is_some() {
-        return check(visit, form).await;
+        return check(request, form).await;
     }
-    let values = Values::of_form(form);
-    if let Some(failure) = values.repeated().map(Failure::repeated) {
-        return form_page(visit, None, values, Seen::Failure(&failure)).await;
+    let values = WebhookForm::of_form(form);
+    if let Some(failure) = values.repeated().map(PageError::repeated) {
+        return form_page(request, None, values, Seen::PageError(&failure)).await;
     }
     let mut body = values.new_webhook();
     if let Some(secret) = form.filled("secret") {
         body.insert("secret".to_owned(), secret.into());
     }
-    match visit.post::<CreatedData>("webhooks", &body.into()).await {
+    match request.post::<CreatedData>("webhooks", &body.into()).await {
         Ok(created) => {
-            let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
+            let frame = Frame::of(request, Section::Webhooks, "Keep the secret");
             let CreatedData { id, url, secret, public_key } = created;
-            let (previous_until, is_standard) = (None, is_standard(visit));
+            let (previous_until, is_standard) = (None, is_standard(request));
             let page =
                 SecretPage { frame, id, url, secret, public_key, previous_until, is_standard };
             Ok(html(201, &page))
         }
-        Err(failure) => form_page(visit, None, values, Seen::Failure(&failure)).await,
+        Err(failure) => form_page(request, None, values, Seen::PageError(&failure)).await,
     }
 }
 
 /// The page of a secret that was rotated.
 pub(super) fn rotated(
-    visit: &Visit<'_>,
+    request: &SignedInRequest<'_>,
     webhook: WebhookData,
     secret: String,
     previous_until: Option<When>,
 ) -> Reply {
-    let frame = Frame::of(visit, Section::Webhooks, "Keep the secret");
+    let frame = Frame::of(request, Section::Webhooks, "Keep the secret");
     let WebhookData { id, url, public_key, .. } = webhook;
-    let is_standard = is_standard(visit);
+    let is_standard = is_standard(request);
     html(200, &SecretPage { frame, id, url, secret, public_key, previous_until, is_standard })
 }
 
-pub(super) async fn change(visit: &Visit<'_>, id: &str, form: &Form) -> Result<Reply, Failure> {
+pub(super) async fn change(
+    request: &SignedInRequest<'_>,
+    id: &str,
+    form: &Form,
+) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
-    let mut values = Values::of_form(form);
-    let shown: Values =
-        serde_json::from_str(&values.shown).map_err(|_| Failure::incomplete_form())?;
-    if let Some(failure) = values.repeated().map(Failure::repeated) {
+    let mut values = WebhookForm::of_form(form);
+    let shown: WebhookForm =
+        serde_json::from_str(&values.shown).map_err(|_| PageError::incomplete_form())?;
+    if let Some(failure) = values.repeated().map(PageError::repeated) {
         values.kept_metadata = shown.kept_metadata;
-        return form_page(visit, Some(id), values, Seen::Failure(&failure)).await;
+        return form_page(request, Some(id), values, Seen::PageError(&failure)).await;
     }
     let body = values.change_of(&shown);
     if body.is_empty() {
-        return Ok(see_other(visit.path(&path)));
+        return Ok(see_other(request.path(&path)));
     }
-    let reply = visit.call(Method::PATCH, &path, "", Some(&body.into())).await;
+    let reply = request.call(Method::PATCH, &path, "", Some(&body.into())).await;
     match answer::<WebhookData>(&reply) {
-        Ok(_) => Ok(see_other(visit.path(&path))),
+        Ok(_) => Ok(see_other(request.path(&path))),
         Err(failure) => {
             values.kept_metadata = shown.kept_metadata;
-            form_page(visit, Some(id), values, Seen::Failure(&failure)).await
+            form_page(request, Some(id), values, Seen::PageError(&failure)).await
         }
     }
 }

@@ -141,8 +141,12 @@ impl InFlightSlots {
     }
 
     /// Whether a workspace may start another attempt for a webhook that has one in flight. If not,
-    /// the endpoint is parked until it may.
-    pub(super) fn has_room(&mut self, workspace: &Arc<str>, endpoint: EndpointId) -> bool {
+    /// parks the endpoint until it may.
+    pub(super) fn admit_further_or_park(
+        &mut self,
+        workspace: &Arc<str>,
+        endpoint: EndpointId,
+    ) -> bool {
         let used_up = self.shares.is_used_up(workspace, self.free());
         if used_up {
             self.shares.park(workspace, endpoint);

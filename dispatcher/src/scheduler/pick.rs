@@ -118,14 +118,12 @@ impl Scheduler {
             match self.readiness(backlog, webhook, now.tick) {
                 Readiness::Ready if kept => could_start = true,
                 Readiness::Ready if free_at > now.tick => later = sooner(later, free_at),
-                // It is unparked when its workspace may start more.
-                Readiness::Ready
-                    if !backlog.in_flight.is_empty()
-                        && !self.slots.has_room(&backlog.workspace, id) =>
-                {
-                    could_start = true;
-                }
                 Readiness::Ready => {
+                    let further = !backlog.in_flight.is_empty();
+                    if further && !self.slots.admit_further_or_park(&backlog.workspace, id) {
+                        could_start = true;
+                        continue;
+                    }
                     let Some(started) = self.begin((id, webhook), flow, now) else { continue };
                     return Some(Pick::Start(started, now.tick.since(due)));
                 }

@@ -14,7 +14,7 @@ use weir_common::time::Moment;
 use crate::admission::facts::{LimitFacts, LimitOutcome};
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::limit::limiter::{Unreachable, as_of};
+use crate::limit::limiter::{NeedsWait, Unreachable, as_of};
 use crate::limit::report::{self, Named};
 use crate::limit::warnings::{Warning, is_reached};
 use crate::limit::{LimitCheck, Verdict};
@@ -27,8 +27,9 @@ pub enum LimitDecision {
     Admitted,
     /// One refuses, and none is charged.
     Refused(Refusal),
-    /// The counters have left this process: [`CheckedRequest::check_at_owner`] must check them.
-    Moved,
+    /// The check must wait for the shared store, or for the process that owns the counters:
+    /// [`CheckedRequest::check_waiting`].
+    NeedsWait,
 }
 
 /// A request whose limits are checked, or a connection on which no request could be read.
@@ -54,7 +55,7 @@ impl CheckedRequest<'_> {
                 self.shared.limiter.hold(&mut verdict, &charges.checks);
                 self.settle(charges, &mut verdict, facts)
             }
-            Err(_moved) => LimitDecision::Moved,
+            Err(NeedsWait) => LimitDecision::NeedsWait,
         }
     }
 
@@ -76,19 +77,19 @@ impl CheckedRequest<'_> {
         as_of(&mut charges.checks, self.now);
         let decision = match self.check(charges, facts) {
             // Boxed: this is rare, and inline it would make every request's future larger.
-            LimitDecision::Moved => Box::pin(self.check_at_owner(charges, facts)).await,
+            LimitDecision::NeedsWait => Box::pin(self.check_waiting(charges, facts)).await,
             decision => decision,
         };
         if let LimitDecision::Refused(refusal) = decision { Err(refusal) } else { Ok(()) }
     }
 
-    /// Checks the limits of a request in the process that owns the counters.
-    pub(super) async fn check_at_owner(
+    /// Checks the limits of a request in the shared store, or in the process that owns the counters.
+    pub(super) async fn check_waiting(
         &self,
         charges: &mut Charges,
         facts: &mut LimitFacts,
     ) -> LimitDecision {
-        match self.shared.limiter.check_at_owner(&mut charges.checks).await {
+        match self.shared.limiter.check_waiting(&mut charges.checks).await {
             Ok(mut verdict) => self.settle(charges, &mut verdict, facts),
             Err(Unreachable) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
@@ -99,11 +100,11 @@ impl CheckedRequest<'_> {
     pub async fn charge_refusal(&self, address: IpAddr, facts: &mut LimitFacts) {
         let charges = || {
             let mut charges = Charges::default();
-            self.config.rules.charge_refusal(address, self.now, &mut charges);
+            self.config.rules.add_of_refusal(address, self.now, &mut charges);
             charges
         };
-        if matches!(self.check(&mut charges(), facts), LimitDecision::Moved) {
-            let elsewhere = async { self.check_at_owner(&mut charges(), facts).await };
+        if matches!(self.check(&mut charges(), facts), LimitDecision::NeedsWait) {
+            let elsewhere = async { self.check_waiting(&mut charges(), facts).await };
             // Boxed, for it is rare; a limit that cannot be reached now is not shown.
             drop(Box::pin(elsewhere).await);
         }

@@ -52,6 +52,8 @@ pub struct TenantLabels {
     pub route: Option<Index>,
     /// The workspace.
     pub workspace: Option<Arc<str>>,
+    /// Whether the directory has the workspace.
+    pub has_entry: bool,
     /// The organisation.
     pub organisation: Option<Arc<str>>,
     /// The instance.

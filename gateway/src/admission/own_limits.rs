@@ -42,7 +42,7 @@ impl OwnLimits {
             limit.enforced && limit.shown && limit.key.parts().iter().all(is_own)
         });
         let limits = shown.filter_map(|(index, limit)| {
-            let (check, charge) = rules.own_check(index, limit, sources)?;
+            let (check, charge) = rules.check_of(index, limit, sources)?;
             let plan = charge.plan.and_then(|plan| rules.plans.get(plan));
             let plan = plan.map(|plan| plan.name.clone());
             Some(OwnLimit { limit: index, key: charge.name.to_string(), plan, check })

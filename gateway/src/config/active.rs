@@ -27,7 +27,7 @@ use crate::settings::upstream::UpstreamSettings;
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::tls::Listeners;
 use crate::upstream::credentials::Credentials;
-use crate::upstream::names::{self, Places};
+use crate::upstream::names::{self, ResolvedNames};
 use crate::upstream::{Server, Upstream};
 use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::verifier::VerifierSource;
@@ -57,11 +57,11 @@ pub struct ActiveConfig {
 impl CheckedConfig {
     /// The names of servers that `earlier` has no address for.
     #[must_use]
-    pub fn unplaced(&self, earlier: &ActiveConfig) -> BTreeSet<String> {
-        let placed: BTreeSet<&str> = earlier.placed().map(|server| &*server.name).collect();
+    pub fn names_to_resolve(&self, earlier: &ActiveConfig) -> BTreeSet<String> {
+        let known: BTreeSet<&str> = earlier.servers_by_name().map(|server| &*server.name).collect();
         let names = self.settings.upstreams.iter().flat_map(|upstream| &upstream.servers);
         let is_name = |name: &&String| name.parse::<SocketAddr>().is_err();
-        names.filter(is_name).filter(|name| !placed.contains(&***name)).cloned().collect()
+        names.filter(is_name).filter(|name| !known.contains(&***name)).cloned().collect()
     }
 
     /// Reports servers that `earlier` does not have and that do not resolve.
@@ -70,12 +70,12 @@ impl CheckedConfig {
         &self,
         file: &str,
         earlier: &ActiveConfig,
-        places: &Places,
+        resolved: &ResolvedNames,
     ) -> Vec<Diagnostic> {
         let document = self.origin.document(file);
         let known = earlier.names();
         for (path, server) in self.settings.upstreams.iter().flat_map(UpstreamSettings::servers) {
-            if let Some(Err(why)) = places.get(server).filter(|_| !known.contains(server)) {
+            if let Some(Err(why)) = resolved.get(server).filter(|_| !known.contains(server)) {
                 document.fault_in(&path, format!("`{server}` does not resolve: {why}"));
             }
         }
@@ -192,7 +192,7 @@ impl ActiveConfig {
     }
 
     /// The servers that have an address.
-    fn placed(&self) -> impl Iterator<Item = &Arc<Server>> {
+    fn servers_by_name(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers().filter(|server| !server.addresses().is_empty())
     }
 
@@ -205,13 +205,13 @@ impl ActiveConfig {
 
     /// Records the addresses of servers. A server whose name does not resolve keeps its addresses,
     /// and the failure is logged.
-    pub fn place(&self, places: &Places) {
+    pub fn set_addresses(&self, resolved: &ResolvedNames) {
         for server in self.servers() {
-            if let Some(Ok(sockets)) = places.get(&server.name) {
+            if let Some(Ok(sockets)) = resolved.get(&server.name) {
                 server.found_at(sockets.clone());
             }
         }
-        for (name, found) in places {
+        for (name, found) in resolved {
             if let Err(why) = found {
                 names::warn(name, why);
             }
@@ -219,9 +219,9 @@ impl ActiveConfig {
     }
 
     /// Copies the addresses of servers of the same name from `earlier`, to those without any.
-    pub fn place_as(&self, earlier: &Self) {
+    pub fn copy_addresses(&self, earlier: &Self) {
         for server in self.servers().filter(|server| server.addresses().is_empty()) {
-            if let Some(known) = earlier.placed().find(|known| known.name == server.name) {
+            if let Some(known) = earlier.servers_by_name().find(|known| known.name == server.name) {
                 server.found_at(known.addresses().iter().map(|a| a.socket).collect());
             }
         }

@@ -28,7 +28,7 @@ use crate::request::body_budget::BodyBudget;
 use crate::response::refusal::{RATE_LIMITED, Refusal};
 use crate::rules::retention::Retention;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::names::Places;
+use crate::upstream::names::ResolvedNames;
 
 /// What all requests share.
 pub struct Shared {
@@ -176,16 +176,16 @@ impl Shared {
         checked.verifier(Some(&self.active.load()), &self.metrics, &self.clock)
     }
 
-    /// Activates a new configuration, whose servers have the addresses in `places`; refused where
+    /// Activates a new configuration, whose servers have the addresses in `resolved`; refused where
     /// a new server does not resolve.
     pub fn apply(
         &self,
         checked: CheckedConfig,
         verifier: Option<Arc<Verifier>>,
-        places: &Places,
+        resolved: &ResolvedNames,
     ) -> Reload {
         let earlier = self.active.load_full();
-        let diagnostics = checked.unresolved(&self.config.file.name(), &earlier, places);
+        let diagnostics = checked.unresolved(&self.config.file.name(), &earlier, resolved);
         if !diagnostics.is_empty() {
             return Reload::Refused(diagnostics);
         }
@@ -197,8 +197,8 @@ impl Shared {
         self.metrics.upstream_ejected.reset();
         let (metrics, clock) = (&self.metrics, &self.clock);
         let active = ActiveConfig::with_verifier(checked, verifier, Some(&earlier), metrics, clock);
-        active.place(places);
-        active.place_as(&earlier);
+        active.set_addresses(resolved);
+        active.copy_addresses(&earlier);
         self.active.store(Arc::new(active));
         self.applied.notify_one();
         self.mark_applied();

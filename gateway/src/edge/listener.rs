@@ -47,11 +47,11 @@ pub struct Accepted {
     socket: StdStream,
     settings: HandshakeSettings,
     peer: SocketAddr,
-    place: Place,
+    open: OpenConnection,
 }
 
 /// Counts a connection in total, at its worker and at its address, until dropped.
-struct Place {
+struct OpenConnection {
     open: Arc<AtomicU64>,
     of_worker: Arc<AtomicU64>,
     /// The metric of open connections.
@@ -60,7 +60,7 @@ struct Place {
     _permit: Option<ConnectionPermit>,
 }
 
-impl Drop for Place {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.of_worker.fetch_sub(1, Ordering::Relaxed);
@@ -157,11 +157,15 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     worker.load.fetch_add(1, Ordering::Relaxed);
     let gauge = shared.metrics.connections.clone();
     gauge.inc();
-    let place =
-        Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _permit: permit };
+    let open = OpenConnection {
+        open: open.clone(),
+        of_worker: worker.load.clone(),
+        gauge,
+        _permit: permit,
+    };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
-        let _ = worker.to.send(Accepted { socket, settings, peer, place });
+        let _ = worker.to.send(Accepted { socket, settings, peer, open });
     }
 }
 
@@ -203,7 +207,7 @@ pub async fn serve<F: Front>(
 }
 
 async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, drain: Drain) {
-    let Accepted { socket, settings, peer, place } = accepted;
+    let Accepted { socket, settings, peer, open } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
@@ -213,7 +217,7 @@ async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, d
     };
     let must_wait = settings.must_wait();
     let mut close_idle = drain.close_idle.clone();
-    let handshake = establish(settings, socket, peer, place, &shared);
+    let handshake = establish(settings, socket, peer, open, &shared);
     let handshaken = tokio::select! {
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>

@@ -1,9 +1,8 @@
 //! Checks the limits of a request, where the counters are.
 //!
-//! That is this process, except during an upgrade and after it, or a store that gateways share.
-//! Where counters are in this process, nearly every request uses [`Limiter::check`], which does not
-//! wait. Where that returns [`Moved`], the request uses [`Limiter::check_at_owner`], which waits
-//! for the counters, sends the checks to their owner, or asks the shared store.
+//! They are in this process, or during and after an upgrade in another one, or in a store that
+//! gateways share. [`Limiter::check`] never waits. It returns [`NeedsWait`] where one of the latter
+//! two must be called, and the request then uses [`Limiter::check_waiting`].
 //!
 //! # Invariants
 //!
@@ -35,6 +34,11 @@ use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 /// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
 /// seconds for the response.
 pub const CHECK_WAIT: Duration = Duration::from_secs(12);
+
+/// The check must wait: [`Limiter::check_waiting`] checks in the shared store, or in the process that
+/// owns the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeedsWait;
 
 /// The counters cannot be reached: the process that owned them has ended, or the shared store is
 /// away and an enforced limit refuses without it.
@@ -152,11 +156,11 @@ impl Limiter {
 
     /// Checks every limit at `now`, and charges all or none. Applies boosts to `checks`. The caller
     /// must [hold](Self::hold) what the verdict counts as in flight.
-    pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+    pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, NeedsWait> {
         self.boosts.apply(checks, now);
         match &self.shared {
-            None => self.store.decide(checks, now, true),
-            Some(shared) => shared.without_call(&self.store, checks, now).ok_or(Moved),
+            None => self.store.decide(checks, now, true).map_err(|Moved| NeedsWait),
+            Some(shared) => shared.without_call(&self.store, checks, now).ok_or(NeedsWait),
         }
     }
 
@@ -169,11 +173,11 @@ impl Limiter {
 
     /// Whether every limit would admit a request of the same costs now; the verdict charges
     /// nothing. Applies boosts to `checks`.
-    pub fn preview(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+    pub fn preview(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, NeedsWait> {
         self.boosts.apply(checks, now);
         match &self.shared {
-            None => self.store.decide(checks, now, false),
-            Some(shared) => shared.remembered(&self.store, checks, now).ok_or(Moved),
+            None => self.store.decide(checks, now, false).map_err(|Moved| NeedsWait),
+            Some(shared) => shared.remembered(&self.store, checks, now).ok_or(NeedsWait),
         }
     }
 
@@ -202,9 +206,9 @@ impl Limiter {
         }
     }
 
-    /// Checks every limit in the process that owns the counters. Stores the allowances that were
-    /// checked in `checks`.
-    pub async fn check_at_owner(
+    /// Checks every limit in the shared store, or in the process that owns the counters. Stores the
+    /// allowances that were checked in `checks`.
+    pub async fn check_waiting(
         self: &Arc<Self>,
         checks: &mut [LimitCheck],
     ) -> Result<Verdict, Unreachable> {
@@ -224,7 +228,7 @@ impl Limiter {
                     let now = self.clock.now();
                     as_of(checks, now);
                     // Where this fails, another transfer has started and has changed `owner`.
-                    if let Ok(mut verdict) = self.check_here(checks, now.tick).await? {
+                    if let Some(mut verdict) = self.check_here(checks, now.tick).await? {
                         self.hold(&mut verdict, checks);
                         return Ok(verdict);
                     }
@@ -239,17 +243,19 @@ impl Limiter {
         }
     }
 
-    /// Checks and charges every limit by the counters of this process, or in the shared store.
+    /// Checks and charges every limit by the counters of this process, or in the shared store;
+    /// `None` where the counters have moved.
     async fn check_here(
         &self,
         checks: &mut [LimitCheck],
         now: Tick,
-    ) -> Result<Result<Verdict, Moved>, Unreachable> {
+    ) -> Result<Option<Verdict>, Unreachable> {
         match (self.check(checks, now), &self.shared) {
-            (Err(Moved), Some(shared)) => {
-                shared.check(&self.store, checks, true).await.map_err(|_| Unreachable)
+            (Err(NeedsWait), Some(shared)) => {
+                let checked = shared.check(&self.store, checks, true).await;
+                checked.map(Result::ok).map_err(|_| Unreachable)
             }
-            (checked, _) => Ok(checked),
+            (checked, _) => Ok(checked.ok()),
         }
     }
 

@@ -60,7 +60,7 @@ pub async fn names(shared: Arc<Shared>) {
             // A panic in a lookup is a bug; that name is not looked up again.
             Some(Ok((name, found))) = lookups.join_next() => {
                 due.insert(name.clone(), Some(shared.clock.now().tick.plus(RESOLVE_EVERY)));
-                shared.active.load().place(&[(name, found)].into());
+                shared.active.load().set_addresses(&[(name, found)].into());
             }
             () = tokio::time::sleep(NAMES_PAUSE) => {}
         }
@@ -70,7 +70,7 @@ pub async fn names(shared: Arc<Shared>) {
 /// Resolves the names of all servers once, before the first request.
 pub async fn resolve(shared: &Shared) {
     let active = shared.active.load_full();
-    active.place(&names::all(active.names(), LOOKUP_WAIT, names::look_up).await);
+    active.set_addresses(&names::all(active.names(), LOOKUP_WAIT, names::look_up).await);
 }
 
 /// Checks the health of servers of upstreams that have health checks configured.
@@ -173,9 +173,9 @@ pub async fn reload(shared: &Arc<Shared>) -> Reload {
             Err(outcome) => return Some(outcome),
         };
         let (earlier, file) = (shared.active.load_full(), shared.config.file.name());
-        let unplaced = new.unplaced(&earlier);
-        let (places, keyless) = tokio::join!(
-            names::all(unplaced, LOOKUP_WAIT, names::look_up),
+        let names = new.names_to_resolve(&earlier);
+        let (resolved, keyless) = tokio::join!(
+            names::all(names, LOOKUP_WAIT, names::look_up),
             keyless(verifier.as_deref(), earlier.verifier.as_deref(), || new
                 .origin
                 .document(&file)),
@@ -184,7 +184,7 @@ pub async fn reload(shared: &Arc<Shared>) -> Reload {
             return Some(Reload::Refused(keyless));
         }
         drop(earlier);
-        run_blocking(shared, move |shared| shared.apply(new, verifier, &places)).await
+        run_blocking(shared, move |shared| shared.apply(new, verifier, &resolved)).await
     };
     // Boxed: the future contains a whole configuration while it waits for the lookups.
     shared.reloads.run(Box::pin(attempt)).await
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn place(shared: &Shared, found: Resolved) {
-        shared.active.load().place(&[("backend.test:80".to_owned(), found)].into());
+        shared.active.load().set_addresses(&[("backend.test:80".to_owned(), found)].into());
     }
 
     /// Answers every connection with 200.

@@ -107,7 +107,7 @@ pub async fn explain(
         dropped: (!from_proxy).then_some(&active.settings.server.trusted_headers),
     };
     let mut charges = Charges::default();
-    rules.charge(route_match.route, &sources, &mut charges);
+    rules.add_checks(route_match.route, &sources, &mut charges);
     let token = match (route_match.route.needs_token, &claims) {
         (false, _) => "not asked for",
         (true, None) => "needed",

@@ -8,7 +8,7 @@
 //! Not here: reading a body (`body`), counting (`request::batch`), whether one is buffered at all
 //! (`rules`), returning it (`edge::exchange`).
 
-use std::sync::Arc;
+use std::net::Ipv4Addr;
 
 use http::header;
 use pingora_core::protocols::http::ServerSession;
@@ -18,7 +18,8 @@ use crate::config::shared::Shared;
 use crate::proxy::body::{self, BufferedBody, Unread};
 use crate::proxy::context::{Replayed, RequestContext};
 use crate::request::batch;
-use crate::request::body_budget::BudgetPermit;
+use crate::request::body_budget::{BodyOwner, BudgetPermit};
+use crate::request::client_address::network_of;
 use crate::response::refusal::Refusal;
 use crate::rules::Batch;
 use crate::rules::charges::Charges;
@@ -80,9 +81,14 @@ async fn count(
     Ok((items, buffered))
 }
 
-/// Who answers for the memory that a body takes: its workspace, or the client's address.
-fn owner(context: &RequestContext) -> Arc<str> {
-    let facts = &context.facts;
-    let address = || facts.client.address.map_or_else(String::new, |own| own.to_string()).into();
-    facts.tenant.workspace.clone().unwrap_or_else(address)
+/// Who answers for the memory that a body takes.
+fn owner(context: &RequestContext) -> BodyOwner {
+    let (tenant, client) = (&context.facts.tenant, &context.facts.client);
+    match &tenant.workspace {
+        Some(workspace) if tenant.has_entry => BodyOwner::Workspace(workspace.clone()),
+        workspace => {
+            let address = client.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+            BodyOwner::Network(network_of(address), workspace.clone())
+        }
+    }
 }

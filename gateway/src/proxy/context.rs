@@ -29,7 +29,7 @@ pub const TRIES_MAX: usize = 16;
 /// One request.
 pub struct RequestContext {
     /// When its head had been read: decisions at admission use this reading of the clock, except
-    /// after a wait (`admission`), and limits that `Limiter::check_at_owner` checks later.
+    /// after a wait (`admission`), and limits that `Limiter::check_waiting` checks later.
     pub started_at: Moment,
     /// The configuration at its start, which it keeps after a reload; once admitted, without the
     /// tenants.

@@ -65,9 +65,18 @@ pub fn address_text(address: IpAddr) -> ArrayString<TEXT_MAX> {
     text
 }
 
-/// The network that an IPv6 address counts as: its /64, all of which one client may have.
+/// The network that an address counts as: itself, or for IPv6 the /64.
 #[must_use]
-pub fn network_of(address: Ipv6Addr) -> Ipv6Addr {
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => prefix_64(address).into(),
+        address => address,
+    }
+}
+
+/// The /64 of an IPv6 address, all of which one client may have.
+#[must_use]
+pub fn prefix_64(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)
 }
 

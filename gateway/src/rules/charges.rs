@@ -79,13 +79,13 @@ impl TokenChecks {
 
 impl Rules {
     /// Adds the checks of a request on this route.
-    pub fn charge(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {
+    pub fn add_checks(&self, route: &Route, sources: &KeySources<'_>, charges: &mut Charges) {
         let mut by_address = false;
         for index in &route.limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             match limit.key.parts() {
                 [KeyPart::Address] => {
-                    self.charge_address(*index, limit, (sources.address, sources.now), charges);
+                    self.add_of_address(*index, limit, (sources.address, sources.now), charges);
                 }
                 // One tenant is the frequent key: it is charged without an allocation.
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
@@ -96,11 +96,11 @@ impl Rules {
                     let name = subject.name.clone();
                     charges.push(check, Charge { limit: *index, name, plan });
                 }
-                _ => by_address |= !self.charge_combined((*index, limit), sources, charges),
+                _ => by_address |= !self.add_combined((*index, limit), sources, charges),
             }
         }
         if by_address {
-            self.charge_by_address(sources.address, sources.now, charges);
+            self.add_by_address(sources.address, sources.now, charges);
         }
         // Each costs 1 already.
         if let RouteCost::Fixed(cost @ 2..) = route.cost {
@@ -111,13 +111,13 @@ impl Rules {
     /// Charges a key of claims, headers or several parts, or one that the request lacks. False
     /// where it is charged to its address.
     #[inline(never)]
-    fn charge_combined(
+    fn add_combined(
         &self,
         (index, limit): (Index, &Limit),
         sources: &KeySources<'_>,
         charges: &mut Charges,
     ) -> bool {
-        let Some((check, charge)) = self.own_check(index, limit, sources) else { return false };
+        let Some((check, charge)) = self.check_of(index, limit, sources) else { return false };
         charges.push(check, charge);
         true
     }
@@ -125,7 +125,7 @@ impl Rules {
     /// The check that a limit makes for the key of a request, whatever its route; none where the
     /// request lacks a part of it.
     #[must_use]
-    pub fn own_check(
+    pub fn check_of(
         &self,
         index: Index,
         limit: &Limit,
@@ -140,17 +140,17 @@ impl Rules {
     }
 
     /// Charges a request that has no tenant to its address.
-    fn charge_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
+    fn add_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
         for index in &self.unknown_limits {
             let Some(limit) = self.limits.get(*index) else { continue };
-            self.charge_address(*index, limit, (address, now), charges);
+            self.add_of_address(*index, limit, (address, now), charges);
         }
     }
 
     /// Charges a request that the gateway refuses, or answers itself, to its address.
-    pub fn charge_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
+    pub fn add_of_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
         if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
-            self.charge_address(index, limit, (address, now), charges);
+            self.add_of_address(index, limit, (address, now), charges);
         }
     }
 
@@ -173,7 +173,7 @@ impl Rules {
         })
     }
 
-    fn charge_address(
+    fn add_of_address(
         &self,
         index: Index,
         limit: &Limit,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::limit::Quota;
 use crate::limit::key::{Owner, Scope, Seed};
-use crate::request::client_address::{address_text, network_of};
+use crate::request::client_address::{address_text, prefix_64};
 use crate::request::route::Index;
 
 /// The prefix of the name of a workspace's own organisation; no identifier has a colon.
@@ -261,7 +261,7 @@ impl<'t> Subject<'t> {
                 seed.owner(Scope::Address, &address.octets()),
             ),
             IpAddr::V6(address) => {
-                let network = network_of(address);
+                let network = prefix_64(address);
                 (format!("{network}/64").into(), seed.owner(Scope::Address, &network.octets()[..8]))
             }
         };

@@ -107,8 +107,9 @@ fn caps(table: &mut Table<'_>) -> Caps {
             "held_bytes_max",
             1 << 10..=1 << 40,
             256 << 20,
-            "Batch bodies buffered at one time, together; more is 503. Several of one workspace \
-             use at most what they leave to others.",
+            "Batch bodies buffered at one time, together; more is 503. Several of one owner use \
+             at most what they leave to others: of a workspace that the directory has, or of all \
+             others that one network names.",
         ),
         connections_max: server_keys::connections_max(
             table,

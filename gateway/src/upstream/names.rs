@@ -30,7 +30,7 @@ pub const LOOKUP_WAIT: Duration = Duration::from_secs(5);
 pub type Resolved = Result<Vec<SocketAddr>, String>;
 
 /// The result of each lookup, by name.
-pub type Places = HashMap<String, Resolved>;
+pub type ResolvedNames = HashMap<String, Resolved>;
 
 /// Resolves a name by the system's resolver.
 pub async fn look_up(name: String) -> Resolved {
@@ -41,7 +41,11 @@ pub async fn look_up(name: String) -> Resolved {
 }
 
 /// Resolves `names` by `find`; a name that takes longer than `within` fails.
-pub async fn all<F>(names: BTreeSet<String>, within: Duration, find: fn(String) -> F) -> Places
+pub async fn all<F>(
+    names: BTreeSet<String>,
+    within: Duration,
+    find: fn(String) -> F,
+) -> ResolvedNames
 where
     F: Future<Output = Resolved> + Send + 'static,
 {

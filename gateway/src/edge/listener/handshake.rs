@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::socket::{Handshaken, Socket};
-use crate::edge::listener::Place;
+use crate::edge::listener::OpenConnection;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;
@@ -55,7 +55,7 @@ pub(super) async fn establish(
     settings: HandshakeSettings,
     mut socket: TcpStream,
     peer: SocketAddr,
-    place: Place,
+    open: OpenConnection,
     shared: &Shared,
 ) -> Result<Handshaken, Failed> {
     let HandshakeSettings { https, has_header, counts } = settings;
@@ -65,7 +65,7 @@ pub(super) async fn establish(
         peer = client;
         permit = permit_of(&counts, client, &active.settings.server)?;
     }
-    let permits = Box::new((place, permit));
+    let permits = Box::new((open, permit));
     let Some(https) = https else {
         return Ok(Handshaken { socket: Socket::Plain(socket), peer, permits });
     };

@@ -29,7 +29,7 @@ pub struct ConnectionPermit {
 impl ConnectionCounts {
     /// A permit for one more connection of `address`, where it has fewer than `most`.
     pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<ConnectionPermit> {
-        let owner = owner(address);
+        let owner = network_of(address);
         let mut counts = self.counts();
         let count = counts.get(&owner).copied().unwrap_or_default();
         if count >= most {
@@ -53,14 +53,6 @@ impl Drop for ConnectionPermit {
                 counts.remove(&self.owner);
             }
         }
-    }
-}
-
-/// The address that is counted: for IPv6 the /64, all of which one client has.
-fn owner(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => network_of(address).into(),
-        address => address,
     }
 }
 

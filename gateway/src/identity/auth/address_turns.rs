@@ -104,7 +104,7 @@ impl<'s> QueryTurns for AddressTurns<'s> {
         let of_network = match query {
             Query::Keys => None,
             Query::Introspection => {
-                Some(self.in_flight.by_network.acquire(network_of(self.address)).await)
+                Some(self.in_flight.by_network.acquire(prefix_48(self.address)).await)
             }
         };
         let turn = AddressTurn { _of_address: of_address, _of_network: of_network };
@@ -125,7 +125,7 @@ impl<'s> QueryTurns for AddressTurns<'s> {
 }
 
 /// The network whose addresses share turns: of IPv6 the /48, all of which one client may have.
-fn network_of(address: IpAddr) -> IpAddr {
+fn prefix_48(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_48_share_turns_and_each_ipv4_address_has_its_own() {
-        let network = |address: &str| network_of(address.parse().unwrap()).to_string();
+        let network = |address: &str| prefix_48(address.parse().unwrap()).to_string();
         assert_eq!(network("192.0.2.7"), "192.0.2.7");
         assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");
         assert_eq!(network("2001:db8:1:ffff::1"), "2001:db8:1::");

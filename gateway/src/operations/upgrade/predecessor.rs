@@ -192,7 +192,7 @@ async fn put_answer(
     let mut checks = protocol::read_checks(body, now)?;
     let active = shared.active.load_full();
     checks.iter_mut().for_each(|check| adapt(check, &active.rules, now));
-    let Ok(mut verdict) = shared.limiter.check_at_owner(&mut checks).await else {
+    let Ok(mut verdict) = shared.limiter.check_waiting(&mut checks).await else {
         // This request alone has none: others may need no store that is away.
         protocol::put(bytes, Kind::NoVerdict, &[]);
         return Ok(());

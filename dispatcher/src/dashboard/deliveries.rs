@@ -12,12 +12,12 @@ use weir_common::time::UnixTime;
 use crate::dashboard::api_answers::{
     DeliveryData, EventTypeData, List, PreviewData, WebhookData, WebhookDetailData,
 };
-use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{self, FILTERS, filters};
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::PageError;
+use crate::dashboard::request::SignedInRequest;
 use crate::dashboard::show::{delivery_mark, outcome, url_among};
 use crate::dashboard::times_in_text::Piece;
-use crate::dashboard::visit::Visit;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::outcome::OutcomeClass;
 
@@ -54,7 +54,7 @@ struct DeliveriesPage {
     next: Option<String>,
     export: String,
     now: UnixTime,
-    failure: Option<Failure>,
+    failure: Option<PageError>,
 }
 
 impl DeliveriesPage {
@@ -101,20 +101,20 @@ impl DeliveriesPage {
     }
 }
 
-pub(super) async fn failed(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    list(visit, true).await
+pub(super) async fn failed(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    list(request, true).await
 }
 
-pub(super) async fn all(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    list(visit, false).await
+pub(super) async fn all(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    list(request, false).await
 }
 
-async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
-    let asked = visit.entrance.query();
+async fn list(request: &SignedInRequest<'_>, failed: bool) -> Result<Reply, PageError> {
+    let asked = request.request.query();
     let filters = filters(&asked, failed);
     let pairs = || filters.iter().map(|(name, value)| (*name, value.as_str()));
     let paged = pairs().chain([("limit", ROWS), ("cursor", asked.get("cursor"))]);
-    let list = visit.get::<List<DeliveryData>>("deliveries", &query(paged)).await;
+    let list = request.get::<List<DeliveryData>>("deliveries", &query(paged)).await;
     // A filter that the API refuses is shown beside its form.
     let (list, failure) = match list {
         Ok(list) => (list, None),
@@ -123,9 +123,10 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let webhooks = webhooks(visit, &list.data, asked.get("webhook")).await?;
-    let preview = match failed && visit.may_change() && failure.is_none() && !list.data.is_empty() {
-        true => Some(filter::preview(visit, &filters).await?),
+    let webhooks = webhooks(request, &list.data, asked.get("webhook")).await?;
+    let preview = match failed && request.may_change() && failure.is_none() && !list.data.is_empty()
+    {
+        true => Some(filter::preview(request, &filters).await?),
         false => None,
     };
     let (section, title) = match failed {
@@ -137,30 +138,30 @@ async fn list(visit: &Visit<'_>, failed: bool) -> Result<Reply, Failure> {
     let next = cursor.map(|cursor| query(pairs().chain([("cursor", cursor)])));
     let export = query(pairs());
     let page = DeliveriesPage {
-        frame: Frame::of(visit, section, title),
+        frame: Frame::of(request, section, title),
         failed,
         deliveries: list.data,
         more_webhooks: webhooks.next_cursor.is_some(),
         webhooks: webhooks.data,
-        types: visit.event_types().await?,
+        types: request.event_types().await?,
         outcomes: classes.map(|name| (name, outcome(name).0)).into(),
         preview,
         next,
         export,
-        now: visit.entrance.now(),
+        now: request.request.now(),
         failure,
         asked,
     };
-    Ok(html(page.failure.as_ref().map_or(200, Failure::status), &page))
+    Ok(html(page.failure.as_ref().map_or(200, PageError::status), &page))
 }
 
 /// The webhooks to choose from: the first, those of the deliveries, and the one that is asked for.
 async fn webhooks(
-    visit: &Visit<'_>,
+    request: &SignedInRequest<'_>,
     deliveries: &[DeliveryData],
     asked: &str,
-) -> Result<List<WebhookData>, Failure> {
-    let mut list: List<WebhookData> = visit.get("webhooks", &query([("limit", CHOICES)])).await?;
+) -> Result<List<WebhookData>, PageError> {
+    let mut list: List<WebhookData> = request.get("webhooks", &query([("limit", CHOICES)])).await?;
     let is_identifier = asked.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let asked = Some(asked).filter(|_| is_identifier && !asked.is_empty());
     let wanted = deliveries.iter().map(|one| one.webhook_id.as_str()).chain(asked);
@@ -168,7 +169,7 @@ async fn webhooks(
         if list.data.iter().any(|webhook| webhook.id == id) {
             continue;
         }
-        match visit.get::<WebhookDetailData>(&format!("webhooks/{id}"), "").await {
+        match request.get::<WebhookDetailData>(&format!("webhooks/{id}"), "").await {
             Ok(detail) => list.data.push(detail.webhook),
             // It was deleted: its identifier is shown.
             Err(failure) if failure.status() == 404 => {}
@@ -179,12 +180,12 @@ async fn webhooks(
 }
 
 /// All that match, one in a line, as the API exports them.
-pub(super) async fn export(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    let filters = filters(&visit.entrance.query(), false);
+pub(super) async fn export(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    let filters = filters(&request.request.query(), false);
     let query = query(filters.iter().map(|(name, value)| (*name, value.as_str())));
-    let reply = visit.call(Method::GET, "deliveries/export", &query, None).await;
+    let reply = request.call(Method::GET, "deliveries/export", &query, None).await;
     if reply.status != 200 {
-        return Err(Failure::of_api(&reply));
+        return Err(PageError::of_api(&reply));
     }
     Ok(reply.with("content-disposition", "attachment; filename=\"deliveries.ndjson\""))
 }

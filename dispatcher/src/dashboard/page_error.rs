@@ -1,6 +1,6 @@
 //! Why a page is not shown, or a change not made: what its page says.
 //!
-//! Not here: the page of a failure (`entry`), for those without a session can sign in there.
+//! Not here: the page of a failure (`sign_in`), for those without a session can sign in there.
 
 use log::Level;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::store::StoreError;
 
 /// Why a page is not shown, or a change not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct PageError {
     status: u16,
     pub(super) title: String,
     pub(super) detail: String,
@@ -32,7 +32,7 @@ pub(super) struct FieldError {
     pub(super) detail: String,
 }
 
-impl Failure {
+impl PageError {
     fn new(status: u16, title: &str, detail: impl Into<String>) -> Self {
         let (title, detail) = (title.to_owned(), detail.into());
         Self { status, title, detail, errors: Vec::new(), signs_in: false }

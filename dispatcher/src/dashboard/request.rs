@@ -18,7 +18,7 @@ use crate::api::Api;
 use crate::auth::{Caller, Scope};
 use crate::config::settings::DashboardSettings;
 use crate::dashboard::api_answers::{EventTypeData, Whole};
-use crate::dashboard::failure::Failure;
+use crate::dashboard::page_error::PageError;
 use crate::domain::session::{Grant, SessionSecret};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
@@ -38,14 +38,14 @@ pub(super) const FORM_MADE_AT: &str = "form_made_at";
 const COOKIES_MAX: usize = 8;
 
 /// A request for a page, with or without a session.
-pub(super) struct Entrance<'a> {
+pub(super) struct PageRequest<'a> {
     pub(super) state: &'a Arc<State>,
     pub(super) active: &'a ActiveConfig,
     pub(super) settings: &'a DashboardSettings,
     pub(super) call: &'a Call,
 }
 
-impl Entrance<'_> {
+impl PageRequest<'_> {
     pub(super) fn now(&self) -> UnixTime {
         self.state.clock.now().unix
     }
@@ -56,39 +56,39 @@ impl Entrance<'_> {
     }
 
     /// The fields of the form that was sent, if a page of ours sent it.
-    pub(super) fn form(&self) -> Result<Form, Failure> {
+    pub(super) fn form(&self) -> Result<Form, PageError> {
         let ours = self.settings.origin.as_bytes();
         if origin::is_ours(&self.call.headers, |origin| origin == ours) {
             Ok(Form::read(&self.call.body))
         } else {
-            Err(Failure::origin())
+            Err(PageError::origin())
         }
     }
 
     /// The visitor, if there is a session.
-    pub(super) async fn session(&self) -> Result<Option<Visitor>, Failure> {
+    pub(super) async fn session(&self) -> Result<Option<DashboardSession>, PageError> {
         Ok(self.sessions().await?.into_iter().next())
     }
 
-    async fn sessions(&self) -> Result<Vec<Visitor>, Failure> {
+    async fn sessions(&self) -> Result<Vec<DashboardSession>, PageError> {
         let found = sessions(self.state, self.active, &self.call.headers).await;
-        found.map_err(|error| Failure::store(self.state, &error))
+        found.map_err(|error| PageError::store(self.state, &error))
     }
 
     /// The visitor, if there is a session for this workspace: with a form, that of the form.
-    pub(super) async fn visitor(&self, workspace: &str) -> Result<Visitor, Failure> {
+    pub(super) async fn session_of(&self, workspace: &str) -> Result<DashboardSession, PageError> {
         let sessions = self.sessions().await?;
         if sessions.is_empty() {
-            return Err(Failure::no_session());
+            return Err(PageError::no_session());
         }
         let own = sessions.into_iter().filter(|one| one.grant.workspace == workspace);
-        let mut own: Vec<Visitor> = own.collect();
+        let mut own: Vec<DashboardSession> = own.collect();
         if self.call.method == Method::POST {
             let form = Form::read(&self.call.body);
             own.sort_by_key(|one| !one.secret.permits_form(form.get(FORM_TOKEN)));
         }
         // A stranger does not learn whether the workspace exists.
-        own.into_iter().next().ok_or_else(Failure::not_found)
+        own.into_iter().next().ok_or_else(PageError::not_found)
     }
 
     /// The cookie of a session that ends at this time.
@@ -119,7 +119,7 @@ pub(super) async fn sessions(
     state: &State,
     active: &ActiveConfig,
     headers: &HeaderMap,
-) -> Result<Vec<Visitor>, StoreError> {
+) -> Result<Vec<DashboardSession>, StoreError> {
     let secrets = origin::cookies(headers, COOKIE_NAME);
     let mut sessions = Vec::new();
     for secret in secrets.filter_map(SessionSecret::read).take(COOKIES_MAX) {
@@ -127,59 +127,59 @@ pub(super) async fn sessions(
         let grant = state.store.session(secret.id(), now).await?;
         sessions.extend(grant.and_then(|grant| {
             let caller = active.callers.of_session(&grant, now)?;
-            Some(Visitor { secret, grant, caller })
+            Some(DashboardSession { secret, grant, caller })
         }));
     }
     Ok(sessions)
 }
 
 /// Who has a session.
-pub(super) struct Visitor {
+pub(super) struct DashboardSession {
     secret: SessionSecret,
     pub(super) grant: Grant,
     caller: Caller,
 }
 
 /// A visitor's request for a page of the workspace.
-pub(super) struct Visit<'a> {
-    pub(super) entrance: &'a Entrance<'a>,
+pub(super) struct SignedInRequest<'a> {
+    pub(super) request: &'a PageRequest<'a>,
     pub(super) api: &'a Api,
-    pub(super) visitor: &'a Visitor,
+    pub(super) session: &'a DashboardSession,
 }
 
-impl Visit<'_> {
+impl SignedInRequest<'_> {
     pub(super) fn workspace(&self) -> &str {
-        &self.visitor.grant.workspace
+        &self.session.grant.workspace
     }
 
     /// Whether the visitor may change anything.
     pub(super) fn may_change(&self) -> bool {
         let wanted = (Scope::WebhooksWrite, Some(self.workspace()));
-        self.visitor.caller.check(wanted.0, wanted.1).is_ok()
+        self.session.caller.check(wanted.0, wanted.1).is_ok()
     }
 
     /// What each form has in [`FORM_TOKEN`].
     pub(super) fn form_token(&self) -> String {
-        self.visitor.secret.form_token()
+        self.session.secret.form_token()
     }
 
     /// The form that was sent, if a page of this session sent it.
-    pub(super) fn form(&self) -> Result<Form, Failure> {
-        let form = self.entrance.form()?;
-        if !self.visitor.secret.permits_form(form.get(FORM_TOKEN)) {
-            return Err(Failure::stale_form());
+    pub(super) fn form(&self) -> Result<Form, PageError> {
+        let form = self.request.form()?;
+        if !self.session.secret.permits_form(form.get(FORM_TOKEN)) {
+            return Err(PageError::stale_form());
         }
         Ok(form)
     }
 
     /// The name of the session.
     pub(super) fn session(&self) -> [u8; 32] {
-        self.visitor.secret.id()
+        self.session.secret.id()
     }
 
     /// A digest of the form that was sent, and of where it was sent.
     pub(super) fn form_digest(&self) -> [u8; 32] {
-        let call = self.entrance.call;
+        let call = self.request.call;
         Sha256::new()
             .chain_update(&call.path)
             .chain_update([0])
@@ -189,10 +189,10 @@ impl Visit<'_> {
     }
 
     /// Ends the session.
-    pub(super) async fn end_session(&self) -> Result<(), Failure> {
-        let state = self.entrance.state;
+    pub(super) async fn end_session(&self) -> Result<(), PageError> {
+        let state = self.request.state;
         let ended = state.store.end_session(self.session()).await;
-        ended.map_err(|error| Failure::store(state, &error))
+        ended.map_err(|error| PageError::store(state, &error))
     }
 
     /// The path of a page of the workspace.
@@ -229,7 +229,7 @@ impl Visit<'_> {
             headers,
             body: body.map(|body| Bytes::from(body.to_string())).unwrap_or_default(),
         };
-        self.api.answer_to(&self.visitor.caller, self.entrance.active, &call).await
+        self.api.answer_to(&self.session.caller, self.request.active, &call).await
     }
 
     /// Reads from the API.
@@ -237,12 +237,12 @@ impl Visit<'_> {
         &self,
         path: &str,
         query: &str,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, PageError> {
         answer(&self.call(Method::GET, path, query, None).await)
     }
 
     /// The types of events.
-    pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, Failure> {
+    pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, PageError> {
         let reply = self.call_api(Method::GET, "/v1/event-types".to_owned(), "", None).await;
         answer::<Whole<EventTypeData>>(&reply).map(|types| types.data)
     }
@@ -252,15 +252,15 @@ impl Visit<'_> {
         &self,
         path: &str,
         body: &Value,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, PageError> {
         answer(&self.call(Method::POST, path, "", Some(body)).await)
     }
 }
 
 /// What the API answered, or why it refused.
-pub(super) fn answer<T: DeserializeOwned>(reply: &Reply) -> Result<T, Failure> {
+pub(super) fn answer<T: DeserializeOwned>(reply: &Reply) -> Result<T, PageError> {
     if !(200..300).contains(&reply.status) {
-        return Err(Failure::of_api(reply));
+        return Err(PageError::of_api(reply));
     }
-    serde_json::from_slice(&reply.body).map_err(|error| Failure::broken(&error.to_string()))
+    serde_json::from_slice(&reply.body).map_err(|error| PageError::broken(&error.to_string()))
 }

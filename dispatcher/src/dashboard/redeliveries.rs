@@ -8,11 +8,11 @@ use weir_common::pages::reply::{html, see_other};
 use weir_common::pages::show::{grouped, span};
 
 use crate::dashboard::api_answers::{JobData, List, PreviewData};
-use crate::dashboard::failure::Failure;
 use crate::dashboard::filter::{dry_run, filters, scope};
 use crate::dashboard::page::{Frame, Section};
+use crate::dashboard::page_error::PageError;
+use crate::dashboard::request::SignedInRequest;
 use crate::dashboard::times_in_text::Piece;
-use crate::dashboard::visit::Visit;
 
 /// Jobs on a page.
 const ROWS: &str = "50";
@@ -38,31 +38,31 @@ struct RedeliverPage {
 }
 
 /// Asks, with how many there are and how long it takes. It is read, so that Back leads to it.
-pub(super) async fn confirm(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    let form = &visit.entrance.query();
+pub(super) async fn confirm(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    let form = &request.request.query();
     let mut fields: Vec<(&'static str, String)> =
         form.all("delivery").map(|id| ("delivery", id.to_owned())).collect();
     if form.filled("all").is_some() {
         fields = filters(form, true);
         fields.push(("all", "yes".to_owned()));
     } else if fields.is_empty() {
-        return Err(Failure::nothing_ticked());
+        return Err(PageError::nothing_ticked());
     }
-    let preview = dry_run(visit, selected(form)).await?;
-    let frame = Frame::of(visit, Section::Failed, "Redeliver");
-    let retried = span(visit.entrance.active.settings.retry.give_up_after);
+    let preview = dry_run(request, selected(form)).await?;
+    let frame = Frame::of(request, Section::Failed, "Redeliver");
+    let retried = span(request.request.active.settings.retry.give_up_after);
     Ok(html(200, &RedeliverPage { frame, preview, retried, fields }))
 }
 
-pub(super) async fn create(visit: &Visit<'_>, form: &Form) -> Result<Reply, Failure> {
-    let job: JobData = visit.post("deliveries:redeliver", &selected(form).into()).await?;
-    Ok(see_other(visit.path(&format!("redeliveries/{}", job.id))))
+pub(super) async fn create(request: &SignedInRequest<'_>, form: &Form) -> Result<Reply, PageError> {
+    let job: JobData = request.post("deliveries:redeliver", &selected(form).into()).await?;
+    Ok(see_other(request.path(&format!("redeliveries/{}", job.id))))
 }
 
-pub(super) async fn cancel(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
+pub(super) async fn cancel(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
     let path = format!("redeliveries/{id}");
-    let _: Value = visit.post(&format!("{path}:cancel"), &json!({})).await?;
-    Ok(see_other(visit.path(&path)))
+    let _: Value = request.post(&format!("{path}:cancel"), &json!({})).await?;
+    Ok(see_other(request.path(&path)))
 }
 
 /// What a job is at, as a person says it, and its class in the style: its own end is when all are
@@ -101,9 +101,9 @@ impl JobPage {
     }
 }
 
-pub(super) async fn show(visit: &Visit<'_>, id: &str) -> Result<Reply, Failure> {
-    let job: JobData = visit.get(&format!("redeliveries/{id}"), "").await?;
-    let frame = Frame::of(visit, Section::Redeliveries, "Redelivery");
+pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Reply, PageError> {
+    let job: JobData = request.get(&format!("redeliveries/{id}"), "").await?;
+    let frame = Frame::of(request, Section::Redeliveries, "Redelivery");
     let mut page = JobPage { frame, job };
     page.frame.refreshes = page.goes_on();
     Ok(html(200, &page))
@@ -117,11 +117,11 @@ struct JobsPage {
     next: Option<String>,
 }
 
-pub(super) async fn list(visit: &Visit<'_>) -> Result<Reply, Failure> {
-    let asked = visit.entrance.query();
+pub(super) async fn list(request: &SignedInRequest<'_>) -> Result<Reply, PageError> {
+    let asked = request.request.query();
     let paged = query([("limit", ROWS), ("cursor", asked.get("cursor"))]);
-    let list: List<JobData> = visit.get("redeliveries", &paged).await?;
-    let frame = Frame::of(visit, Section::Redeliveries, "Redeliveries").refreshing();
+    let list: List<JobData> = request.get("redeliveries", &paged).await?;
+    let frame = Frame::of(request, Section::Redeliveries, "Redeliveries").refreshing();
     let next = list.next_cursor.map(|cursor| query([("cursor", cursor.as_str())]));
     Ok(html(200, &JobsPage { frame, jobs: list.data, next }))
 }

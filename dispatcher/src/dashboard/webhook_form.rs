@@ -13,7 +13,7 @@ use crate::dashboard::api_answers::WebhookData;
 
 /// What fields have.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Values {
+pub(super) struct WebhookForm {
     pub(super) url: String,
     pub(super) events: Vec<String>,
     pub(super) description: String,
@@ -37,7 +37,7 @@ pub(super) struct Values {
     pub(super) shown: String,
 }
 
-impl Values {
+impl WebhookForm {
     /// What was typed.
     pub(super) fn of_form(form: &Form) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Values {
         }
     }
 
-    /// What a webhook has. Values of headers are never shown.
+    /// What a webhook has. WebhookForm of headers are never shown.
     pub(super) fn of_webhook(webhook: &WebhookData) -> Self {
         let lines = webhook.metadata.iter().filter_map(|(name, value)| line(name, value));
         let kept = webhook.metadata.iter().filter(|(name, value)| line(name, value).is_none());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// What a browser sends of fields that were not changed.
-    fn sent(values: &Values) -> Form {
+    fn sent(values: &WebhookForm) -> Form {
         let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n");
         let mut sent = Serializer::new(String::new());
         let kept = values.kept_headers.iter().map(|name| ("kept_headers", name));
@@ -230,10 +230,10 @@ mod tests {
     }
 
     /// The change that a form makes which was made for `before`.
-    fn change(before: &WebhookData, type_in: impl FnOnce(&mut Values)) -> Value {
-        let mut values = Values::of_webhook(before);
+    fn change(before: &WebhookData, type_in: impl FnOnce(&mut WebhookForm)) -> Value {
+        let mut values = WebhookForm::of_webhook(before);
         type_in(&mut values);
-        let values = Values::of_form(&sent(&values));
+        let values = WebhookForm::of_form(&sent(&values));
         let shown = serde_json::from_str(&values.shown).expect("values");
         values.change_of(&shown).into()
     }
@@ -253,7 +253,7 @@ mod tests {
     fn only_what_was_changed_in_the_form_is_changed() {
         let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let before = webhook("one", &[entry("a", "1"), entry("b", "2")].into());
-        let check = |type_in: fn(&mut Values), expected: Value| {
+        let check = |type_in: fn(&mut WebhookForm), expected: Value| {
             assert_eq!(change(&before, type_in), expected);
         };
         let metadata = json!({"metadata": {"b": null, "c": "3"}});
@@ -262,7 +262,7 @@ mod tests {
         check(|values| values.metadata = "a: 9\nb: 2".to_owned(), metadata);
         check(|values| values.kept_headers.clear(), json!({"headers": {"x-a": null}}));
         check(|values| values.headers = "x-b: 1".to_owned(), json!({"headers": {"x-b": "1"}}));
-        let replace = |values: &mut Values| {
+        let replace = |values: &mut WebhookForm| {
             values.kept_headers.clear();
             values.headers = "X-A: 2".to_owned();
         };
@@ -279,7 +279,7 @@ mod tests {
     fn two_lines_of_one_name_are_found() {
         let of = |metadata: &str, headers: &str| {
             let (metadata, headers) = (metadata.to_owned(), headers.to_owned());
-            let values = Values { metadata, headers, ..Values::default() };
+            let values = WebhookForm { metadata, headers, ..WebhookForm::default() };
             values.repeated().map(|(field, name)| format!("{field} {name}"))
         };
         assert_eq!(of("a: 1\nb: 1\nA: 1", "a: 1\nb: 1"), None);
@@ -292,7 +292,7 @@ mod tests {
         let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let metadata = [entry("note", "one\ntwo"), entry("a: b", "c"), entry("plain", "1")];
         let before = webhook("", &metadata.into());
-        let values = Values::of_webhook(&before);
+        let values = WebhookForm::of_webhook(&before);
         assert_eq!(values.metadata, "plain: 1\n");
         assert_eq!(values.kept_metadata, [entry("a: b", "c"), entry("note", "one\ntwo")]);
         let changed = change(&before, |values| values.metadata = "note: 3".to_owned());
