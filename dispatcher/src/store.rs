@@ -271,10 +271,10 @@ pub trait DeliveryQueue: Send + Sync + 'static {
 
     /// Records attempts and the changes that follow from them: all or nothing. Skips webhooks and
     /// deliveries that were deleted meanwhile, but always records that an attempt started. A
-    /// failure decides nothing about a delivery that was redelivered meanwhile, nor an update about
-    /// a webhook that was reactivated or has another URL; mails and events about these are not
-    /// stored. Stores other events if there is an operator's webhook, and as far as not too many
-    /// wait.
+    /// failure decides nothing about a delivery that was redelivered or reordered meanwhile, nor an
+    /// update about a webhook that was reactivated or has another URL; mails and events about these
+    /// are not stored. Stores other events if there is an operator's webhook, and as far as not too
+    /// many wait.
     async fn record(
         &self,
         ended: Vec<AttemptRecord>,

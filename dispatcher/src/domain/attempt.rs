@@ -60,8 +60,8 @@ pub struct AttemptRecord {
     pub attempt: Attempt,
     /// Shared, since a failed write is repeated.
     pub transcript: Option<Arc<Transcript>>,
-    /// `QueuedDelivery::redeliveries` at the start: if it was redelivered since and the attempt
-    /// failed, what follows below is stale and ignored.
+    /// `QueuedDelivery::redeliveries` at the start: if its schedule began anew since and the
+    /// attempt failed, what follows below is stale and ignored.
     pub redeliveries: u32,
     /// The delivery's next state.
     pub after: NextState,

@@ -99,7 +99,7 @@ pub struct QueuedDelivery {
     pub since: Option<UnixTime>,
     /// The webhook's total pause when the first attempt started.
     pub paused_before: Duration,
-    /// How often it was redelivered.
+    /// How often its schedule began anew, by a redelivery or a reactivation.
     pub redeliveries: u32,
     /// Whether it needs a new connection, because a reused one closed. In memory only.
     pub fresh_connection: bool,

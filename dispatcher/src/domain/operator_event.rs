@@ -65,8 +65,8 @@ pub struct Recorded {
     pub arrivals: Vec<Arrival>,
     /// How many of these events were dropped, as too many wait already.
     pub dropped: u64,
-    /// The deliveries of failed attempts that were redelivered meanwhile: they wait as that made
-    /// them.
+    /// The deliveries of failed attempts that were redelivered, or whose webhook was reactivated,
+    /// meanwhile: they wait as that made them.
     pub redelivered: BTreeSet<DeliveryId>,
 }
 

@@ -1,8 +1,8 @@
 //! Records ended attempts.
 //!
 //! Invariant: for a deleted webhook or delivery only the attempt is stored: its start counts in the
-//! rate limit of the endpoint. An ended delivery stays ended, and one that was redelivered while
-//! the attempt was in flight waits as that made it, unless the attempt delivered it.
+//! rate limit of the endpoint. An ended delivery stays ended, and one whose schedule began anew
+//! while the attempt was in flight waits as that made it, unless the attempt delivered it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub(super) const NO_DELIVERY: i64 = 0;
 /// What a record did not change, since something else did meanwhile.
 #[derive(Default)]
 pub(super) struct Stale {
-    /// Failed deliveries that were redelivered while the attempt was in flight.
+    /// Failed deliveries whose schedule began anew while the attempt was in flight.
     pub(super) deliveries: BTreeSet<DeliveryId>,
     /// Webhooks that were reactivated or deleted, or have another URL.
     webhooks: BTreeSet<WebhookId>,
@@ -77,7 +77,7 @@ pub(super) fn record(
 enum Applied {
     /// It did, or the delivery had ended or was deleted.
     Yes,
-    /// It failed, and the delivery was redelivered since it started.
+    /// It failed, and the schedule of the delivery began anew since it started.
     No,
 }
 

@@ -172,7 +172,8 @@ pub(super) fn reorder(
     let mut tried = session.conn.prepare_cached(TRIED)?;
     let ids = tried.query_map((webhook.0, rows::count(limit)), |row| row.get(0))?;
     let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
-    let sql = "UPDATE deliveries SET due = created_at, step = 0, since = NULL WHERE id = ?1";
+    let sql = "UPDATE deliveries SET due = created_at, step = 0, since = NULL, \
+        redeliveries = redeliveries + 1 WHERE id = ?1";
     let mut update = session.conn.prepare_cached(sql)?;
     for id in &ids {
         update.execute([id])?;

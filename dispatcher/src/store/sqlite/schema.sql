@@ -138,7 +138,7 @@ CREATE TABLE deliveries (
     tenant TEXT,
     -- The job that redelivered it last; null if none did, and in rows of version 6 and earlier.
     job INTEGER,
-    -- How often it was redelivered: an attempt from before changes nothing by its failure.
+    -- How often its schedule began anew: an attempt from before changes nothing by its failure.
     redeliveries INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;

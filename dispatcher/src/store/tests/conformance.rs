@@ -102,6 +102,7 @@ promises! {
     deliveries::a_delivery_keeps_its_latest_attempts_however_often_it_is_redelivered,
     deliveries::a_waiting_delivery_is_due_at_once_when_it_is_redelivered,
     deliveries::a_failure_that_began_before_a_redelivery_decides_nothing,
+    deliveries::a_failure_that_began_before_a_reactivation_keeps_its_delivery_due,
     deliveries::a_2xx_to_an_attempt_from_before_a_redelivery_delivers,
     deliveries::a_page_is_full_unless_it_is_the_last,
     deliveries::failed_deliveries_are_listed_on_full_pages,

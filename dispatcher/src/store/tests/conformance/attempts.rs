@@ -337,7 +337,9 @@ pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Stor
     assert_eq!(ready[0].attempts, 1);
     assert!(store.reorder(WebhookId(4_711), 2).await.unwrap());
     // A repeated call does not reset a delivery that failed since.
-    record(store, vec![ended(&made, ids[0], t(40), due(1))]).await;
+    let redeliveries = ready[0].redeliveries;
+    let failed = AttemptRecord { redeliveries, ..ended(&made, ids[0], t(40), due(1)) };
+    record(store, vec![failed]).await;
     assert!(store.reorder(made.id, 2).await.unwrap());
     assert_eq!(store.fetch_one(ids[0]).await.unwrap().unwrap().due, t(899));
 }

@@ -175,6 +175,32 @@ pub(super) async fn a_failure_that_began_before_a_redelivery_decides_nothing(sto
     }
 }
 
+pub(super) async fn a_failure_that_began_before_a_reactivation_keeps_its_delivery_due(
+    store: &dyn Store,
+) {
+    let made = webhook(store, "one").await;
+    let again = |due| NextState::Again { due, step: 4 };
+    let ids = [
+        over(store, &made, "evt_1", t(1), again(t(800))).await,
+        over(store, &made, "evt_2", t(2), again(t(900))).await,
+    ];
+    pause(store, &made, t(20)).await;
+    store.reactivate(WS, made.id, t(30)).await.unwrap();
+    assert!(store.reorder(made.id, 9).await.unwrap());
+    for (id, after) in ids.into_iter().zip([again(t(9_000)), NextState::FailedPermanent]) {
+        let reordered = store.fetch_one(id).await.unwrap().unwrap();
+        let stale = ended(&made, id, t(19), after);
+        let recorded = store.record(vec![stale], vec![], vec![], vec![]).await.unwrap();
+        assert_eq!(recorded.redelivered, [id].into());
+        let waits = store.fetch_one(id).await.unwrap().unwrap();
+        assert_eq!((waits.due, waits.step), (reordered.created_at, 0));
+        let current =
+            AttemptRecord { redeliveries: waits.redeliveries, ..ended(&made, id, t(51), after) };
+        record(store, vec![current]).await;
+        assert_eq!(delivery(store, id).await.state, after.state());
+    }
+}
+
 pub(super) async fn a_2xx_to_an_attempt_from_before_a_redelivery_delivers(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
