@@ -158,7 +158,6 @@ impl Scheduler {
         let exhausted = exhausted.map(Box::new);
         // What an earlier URL answered shows nothing about the health of the present one.
         let is_current = known.endpoint == result.attempt.endpoint;
-        self.notifications.push_back(Notification::Attempt(report));
         let AttemptResult {
             attempt: StartedAttempt { endpoint, delivery, .. },
             outcome,
@@ -185,7 +184,7 @@ impl Scheduler {
         };
         let (delivery, again) = (delivery.id, transition::again(delivery, &verdict));
         let attempt = Some((Ended { delivery, again, responsiveness }, record));
-        self.keep(PendingWrite { webhook, attempt, alert, exhausted });
+        self.keep(PendingWrite { webhook, attempt, report: Some(report), alert, exhausted });
     }
 
     /// Ends an attempt after a fault of the dispatcher, or of a deleted webhook.
@@ -227,6 +226,7 @@ impl Scheduler {
             paused_before,
         };
         let attempt = Some((ended, record));
-        self.keep(PendingWrite { webhook, attempt, alert: None, exhausted: None });
+        let pending = PendingWrite { webhook, attempt, report: None, alert: None, exhausted: None };
+        self.keep(pending);
     }
 }

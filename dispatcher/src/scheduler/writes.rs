@@ -11,15 +11,17 @@ use std::time::Duration;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::domain::attempt::AttemptRecord;
+use crate::domain::delivery::NextState;
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::WebhookUpdate;
-use crate::scheduler::Scheduler;
+use crate::scheduler::attempts::AttemptReport;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::reads::STORE_PAUSE;
 use crate::scheduler::webhooks::Webhooks;
 use crate::scheduler::webhooks::alerts::HealthAlert;
+use crate::scheduler::{Notification, Scheduler};
 
 /// A delivery that failed permanently, for operators.
 #[derive(Clone, Debug)]
@@ -65,6 +67,8 @@ pub(super) struct PendingWrite {
     pub(super) webhook: WebhookId,
     /// The attempt, in flight until this is on disk, and its record.
     pub(super) attempt: Option<(Ended, AttemptRecord)>,
+    /// The report of the attempt, which is true once this is on disk.
+    pub(super) report: Option<Box<AttemptReport>>,
     pub(super) alert: Option<Box<HealthAlert>>,
     /// Its delivery, if it failed permanently.
     pub(super) exhausted: Option<Box<Exhausted>>,
@@ -134,7 +138,8 @@ impl Scheduler {
     /// Runs due health checks, and queues their results.
     pub(super) fn check_health(&mut self, now: Moment) {
         while let Some((webhook, alert)) = self.next_notice(now) {
-            self.keep(PendingWrite { webhook, attempt: None, alert, exhausted: None });
+            let (attempt, report, exhausted) = (None, None, None);
+            self.keep(PendingWrite { webhook, attempt, report, alert, exhausted });
         }
     }
 
@@ -144,15 +149,22 @@ impl Scheduler {
         self.writes.waiting.push(pending);
     }
 
-    /// Applies a result that is on disk now: releases its slot, and opens the queue after a probe.
-    /// A delivery in `redelivered` is read again: it waits otherwise than the attempt decided.
+    /// Applies and reports a result that is on disk now: releases its slot, and opens the queue
+    /// after a probe. A delivery in `redelivered` is read again: it is due at once, whatever the
+    /// attempt decided.
     pub(super) fn settle(
         &mut self,
         written: PendingWrite,
         redelivered: &BTreeSet<DeliveryId>,
         now: Moment,
     ) {
-        let PendingWrite { webhook, attempt, .. } = written;
+        let PendingWrite { webhook, attempt, report, .. } = written;
+        if let Some(mut report) = report {
+            if redelivered.contains(&report.delivery) {
+                report.after = Some(NextState::Again { due: now.unix, step: 0 });
+            }
+            self.notifications.push_back(Notification::Attempt(report));
+        }
         // After a delivered probe the other deliveries may start.
         self.webhooks.settle(webhook, attempt.as_ref().map(|(ended, _)| ended.delivery));
         let Some((ended, _)) = attempt else { return };

@@ -1,6 +1,10 @@
 //! Deliveries of a reactivated webhook: one at a time, until a 2xx.
 
+use std::collections::BTreeSet;
+
+use crate::domain::event::EventType;
 use crate::domain::trace::Trace;
+use crate::scheduler::Notification;
 use crate::scheduler::tests::*;
 
 #[test]
@@ -197,4 +201,27 @@ fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
     assert!(matches!(scheduler.next(at(1)), Pick::Wait(Some(tick)) if tick == at(60).tick));
     let update = scheduler.webhooks.update(WebhookId(1)).unwrap();
     assert_eq!(update.probing, Some(Probe::This(DeliveryId(1))));
+}
+
+#[test]
+fn the_state_that_is_reported_after_an_attempt_is_the_one_on_disk() {
+    for (redelivered, expected) in [
+        (BTreeSet::new(), NextState::FailedPermanent),
+        ([DeliveryId(1)].into(), NextState::Again { due: at(2).unix, step: 0 }),
+    ] {
+        let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+        scheduler.restored(hook(1, 1, Flow::Open), None, at(0).tick);
+        let ping = QueuedDelivery { kind: EventType::PING, ..ready(1, 0) };
+        let arrival = Arrival { webhook: WebhookId(1), ready: ping };
+        scheduler.handle(Input::Arrived(vec![arrival]), at(0));
+        let Action::Start(attempt, _) = act(&mut scheduler, at(0)) else { panic!("no attempt") };
+        scheduler.handle(result(attempt, Outcome::of_status(500), at(1)), at(1));
+        let next = scheduler.poll(at(1));
+        assert!(!matches!(next, Action::Notify(_)), "it is not on disk: {next:?}");
+        scheduler.handle(Input::Written(Recorded { redelivered, ..Recorded::default() }), at(2));
+        let Action::Notify(Notification::Attempt(report)) = scheduler.poll(at(2)) else {
+            panic!("not reported")
+        };
+        assert_eq!(report.after, Some(expected));
+    }
 }
