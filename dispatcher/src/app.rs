@@ -205,7 +205,7 @@ fn shared(
 ) -> (Arc<State>, mpsc::UnboundedReceiver<Command>) {
     let (mailbox, inbox) = Mailbox::new();
     let connections = Connections::new(active.settings.server.connections_max);
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::from_zero());
     let reloads = metrics.of_reloads();
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     let active = active.start(None, &metrics, &clock);

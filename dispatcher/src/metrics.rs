@@ -16,7 +16,7 @@ use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::metrics;
 use weir_common::time::UnixTime;
 
-use crate::domain::outcome::Outcome;
+use crate::domain::outcome::{Fault, Outcome, OutcomeClass};
 use crate::store::StoreError;
 
 metrics! {
@@ -94,6 +94,33 @@ metrics! {
 }
 
 impl Metrics {
+    /// Every metric, with a series at zero for each outcome: a query for an increase finds nothing
+    /// in a series that begins with its first event.
+    #[must_use]
+    pub fn from_zero() -> Self {
+        let metrics = Self::new();
+        let start = |counter: &IntCounterVec, values: &[&str]| {
+            values.iter().for_each(|value| drop(counter.with_label_values(&[*value])));
+        };
+        start(&metrics.attempts, &OutcomeClass::ALL.map(|class| class.name()));
+        start(&metrics.attempts, &Fault::ALL.map(|fault| Outcome::Internal(fault).class()));
+        start(&metrics.deliveries_ended, &["delivered", "failed_permanent"]);
+        start(&metrics.events, &["accepted", "repeated", "refused", "conflict", "busy"]);
+        start(&metrics.mails, &["sent", "failed", "dropped"]);
+        start(&metrics.operator_events, &["sent", "failed", "dropped"]);
+        start(
+            &metrics.directory_requests,
+            &["known", "unknown", "invalid", "failed", "unanswered"],
+        );
+        start(&metrics.reloads, &["applied", "unchanged", "refused", "failed"]);
+        for kind in ["keys", "introspection"] {
+            for outcome in ["answered", "failed"] {
+                drop(metrics.identity_requests.with_label_values(&[kind, outcome]));
+            }
+        }
+        metrics
+    }
+
     /// The reload metrics, to be updated by reloads.
     #[must_use]
     pub fn of_reloads(&self) -> Reloads {
@@ -140,7 +167,7 @@ impl DirectoryMetrics for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::outcome::{Failure, Fault};
+    use crate::domain::outcome::Failure;
 
     #[test]
     fn every_metric_is_registered_and_counts() {
@@ -156,6 +183,21 @@ mod tests {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }
         assert_eq!(Metrics::table()[0].0, "weir_dispatcher_past_due_oldest_seconds");
+    }
+
+    #[test]
+    fn what_is_alerted_on_has_a_series_before_its_first_event() {
+        let text = String::from_utf8(Metrics::from_zero().text()).unwrap();
+        for series in [
+            "attempts_total{outcome=\"internal_resources\"}",
+            "attempts_total{outcome=\"internal_proxy\"}",
+            "attempts_total{outcome=\"timeout\"}",
+            "deliveries_ended_total{state=\"failed_permanent\"}",
+            "mails_total{outcome=\"dropped\"}",
+            "config_reloads_total{outcome=\"refused\"}",
+        ] {
+            assert!(text.contains(&format!("weir_dispatcher_{series} 0\n")), "{series} in\n{text}");
+        }
     }
 
     #[test]

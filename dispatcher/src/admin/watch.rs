@@ -180,10 +180,11 @@ fn counted(state: &State) -> Sample {
     let own = outcomes.iter();
     let own = own.filter(|(name, _)| name.starts_with("internal_") && name.as_str() != proxy);
     sample.count(OWN_FAULTS, own.map(|(_, count)| count).sum());
-    for (outcome, count) in by_label(&metrics.events, "outcome") {
+    let some = |(_, count): &(String, u64)| *count > 0;
+    for (outcome, count) in by_label(&metrics.events, "outcome").into_iter().filter(some) {
         sample.count(format!("events {outcome}"), count);
     }
-    for (outcome, count) in by_label(&metrics.mails, "outcome") {
+    for (outcome, count) in by_label(&metrics.mails, "outcome").into_iter().filter(some) {
         sample.count(format!("mails {outcome}"), count);
     }
     sample.count("store failures", metrics.store_failures.get());

@@ -57,6 +57,18 @@ pub enum Fault {
     StaleConnection,
 }
 
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 6] = [
+        Self::Resources,
+        Self::Resolver,
+        Self::Proxy,
+        Self::Broken,
+        Self::Stalled,
+        Self::StaleConnection,
+    ];
+}
+
 /// The name in the store, the API and logs.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
