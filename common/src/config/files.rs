@@ -3,10 +3,10 @@
 //! Not here: what they contain (`document`).
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind::NotFound};
 use std::path::Path;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, statvfs};
 
 use crate::config::document::{Diagnostic, Document};
 use crate::secret::Secret;
@@ -84,21 +84,72 @@ pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
     Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
 
-/// Checks that a file can be created at `path`, with the folders that are missing.
+/// The longest ending of the names that programs give to files beside one: SQLite's `-journal`.
+const ENDING_BYTES: usize = 8;
+
+/// Checks that a file can be created at `path`, with the folders that are missing. Where a link
+/// leads to nothing, it is created there.
 ///
 /// # Errors
 ///
 /// If it cannot, with the reason.
 pub fn may_make(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
+    let wrong = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end)) {
+        return wrong("it ends in a slash, as a folder".to_owned());
+    }
+    if path.is_symlink() && fs::metadata(&path).is_err_and(|why| why.kind() == NotFound) {
+        let beside = path.parent().unwrap_or(Path::new("/"));
+        return may_make(&beside.join(fs::read_link(&path)?));
+    }
     // Missing folders would be created; the nearest that exists must be a writable folder.
-    let folder = path.ancestors().skip(1).find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let folder = path.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
+    let folder = folder.unwrap_or(Path::new("/"));
     if !folder.is_dir() {
         let why = format!("{} is no folder", folder.display());
         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+    }
+    let missing = path.strip_prefix(folder).into_iter().flat_map(Path::iter);
+    let longest = usize::try_from(statvfs(folder)?.f_namemax).unwrap_or(usize::MAX);
+    for name in missing {
+        if name == "~" {
+            return wrong("`~` is not expanded: write the whole path".to_owned());
+        }
+        if name.len() + ENDING_BYTES > longest {
+            let most = longest.saturating_sub(ENDING_BYTES);
+            return wrong(format!("a name in it has more than {most} bytes"));
+        }
     }
     access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|why| {
         let why = io::Error::from(why);
         io::Error::new(why.kind(), format!("{}: {why}", folder.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_at_which_no_file_can_be_made_is_refused_with_the_reason() {
+        let folder = std::env::temp_dir().join(format!("weir-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let at = |name: &str| folder.join(name);
+        std::os::unix::fs::symlink(at("absent/file"), at("leads_on")).unwrap();
+        std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
+        for name in ["new", "a/b/new", "leads_on", &"x".repeat(240)] {
+            assert!(may_make(&at(name)).is_ok(), "{name}");
+        }
+        for (name, why) in [
+            ("new/", "it ends in a slash, as a folder"),
+            ("~/new", "`~` is not expanded: write the whole path"),
+            (&"x".repeat(250), "a name in it has more than 247 bytes"),
+            ("dangling/new", "dangling is no folder"),
+        ] {
+            let refused = may_make(&at(name)).unwrap_err().to_string();
+            assert!(refused.ends_with(why), "{name}: {refused}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
