@@ -246,6 +246,8 @@ pub(super) fn change(
         Some(true) => {
             let sql = "UPDATE webhooks SET disabled_at = coalesce(disabled_at, ?2) WHERE id = ?1";
             conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
+            // A pause outlives it, but nothing that is sent fails any more.
+            outbox::withdraw(conn, id, &[MailKind::Warning], "", session.steady.now())?;
         }
         Some(false) => enable(session, &before, now)?,
         None => {}

@@ -4,7 +4,7 @@ use crate::store::StoreError;
 use crate::store::mail::{Addressing, NewMail, Posted, QueuedMail};
 use crate::store::tests::conformance::attempts::starts;
 use crate::store::tests::conformance::*;
-use crate::store::types::JobStep;
+use crate::store::types::{JobStep, WebhookChange};
 
 pub(super) async fn a_mail_is_claimed_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);
@@ -111,6 +111,15 @@ pub(super) async fn a_mail_that_is_no_longer_true_is_not_sent(store: &dyn Store)
     record(about("warning:again").into()).await;
     record(QueuedMail::Withdrawn(id)).await;
     assert_eq!(claim().await, []);
+    // One that its owner disables, which ends no pause.
+    record(about("warning:disabled").into()).await;
+    let disabled = |disabled| WebhookChange { disabled: Some(disabled), ..Default::default() };
+    store.change_webhook(WS, id, disabled(true), t(1)).await.unwrap();
+    assert_eq!(claim().await, []);
+    record(about("paused:disabled").into()).await;
+    store.change_webhook(WS, id, disabled(true), t(1)).await.unwrap();
+    assert_eq!(claim().await.len(), 1);
+    store.change_webhook(WS, id, disabled(false), t(1)).await.unwrap();
     // One whose owners are to be found, and that is deleted meanwhile.
     record(QueuedMail::ToOwners(WS.into(), NewMail { to: String::new(), ..about("paused:once") }))
         .await;
