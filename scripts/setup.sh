@@ -31,7 +31,7 @@ install_packages() {
     has apt-get || die "please install: $*"
     if [ "$(id -u)" -ne 0 ]; then
         if ! has sudo || ! sudo -n true 2>/dev/null; then
-            die "missing packages. Please run:  sudo sh -c '$command'"
+            die "missing packages. Please run as root:  $command"
         fi
         as_root=(sudo -n)
     fi
@@ -41,11 +41,16 @@ install_packages() {
         say "apt-get update failed; trying with the lists that are there"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
-        die "apt could not install $*. Please run:  $command"
+        die "apt could not install $*. Please run as root:  $command"
     # The tests start an nginx of their own; the package's one must not hold port 80.
     case " $* " in
     *" nginx"*) [ ! -d /run/systemd/system ] || "${as_root[@]}" systemctl disable -q --now nginx ;;
     esac
+}
+
+# cargo_is_at_least VERSION
+cargo_is_at_least() {
+    printf '%s\n' "$1" "$(cargo --version | cut -d' ' -f2)" | sort -CV
 }
 
 # need_rust COMPONENT...: the toolchain that rust-toolchain.toml names, with these components.
@@ -58,8 +63,11 @@ need_rust() {
     for component in "$@"; do
         cargo "$component" --version >/dev/null 2>&1 || missing=1
     done
+    # rustup's cargo follows the file by itself; another one ignores it.
+    has rustup || cargo_is_at_least "$toolchain" || missing=1
     [ $missing -eq 1 ] || return 0
-    has rustup || die "this needs Rust $toolchain with $*; install rustup, or these yourself"
+    has rustup || die "this needs Rust $toolchain${*:+ with $*}, and there is $(cargo --version).
+  Please install rustup, as https://rustup.rs says, and try again."
     say "installing Rust $toolchain with rustup"
     rustup toolchain install "$toolchain" --profile minimal -c rustfmt -c clippy ||
         die "rustup could not install Rust $toolchain; is there a network?"
