@@ -326,7 +326,7 @@ fn is_in_scheme(text: &str) -> bool {
 }
 
 /// Whether a text is a JWT: three parts, or five if encrypted, the first a header (RFC 7515, 7516).
-pub(super) fn is_jwt(text: &str) -> bool {
+fn is_jwt(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Header {
         #[serde(rename = "alg")]
