@@ -2,12 +2,12 @@
 //!
 //! 1. A JWT, wherever it stands: no other text has its header.
 //! 2. In a URL, a password before the host, and a parameter of the query or the fragment with a
-//!    name that no setting may allow, unless its value is a yes, a no or a placeholder. Others, such
-//!    as `token`, are often those of links that expire.
+//!    name that no setting may allow, unless its value is a yes, a no or a placeholder. Others,
+//!    such as `token`, are often those of links that expire.
 //!
 //! Invariant: the work is linear in the length of the text, whatever it is made of. Each letter is
-//! in one part and one word, a part is decoded at most four times, and the search for a header in it
-//! ends once [`READS_MAX`] times its length was read.
+//! in one part and one word, a part is decoded at most four times, and the search for a header in
+//! it ends once [`READS_MAX`] times its length was read.
 //!
 //! Not here: texts that are a secret as a whole (`sensitive::values`).
 
