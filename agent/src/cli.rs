@@ -174,7 +174,11 @@ impl Options {
             return Err(Failure::Usage(why));
         }
         let (Some(address), Some(file)) = (self.http, &self.agents) else {
-            return Ok(Mode::Streams);
+            // clap demands --http no more where --token-file excludes it.
+            return match self.agents {
+                Some(_) => Err(Failure::Usage("--agents needs --http".to_owned())),
+                None => Ok(Mode::Streams),
+            };
         };
         let (mut hosts, mut origins) = (self.host.clone(), self.origin.clone());
         if address.ip().is_loopback() {

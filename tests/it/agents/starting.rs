@@ -35,6 +35,7 @@ fn flags_that_would_not_be_safe_are_refused() {
             "--host https://a.test must be a name",
         ),
         (&["--url", url, "--token-file", "token", "--wait-max", "1h"], "--wait-max"),
+        (&["--url", url, "--token-file", "token", "--agents", "a.toml"], "--agents needs --http"),
     ] {
         let finished = process::run(PROGRAM, &folder, flags);
         assert_ne!(finished.code, Some(0), "{flags:?}");
