@@ -62,7 +62,7 @@ pub struct Rules {
     by_address: bool,
     /// Whether the keys of a workspace must be beside those of its organisation: in a Cluster.
     is_cluster: bool,
-    hosts: Hosts,
+    hosts: Arc<Hosts>,
     /// The paths of the routes of each plane.
     paths: Vec<Paths>,
     /// Limits by address, for requests that cannot be charged to a tenant.
@@ -246,11 +246,16 @@ impl Rules {
         Ok((plane, methods.unwrap_or_else(|| vec![requested.clone()])))
     }
 
-    /// The CORS settings of a plane, or of the plane of `host` where `plane` is not known.
+    /// The plane of a host name (in lower case).
     #[must_use]
-    pub fn cors(&self, plane: Option<Index>, host: Option<&str>) -> Option<&Cors> {
-        let of_host = || self.hosts.find(host?).map(|(plane, _)| plane);
-        self.planes.get(plane.or_else(of_host)?)?.cors.as_ref()
+    pub fn plane_of(&self, host: &str) -> Option<Index> {
+        self.hosts.find(host).map(|(plane, _)| plane)
+    }
+
+    /// The CORS settings of a plane.
+    #[must_use]
+    pub fn cors(&self, plane: Index) -> Option<&Cors> {
+        self.planes.get(plane)?.cors.as_ref()
     }
 
     /// The tenants that a request may be charged to, from fetched entries if there are any, or else
@@ -273,10 +278,11 @@ impl Rules {
         &self.seed
     }
 
-    /// The same without the tenants of the directory file, which need nearly all of the memory.
+    /// The same without the tenants of the directory file and the hosts, their domains among them:
+    /// these need nearly all of the memory. It matches no route.
     #[must_use]
     pub fn without_tenants(&self) -> Self {
-        Self { tenants: Arc::default(), ..self.clone() }
+        Self { tenants: Arc::default(), hosts: Arc::default(), ..self.clone() }
     }
 
     /// Derives all keys from another seed: that of an earlier process whose counters are restored.

@@ -101,7 +101,7 @@ fn preflight(
 ) -> Option<Reply> {
     let requested = Preflight::read(&head.method, &head.headers)?;
     let (plane, methods) = rules.methods(target, &requested.method).ok()?;
-    let lines = rules.cors(Some(plane), None)?.preflight(&requested, &methods)?;
+    let lines = rules.cors(plane)?.preflight(&requested, &methods)?;
     tenant.plane = Some(plane);
     Some(Reply { lines, ..Reply::new(204, "") })
 }

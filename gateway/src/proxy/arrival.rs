@@ -118,8 +118,7 @@ impl Requests {
             nth: context.nth,
         };
         let admission = admit(shared, &context.config, arrival, &mut context.facts).await;
-        // What follows may outlast many reloads.
-        context.config = context.config.admitted();
+        context.end_admission(session.req_header());
         let refusal = match admission {
             Admission::Forward => return Ok(true),
             Admission::BufferBody(batch, charges) => {

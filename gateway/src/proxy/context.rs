@@ -50,6 +50,8 @@ pub struct RequestContext {
     pub body_bytes: u64,
     /// What its session is to do.
     pub exchange: Arc<Exchange>,
+    /// The plane whose CORS rules its response follows.
+    cors_plane: Option<Index>,
     /// Counts it as in flight, however it ends.
     _in_flight: InFlight,
 }
@@ -135,8 +137,16 @@ impl RequestContext {
             buffered: None,
             body_bytes: 0,
             exchange,
+            cors_plane: None,
             _in_flight: in_flight,
         }
+    }
+
+    /// Keeps of the configuration what a request needs after admission: what follows may outlast
+    /// many reloads. `head` is that of the request.
+    pub fn end_admission(&mut self, head: &RequestHeader) {
+        self.cors_plane = self.facts.tenant.plane.or_else(|| self.plane_of_host(head));
+        self.config = self.config.admitted();
     }
 
     /// Whether a limit counts the request as in flight.
@@ -180,17 +190,18 @@ impl RequestContext {
         self.config.upstreams.get(route.upstream)
     }
 
-    /// The CORS rules of the request's plane, or of its host where no plane is known.
+    /// The CORS rules of the request's plane, or of that of its host where it has none. Known once
+    /// admission has ended.
     #[must_use]
-    pub fn cors(&self, head: &RequestHeader) -> Option<&Cors> {
-        let plane = self.facts.tenant.plane;
-        if plane.is_some() {
-            return self.config.rules.cors(plane, None);
-        }
+    pub fn cors(&self) -> Option<&Cors> {
+        self.config.rules.cors(self.cors_plane?)
+    }
+
+    fn plane_of_host(&self, head: &RequestHeader) -> Option<Index> {
         let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| head.uri.authority().map(Authority::as_str))?;
         let port_at = host.rfind(':').filter(|_| !host.ends_with(']'));
         let name = host.get(..port_at.unwrap_or(host.len()))?.to_ascii_lowercase();
-        self.config.rules.cors(None, Some(&name))
+        self.config.rules.plane_of(&name)
     }
 }

@@ -310,7 +310,7 @@ pub fn to_client(
 /// to the upstream.
 fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
-    if readable && context.config.rules.cors(context.facts.tenant.plane, None).is_some() {
+    if readable && context.cors().is_some() {
         // A separate line: the upstream's stays unchanged, and a list may have several lines.
         head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
     }

@@ -55,7 +55,7 @@ pub fn check(
         is_file: checker.is_file(),
         by_address: checker.by_address(),
         is_cluster: checker.is_cluster(),
-        hosts,
+        hosts: Arc::new(hosts),
         paths,
         refused: limits.iter().position(|limit| &*limit.name == REFUSED),
         limits,
@@ -554,6 +554,18 @@ mod tests {
             &with,
         );
         assert_eq!(found, ["domains need exactly one plane with {instance} in its hosts"]);
+    }
+
+    #[test]
+    fn rules_without_tenants_know_no_domain_of_any() {
+        let document = Document::new("g", SHIPPED);
+        let domains = format!("{DIRECTORY}domains = [\"login.example\"]");
+        let of_directory = Document::new("d", &domains);
+        let raw = crate::settings::read::read(&document).made;
+        let directory = Directory::read(&of_directory, &raw.settings.workspaces);
+        let rules = check((&raw, &document), (&directory, &of_directory), SEED);
+        assert!(rules.plane_of("login.example").is_some());
+        assert_eq!(rules.without_tenants().plane_of("login.example"), None);
     }
 
     #[test]
