@@ -68,7 +68,21 @@ pub struct Spanned<T> {
 pub struct Document {
     name: String,
     text: String,
-    faults: RefCell<Vec<(usize, String)>>,
+    faults: RefCell<Vec<Fault>>,
+}
+
+/// An error at a byte offset. Those of syntax are first: others may follow from them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fault {
+    kind: FaultKind,
+    at: usize,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FaultKind {
+    Syntax,
+    Value,
 }
 
 impl Document {
@@ -84,7 +98,7 @@ impl Document {
         let (root, errors) = DeTable::parse_recoverable(&self.text);
         for error in errors {
             let at = error.span().map_or(0, |span| span.start);
-            self.fault(at, error.message().replace('\n', "; "));
+            self.record(FaultKind::Syntax, at, error.message().replace('\n', "; "));
         }
         let mut table = Table::new(self, Some(root.get_ref()), 0, String::new());
         let made = read(&mut table);
@@ -98,11 +112,14 @@ impl Document {
 
     /// Records an error at a byte offset. Control characters in what it quotes are escaped.
     pub fn fault(&self, at: usize, message: impl Into<String>) {
-        let mut message = message.into();
+        self.record(FaultKind::Value, at, message.into());
+    }
+
+    fn record(&self, kind: FaultKind, at: usize, mut message: String) {
         if message.contains(char::is_control) {
             message = message.chars().map(printed).collect();
         }
-        self.faults.borrow_mut().push((at, message));
+        self.faults.borrow_mut().push(Fault { kind, at, message });
     }
 
     /// Records an error in the value of the key at `path`.
@@ -156,7 +173,8 @@ impl Document {
         places
     }
 
-    /// Every error so far, in the order of the file: at most [`MISTAKES_MAX`], and how many more.
+    /// Every error so far, those of syntax first, in the order of the file: at most
+    /// [`MISTAKES_MAX`], and how many more.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut faults = self.faults.borrow().clone();
@@ -164,11 +182,11 @@ impl Document {
         faults.dedup();
         let more = faults.len().saturating_sub(MISTAKES_MAX);
         faults.truncate(MISTAKES_MAX);
-        if let Some((at, _)) = faults.last().filter(|_| more > 0) {
-            faults.push((*at, format!("and {more} more problems")));
+        if let Some(last) = faults.last().filter(|_| more > 0) {
+            faults.push(Fault { message: format!("and {more} more problems"), ..*last });
         }
         let lines: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at + 1).collect();
-        faults.into_iter().map(|(at, message)| self.diagnostic(&lines, at, message)).collect()
+        faults.into_iter().map(|fault| self.diagnostic(&lines, fault)).collect()
     }
 
     /// The line of a byte offset, from 1: for an error that names a second place.
@@ -184,7 +202,8 @@ impl Document {
     }
 
     /// An error with its line and column; `lines` has the starts of all lines but the first.
-    fn diagnostic(&self, lines: &[usize], at: usize, message: String) -> Diagnostic {
+    fn diagnostic(&self, lines: &[usize], fault: Fault) -> Diagnostic {
+        let Fault { at, message, .. } = fault;
         let before = lines.partition_point(|start| *start <= at);
         let start = before.checked_sub(1).and_then(|line| lines.get(line)).copied().unwrap_or(0);
         Diagnostic {
@@ -352,6 +371,13 @@ mod tests {
         let found = diagnostics("window = = 1\nrequests = 0\n");
         assert!(found.iter().any(|line| line.starts_with("f.toml:1:")), "{found:?}");
         assert!(found.iter().any(|line| line.starts_with("f.toml:2:12:")), "{found:?}");
+    }
+
+    #[test]
+    fn a_syntax_error_is_reported_before_what_follows_from_it() {
+        let found = diagnostics("unknown = 1\nwindow = \"1m\nrequests = 0\n");
+        assert!(found[0].starts_with("f.toml:2:"), "{found:?}");
+        assert!(found.iter().any(|line| line.starts_with("f.toml:1:1:")), "{found:?}");
     }
 
     #[test]

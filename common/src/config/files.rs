@@ -18,14 +18,28 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 ///
 /// # Errors
 ///
-/// If it cannot be read, is not a regular file, or is too large.
+/// If it cannot be read, is not a regular file, is too large, or is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     let file = fs::metadata(path)?;
     if !file.is_file() || file.len() > FILE_BYTES_MAX {
         let why = "not a regular file, or larger than 256 MiB";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    fs::read_to_string(path)
+    String::from_utf8(fs::read(path)?).map_err(|error| {
+        let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let before = String::from_utf8_lossy(before);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let (line, column) = (before.matches('\n').count() + 1, line.chars().count() + 1);
+        io::Error::new(io::ErrorKind::InvalidData, NotUtf8 { line, column })
+    })
+}
+
+/// Where a file stops to be text.
+#[derive(Debug, thiserror::Error)]
+#[error("it is not UTF-8 at line {line}, column {column}")]
+struct NotUtf8 {
+    line: usize,
+    column: usize,
 }
 
 /// What `of` makes of the text of the file at `path`.
@@ -81,7 +95,9 @@ pub fn whole(path: &str) -> String {
 /// The error for a settings file that cannot be read.
 #[must_use]
 pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
-    Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
+    let not_utf8 = why.get_ref().and_then(|why| why.downcast_ref());
+    let (line, column) = not_utf8.map_or((1, 1), |NotUtf8 { line, column }| (*line, *column));
+    Diagnostic { file: file.to_owned(), line, column, message: format!("cannot read: {why}") }
 }
 
 /// The longest ending of the names that programs give to files beside one: SQLite's `-journal`.
@@ -151,5 +167,22 @@ mod tests {
             assert!(refused.ends_with(why), "{name}: {refused}");
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf8_is_reported_where_it_stops_to_be() {
+        let path = std::env::temp_dir().join(format!("weir-not-utf8-{}", std::process::id()));
+        for (bytes, place) in [
+            (&b"a = 1\n# \xc3\xa4 \xe4\n"[..], "f.toml:2:5: "),
+            (b"\xff\xfea", "f.toml:1:1: "),
+            (b"a = 1\n\xc3", "f.toml:2:1: "),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            let found = unreadable("f.toml", &read(&path).unwrap_err()).to_string();
+            assert!(found.starts_with(place) && found.contains("not UTF-8"), "{found}");
+        }
+        fs::remove_file(&path).unwrap();
+        let missing = unreadable("f.toml", &read(&path).unwrap_err());
+        assert_eq!((missing.line, missing.column), (1, 1));
     }
 }
