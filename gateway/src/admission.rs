@@ -129,7 +129,10 @@ pub async fn admit(
     }
     if let Some(limits) = own_limits {
         // Boxed: it is rare, and inline it would make every request's future larger.
-        let reply = Box::pin(limits.reply(shared, &config.rules, now)).await;
+        let mut reply = Box::pin(limits.reply(shared, &config.rules, now)).await;
+        if let Some(cors) = config.rules.cors(route.plane) {
+            reply.lines.push_str(&cors.lines(&arrival.head.headers, &[]));
+        }
         return Admission::Answer(reply);
     }
     let too_large = |max: &u64| announced(arrival.head).is_some_and(|bytes| bytes > *max);

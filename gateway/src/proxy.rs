@@ -153,7 +153,7 @@ impl ProxyHttp for Proxy {
         }
         let client = session.req_header().version;
         forwarding::end_hop(head, client);
-        forwarding::to_client(client, head, context)
+        forwarding::to_client(session.req_header(), head, context)
     }
 
     fn response_body_filter(

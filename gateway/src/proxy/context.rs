@@ -20,6 +20,7 @@ use crate::limit::key::hex;
 use crate::request::body_budget::BudgetPermit;
 use crate::request::cors::Cors;
 use crate::request::route::Index;
+use crate::response::grpc::{self, Dialect};
 use crate::response::refusal::Refusal;
 use crate::upstream::{Pick, Upstream};
 
@@ -195,6 +196,15 @@ impl RequestContext {
     #[must_use]
     pub fn cors(&self) -> Option<&Cors> {
         self.config.rules.cors(self.cors_plane?)
+    }
+
+    /// The CORS header lines of a response, each with its CRLF, where its plane has rules. `head`
+    /// is that of the request.
+    #[must_use]
+    pub fn cors_lines(&self, head: &RequestHeader) -> Option<String> {
+        let is_grpc = || Dialect::of(&head.method, &head.headers).is_some();
+        let cors = self.cors()?;
+        Some(cors.lines(&head.headers, if is_grpc() { grpc::EXPOSED } else { &[] }))
     }
 
     fn plane_of_host(&self, head: &RequestHeader) -> Option<Index> {

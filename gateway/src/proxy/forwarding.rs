@@ -7,6 +7,8 @@
 //!    the client's own.
 //! 2. `Client-Cert` is a certificate that we have verified on this connection, or is absent.
 //! 3. A response has our limit headers or none; an upstream's are removed.
+//! 4. Which pages may read a response is decided by one side: by the upstream where its response
+//!    allows an origin, and otherwise by the plane's CORS rules.
 //!
 //! # Not here
 //!
@@ -25,10 +27,10 @@ use crate::admission::request_head::REQUEST_ID;
 use crate::limit::key::hex;
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::forwarded::{forwarded, is_traceparent};
-use crate::proxy::forwarding::response_fields::{add_fields, push_lines};
+use crate::proxy::forwarding::response_fields::{add_fields, add_text, allow_pages, push_lines};
 use crate::proxy::retry;
 use crate::request::client_address::{FORWARDED_FOR, address_text};
-use crate::request::{cookies, cors};
+use crate::request::cookies;
 use crate::settings::trusted::{self, folded};
 
 /// Hop-by-hop fields of a response, even where `Connection` does not name them.
@@ -282,9 +284,9 @@ pub fn unify_length(head: &mut ResponseHeader) -> Result<()> {
     head.insert_header(header::CONTENT_LENGTH, first)
 }
 
-/// Completes the head of a response on its way to the client.
+/// Completes the head of a response to `request` on its way to the client.
 pub fn to_client(
-    client: Version,
+    request: &RequestHeader,
     head: &mut ResponseHeader,
     context: &RequestContext,
 ) -> Result<()> {
@@ -296,24 +298,15 @@ pub fn to_client(
     if refused {
         head.remove_header(&header::RETRY_AFTER);
     }
-    expose(head, context)?;
-    if client == Version::HTTP_2 {
+    let readable = allow_pages(request, head, context)?;
+    if request.version == Version::HTTP_2 {
+        add_text(head, &readable)?;
         return add_fields(head, context);
     }
-    let mut lines = String::with_capacity(256);
+    let mut lines = readable;
+    lines.reserve(256);
     push_lines(&mut lines, context);
     context.exchange.add_lines(lines);
-    Ok(())
-}
-
-/// Lets a page that may read a response read our fields in it, too. Which pages may read it is up
-/// to the upstream.
-fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
-    let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
-    if readable && context.cors().is_some() {
-        // A separate line: the upstream's stays unchanged, and a list may have several lines.
-        head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
-    }
     Ok(())
 }
 

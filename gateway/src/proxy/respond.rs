@@ -44,10 +44,7 @@ pub async fn refuse(
     let head = session.req_header();
     let dialect = Dialect::of(&head.method, &head.headers);
     let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
-    if let Some(cors) = context.cors() {
-        let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
-        reply.lines.push_str(&cors.lines(&head.headers, exposed));
-    }
+    reply.lines.push_str(&context.cors_lines(head).unwrap_or_default());
     reply.closes = refusal.closes();
     send(reply, session, context).await?;
     context.response.refusal = Some(refusal);

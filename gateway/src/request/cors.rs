@@ -9,8 +9,8 @@
 //!
 //! # Not here
 //!
-//! Which routes exist (`route`), errors in the settings (`rules::compile`), the upstream's own CORS
-//! headers, which are forwarded unchanged (`proxy::forwarding`).
+//! Which routes exist (`route`), errors in the settings (`rules::compile`), the CORS headers of an
+//! upstream, which replace ours where they allow an origin (`proxy::forwarding`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -100,8 +100,9 @@ impl Cors {
         }
     }
 
-    /// The CORS header lines, each with its CRLF, of a response that the gateway generates.
-    /// `exposed` names readable headers in addition to [`EXPOSED`].
+    /// The CORS header lines, each with its CRLF, of a response that the gateway generates, or of
+    /// one whose upstream leaves CORS to the gateway. `exposed` names readable headers in addition
+    /// to [`EXPOSED`].
     #[must_use]
     pub fn lines(&self, request: &HeaderMap, exposed: &[&str]) -> String {
         let mut lines = self.vary("");

@@ -114,11 +114,38 @@ fn headers_that_the_upstream_exposes_are_kept_beside_the_limit_headers() {
         let exposed = format!("X-Total; {}", EXPOSED.join(", "));
         assert_eq!(field("access-control-expose-headers"), exposed);
         answer.allowance();
-
-        house.world.control.always(Answer::ok("x"));
-        let answer = house.call(protocol, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
-        assert_eq!(cors_fields(&answer), [], "who may read an answer is the upstream's to say");
     }
+}
+
+#[test]
+fn a_page_reads_what_an_upstream_without_cors_headers_of_its_own_answers() {
+    for protocol in PROTOCOLS {
+        let house = House::with(readable);
+        // Without an origin it allows nothing, and the plane decides about cookies.
+        let upstream = Answer::ok("x").field("Access-Control-Allow-Credentials", "false");
+        house.world.control.always(upstream);
+        let call = |origin: &str| {
+            house.call(protocol, &["-H", &format!("Origin: {origin}")], "/v1/me").expect(200)
+        };
+        let answer = call(APP);
+        assert_readable(&answer);
+        assert_eq!(answer.head.all("access-control-allow-credentials"), ["true"], "{protocol:?}");
+        answer.allowance();
+        let other = cors_fields(&call("https://evil.example"));
+        assert_eq!(other, [("vary".to_owned(), "Origin".to_owned())], "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_page_reads_its_own_limits() {
+    let world = World::with(|config| {
+        let lines = "plane = \"control\"\nmethods = [\"GET\"]\n\
+            path = \"/v1/workspaces/{workspace}/limits\"\nanswer = \"limits\"\n\
+            limits = [\"workspace\", \"organisation\"]\npublic = true\n";
+        readable(config).with("[[routes]]", lines)
+    });
+    let request = Request::get("/v1/workspaces/ws_acme/limits").field("Origin", APP);
+    assert_readable(&world.call(&request).expect(200));
 }
 
 /// A preflight for a page of `origin` that wants to use `method`.

@@ -10,14 +10,15 @@
 //!
 //! The values (`report`), which form a client gets (`forwarding`).
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header};
 use pingora_core::{ErrorType, OrErr, Result};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::admission::facts::LimitFacts;
 use crate::limit::key::hex;
 use crate::proxy::context::RequestContext;
-use crate::proxy::forwarding::{ADDED, value};
+use crate::proxy::forwarding::{ADDED, remove_seldom, value};
+use crate::request::cors;
 use crate::rules::Rules;
 
 /// Adds the gateway's fields of every response, as header lines with their line ends.
@@ -53,6 +54,27 @@ pub(super) fn add_fields(head: &mut ResponseHeader, context: &RequestContext) ->
         });
         added
     })
+}
+
+/// Lets pages read a response of a plane with CORS rules, and our fields in it: the lines to add.
+/// Where the upstream allows an origin, which pages may read it is up to the upstream.
+pub(super) fn allow_pages(
+    request: &RequestHeader,
+    head: &mut ResponseHeader,
+    context: &RequestContext,
+) -> Result<String> {
+    if context.cors().is_none() {
+        return Ok(String::new());
+    }
+    if head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        // A separate line: the upstream's stays unchanged, and a list may have several lines.
+        head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
+        return Ok(String::new());
+    }
+    // Without an origin it allows nothing by itself, and beside ours it would allow cookies.
+    // It allows nothing by itself; beside our origin it would.
+    remove_seldom(head, header::ACCESS_CONTROL_ALLOW_CREDENTIALS.as_str());
+    Ok(context.cors_lines(request).unwrap_or_default())
 }
 
 /// Adds header lines, each with its line end, to an HTTP/2 head.
