@@ -5,7 +5,7 @@
 //!
 //! Not here: single flight and the cache of responses (`verifier`).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::log::events;
@@ -51,6 +51,8 @@ pub(super) struct IntrospectionClient {
     failure_log: LogLimiter<()>,
     /// True from a logged failure until introspection succeeds again.
     failing: AtomicBool,
+    /// When the last introspection failed, in ticks from 1; 0 where it succeeded.
+    failed_at: AtomicU64,
 }
 
 /// Why a token could not be introspected.
@@ -97,6 +99,7 @@ impl IntrospectionClient {
             in_flight: Semaphore::new(REQUESTS_MAX),
             failure_log: LogLimiter::new(LOG_EVERY),
             failing: AtomicBool::new(false),
+            failed_at: AtomicU64::new(0),
         }
     }
 
@@ -135,9 +138,11 @@ impl IntrospectionClient {
         self.try_once(PROBE, self.server.clock.now().unix).await.map(drop)
     }
 
-    /// Whether a failure was logged and no introspection has succeeded since.
-    pub(super) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
+    /// How long ago the last introspection failed; none where it succeeded. Nothing is known of the
+    /// server since.
+    pub(super) fn failed_since(&self) -> Option<Duration> {
+        let failed_at = Some(self.failed_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
+        Some(self.server.clock.now().tick.since(Tick(failed_at)))
     }
 
     async fn request(&self, token: &str) -> Result<Claims, IntrospectionError> {
@@ -185,13 +190,17 @@ impl IntrospectionClient {
 
     /// Logs when introspection fails, at most every [`LOG_EVERY`], and when it succeeds again.
     fn log(&self, failed: Option<&IntrospectionError>, now: Tick) {
+        let is_failing = self.failing.load(Ordering::Relaxed);
+        // `now` is when the request began.
+        let failed_at = failed.map_or(0, |_| self.server.clock.now().tick.0.max(1));
+        self.failed_at.store(failed_at, Ordering::Relaxed);
         match failed {
             Some(why) if self.failure_log.due((), now).is_some() => {
                 self.failing.store(true, Ordering::Relaxed);
                 let fields = [("error", json!(why.to_string()))];
                 events::event(Level::Warn, "token introspection unavailable", &fields);
             }
-            None if self.is_failing() && self.failing.swap(false, Ordering::Relaxed) => {
+            None if is_failing && self.failing.swap(false, Ordering::Relaxed) => {
                 events::event(Level::Info, "token introspection available again", &[]);
             }
             _ => {}
@@ -214,7 +223,48 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::identity::identity_server::IdentityMetrics;
+    use crate::time::Clock;
+
+    /// Counts nothing.
+    struct Uncounted;
+
+    impl IdentityMetrics for Uncounted {
+        fn requested(&self, _kind: &'static str, _answered: bool, _took: Duration) {}
+        fn fetched(&self, _keys: usize, _at: UnixTime) {}
+    }
+
+    #[test]
+    fn a_failure_has_an_age_until_an_introspection_succeeds() {
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let settings = Introspection {
+            url: "http://127.0.0.1:9/".to_owned(),
+            issuer: None,
+            audience: Vec::new(),
+            client_id: None,
+            client_secret_file: None,
+            ttl: Duration::ZERO,
+            negative_ttl: Duration::ZERO,
+        };
+        // Another test may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (timeout, metrics) = (Duration::from_secs(5), Arc::new(Uncounted));
+        let client = http_client::client(None, timeout).unwrap();
+        let server = IdentityServer { client, timeout, clock: clock.clone(), metrics };
+        let client = IntrospectionClient::new(&settings, None, server);
+        assert_eq!(client.failed_since(), None);
+        let late = IntrospectionError::Late(timeout);
+        for _ in 0..2 {
+            client.log(Some(&late), clock.now().tick);
+            clock.advance(Duration::from_secs(7));
+            assert_eq!(client.failed_since(), Some(Duration::from_secs(7)), "whatever is logged");
+            client.log(None, clock.now().tick);
+            assert_eq!(client.failed_since(), None);
+        }
+    }
 
     #[test]
     fn credentials_are_encoded_twice_as_rfc_6749_has_it() {

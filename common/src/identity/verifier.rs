@@ -9,6 +9,7 @@
 //!
 //! Not here: what makes a token valid (`token`), where keys come from (`jwks`).
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,15 +234,18 @@ impl<T: Send + Sync + 'static> Verifier<T> {
 
     /// Why tokens cannot be verified now, if so.
     #[must_use]
-    pub fn trouble(&self) -> Option<&'static str> {
+    pub fn trouble(&self) -> Option<Cow<'static, str>> {
         match &self.method {
-            Method::Jwt(jwks, _) => jwks.keys().is_none().then_some(
+            Method::Jwt(jwks, _) => jwks.keys().is_none().then_some(Cow::Borrowed(
                 "identity.jwt.jwks_url has not given any keys yet: every token is answered 503",
-            ),
-            Method::Introspection(client) => client.is_failing().then_some(
-                "identity.introspection.url does not answer: tokens that are not remembered are \
-                 answered 503",
-            ),
+            )),
+            Method::Introspection(client) => client.failed_since().map(|since| {
+                let seconds = since.as_secs();
+                Cow::Owned(format!(
+                    "identity.introspection.url failed the last introspection, {seconds} s ago: \
+                     while it fails, tokens that are not remembered are answered 503"
+                ))
+            }),
         }
     }
 

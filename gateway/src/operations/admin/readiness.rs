@@ -3,6 +3,8 @@
 //! A failing dependency does not make the gateway unready (docs/decisions/readiness.md): the body
 //! of the response lists it.
 
+use std::borrow::Cow;
+
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
 
@@ -42,6 +44,7 @@ fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
         active.remote_directory.as_ref().filter(|remote_directory| remote_directory.is_out()).map(
             |_| "directory.url does not answer: tenants that are not remembered are answered 503",
         );
+    let directory = directory.map(str::to_owned);
     let upstreams = active.upstreams.iter().filter_map(|upstream| {
         let why = match (upstream.has_healthy(), upstream.is_unreachable()) {
             (false, _) => "has no healthy server: its routes are answered 503",
@@ -50,7 +53,7 @@ fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
         };
         Some(format!("upstreams.{} {why}", upstream.name))
     });
-    identity.into_iter().chain(directory).map(str::to_owned).chain(upstreams)
+    identity.map(Cow::into_owned).into_iter().chain(directory).chain(upstreams)
 }
 
 #[cfg(test)]
