@@ -4,6 +4,7 @@
 //! 2. In a URL, a password before the host, and a parameter of the query or the fragment with a
 //!    name that no setting may allow, unless its value is a yes, a no or a placeholder. Others,
 //!    such as `token`, are often those of links that expire.
+//! 3. In a text that is JSON, a key with such a name whose value is a text.
 //!
 //! Invariant: the work is linear in the length of the text, whatever it is made of. Each letter is
 //! in one part and one word, a part is decoded at most four times, and the search for a header in
@@ -19,9 +20,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
-use crate::domain::sensitive::never_allowed;
 use crate::domain::sensitive::values::JWT;
+use crate::domain::sensitive::{keys, never_allowed};
 
 /// Values of parameters that only describe a secret: `forgot_password=1`.
 const ANSWERS: [&str; 6] = ["0", "1", "true", "false", "yes", "no"];
@@ -34,6 +36,9 @@ const READS_MAX: usize = 8;
 pub(super) fn secret(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
+    }
+    if text.trim_start().starts_with(['{', '[']) && is_json_with_secret(text) {
+        return Some("a JSON text with a secret");
     }
     text.split(char::is_whitespace).find_map(secret_of_url)
 }
@@ -53,6 +58,26 @@ fn secret_of_url(word: &str) -> Option<&'static str> {
             && never_allowed::is_never(&percent_decode_str(name).decode_utf8_lossy())
     });
     secrets.next().map(|_| "a URL with a secret")
+}
+
+/// Whether a text is JSON that has a text under a key that names a secret, also as JSON in one of
+/// its texts: each level of these doubles its quotes, so that there are few.
+fn is_json_with_secret(text: &str) -> bool {
+    serde_json::from_str(text).is_ok_and(|value| has_secret(&value, false))
+}
+
+/// Whether a value has a secret; `is_named` where its key names one.
+fn has_secret(value: &Value, is_named: bool) -> bool {
+    match value {
+        Value::String(text) if is_named => !text.is_empty(),
+        Value::String(text) => text.contains('"') && is_json_with_secret(text),
+        Value::Array(items) => items.iter().any(|item| has_secret(item, is_named)),
+        Value::Object(members) => members.iter().any(|(key, member)| {
+            let names = || keys::is_forbidden(key) && never_allowed::is_never(key);
+            has_secret(member, is_named || names())
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// Whether a URL has a password, from its authority on.
@@ -146,6 +171,31 @@ mod tests {
         ] {
             assert_eq!(secret(&text), Some(JWT), "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_that_is_json_has_no_secret_under_a_key_that_names_one() {
+        let inner = r#"{"user":{"password":"hunter2"}}"#;
+        for text in [
+            inner.to_owned(),
+            format!(" [1, {inner}]"),
+            r#"{"access_token":{"value":["abc"]}}"#.to_owned(),
+            serde_json::json!({ "body": inner }).to_string(),
+        ] {
+            assert_eq!(secret(&text), Some("a JSON text with a secret"), "{text}");
+        }
+        for text in [
+            r#"{"field":"password","changed":true}"#,
+            r#"{"password":true,"id_token":null,"access_token":""}"#,
+            r#"{"has_password":true,"note":"the password is secret"}"#,
+            r#"{password: hunter2}"#,
+            r#"{"password":"cut off"#,
+            "[see] the \"password\": it is \"old\"",
+        ] {
+            assert_eq!(secret(text), None, "{text}");
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(secret(&deep), None);
     }
 
     #[test]
