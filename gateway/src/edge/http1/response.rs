@@ -122,8 +122,13 @@ pub(super) fn write_head(head: &ResponseHeader, keeps: bool, lines: &str, outgoi
                 outgoing.extend_from_slice(part);
             }
         }
-        let connection = if keeps { "Connection: keep-alive\r\n" } else { "Connection: close\r\n" };
-        outgoing.extend_from_slice(connection.as_bytes());
+        // A sender of `Upgrade` names it as an option of the connection (RFC 9110, 7.8).
+        let names = head.status == StatusCode::UPGRADE_REQUIRED
+            && head.headers.contains_key(header::UPGRADE);
+        let upgrade = if names { "upgrade, " } else { "" };
+        for part in ["Connection: ", upgrade, if keeps { "keep-alive\r\n" } else { "close\r\n" }] {
+            outgoing.extend_from_slice(part.as_bytes());
+        }
     }
     outgoing.extend_from_slice(lines.as_bytes());
     outgoing.extend_from_slice(b"\r\n");
@@ -166,6 +171,15 @@ mod tests {
         let text = written(&head(101, &[("Connection", "Upgrade")]), false, "X: y\r\n");
         let expected = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nX: y\r\n\r\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_demand_to_upgrade_names_it_as_an_option_of_the_connection() {
+        let demand = head(426, &[("Upgrade", "h2c"), ("Connection", "Upgrade"), ("Date", "x")]);
+        let text = written(&demand, true, "");
+        assert!(text.ends_with("Date: x\r\nConnection: upgrade, keep-alive\r\n\r\n"), "{text}");
+        let without = written(&head(426, &[]), false, "");
+        assert!(without.ends_with("\r\nConnection: close\r\n\r\n"), "{without}");
     }
 
     #[track_caller]
