@@ -347,7 +347,7 @@ mod tests {
         let verdict = shared.by_share((&Store::new(16), &time), &[check], true);
         assert!(verdict.unwrap().is_admitted());
         let owed = shared.standings.owed(Tick(START), |_| true);
-        assert_eq!(owed.into_iter().map(|(check, _)| check).collect::<Vec<_>>(), [check]);
+        assert_eq!(owed.into_iter().map(|owed| owed.check).collect::<Vec<_>>(), [check]);
     }
 
     #[test]

@@ -68,6 +68,8 @@ struct Standing {
     told: Missed,
     /// The stamp from which on the store was not told what was admitted alone.
     alone_from: UnixTime,
+    /// The stamp up to which heartbeats have told what the store may have lost.
+    told_to: UnixTime,
     /// No heartbeat tells it before this time: the store could not read the key.
     tell_at: Tick,
     /// The last check of the key.
@@ -94,6 +96,17 @@ pub struct Known {
     pub alone_from: Option<UnixTime>,
     /// What a call that is sent now may tell.
     pub missed: Missed,
+}
+
+/// A key that the store must be told of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Owed {
+    /// The last check of the key.
+    pub check: LimitCheck,
+    /// What the store may lack.
+    pub missed: Missed,
+    /// The stamp from which on it must be told: earlier heartbeats have told what is before it.
+    pub from: UnixTime,
 }
 
 /// What a call has told the store of a key.
@@ -143,11 +156,14 @@ impl Shard {
 impl Standing {
     fn of(check: &LimitCheck, usage: Usage) -> Self {
         let (missed, told) = (Missed::default(), Missed::default());
-        let (check, alone_from, tell_at) = (Box::new(*check), UnixTime(0), Tick(0));
-        Self { claim: None, missed, told, alone_from, tell_at, check, usage, refusal: None }
+        let (check, tell_at) = (Box::new(*check), Tick(0));
+        let (alone_from, told_to) = (UnixTime(0), UnixTime(0));
+        let (claim, refusal) = (None, None);
+        Self { claim, missed, told, alone_from, told_to, tell_at, check, usage, refusal }
     }
 
     fn lose(&mut self) {
+        self.told_to = UnixTime(0);
         self.missed.lost = self.missed.lost.wrapping_add(1);
     }
 }
@@ -197,6 +213,7 @@ impl Standings {
         let own = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
         let is_first = own.missed.alone == own.told.alone;
         own.alone_from = if is_first { stamp } else { own.alone_from.min(stamp) };
+        own.told_to = own.told_to.min(stamp);
         own.missed.alone = own.missed.alone.wrapping_add(1);
         (own.usage, *own.check) = (usage, *check);
     }
@@ -220,14 +237,9 @@ impl Standings {
         }
     }
 
-    /// One check of each key that a server must be told of, and what it may lack; keys whose usage
-    /// ended before `now` matter no more.
+    /// The keys that a server must be told of; those whose usage ended before `now` matter no more.
     #[must_use]
-    pub fn owed(
-        &self,
-        now: Tick,
-        is_there: impl Fn(&LimitCheck) -> bool,
-    ) -> Vec<(LimitCheck, Missed)> {
+    pub fn owed(&self, now: Tick, is_there: impl Fn(&LimitCheck) -> bool) -> Vec<Owed> {
         let mut all = Vec::new();
         for shard in self.shards.locked() {
             let matters = |own: &&Standing| {
@@ -235,9 +247,21 @@ impl Standings {
                 own.missed != own.told && matters && is_there(&own.check)
             };
             let owed = shard.by_key.values().filter(matters);
-            all.extend(owed.map(|own| (*own.check, own.missed)));
+            let owed =
+                owed.map(|own| Owed { check: *own.check, missed: own.missed, from: own.told_to });
+            all.extend(owed);
         }
         all
+    }
+
+    /// Records that a heartbeat has told the store what was owed of a key up to a stamp. Where the
+    /// store may have lost it meanwhile, it does not count.
+    pub fn told_up_to(&self, owed: &Owed, stamp: UnixTime) {
+        let mut shard = self.shards.lock(owed.check.key);
+        let own = shard.by_key.get_mut(&owed.check.key);
+        if let Some(own) = own.filter(|own| own.missed.lost == owed.missed.lost) {
+            own.told_to = stamp;
+        }
     }
 
     /// Lets heartbeats tell a key no more before a time. It stays owed.
@@ -258,7 +282,7 @@ impl Standings {
         }
         own.told.alone = missed.alone;
         if told == Brought::All {
-            own.told.lost = missed.lost;
+            (own.told.lost, own.told_to) = (missed.lost, UnixTime(0));
         }
         // What was admitted alone meanwhile has this stamp or a later one.
         if let Some(newest) = newest {
@@ -449,9 +473,17 @@ mod tests {
         standings.postpone(check.key, Tick(70));
         assert_eq!([owed(69), owed(70)], [0, 1], "the store could not read it");
         standings.postpone(check.key, Tick(0));
+        let from = || standings.owed(Tick(60), |_| true).first().map(|owed| owed.from.0);
+        let partly = standings.owed(Tick(60), |_| true)[0];
+        standings.told_up_to(&partly, UnixTime(51));
+        assert_eq!(from(), Some(51), "the next heartbeat goes on");
+        standings.owe(&check, usage, (UnixTime(50), Tick(60)));
+        assert_eq!(from(), Some(50));
         standings.lack(&check, usage);
-        assert_eq!(standings.known(check.key).missed, known.missed, "it is owed already");
+        assert_eq!(from(), Some(50), "it is owed already");
         standings.owe_all(|_| true);
+        standings.told_up_to(&partly, UnixTime(52));
+        assert_eq!(from(), Some(0), "the store may have lost it again");
         standings.settle(check.key, (Brought::All, known.missed), Some(claim(0, 58)));
         assert_eq!((owed(60), standings.known(check.key).claim), (1, Some(claim(4, 54))));
         let missed = standings.known(check.key).missed;

@@ -6,7 +6,9 @@
 //! 2. A key that the store cannot read keeps no other from being told, and stays owed.
 //! 3. A request's call brings one piece at most: where the store lacks more, heartbeats tell it,
 //!    and the requests of that key alone are decided without it meanwhile.
-//! 4. An admission that the store has is told with the stamp that it has there, so that it counts
+//! 4. A heartbeat tells for a bounded time: of a key with many stamps the next one goes on where it
+//!    has stopped, so that no slots of requests in flight end meanwhile.
+//! 5. An admission that the store has is told with the stamp that it has there, so that it counts
 //!    once, also after this gateway has counted by its share.
 //!
 //! # Not here
@@ -35,7 +37,7 @@ use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
 use super::servers::nodes::NodeSet;
-use super::standing::{Brought, Claim, Known, Missed, Standings};
+use super::standing::{Brought, Claim, Known, Owed, Standings};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
 /// this gateway hears of no reset.
@@ -72,11 +74,12 @@ impl SharedStore {
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;
         let [_, now] = over.node.time.range(started_at);
+        let telling = Telling { over, store, until: started_at.plus(TESTIFY_MAX) };
         let owed = self.standings.owed(now, |check| is_on(known, over.node, check.slot));
         // The keys of one call have one slot.
         let each = if self.nodes.is_cluster() { 1 } else { CHECKS_MAX };
         for some in owed.chunks(each * AT_ONCE) {
-            let calls = some.chunks(each).map(|owed| self.testify_each(over, store, owed));
+            let calls = some.chunks(each).map(|owed| self.testify_each(telling, owed));
             let told = join::all(calls).await;
             match told.into_iter().collect::<Result<(), RemoteError>>() {
                 Ok(()) => {}
@@ -84,29 +87,29 @@ impl SharedStore {
                 Err(RemoteError::Late) => return Ok(()),
                 Err(error) => return Err(error),
             }
-            if self.clock.now().tick.since(started_at) > TESTIFY_MAX {
+            if self.is_over(telling) {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Whether the time of a heartbeat is over in which it tells.
+    fn is_over(&self, telling: Telling<'_>) -> bool {
+        self.clock.now().tick > telling.until
+    }
+
     /// Tells the store of a few keys, one by one where it cannot read one of them.
-    async fn testify_each(
-        &self,
-        over: Over<'_>,
-        store: &Store,
-        owed: &[(LimitCheck, Missed)],
-    ) -> Result<(), RemoteError> {
-        match self.testify_some(over, store, owed).await {
+    async fn testify_each(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
+        match self.testify_some(telling, owed).await {
             Err(RemoteError::Call(CallError::Moving)) => Ok(()),
             Err(RemoteError::Call(CallError::Faulty(_))) => {
                 for one in owed {
-                    let told = self.testify_some(over, store, &[*one]).await;
+                    let told = self.testify_some(telling, std::slice::from_ref(one)).await;
                     if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
                         self.report_fault(why);
-                        let [_, now] = over.node.time.range(self.clock.now().tick);
-                        self.standings.postpone(one.0.key, now.plus(FAULTY_AFTER));
+                        let [_, now] = telling.over.node.time.range(self.clock.now().tick);
+                        self.standings.postpone(one.check.key, now.plus(FAULTY_AFTER));
                     } else {
                         told?;
                     }
@@ -117,21 +120,40 @@ impl SharedStore {
         }
     }
 
-    /// Tells the store of a few keys with one call, and of more pieces before it.
-    async fn testify_some(
-        &self,
-        over: Over<'_>,
-        store: &Store,
-        owed: &[(LimitCheck, Missed)],
-    ) -> Result<(), RemoteError> {
-        let mut calls = Vec::with_capacity(CHECKS_MAX);
-        for (check, _) in owed {
-            calls.push(self.testify_pieces(over, store, check).await?);
+    /// Tells the store of a few keys, by calls of one piece, and as much as one piece for keys of
+    /// few stamps together.
+    async fn testify_some(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
+        let (mut together, mut calls, mut stamps) = (Vec::new(), Vec::new(), 0);
+        for one in owed {
+            let Some(call) = self.testify_pieces(telling, one).await? else { break };
+            if stamps + call.testimony.len() > TESTIMONY_MAX {
+                self.testify_last(telling, &together, &calls).await?;
+                (together, calls, stamps) = (Vec::new(), Vec::new(), 0);
+                if self.is_over(telling) {
+                    break;
+                }
+            }
+            stamps += call.testimony.len();
+            together.push(*one);
+            calls.push(call);
         }
-        self.send_testimony(over, &calls).await?;
-        for ((check, missed), call) in owed.iter().zip(&calls) {
+        self.testify_last(telling, &together, &calls).await
+    }
+
+    /// Tells the store the last pieces of a few keys with one call.
+    async fn testify_last(
+        &self,
+        telling: Telling<'_>,
+        owed: &[Owed],
+        calls: &[SharedCheck],
+    ) -> Result<(), RemoteError> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        self.send_testimony(telling.over, calls).await?;
+        for (owed, call) in owed.iter().zip(calls) {
             let newest = call.testimony.last().map(Claim::of_testimony);
-            self.standings.settle(check.key, (Brought::All, *missed), newest);
+            self.standings.settle(owed.check.key, (Brought::All, owed.missed), newest);
         }
         Ok(())
     }
@@ -191,24 +213,40 @@ impl SharedStore {
         Ok((shared(store, check, Some(Claim::of_testimony(newest))), Brought::Newest))
     }
 
-    /// Sends all pieces of a testimony but the last, which the returned check has.
+    /// Sends all pieces of what is owed of a key but the last, which the returned check has; none
+    /// where the time is over before.
     async fn testify_pieces(
         &self,
-        over: Over<'_>,
-        store: &Store,
-        check: &LimitCheck,
-    ) -> Result<SharedCheck, RemoteError> {
-        let mut call = shared(store, check, None);
-        let testimony = testimony(store, check, UnixTime(0));
+        telling: Telling<'_>,
+        owed: &Owed,
+    ) -> Result<Option<SharedCheck>, RemoteError> {
+        let mut call = shared(telling.store, &owed.check, None);
+        let testimony = testimony(telling.store, &owed.check, owed.from);
         let mut pieces = testimony.chunks(TESTIMONY_MAX);
         let last = pieces.next_back().unwrap_or_default();
         for piece in pieces {
+            if self.is_over(telling) {
+                return Ok(None);
+            }
             call.testimony = piece.to_vec();
-            self.send_testimony(over, std::slice::from_ref(&call)).await?;
+            self.send_testimony(telling.over, std::slice::from_ref(&call)).await?;
+            if let Some(newest) = piece.last() {
+                self.standings.told_up_to(owed, newest.stamp);
+            }
         }
         call.testimony = last.to_vec();
-        Ok(call)
+        Ok(Some(call))
     }
+}
+
+/// How a heartbeat tells a server.
+#[derive(Clone, Copy)]
+struct Telling<'t> {
+    over: Over<'t>,
+    /// Where this gateway keeps what it was given.
+    store: &'t Store,
+    /// The tick after which it tells no further piece.
+    until: Tick,
 }
 
 impl Claim {
