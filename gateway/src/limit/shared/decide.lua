@@ -35,6 +35,8 @@ end
 local TRAILER, TAIL = 58, 570
 -- A window with more entries loses those that have left it, whatever other plans may count.
 local ENTRIES_MAX = 131072
+-- The units of the oldest entry's age, and of a horizon, at most: stamps are modulo 2^32.
+local AGE_MAX, HORIZON_MAX = 3.75 * 2^30, 3.5 * 2^30
 
 local visit, rarely
 
@@ -210,7 +212,7 @@ function visit(i, outcome)
   local cut = 0
   if n == 0 then
     oldest = at
-  elseif oldest + 2 * horizon <= now then
+  elseif oldest + 2 * horizon <= now or oldest + AGE_MAX * unit <= now then
     cut = first
     if horizon > span then
       cut, before, stamp = seek(key, tail, n, base, low, (newest + horizon - now) / unit, 0)
@@ -334,8 +336,9 @@ function rarely(kind)
 
   -- Writes a window that has another form, or adds what is testified: of what it has already, only
   -- the entries are read from the oldest that is testified to the newest. Returns its end, its unit
-  -- and its form. A unit becomes larger, but not smaller while an entry matters: gateways claim and
-  -- testify stamps in smaller ones, which are then rounded as those of the entries were.
+  -- and its form. While an entry matters, a unit becomes no smaller: gateways claim and testify
+  -- stamps in smaller ones, which are then rounded as those of the entries were. It becomes larger
+  -- only where the horizon has too many of it: that writes all entries anew.
   local function restate(i, key, tail, form, grain, unit, horizon, token, testimony)
     local stamps, counts, charged, dropped, oldest, first, base, from, before =
       {}, {}, 0, 0, 0, 0, 0, 0, 0
@@ -343,7 +346,7 @@ function rarely(kind)
     local behind, latest = 0, 0
     if sub(tail, -2) == 'w1' and sub(tail, -6) ~= form then
       _, _, _, _, newest, _, _, _, _, _, size = trailer(key, tail)
-      if size > unit and newest + horizon > time then
+      if newest + horizon > time and (size > unit or horizon <= HORIZON_MAX * size) then
         unit, form = size, sub(tail, -6)
       end
     end

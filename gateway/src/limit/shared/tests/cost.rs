@@ -104,6 +104,30 @@ fn a_window_that_is_testified_again_costs_what_is_testified_and_not_what_it_has(
 }
 
 #[test]
+fn a_longer_window_is_not_written_anew_while_its_stamps_fit() {
+    let server = server::Server::start("longer");
+    let mut store = Store::counting(&server);
+    let (key, start) = (fresh_key(), store.now);
+    let long = rolling(60_000, 2 * HOUR);
+    store.fill(&key, rolling(60_000, HOUR / 2), 20_000, 64_000);
+    let (reply, commands, bytes) = store.cost(&[check(&key, long, 1)]);
+    assert_eq!(reply.results[0].remaining, 60_000 - 20_001);
+    assert!(commands <= 4 && bytes < 1_100, "{commands} {bytes}");
+    // Its units are those of half an hour: 2^32 of them pass twice.
+    let mut stamps: Vec<u64> = (0..20_000).map(|nth| start + nth * 64_000).collect();
+    stamps.push(reply.results[0].receipt.unwrap().stamp.0);
+    for nth in 0..250 {
+        store.now += 60_000_000 + 100_000_000 * (nth % 2);
+        let result = store.call(&[check(&key, long, 1)]).results.remove(0);
+        stamps.push(result.receipt.unwrap().stamp.0);
+        let within = stamps.iter().filter(|stamp| **stamp + 7_200_000_000 > store.now).count();
+        assert_eq!(result.remaining as usize, 60_000 - within, "{nth}");
+    }
+    let end = store.connection.call(&[b"GETRANGE".as_slice(), &key, b"-6", b"-1"]);
+    assert_eq!(end, Value::Text(b"\0\0\0\x02w1".to_vec()));
+}
+
+#[test]
 fn two_short_windows_take_a_read_and_a_write_each() {
     let server = server::Server::start("short");
     let mut store = Store::counting(&server);
