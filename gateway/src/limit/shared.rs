@@ -135,6 +135,8 @@ pub struct SharedStore {
     changes: changes::Applied,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
+    /// When it was logged last that keys are between two servers, in ticks.
+    moving_reported: AtomicU64,
     connections: AtomicU64,
     standings: Standings,
     under_way: UnderWay,
@@ -157,7 +159,8 @@ impl SharedStore {
     /// A store that is not connected yet: [`SharedStore::beat`] connects.
     #[must_use]
     pub fn new(config: SharedConfig, clock: Clock, dial: Arc<dyn Dial>) -> Self {
-        let nodes = Nodes::new(config.address.clone(), clock.clone(), dial);
+        let address = (config.address.clone(), config.timeout);
+        let nodes = Nodes::new(address, clock.clone(), dial);
         let time = StoreTime::new(clock.now());
         let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
         let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
@@ -173,6 +176,7 @@ impl SharedStore {
             known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
             fault_reported: AtomicU64::new(0),
+            moving_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             standings: Standings::default(),
             under_way: UnderWay::default(),

@@ -196,6 +196,7 @@ fn show_store(shared: &Shared) {
         ("answered", &counts.answered),
         ("failed", &counts.failed),
         ("forgotten", &counts.forgotten),
+        ("moving", &counts.moving),
     ];
     for (outcome, count) in calls {
         raise(&metrics.store_calls.with_label_values(&[outcome]), count);

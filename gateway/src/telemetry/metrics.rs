@@ -54,8 +54,8 @@ metrics! {
     store_servers_up: IntGauge = "store_servers_up";
     /// Gateways that share the store, as this one last heard.
     store_gateways: IntGauge = "store_gateways";
-    /// Calls of the shared store, by outcome: answered, failed, or forgotten where it had lost what
-    /// this gateway was given.
+    /// Calls of the shared store, by outcome: answered, failed, forgotten where it had lost what
+    /// this gateway was given, or moving where their keys were between two servers of a Cluster.
     store_calls: IntCounterVec = "store_calls_total", "outcome";
     /// Tokens of buckets in the shared store that this gateway may spend without a call: others
     /// find them spent.

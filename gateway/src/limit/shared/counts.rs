@@ -11,6 +11,8 @@ pub struct StoreCounts {
     pub answered: AtomicU64,
     /// Calls that were not answered in time, or refused.
     pub failed: AtomicU64,
+    /// Calls whose keys were between two servers of a Cluster for as long as a call may take.
+    pub moving: AtomicU64,
     /// Decisions made without the store.
     pub alone: AtomicU64,
     /// Decisions by a remembered refusal, without a call.

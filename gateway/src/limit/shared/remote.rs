@@ -133,6 +133,10 @@ impl SharedStore {
                 asking.over.node.availability.answered();
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
             }
+            Err(RemoteError::Call(CallError::Moving)) => {
+                self.counts.moving.fetch_add(1, Ordering::Relaxed);
+                self.report_moving(asking.over.node);
+            }
             Err(error) => {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
                 self.unanswered(asking.over.node, error, sent);
@@ -146,7 +150,7 @@ impl SharedStore {
         let turned = match error {
             // Other keys are none the worse for it.
             RemoteError::Call(CallError::Faulty(why)) => return self.report_fault(why),
-            RemoteError::Call(CallError::Moving | CallError::Cut(_))
+            RemoteError::Call(CallError::Cut(_))
             | RemoteError::Elsewhere
             | RemoteError::Lacks
             | RemoteError::Late
@@ -158,6 +162,15 @@ impl SharedStore {
         };
         if turned {
             self.losses.lost(&node.address.to_string(), error.to_string());
+        }
+    }
+
+    /// Logs that keys are between a server and another one, once in a while.
+    fn report_moving(&self, node: &StoreNode) {
+        if self.is_due(&self.moving_reported) {
+            let why = "a slot is moving, or was left half moved: redis-cli --cluster fix ends that";
+            let fields = [("store", json!(node.address.to_string())), ("error", json!(why))];
+            events::event(Level::Warn, "keys are between two servers of the shared store", &fields);
         }
     }
 

@@ -15,7 +15,7 @@
 //!
 //! When a key is owed (`shared::standing`), the form of calls (`shared::call`).
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use log::Level;
@@ -52,7 +52,7 @@ const FAULTY_AFTER: Duration = Duration::from_secs(5);
 /// What the script says where a calendar's period is none that it can be in.
 const CLOCKS_DIFFER: &str = "the clocks differ by a period";
 
-/// How often a key that the store cannot read is logged.
+/// How often it is logged that the store cannot read a key, or has keys between two servers.
 const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 impl SharedStore {
@@ -171,17 +171,25 @@ impl SharedStore {
     /// Logs that the store cannot read a key, once in a while: a reset of the key mends it, unless
     /// the clocks differ.
     pub(super) fn report_fault(&self, why: &str) {
-        let now = self.clock.now().tick;
-        let last = self.fault_reported.load(Ordering::Relaxed);
-        if last > 0 && now.since(Tick(last)) < FAULTS_EVERY {
+        if !self.is_due(&self.fault_reported) {
             return;
         }
-        self.fault_reported.store(now.0.max(1), Ordering::Relaxed);
         let message = match why.contains(CLOCKS_DIFFER) {
             true => "clocks of the shared store and the gateway differ by a period",
             false => "shared store cannot read a key",
         };
         events::event(Level::Error, message, &[("error", json!(why))]);
+    }
+
+    /// Whether something is logged again that was logged last at `reported`, in ticks: it is from
+    /// now on.
+    pub(super) fn is_due(&self, reported: &AtomicU64) -> bool {
+        let (now, last) = (self.clock.now().tick, reported.load(Ordering::Relaxed));
+        let is_due = last == 0 || now.since(Tick(last)) >= FAULTS_EVERY;
+        if is_due {
+            reported.store(now.0.max(1), Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// A check of a request, and what its call tells the store of its key: `has_lost` where that

@@ -50,6 +50,8 @@ pub(in super::super) struct Nodes {
     address: StoreAddress,
     clock: Clock,
     dial: Arc<dyn Dial>,
+    /// For how long a call is repeated whose keys are between two servers.
+    moving_max: Duration,
     sentinels: Option<Sentinels>,
     known: RwLock<Arc<NodeSet>>,
     /// Which server is asked for its view next.
@@ -167,8 +169,13 @@ pub(in super::super) fn tag(slot: u64) -> ArrayString<32> {
 }
 
 impl Nodes {
-    /// The servers of an address, none of them connected. Those of a Cluster are not known yet.
-    pub(in super::super) fn new(address: StoreAddress, clock: Clock, dial: Arc<dyn Dial>) -> Self {
+    /// The servers of an address, none of them connected. Those of a Cluster are not known yet. A
+    /// call may take `timeout`.
+    pub(in super::super) fn new(
+        (address, timeout): (StoreAddress, Duration),
+        clock: Clock,
+        dial: Arc<dyn Dial>,
+    ) -> Self {
         let sentinels = match &address.topology {
             Topology::Sentinel(primary) => Some(Sentinels::new(&address, primary, dial.clone())),
             Topology::Single | Topology::Cluster => None,
@@ -180,7 +187,9 @@ impl Nodes {
             nodes.push(Arc::new(StoreNode::new(first.clone(), false, clock.now())));
         }
         let known = RwLock::new(Arc::new(NodeSet { nodes, cluster }));
-        Self { address, clock, dial, sentinels, known, turn: AtomicUsize::new(0) }
+        // What is left of its time is enough to know that the keys are still between them.
+        let (moving_max, turn) = (timeout * 3 / 4, AtomicUsize::new(0));
+        Self { address, clock, dial, moving_max, sentinels, known, turn }
     }
 
     /// The servers that are known now.
@@ -316,7 +325,8 @@ impl Nodes {
         call: &Cmd,
     ) -> Result<(Value, StoreConnection), CallError> {
         let (mut node, mut over, mut is_asking) = (node.clone(), connection.clone(), false);
-        for _ in 0..REDIRECTS_MAX {
+        let (started_at, mut redirects) = (self.clock.now().tick, 0);
+        while redirects < REDIRECTS_MAX {
             let ran = match is_asking {
                 false => over.evaluate(script, call).await,
                 true => over.evaluate_early(script, call).await,
@@ -324,7 +334,9 @@ impl Nodes {
             let (to, slot) = match ran {
                 Err(CallError::Moved { slot, to }) => (to, Some(slot)),
                 Err(CallError::Asked(to)) => (to, None),
-                Err(CallError::Moving) => {
+                Err(CallError::Moving)
+                    if self.clock.now().tick.since(started_at) < self.moving_max =>
+                {
                     tokio::time::sleep(MOVING_WAIT).await;
                     continue;
                 }
@@ -337,6 +349,7 @@ impl Nodes {
             }
             let Some(connection) = next.connection() else { return Err(CallError::Moving) };
             (node, over, is_asking) = (next.clone(), connection, slot.is_none());
+            redirects += 1;
         }
         Err(CallError::Moving)
     }
