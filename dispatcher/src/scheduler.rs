@@ -72,7 +72,7 @@ use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::operator_event::Recorded;
 use crate::domain::retry::Schedule;
 use crate::domain::webhook::Queue;
-use crate::scheduler::attempts::{AttemptReport, AttemptResult, StartedAttempt};
+use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::concurrency::InFlightSlots;
 use crate::scheduler::endpoint::Endpoint;
@@ -83,7 +83,7 @@ use crate::scheduler::rate_limit::{Limits, Unrecorded};
 use crate::scheduler::reads::{StoreAnswer, StoreRead, StoreReads};
 use crate::scheduler::webhooks::Webhooks;
 use crate::scheduler::webhooks::alerts::HealthAlert;
-use crate::scheduler::writes::{PendingWrites, Write};
+use crate::scheduler::writes::{AttemptReport, PendingWrites, Write};
 
 /// Bytes of deliveries in memory over all webhooks: a quarter of the memory that a dispatcher with
 /// millions of waiting deliveries may use. Bodies in flight use at most half of it, waiting

@@ -19,7 +19,7 @@ use crate::scheduler::queues::Ended;
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::target::Target;
 use crate::scheduler::transition::{self, Evidence, Verdict};
-use crate::scheduler::writes::{Exhausted, PendingWrite};
+use crate::scheduler::writes::{AttemptReport, Exhausted, PendingWrite};
 use crate::scheduler::{Notification, Scheduler};
 
 /// The retry delay after a fault of the dispatcher. After resolver faults the endpoint backs off
@@ -59,25 +59,6 @@ pub struct AttemptResult {
     pub transcript: Option<Transcript>,
     /// The end.
     pub ended: Moment,
-}
-
-/// The report of an attempt to operators.
-#[derive(Clone, Debug)]
-pub struct AttemptReport {
-    /// The webhook.
-    pub webhook: WebhookId,
-    /// The webhook's workspace.
-    pub workspace: Arc<str>,
-    /// The delivery.
-    pub delivery: DeliveryId,
-    /// The event's public identifier.
-    pub event_id: Arc<str>,
-    /// The event type.
-    pub kind: EventType,
-    /// The attempt; after a fault of the dispatcher the next attempt has the same number.
-    pub attempt: Attempt,
-    /// The delivery's next state; `None` after a fault of the dispatcher.
-    pub after: Option<NextState>,
 }
 
 impl AttemptResult {

@@ -10,18 +10,36 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::domain::attempt::AttemptRecord;
+use crate::domain::attempt::{Attempt, AttemptRecord};
 use crate::domain::delivery::NextState;
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::WebhookUpdate;
-use crate::scheduler::attempts::AttemptReport;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::reads::STORE_PAUSE;
 use crate::scheduler::webhooks::Webhooks;
 use crate::scheduler::webhooks::alerts::HealthAlert;
 use crate::scheduler::{Notification, Scheduler};
+
+/// The report of an attempt to operators.
+#[derive(Clone, Debug)]
+pub struct AttemptReport {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The webhook's workspace.
+    pub workspace: Arc<str>,
+    /// The delivery.
+    pub delivery: DeliveryId,
+    /// The event's public identifier.
+    pub event_id: Arc<str>,
+    /// The event type.
+    pub kind: EventType,
+    /// The attempt; after a fault of the dispatcher the next attempt has the same number.
+    pub attempt: Attempt,
+    /// The delivery's next state; `None` after a fault of the dispatcher.
+    pub after: Option<NextState>,
+}
 
 /// A delivery that failed permanently, for operators.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use crate::domain::operator_event;
 use crate::domain::outcome::Outcome;
 use crate::email::templates::{Incident, paused, warning};
 use crate::scheduler::Notification;
-use crate::scheduler::attempts::AttemptReport;
 use crate::scheduler::webhooks::alerts::{HealthAlert, HealthChange};
+use crate::scheduler::writes::AttemptReport;
 use crate::store::mail::QueuedMail;
 use crate::worker::Resources;
 

@@ -83,7 +83,8 @@ impl CheckedRequest<'_> {
         if let LimitDecision::Refused(refusal) = decision { Err(refusal) } else { Ok(()) }
     }
 
-    /// Checks the limits of a request in the shared store, or in the process that owns the counters.
+    /// Checks the limits of a request in the shared store, or in the process that owns the
+    /// counters.
     pub(super) async fn check_waiting(
         &self,
         charges: &mut Charges,

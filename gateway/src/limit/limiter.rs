@@ -35,8 +35,8 @@ use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 /// seconds for the response.
 pub const CHECK_WAIT: Duration = Duration::from_secs(12);
 
-/// The check must wait: [`Limiter::check_waiting`] checks in the shared store, or in the process that
-/// owns the counters.
+/// The check must wait: [`Limiter::check_waiting`] checks in the shared store, or in the process
+/// that owns the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedsWait;
 

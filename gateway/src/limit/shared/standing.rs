@@ -256,7 +256,7 @@ impl Standings {
 
     /// Records that a heartbeat has told the store what was owed of a key up to a stamp. Where the
     /// store may have lost it meanwhile, it does not count.
-    pub fn told_up_to(&self, owed: &Owed, stamp: UnixTime) {
+    pub fn record_progress(&self, owed: &Owed, stamp: UnixTime) {
         let mut shard = self.shards.lock(owed.check.key);
         let own = shard.by_key.get_mut(&owed.check.key);
         if let Some(own) = own.filter(|own| own.missed.lost == owed.missed.lost) {
@@ -475,14 +475,14 @@ mod tests {
         standings.postpone(check.key, Tick(0));
         let from = || standings.owed(Tick(60), |_| true).first().map(|owed| owed.from.0);
         let partly = standings.owed(Tick(60), |_| true)[0];
-        standings.told_up_to(&partly, UnixTime(51));
+        standings.record_progress(&partly, UnixTime(51));
         assert_eq!(from(), Some(51), "the next heartbeat goes on");
         standings.owe(&check, usage, (UnixTime(50), Tick(60)));
         assert_eq!(from(), Some(50));
         standings.lack(&check, usage);
         assert_eq!(from(), Some(50), "it is owed already");
         standings.owe_all(|_| true);
-        standings.told_up_to(&partly, UnixTime(52));
+        standings.record_progress(&partly, UnixTime(52));
         assert_eq!(from(), Some(0), "the store may have lost it again");
         standings.settle(check.key, (Brought::All, known.missed), Some(claim(0, 58)));
         assert_eq!((owed(60), standings.known(check.key).claim), (1, Some(claim(4, 54))));

@@ -239,7 +239,7 @@ impl SharedStore {
             call.testimony = piece.to_vec();
             self.send_testimony(telling.over, std::slice::from_ref(&call)).await?;
             if let Some(newest) = piece.last() {
-                self.standings.told_up_to(owed, newest.stamp);
+                self.standings.record_progress(owed, newest.stamp);
             }
         }
         call.testimony = last.to_vec();
