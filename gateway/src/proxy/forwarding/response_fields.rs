@@ -72,7 +72,6 @@ pub(super) fn allow_pages(
         return Ok(String::new());
     }
     // Without an origin it allows nothing by itself, and beside ours it would allow cookies.
-    // It allows nothing by itself; beside our origin it would.
     remove_seldom(head, header::ACCESS_CONTROL_ALLOW_CREDENTIALS.as_str());
     Ok(context.cors_lines(request).unwrap_or_default())
 }
