@@ -104,11 +104,11 @@ fn report(protocol: Protocol) -> (House, Value) {
     (house, report.unwrap_or_else(|| panic!("the page never reported")))
 }
 
-/// The upstream's response: with CORS headers, except for one workspace.
+/// The upstream's response, with CORS headers: of one workspace for another origin alone.
 fn served(received: &Received, origin: &str) -> Answer {
     let answer = Answer::ok("served").field("X-Hidden", "1");
     if received.target().starts_with(b"/v1/workspaces/ws_special/") {
-        return answer;
+        return answer.field("Access-Control-Allow-Origin", "https://other.example");
     }
     answer
         .field("Access-Control-Allow-Origin", origin)

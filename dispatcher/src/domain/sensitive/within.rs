@@ -40,6 +40,9 @@ pub(super) fn secret(text: &str) -> Option<&'static str> {
     if text.trim_start().starts_with(['{', '[']) && is_json_with_secret(text) {
         return Some("a JSON text with a secret");
     }
+    if !text.contains(':') {
+        return None;
+    }
     text.split(char::is_whitespace).find_map(secret_of_url)
 }
 
@@ -94,14 +97,17 @@ fn has_password(url: &str) -> bool {
 
 /// Whether a text contains a JWT. Adds the bytes of headers that it reads to `read`.
 fn has_jwt(text: &str, read: &mut usize) -> bool {
+    if !text.contains(['.', '%']) {
+        return false;
+    }
     let text = if text.contains("%2") {
         Cow::Owned(text.replace("%2E", ".").replace("%2e", "."))
     } else {
         Cow::Borrowed(text)
     };
     let is_part = |letter: &u8| letter.is_ascii_alphanumeric() || b"_-.".contains(letter);
-    let mut runs = text.as_bytes().split(|letter| !is_part(letter));
-    runs.any(|run| {
+    let runs = text.as_bytes().split(|letter| !is_part(letter));
+    runs.filter(|run| starts_of_headers(run).next().is_some()).any(|run| {
         let parts: Vec<&[u8]> = run.split(|letter| *letter == b'.').collect();
         let mut followed = parts.iter().enumerate();
         followed.any(|(at, header)| {
@@ -117,13 +123,16 @@ fn is_rest(parts: &[&[u8]]) -> bool {
     matches!(parts, [[], [_, ..], [_, ..], [_, ..], ..] | [[_, ..], _, ..])
 }
 
+/// Where a header may start: with `{` and a quote, a space or a line break.
+fn starts_of_headers(part: &[u8]) -> impl Iterator<Item = usize> {
+    let pairs = part.windows(2).enumerate();
+    pairs.filter(|(_, pair)| matches!(pair, [b'e', b'y' | b'w'])).map(|(at, _)| at)
+}
+
 /// Whether the end of a part, from whichever letter on, is the header of a token.
 fn ends_in_header(part: &[u8], read: &mut usize) -> bool {
     let decoded: [OnceCell<Option<Vec<u8>>>; 4] = Default::default();
-    // `{` and a quote, or a space or a line break.
-    let starts =
-        part.windows(2).enumerate().filter(|(_, pair)| matches!(pair, [b'e', b'y' | b'w']));
-    let mut headers = starts.filter_map(|(at, _)| {
+    let mut headers = starts_of_headers(part).filter_map(|at| {
         let phase = at % 4;
         let of_phase = || URL_SAFE_NO_PAD.decode(part.get(phase..)?).ok();
         decoded.get(phase)?.get_or_init(of_phase).as_deref()?.get(at / 4 * 3..)
