@@ -93,7 +93,8 @@ async fn admitted_while_told(clocks: &Clocks) -> (usize, Vec<u32>) {
             let at = Tick(now.unix.0 / 4 * 4 - 4 * before);
             gateways[0].limiter.store.record(&own, at).unwrap();
         }
-        let _ = decide(&gateways[0].limiter, &mut [own], clock.now().tick).await.unwrap();
+        let verdict = decide(&gateways[0].limiter, &mut [own], clock.now().tick).await.unwrap();
+        assert!(verdict.is_admitted());
     }
     let mut admitted = 0;
     for _ in 0..120 {

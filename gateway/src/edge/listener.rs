@@ -165,6 +165,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
+        // A worker that has ended closes it.
         let _ = worker.to.send(Accepted { socket, settings, peer, open });
     }
 }
