@@ -131,7 +131,7 @@ fn requests_are_decided_as_by_counting_their_charges() {
                 let all = models.iter_mut().zip(&checks).zip(verdict.answers());
                 for ((model, check), found) in all.filter(|(_, found)| known(found)) {
                     if found.decision == Decision::Admit {
-                        model.0.push((now.0, check.cost));
+                        model.0.push((now.0, check.cost, check.quota.limit()));
                     }
                     model.compare(check, *found, (now.0, store.gateways.len() == 1));
                 }

@@ -79,7 +79,7 @@ const MUTANTS: [(&str, &[Situation], Mutant); 9] = [
     (
         "leased tokens are not debited",
         &[InTime, Unreachable],
-        Script("whole, leased = whole + granted,", "whole, leased = whole,"),
+        Script("whole, counted, leased = whole + granted,", "whole, counted, leased = whole,"),
     ),
     (
         "refusals last too long",

@@ -11,7 +11,8 @@
 //!    within that is never refused.
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
-//! 4. Lowering the burst and raising it again loses no spending.
+//! 4. Lowering the burst and raising it again loses no spending. What was spent above a burst, as
+//!    under a boost, delays no request for longer than an empty bucket does.
 //! 5. A change of the period never reduces what is spent, and adds less than a millionth of a
 //!    token.
 //! 6. No sum overflows: a full bucket has at most 10^6 tokens of 2.7 × 10^12 units, a seventh of
@@ -176,7 +177,8 @@ pub struct BucketQuota {
     pub burst: u32,
 }
 
-/// What one key has spent: 24 bytes.
+/// What one key has spent: 24 bytes. Where that is more than a burst, the key is in debt: of that
+/// burst it has the tokens that have come back since `at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// Units spent and not yet refilled at `at`.
@@ -196,7 +198,7 @@ impl Bucket {
         }
         let now = now.max(self.at);
         let units = quota.rate.units();
-        let wanted = self.spent_at(units, now).saturating_add(units.of(cost));
+        let wanted = self.counted_at(quota, now).saturating_add(units.of(cost));
         let over = wanted.saturating_sub(units.of(quota.burst));
         if over == 0 {
             return Decision::Admit;
@@ -208,9 +210,24 @@ impl Bucket {
     pub fn charge(&mut self, quota: BucketQuota, cost: u32, now: Tick) -> Usage {
         let now = now.max(self.at);
         let units = quota.rate.units();
+        let counted = self.counted_at(quota, now).saturating_add(units.of(cost));
+        self.owe(quota.rate, cost, now);
+        if self.spent > counted {
+            // What is left of the burst stays what has come back since `at`.
+            let left = units.of(quota.burst).saturating_sub(counted);
+            let ago = left / units.refill.max(1);
+            let spent = self.spent.saturating_add(ago.saturating_mul(units.refill));
+            self.spent = spent.max(units.of(quota.burst));
+            self.at = Tick(now.0.saturating_sub(ago));
+        }
+        self.usage(quota, now)
+    }
+
+    /// Adds `cost` to what is spent at `now`, whatever the burst.
+    pub fn owe(&mut self, rate: Rate, cost: u32, now: Tick) {
+        let (units, now) = (rate.units(), now.max(self.at));
         let spent = self.spent_at(units, now).saturating_add(units.of(cost));
         *self = Self { spent, token: units.token, at: now };
-        units.usage(quota, spent, now)
     }
 
     /// The key's usage at `now`.
@@ -218,7 +235,7 @@ impl Bucket {
     pub fn usage(&self, quota: BucketQuota, now: Tick) -> Usage {
         let now = now.max(self.at);
         let units = quota.rate.units();
-        units.usage(quota, self.spent_at(units, now), now)
+        units.usage(quota, self.counted_at(quota, now), now)
     }
 
     /// A bucket with `spent` units spent and not yet refilled at `at`, of which a token has
@@ -240,7 +257,7 @@ impl Bucket {
         self.token
     }
 
-    /// The tick of the last charge.
+    /// The tick of the last charge, or an earlier one where the bucket was in debt.
     #[must_use]
     pub fn at(&self) -> Tick {
         self.at
@@ -254,8 +271,20 @@ impl Bucket {
 
     /// The units spent at `now`, in units of this size.
     fn spent_at(&self, units: Units, now: Tick) -> u64 {
-        let back = now.0.saturating_sub(self.at.0).saturating_mul(units.refill);
-        self.spent_in(units.token).saturating_sub(back)
+        self.spent_in(units.token).saturating_sub(self.back_at(units, now))
+    }
+
+    /// The units spent at `now` that count under a quota: a bucket in debt was empty at
+    /// [`Bucket::at`].
+    fn counted_at(&self, quota: BucketQuota, now: Tick) -> u64 {
+        let units = quota.rate.units();
+        let spent = self.spent_in(units.token).min(units.of(quota.burst));
+        spent.saturating_sub(self.back_at(units, now))
+    }
+
+    /// The units that come back from [`Bucket::at`] until `now`.
+    fn back_at(&self, units: Units, now: Tick) -> u64 {
+        now.0.saturating_sub(self.at.0).saturating_mul(units.refill)
     }
 
     /// What was spent and not yet refilled at [`Bucket::at`], when a token has `token` units,
@@ -381,6 +410,47 @@ mod tests {
                         prop_assert!(model.fits(quota, cost, retry_at.0));
                     }
                     Decision::TooLarge => prop_assert!(cost > burst),
+                }
+            }
+        }
+
+        #[test]
+        fn a_bucket_in_debt_counts_as_an_empty_one_and_stays_in_debt(
+            rate in any_rate(),
+            burst in 1..300_u32,
+            debt in 1..10_000_u32,
+            steps in prop::collection::vec((0..400_u32, 1..20_u32), 1..200),
+        ) {
+            let (wide, tight) =
+                (BucketQuota { rate, burst: burst + debt }, BucketQuota { rate, burst });
+            let mut bucket = Bucket::default();
+            let _ = bucket.charge(wide, wide.burst, Tick(0));
+            let spent = |bucket: &Bucket, now| bucket.spent_at(rate.units(), Tick(now));
+            let (mut model, mut now, mut lost) = (Model { tokens: 0, at: 0 }, 0, 0);
+            for (wait, cost) in steps {
+                let cost = cost.min(burst);
+                now += rate.micros_of(cost).min(1 << 50) * u64::from(wait) / 200;
+                let before = spent(&bucket, now);
+                match bucket.decide(tight, cost, Tick(now)) {
+                    Decision::Admit => {
+                        prop_assert!(model.fits(tight, cost, now));
+                        model.tokens = model.tokens_at(tight, now) - u128::from(cost) * UNIT;
+                        model.at = now;
+                        let usage = bucket.charge(tight, cost, Tick(now));
+                        prop_assert!(u128::from(usage.remaining) <= model.tokens / UNIT);
+                        let after = before + rate.units().of(cost);
+                        let added = spent(&bucket, now) - after;
+                        prop_assert!(added < rate.refill_units());
+                        // What a bucket in debt has came back in whole microseconds.
+                        lost += 1;
+                    }
+                    Decision::Refuse { retry_at } => {
+                        let back = u128::from(rate.tokens()) * (UNIT / rate.period().as_micros());
+                        let wanted = u128::from(cost) * UNIT + lost * back;
+                        prop_assert!(model.tokens_at(tight, now) < wanted);
+                        prop_assert!(model.fits(tight, cost, retry_at.0));
+                    }
+                    Decision::TooLarge => prop_assert!(false),
                 }
             }
         }
@@ -534,6 +604,33 @@ mod tests {
         let _ = bucket.charge(wide, 6, Tick(0));
         assert_eq!(bucket.usage(tight, Tick(0)).remaining, 0);
         assert_eq!(bucket.usage(wide, Tick(0)).remaining, 4);
+    }
+
+    #[test]
+    fn after_a_boost_a_request_waits_no_longer_than_for_an_empty_bucket() {
+        let quota = BucketQuota { rate: Rate::per_second(1), burst: 10 };
+        let boosted = BucketQuota { rate: Rate::per_second(500), burst: 500 };
+        let mut bucket = Bucket::default();
+        let _ = bucket.charge(boosted, 500, Tick(0));
+        let retry_at = |bucket: &Bucket, now| match bucket.decide(quota, 1, Tick(now)) {
+            Decision::Refuse { retry_at } => Some(retry_at.0),
+            _ => None,
+        };
+        assert_eq!(retry_at(&bucket, 0), Some(1_000_000));
+        assert_eq!(bucket.usage(quota, Tick(0)).full_at, Tick(10_000_000));
+        assert_eq!(retry_at(&bucket, 1_000_000), None);
+        let usage = bucket.charge(quota, 1, Tick(1_000_000));
+        assert_eq!((usage.remaining, usage.full_at), (0, Tick(11_000_000)));
+        assert_eq!(retry_at(&bucket, 1_500_000), Some(2_000_000));
+        // At rest it saves up the burst, and no more.
+        for left in (0..10).rev() {
+            assert_eq!(retry_at(&bucket, 60_000_000), None);
+            assert_eq!(bucket.charge(quota, 1, Tick(60_000_000)).remaining, left);
+        }
+        assert_eq!(retry_at(&bucket, 60_000_000), Some(61_000_000));
+        // Another boost finds what the first one has spent, and what came back since.
+        let wide = BucketQuota { rate: Rate::per_second(1), burst: 500 };
+        assert_eq!(bucket.usage(wide, Tick(60_000_000)).remaining, 60 - 11);
     }
 
     #[test]

@@ -9,26 +9,35 @@ use weir_gateway::limit::{CheckResult, LimitCheck, Quota};
 /// Commands of one millisecond have different microseconds: fewer than this.
 const APART: u64 = 50;
 
-/// All charges of a key.
+/// All charges of a key: when, how much, and of how many at most.
 #[derive(Default)]
-pub(super) struct Model(pub(super) Vec<(u64, u32)>);
+pub(super) struct Model(pub(super) Vec<(u64, u32, u32)>);
 
 impl Model {
-    /// What is left of a quota at `now`; less than nothing after the quota was lowered.
+    /// What is left of a quota at `now`; less than nothing after the quota was lowered, but of a
+    /// bucket: that is empty then.
     fn left(&self, quota: &Quota, now: u64) -> f64 {
         let sum = |since: u64| -> u32 {
-            self.0.iter().filter(|(at, _)| *at >= since).map(|(_, cost)| cost).sum()
+            self.0.iter().filter(|(at, ..)| *at >= since).map(|(_, cost, _)| cost).sum()
         };
         let used = match quota {
             Quota::Rolling(quota) => f64::from(sum((now + 1).saturating_sub(micros(quota.window)))),
             Quota::Calendar(_) => f64::from(sum(now - now % 86_400_000_000)),
             Quota::Bucket(quota) => {
                 let per_micro = f64::from(quota.rate.tokens()) / micros(quota.rate.period()) as f64;
-                let (debt, from) = self.0.iter().fold((0.0_f64, 0), |(debt, from), (at, cost)| {
-                    let rest = (debt - (at - from) as f64 * per_micro).max(0.0);
-                    (rest + f64::from(*cost), *at)
-                });
-                (debt - now.saturating_sub(from) as f64 * per_micro).max(0.0)
+                let (mut debt, mut from) = (0.0_f64, 0.0);
+                let after = |debt: f64, micros: f64| (debt - micros.max(0.0) * per_micro).max(0.0);
+                for (at, cost, burst) in &self.0 {
+                    let (at, cost, burst) = (*at as f64, f64::from(*cost), f64::from(*burst));
+                    let counted = after(debt.min(burst), at - from) + cost;
+                    debt = after(debt, at - from) + cost;
+                    from = at;
+                    // What is left of a bucket in debt is what has come back.
+                    if debt > counted + 1e-6 && counted < burst {
+                        (debt, from) = (debt + burst - counted, at - (burst - counted) / per_micro);
+                    }
+                }
+                after(debt.min(f64::from(quota.burst)), now as f64 - from)
             }
             Quota::Concurrency(_) => panic!("not by time"),
         };

@@ -8,7 +8,8 @@
 //!
 //! Invariant: the work is linear in the length of the text, whatever it is made of. Each letter is
 //! in one part and one word, a part is decoded at most four times, and the search for a header in
-//! it ends once [`READS_MAX`] times its length was read.
+//! it ends once [`READS_MAX`] times its length was read. JSON in the texts of JSON is read to
+//! [`LEVELS_MAX`] levels, which bounds the stack, too.
 //!
 //! Not here: texts that are a secret as a whole (`sensitive::values`).
 
@@ -32,12 +33,16 @@ const ANSWERS: [&str; 6] = ["0", "1", "true", "false", "yes", "no"];
 /// in each other.
 const READS_MAX: usize = 8;
 
+/// How often JSON may be a text of JSON. Escapes can be as short as five letters more for each
+/// level, so that the length of a text bounds no levels.
+const LEVELS_MAX: usize = 4;
+
 /// The kind of secret that the text contains.
 pub(super) fn secret(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
     }
-    if text.trim_start().starts_with(['{', '[']) && is_json_with_secret(text) {
+    if text.trim_start().starts_with(['{', '[']) && is_json_with_secret(text, LEVELS_MAX) {
         return Some("a JSON text with a secret");
     }
     if !text.contains(':') {
@@ -64,20 +69,21 @@ fn secret_of_url(word: &str) -> Option<&'static str> {
 }
 
 /// Whether a text is JSON that has a text under a key that names a secret, also as JSON in one of
-/// its texts: each level of these doubles its quotes, so that there are few.
-fn is_json_with_secret(text: &str) -> bool {
-    serde_json::from_str(text).is_ok_and(|value| has_secret(&value, false))
+/// its texts, to so many levels.
+fn is_json_with_secret(text: &str, levels: usize) -> bool {
+    let value = || serde_json::from_str(text);
+    levels > 0 && value().is_ok_and(|value| has_secret(&value, false, levels - 1))
 }
 
 /// Whether a value has a secret; `is_named` where its key names one.
-fn has_secret(value: &Value, is_named: bool) -> bool {
+fn has_secret(value: &Value, is_named: bool, levels: usize) -> bool {
     match value {
         Value::String(text) if is_named => !text.is_empty(),
-        Value::String(text) => text.contains('"') && is_json_with_secret(text),
-        Value::Array(items) => items.iter().any(|item| has_secret(item, is_named)),
+        Value::String(text) => text.contains('"') && is_json_with_secret(text, levels),
+        Value::Array(items) => items.iter().any(|item| has_secret(item, is_named, levels)),
         Value::Object(members) => members.iter().any(|(key, member)| {
             let names = || keys::is_forbidden(key) && never_allowed::is_never(key);
-            has_secret(member, is_named || names())
+            has_secret(member, is_named || names(), levels)
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
@@ -204,6 +210,25 @@ mod tests {
             assert_eq!(secret(text), None, "{text}");
         }
         let deep = "[".repeat(100_000);
+        assert_eq!(secret(&deep), None);
+    }
+
+    #[test]
+    fn json_in_texts_of_json_is_read_to_a_few_levels_however_its_quotes_are_written() {
+        let escaped = |text: &str| text.replace('\\', r"\u005c").replace('"', r"\u0022");
+        let around = |text: &str| format!(r#"["{}"]"#, escaped(text));
+        let mut text = r#"{"password":"hunter2"}"#.to_owned();
+        for _ in 1..LEVELS_MAX {
+            text = around(&text);
+            assert!(secret(&text).is_some(), "{text}");
+        }
+        assert_eq!(secret(&around(&text)), None);
+        // So deep that one level after the other would need more stack than there is.
+        let lists = |text: &str| format!("{}{}{}", "[".repeat(120), text, "]".repeat(120));
+        let mut deep = String::new();
+        for _ in 0..90 {
+            deep = lists(&around(&deep));
+        }
         assert_eq!(secret(&deep), None);
     }
 

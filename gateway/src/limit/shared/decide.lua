@@ -466,6 +466,9 @@ function rarely(kind)
   -- The leases are stored in the order of their ends, each as the gateway, the tokens and the end.
   -- Their tokens are part of the debt, and none of them comes back before its lease is returned or
   -- has ended: what is not spent of a lease is then returned, or counts as spent at its end.
+  --
+  -- A debt above the burst, as after a boost, stays: of the burst there is what has come back since
+  -- the time of the debt, and `counted` is the rest.
   local function bucket(
     i, outcome, key, enforced, cost, burst, count,
     token, refill, owed, part, owed_at, horizon, slowest, form, asks
@@ -487,6 +490,7 @@ function rarely(kind)
     end
     -- The debt after so long, of which `leased` does not come back.
     local function debt_after(micros, whole, rest, leased)
+      leased = min(leased, whole)
       whole, rest = refilled(whole, rest, micros)
       if whole < leased then
         return leased, 0
@@ -536,13 +540,20 @@ function rarely(kind)
       store(whole, rest, at)
     end
     local now, forgot = max(time, at, count > 0 and owed_at or 0), 0
+    local counted, part_counted, was_empty = burst, 0, whole >= burst
+    local function pass_to(later)
+      local micros = at > 0 and later - at or 0
+      whole, rest = debt_after(micros, whole, rest, leased)
+      if was_empty then
+        counted, part_counted = debt_after(micros, counted, part_counted, leased)
+      end
+      at = later
+    end
     while ends[1] and ends[1] <= now do
-      local ended = max(at, ends[1])
-      whole, rest = debt_after(ended - at, whole, rest, leased)
-      at = ended
+      pass_to(max(at, ends[1]))
       drop(1)
     end
-    whole, rest = debt_after(at > 0 and now - at or 0, whole, rest, leased)
+    pass_to(now)
 
     local gateway, returned, unspent, wanted, has_lease, settled = '', 0, 0, 0, false, false
     if asks <= #ARGV[i + 1] then
@@ -563,9 +574,17 @@ function rarely(kind)
       end
     end
 
-    -- When the debt is `most` tokens, if no lease is returned before it ends.
+    if not was_empty or whole < counted or whole == counted and rest < part_counted then
+      counted, part_counted = whole, rest
+      if whole >= burst then
+        counted, part_counted = burst, 0
+      end
+    end
+    local is_in_debt = counted < whole or part_counted < rest
+
+    -- When no more than `most` tokens count, if no lease is returned before it ends.
     local function reached(most)
-      local whole, rest, leased, from = whole, rest, leased, now
+      local whole, rest, leased, from = counted, part_counted, leased, now
       for nth = 1, #ends do
         if leased <= most then
           local at = whole < most and from or from + duration(whole - most, rest)
@@ -578,34 +597,52 @@ function rarely(kind)
       end
       return whole < most and from or from + duration(whole - most, rest)
     end
-    local decision, retry_at, over = 0, 0, whole + cost - burst
+    local decision, retry_at, over = 0, 0, counted + cost - burst
     if cost > burst then
       decision = 2
-    elseif over > 0 or over == 0 and rest > 0 then
+    elseif over > 0 or over == 0 and part_counted > 0 then
       decision, retry_at = 1, reached(burst - cost)
     end
     local replies, charges
     outcome, replies, charges = later(i, outcome, enforced, decision)
     local stamp, granted = 0, 0
     if charges then
-      whole, stamp = whole + cost, now
+      whole, counted, stamp = whole + cost, counted + cost, now
       -- The others find as much as this gateway gets.
       granted = floor((burst - whole - (rest > 0 and 1 or 0)) / 2)
       granted = max(0, min(wanted, granted))
-      if has_lease or #ends == LEASES_MAX then
+      if has_lease or is_in_debt or #ends == LEASES_MAX then
         granted = 0
       elseif granted > 0 then
-        whole, leased = whole + granted, leased + granted
+        whole, counted, leased = whole + granted, counted + granted, leased + granted
         local nth = #ends + 1
         owners[nth], tokens[nth], ends[nth] = gateway, granted, now + LEASE_LASTS
       end
     end
     if stamp > 0 or forgot > 0 or settled then
-      store(whole, rest, now)
+      local ago = 0
+      if is_in_debt then
+        -- What is left stays what has come back since the time of the debt, in whole microseconds.
+        local micros, units = divide(token, burst - counted, refill)
+        ago = max(0, micros + floor((units - part_counted) / refill))
+        micros, units = divide(ago, refill, token)
+        whole, rest = whole + micros, rest + units
+        counted, part_counted = burst - micros, 0
+        if units > 0 then
+          counted, part_counted = counted - 1, token - units
+        end
+        if rest >= token then
+          whole, rest = whole + 1, rest - token
+        end
+        if whole < burst then
+          whole, rest = burst, 0
+        end
+      end
+      store(whole, rest, now - ago)
     end
-    return outcome, pack('>BBdI4dddI4d', decision, forgot, retry_at,
-      max(0, burst - whole - (rest > 0 and 1 or 0)), reached(0), stamp, 0, granted,
-      granted > 0 and ends[#ends] or ends[1] or 0) .. replies
+    local left = max(0, burst - counted - (part_counted > 0 and 1 or 0))
+    return outcome, pack('>BBdI4dddI4d', decision, forgot, retry_at, left, reached(0), stamp, 0,
+      granted, granted > 0 and ends[#ends] or ends[1] or 0) .. replies
   end
 
   -- Decides and charges a period of a calendar: the one that this server's time is in. `count` of

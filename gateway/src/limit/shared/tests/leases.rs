@@ -277,3 +277,28 @@ fn the_number_of_leases_of_a_key_is_bounded_and_what_has_them_is_read_again() {
     assert_eq!(left(&mut store, &key, quota, 60 * SECOND), 100_000 - 40 - 240);
     assert_eq!(left(&mut store, &key, quota, 62 * SECOND), 100_000);
 }
+
+#[test]
+fn a_bucket_in_debt_waits_for_the_leases_of_others_and_grants_none() {
+    let (mut store, key, wide, gateway) = leased();
+    let tight = bucket("10/s", 15);
+    let other = Holder { id: 8, held: None };
+    let refused = |reply: SharedReply| match reply.results[0].decision {
+        SharedDecision::Refuse { retry_at } => retry_at.0 - START,
+        other => panic!("{other:?}"),
+    };
+    // One comes back a tenth of a second after the lease, whatever the debt is.
+    assert_eq!(refused(store.call(&[other.check(&key, tight, 1, 9)])), 1_100_000);
+    store.now = START + 1_100_000;
+    let reply = store.call(&[other.check(&key, tight, 1, 9)]);
+    assert_eq!((reply.outcome, reply.results[0].remaining), (SharedOutcome::Admitted, 0));
+    assert_eq!(reply.results[0].lease, None);
+    assert_eq!(left(&mut store, &key, wide, 1_100_000), 70, "30 were owed a tenth before");
+    // Idle, it saves up the burst; the debt goes on to come back.
+    assert_eq!(left(&mut store, &key, tight, 2_000_000), 9);
+    assert_eq!(left(&mut store, &key, tight, 2_600_000), 15);
+    assert_eq!(left(&mut store, &key, wide, 2_000_000), 79);
+    let (mut store, key, ..) = leased();
+    let reply = store.call(&[gateway.check(&key, tight, 1, 9)]);
+    assert_eq!(refused(reply), 100_000, "its own lease is returned");
+}

@@ -98,7 +98,7 @@ impl Model {
                     let at =
                         if capped { at } else { at.min(self.charged.max(tokens(&bucket).0.0)) };
                     let count = if capped { count.min(quota.burst) } else { count };
-                    let _ = bucket.charge(quota, count, Tick(at));
+                    bucket.owe(quota.rate, count, Tick(at));
                 }
                 self.form = Form::Bucket(bucket);
             }
