@@ -17,14 +17,14 @@ const ERRORS_MAX: usize = 100;
 /// One error in a body or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValidationError {
-    place: Place,
+    place: ErrorLocation,
     detail: String,
     /// The event's index in a batch.
     index: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum ErrorLocation {
     /// A JSON pointer into the body (RFC 6901).
     Pointer(String),
     /// A parameter of the query.
@@ -34,21 +34,25 @@ enum Place {
 impl ValidationError {
     /// An error in the body, at a JSON pointer.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: Place::Pointer(pointer.into()), detail: detail.into(), index: None }
+        Self { place: ErrorLocation::Pointer(pointer.into()), detail: detail.into(), index: None }
     }
 
     /// An error in a query parameter.
     pub(crate) fn in_query(name: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: Place::Parameter(name.into()), detail: detail.into(), index: None }
+        Self { place: ErrorLocation::Parameter(name.into()), detail: detail.into(), index: None }
     }
 
     fn shown(&self) -> Value {
         match (&self.place, self.index) {
-            (Place::Pointer(pointer), None) => json!({"pointer": pointer, "detail": self.detail}),
-            (Place::Pointer(pointer), Some(index)) => {
+            (ErrorLocation::Pointer(pointer), None) => {
+                json!({"pointer": pointer, "detail": self.detail})
+            }
+            (ErrorLocation::Pointer(pointer), Some(index)) => {
                 json!({"index": index, "pointer": pointer, "detail": self.detail})
             }
-            (Place::Parameter(name), _) => json!({"parameter": name, "detail": self.detail}),
+            (ErrorLocation::Parameter(name), _) => {
+                json!({"parameter": name, "detail": self.detail})
+            }
         }
     }
 }
@@ -56,8 +60,10 @@ impl ValidationError {
 impl std::fmt::Display for ValidationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
-            Place::Pointer(place) if place.is_empty() => write!(f, "the body {}", self.detail),
-            Place::Pointer(place) | Place::Parameter(place) => {
+            ErrorLocation::Pointer(place) if place.is_empty() => {
+                write!(f, "the body {}", self.detail)
+            }
+            ErrorLocation::Pointer(place) | ErrorLocation::Parameter(place) => {
                 write!(f, "{place}: {}", self.detail)
             }
         }
@@ -190,7 +196,7 @@ mod tests {
         /// The places of the listed errors.
         pub(crate) fn pointers(&self) -> Vec<String> {
             let place = |error: &ValidationError| match &error.place {
-                Place::Pointer(place) | Place::Parameter(place) => place.clone(),
+                ErrorLocation::Pointer(place) | ErrorLocation::Parameter(place) => place.clone(),
             };
             self.listed.iter().map(place).collect()
         }

@@ -148,7 +148,7 @@ impl ProxyHttp for Proxy {
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
-        if context.is_in_flight() && retry::has_no_body(&session.req_header().method, head) {
+        if context.holds_slot() && retry::has_no_body(&session.req_header().method, head) {
             release(session, context);
         }
         let client = session.req_header().version;
@@ -163,7 +163,7 @@ impl ProxyHttp for Proxy {
         end: bool,
         context: &mut Box<RequestContext>,
     ) -> Result<Option<Duration>> {
-        if end && context.is_in_flight() {
+        if end && context.holds_slot() {
             release(session, context);
         }
         Ok(None)

@@ -15,7 +15,7 @@ use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::limit::token_bucket::{BucketQuota, Rate};
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_gateway::limit::shared::call::{
-    CallMode, LeaseRequest, ReturnedLease, SCRIPT, SharedCheck, SlotRequest, Testimony,
+    CallMode, LeaseRequest, ReplayedAdmission, ReturnedLease, SCRIPT, SharedCheck, SlotRequest,
     WitnessClaim, encode,
 };
 use weir_gateway::limit::shared::reply::{SharedReply, decode};
@@ -181,8 +181,8 @@ fn check(nth: u64, known: &Known, now: u64, rng: &mut SeededRng) -> SharedCheck 
     } else {
         quota(nth, now, rng)
     };
-    let testimony = |rng: &mut SeededRng| {
-        let one = |rng: &mut SeededRng| Testimony {
+    let replayed = |rng: &mut SeededRng| {
+        let one = |rng: &mut SeededRng| ReplayedAdmission {
             stamp: UnixTime(now - rng.below(90_000_000)),
             count: 1 + rng.below(3) as u32,
         };
@@ -198,7 +198,7 @@ fn check(nth: u64, known: &Known, now: u64, rng: &mut SeededRng) -> SharedCheck 
         cost: if nth == 4 { rng.below(2) as u32 } else { 1 + rng.below(4) as u32 },
         enforced: rng.chance(80),
         claim: rng.pick(&known.claims).copied().filter(|_| is_window && rng.chance(40)),
-        testimony: if is_window && rng.chance(15) { testimony(rng) } else { Vec::new() },
+        replayed: if is_window && rng.chance(15) { replayed(rng) } else { Vec::new() },
         lease: matches!(own, Quota::Bucket(_)).then(|| LeaseRequest {
             gateway,
             returned: rng.pick(&known.leases).copied().filter(|_| rng.chance(50)),

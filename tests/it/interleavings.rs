@@ -10,7 +10,7 @@ use weir_common::limit::rolling;
 use weir_common::time::Tick;
 
 use weir_tests::modelled::limit::key::{Key, Scope, Seed};
-use weir_tests::modelled::limit::memory::Store;
+use weir_tests::modelled::limit::memory::MemoryStore;
 use weir_tests::modelled::limit::{LimitCheck, Quota};
 
 /// A check of `name` under the limit `limit`, which allows `requests` a minute.
@@ -23,7 +23,7 @@ fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
 }
 
 /// 1 if `judge` admits, 0 otherwise, also if the counters have moved to another owner.
-fn admitted(store: &Store, checks: &[LimitCheck]) -> usize {
+fn admitted(store: &MemoryStore, checks: &[LimitCheck]) -> usize {
     store.judge(checks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
 }
 
@@ -33,11 +33,11 @@ fn check(
     shards: usize,
     left: Vec<LimitCheck>,
     right: Vec<LimitCheck>,
-    also: fn(&Store),
-    then: fn(&Store, usize),
+    also: fn(&MemoryStore),
+    then: fn(&MemoryStore, usize),
 ) {
     loom::model(move || {
-        let store = Arc::new(Store::with_shards(1_000, shards));
+        let store = Arc::new(MemoryStore::with_shards(1_000, shards));
         let thread = {
             let (store, right) = (store.clone(), right.clone());
             thread::spawn(move || {
@@ -79,13 +79,13 @@ fn all_or_nothing_holds_in_every_interleaving() {
 #[test]
 fn a_sweep_beside_a_request_splits_no_state() {
     let a = limit_check("a", 1, "x");
-    let sweep = |store: &Store| (0..2).for_each(|nth| store.sweep(nth, Tick(1)));
+    let sweep = |store: &MemoryStore| (0..2).for_each(|nth| store.sweep(nth, Tick(1)));
     check(2, vec![a], vec![a], sweep, |_, admitted| assert_eq!(admitted, 1));
 }
 
 /// Closes every shard, and restores its entries in another store, as an upgrade does.
-fn moved(store: &Store) -> Store {
-    let other = Store::with_shards(1_000, store.shards());
+fn moved(store: &MemoryStore) -> MemoryStore {
+    let other = MemoryStore::with_shards(1_000, store.shards());
     for nth in 0..store.shards() {
         let closed = store.close(nth).expect("the shard exists");
         closed.each(Tick(1)).for_each(|kept| other.restore(kept.clone()));
@@ -101,7 +101,7 @@ fn a_check_beside_a_move_is_charged_once_at_one_owner() {
     let b = names.into_iter().find(|b| shard(b) != shard(&a)).expect("one is in the other shard");
     for checks in [vec![a, b], vec![b, a]] {
         loom::model(move || {
-            let store = Arc::new(Store::with_shards(1_000, 2));
+            let store = Arc::new(MemoryStore::with_shards(1_000, 2));
             assert_eq!(admitted(&store, &checks), 1);
             let mover = {
                 let store = store.clone();
@@ -126,7 +126,7 @@ fn a_check_beside_a_move_is_charged_once_at_one_owner() {
 fn a_move_that_is_undone_has_cost_nothing() {
     let a = limit_check("a", 1, "x");
     loom::model(move || {
-        let store = Arc::new(Store::with_shards(1_000, 2));
+        let store = Arc::new(MemoryStore::with_shards(1_000, 2));
         let mover = {
             let store = store.clone();
             thread::spawn(move || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_common::limit::rolling;
 use weir_common::time::Tick;
 use weir_gateway::limit::key::{Key, Scope, Seed};
-use weir_gateway::limit::memory::Store;
+use weir_gateway::limit::memory::MemoryStore;
 use weir_gateway::limit::{LimitCheck, Quota};
 
 /// The maximum of entries for unknown keys.
@@ -29,7 +29,7 @@ fn check(seed: &Seed, name: u32, known: bool) -> LimitCheck {
 #[test]
 fn two_million_unknown_keys_leave_memory_flat_and_known_tenants_untouched() {
     let seed = Seed::new([9; 16]);
-    let store = Store::new(ROOM);
+    let store = MemoryStore::new(ROOM);
     let tenant = check(&seed, u32::MAX, true);
     for _ in 0..7 {
         assert!(store.judge(&[tenant], Tick(1)).unwrap().is_admitted());

@@ -18,7 +18,7 @@ use weir_common::limit::concurrency::ConcurrencyQuota;
 use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 use weir_gateway::limit::key::{Key, Owner, Scope, Seed};
-use weir_gateway::limit::memory::Store;
+use weir_gateway::limit::memory::MemoryStore;
 use weir_gateway::limit::{LimitCheck, Quota};
 
 #[global_allocator]
@@ -127,7 +127,7 @@ impl Workload {
 
 /// A store, and the keys to check in it.
 struct World {
-    store: Store,
+    store: MemoryStore,
     seed: Seed,
     workload: Workload,
     workspaces: Vec<[u8; 12]>,
@@ -154,7 +154,7 @@ impl World {
             ..LimitCheck::new(Key::from_bits(0), tag, quota)
         };
         Self {
-            store: Store::new(1_000_000),
+            store: MemoryStore::new(1_000_000),
             limits: [
                 limit(seed.limit("workspace"), workspace),
                 limit(seed.limit("organisation"), organisation),

@@ -12,7 +12,7 @@ use crate::edge::drain::Drain;
 use crate::edge::http1::{self, Http1, Http1Bounds};
 use crate::edge::http2::{self, GOAWAY_WAIT, Http2, Http2Bounds};
 use crate::edge::listener;
-use crate::proxy::arrival::Requests;
+use crate::proxy::arrival::RequestHandler;
 use crate::request::target::Malformed;
 use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
@@ -20,7 +20,7 @@ use crate::response::refusal::Refusal;
 /// Serves accepted connections.
 pub(super) struct Front {
     /// Handles each request.
-    pub requests: Arc<Requests>,
+    pub requests: Arc<RequestHandler>,
     /// What all requests share.
     pub shared: Arc<Shared>,
 }

@@ -16,7 +16,7 @@ use crate::config::shared::Shared;
 use crate::edge::drain::Drain;
 use crate::edge::listener::{self, Accepted, Worker};
 use crate::proxy::Proxy;
-use crate::proxy::arrival::Requests;
+use crate::proxy::arrival::RequestHandler;
 
 /// Idle connections to upstreams that each worker keeps, at most.
 const POOL_MAX: usize = 1_024;
@@ -64,7 +64,7 @@ async fn work(shared: Arc<Shared>, from: mpsc::UnboundedReceiver<Accepted>, end:
     let conf =
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
     let proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
-    let requests = Requests {
+    let requests = RequestHandler {
         pingora: Arc::new(proxy),
         shared: shared.clone(),
         stop: end.close_after_response.clone(),

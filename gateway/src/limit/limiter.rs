@@ -27,7 +27,7 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use super::boost::{Boost, Boosts, Unset};
 use super::held::{Held, Releases};
 use super::key::Key;
-use super::memory::{Moved, Store};
+use super::memory::{MemoryStore, Moved};
 use super::shared::SharedStore;
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
@@ -50,7 +50,7 @@ pub struct Unreachable;
 pub struct Limiter {
     clock: Clock,
     /// The counters; where there is a shared store, what this process was given by it.
-    pub store: Store,
+    pub store: MemoryStore,
     /// The store that gateways share, where there is one.
     pub shared: Option<Arc<SharedStore>>,
     /// Raised allowances.
@@ -104,7 +104,7 @@ impl Limiter {
     /// does not know.
     #[must_use]
     pub fn new(clock: Clock, unknown_max: usize) -> Self {
-        let (store, boosts) = (Store::new(unknown_max), Boosts::default());
+        let (store, boosts) = (MemoryStore::new(unknown_max), Boosts::default());
         let owner = watch::Sender::new(LimitOwner::Here);
         let (ended, has_ended) = (Mutex::default(), Notify::new());
         Self { clock, store, shared: None, boosts, owner, ended, has_ended }
@@ -118,7 +118,7 @@ impl Limiter {
 
     /// The counters of this process, and `now` as they count it.
     #[must_use]
-    pub fn own(&self, now: Tick) -> (&Store, Tick) {
+    pub fn own(&self, now: Tick) -> (&MemoryStore, Tick) {
         let counted = self.shared.as_ref().map_or(now, |shared| shared.time(now));
         (&self.store, counted)
     }

@@ -38,7 +38,7 @@ pub const SHARDS: usize = 256;
 
 /// Every state of every limit of this process.
 #[derive(Debug)]
-pub struct Store {
+pub struct MemoryStore {
     shards: Box<[Shard]>,
 }
 
@@ -92,7 +92,7 @@ pub struct Fill {
     pub overflowed: u64,
 }
 
-impl Store {
+impl MemoryStore {
     /// A store with room for `unknown_keys_max` keys that the directory does not know.
     #[must_use]
     pub fn new(unknown_keys_max: usize) -> Self {
@@ -115,12 +115,12 @@ impl Store {
         self.decide(checks, now, true)
     }
 
-    /// As [`Store::judge`]; where it does not `charge`, all states stay as they are.
+    /// As [`MemoryStore::judge`]; where it does not `charge`, all states stay as they are.
     pub fn decide(&self, checks: &[LimitCheck], now: Tick, charge: bool) -> Result<Verdict, Moved> {
         self.decide_at(checks, iter::repeat(now), charge)
     }
 
-    /// As [`Store::decide`], each check at a time of its own.
+    /// As [`MemoryStore::decide`], each check at a time of its own.
     pub fn decide_at(
         &self,
         checks: &[LimitCheck],
@@ -382,17 +382,17 @@ mod tests {
         LimitCheck::new(key, limit, quota)
     }
 
-    fn admitted(store: &Store, checks: &[LimitCheck], times: usize) -> usize {
+    fn admitted(store: &MemoryStore, checks: &[LimitCheck], times: usize) -> usize {
         (0..times).filter(|_| store.judge(checks, Tick(1)).unwrap().is_admitted()).count()
     }
 
-    fn remaining(store: &Store, check: &LimitCheck) -> u32 {
+    fn remaining(store: &MemoryStore, check: &LimitCheck) -> u32 {
         store.usage(check, Tick(1)).unwrap().remaining
     }
 
     #[test]
     fn keys_of_one_shard_are_checked_under_one_lock() {
-        let store = Store::with_shards(1_000, 1);
+        let store = MemoryStore::with_shards(1_000, 1);
         let checks = [check("a", 2, "x"), check("b", 3, "x"), check("c", 4, "x")];
         assert_eq!(admitted(&store, &checks, 10), 2);
         assert_eq!(checks.map(|check| remaining(&store, &check)), [0, 1, 2]);
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_state_that_an_insertion_moves_is_found_again() {
-        let store = Store::with_shards(1_000, 1);
+        let store = MemoryStore::with_shards(1_000, 1);
         let observed = LimitCheck { enforced: false, ..check("trial", 1, "ws") };
         let enforced = check("workspace", 9, "ws");
         assert!(store.judge(&[observed, enforced], Tick(1)).unwrap().is_admitted());
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_sweep_drops_what_is_fresh_and_nothing_else() {
-        let store = Store::with_shards(1_000, 1);
+        let store = MemoryStore::with_shards(1_000, 1);
         let (early, late) = (check("w", 5, "early"), check("w", 5, "late"));
         let _ = store.judge(&[early], Tick(0));
         let _ = store.judge(&[late], Tick(30_000_000));
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn nothing_is_dropped_while_changed_quotas_are_new() {
-        let store = Store::with_shards(1_000, 1);
+        let store = MemoryStore::with_shards(1_000, 1);
         let _ = store.judge(&[check("w", 5, "ws")], Tick(0));
         store.keep_until(Tick(90_000_000));
         store.sweep(0, Tick(70_000_000));
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn room_that_has_become_free_is_used_again() {
-        let store = Store::with_shards(1, 1);
+        let store = MemoryStore::with_shards(1, 1);
         assert_eq!(admitted(&store, &[check("w", 5, "first")], 1), 1);
         let later = Tick(120_000_000);
         assert!(store.judge(&[check("w", 5, "second")], later).unwrap().is_admitted());
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn what_a_shared_store_has_charged_to_a_shared_entry_is_an_overflow() {
-        let (store, own) = (Store::with_shards(1, 1), check("w", 100, "own"));
+        let (store, own) = (MemoryStore::with_shards(1, 1), check("w", 100, "own"));
         let shared = LimitCheck { key: own.key.overflow(own.limit, 1), known: true, ..own };
         store.record(&own, Tick(0)).unwrap();
         assert_eq!(store.fill().overflowed, 0);
@@ -459,8 +459,8 @@ mod tests {
 
     /// A store with room for one unknown key, and two keys that share a state, of which they have
     /// used 20 at `Tick(30_000_000)`. The room is free from `Tick(60_000_000)` on.
-    fn overflowed() -> (Store, [LimitCheck; 2]) {
-        let store = Store::with_shards(1, 1);
+    fn overflowed() -> (MemoryStore, [LimitCheck; 2]) {
+        let store = MemoryStore::with_shards(1, 1);
         let left = check("w", 100, "left");
         let shares = |check: &LimitCheck| {
             let shared = |check: &LimitCheck| check.key.overflow(check.limit, 1);
@@ -475,7 +475,7 @@ mod tests {
         (store, [left, right])
     }
 
-    fn remaining_after(store: &Store, check: &LimitCheck, now: u64) -> u32 {
+    fn remaining_after(store: &MemoryStore, check: &LimitCheck, now: u64) -> u32 {
         let verdict = store.judge(&[*check], Tick(now)).unwrap();
         verdict.answers().next().unwrap().usage.remaining
     }
@@ -524,10 +524,10 @@ mod tests {
         ]
     }
 
-    fn restarted(store: &Store, now: Tick) -> Store {
+    fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
         let bytes = snapshot::write(store, Seed::new(SEED), b"", moment);
-        let next = Store::with_shards(2, 1);
+        let next = MemoryStore::with_shards(2, 1);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next
     }
@@ -539,7 +539,7 @@ mod tests {
             requests in prop_oneof![Just(3), Just(40)],
             steps in prop::collection::vec(step(), 1..80),
         ) {
-            let (mut store, mut now) = (Store::with_shards(2, 1), Tick(1_000_000_000));
+            let (mut store, mut now) = (MemoryStore::with_shards(2, 1), Tick(1_000_000_000));
             let mut admitted: Vec<(u8, Tick)> = Vec::new();
             for step in steps {
                 match step {
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn two_unknown_keys_of_one_request_do_not_take_the_same_room() {
-        let store = Store::with_shards(1, 1);
+        let store = MemoryStore::with_shards(1, 1);
         let full = Fill { keys: 2, unknown_keys: 1, overflowed: 1 };
         let both = [check("w", 5, "ws"), check("address", 5, "::1")];
         assert!(store.judge(&both, Tick(1)).unwrap().is_admitted());
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn an_unknown_key_that_enters_the_directory_frees_its_entry() {
-        let store = Store::with_shards(1, 1);
+        let store = MemoryStore::with_shards(1, 1);
         let unknown = check("w", 5, "ws");
         let _ = store.judge(&[unknown], Tick(1));
         let _ = store.judge(&[LimitCheck { known: true, ..unknown }], Tick(1));
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn parallel_requests_never_get_more_than_the_limit() {
-        let store = Store::new(1_000);
+        let store = MemoryStore::new(1_000);
         let checks = [check("workspace", 60, "ws"), check("organisation", 600, "org")];
         let total: usize = std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -600,7 +600,7 @@ mod tests {
 
     #[test]
     fn what_is_closed_answers_nothing_and_opened_again_has_forgotten_nothing() {
-        let store = Store::with_shards(10, 2);
+        let store = MemoryStore::with_shards(10, 2);
         let checks: Vec<LimitCheck> = (0..8).map(|n| check("w", 5, &format!("{n}"))).collect();
         let both = |shard: usize| checks.iter().find(|check| check.key.shard(2) == shard).unwrap();
         let (left, right) = (*both(0), *both(1));

@@ -141,7 +141,7 @@ mod tests {
     use weir_common::time::{Tick, UnixTime};
 
     use super::super::key::{Key, Scope, Seed};
-    use super::super::memory::Store;
+    use super::super::memory::MemoryStore;
     use super::*;
 
     const NOW: Moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_400_000) };
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_limit_with_the_least_left_is_shown() {
         let checks = [check("a", minute(10)), check("b", minute(3)), check("c", minute(3))];
-        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
+        let verdict = MemoryStore::new(10).judge(&checks, NOW.tick).unwrap();
         let Report { binding, retry_after, .. } = summary(&checks, &verdict, NOW);
         let binding = binding.unwrap();
         assert_eq!((binding.index, binding.limit, binding.remaining), (1, 3, 2));
@@ -173,7 +173,7 @@ mod tests {
         let second =
             Quota::Rolling(rolling::RollingQuota { requests: 1, window: Duration::from_secs(1) });
         let checks = [check("a", second), check("b", minute(1)), check("c", minute(1_000))];
-        let store = Store::new(10);
+        let store = MemoryStore::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
         let report = summary(&checks, &store.judge(&checks, later.tick).unwrap(), later);
@@ -188,7 +188,7 @@ mod tests {
             rate: token_bucket::Rate::per_second(50),
             burst: 1,
         });
-        let store = Store::new(10);
+        let store = MemoryStore::new(10);
         let checks = [check("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let report = summary(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_is_only_observed_is_not_shown() {
         let checks = [LimitCheck { enforced: false, ..check("a", minute(1)) }];
-        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
+        let verdict = MemoryStore::new(10).judge(&checks, NOW.tick).unwrap();
         assert_eq!(summary(&checks, &verdict, NOW), Report::default());
     }
 
@@ -206,7 +206,7 @@ mod tests {
     fn a_hidden_limit_shows_in_the_wait_alone() {
         let hidden = LimitCheck { shown: false, ..check("hidden", minute(1)) };
         let checks = [hidden, check("shown", minute(5))];
-        let store = Store::new(10);
+        let store = MemoryStore::new(10);
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let verdict = store.judge(&checks, NOW.tick).unwrap();
         let Report { binding, retry_after, .. } = summary(&checks, &verdict, NOW);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn the_draft_headers_carry_every_limit() {
         let checks = [check("workspace", minute(60)), check("organisation", minute(600))];
-        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
+        let verdict = MemoryStore::new(10).judge(&checks, NOW.tick).unwrap();
         let named = [
             Named { name: "workspace", check: &checks[0] },
             Named { name: "organisation", check: &checks[1] },
@@ -239,7 +239,7 @@ mod tests {
         let fields = |limits: &[(&str, Quota)], requests| {
             let checks: Vec<LimitCheck> =
                 limits.iter().map(|(name, quota)| check(name, *quota)).collect();
-            let store = Store::new(10);
+            let store = MemoryStore::new(10);
             let mut verdict = store.judge(&checks, NOW.tick).unwrap();
             (1..requests).for_each(|_| verdict = store.judge(&checks, NOW.tick).unwrap());
             let named = limits.iter().zip(&checks);

@@ -22,8 +22,6 @@
 //! `shared::slot_leasing`), the servers of the store and their connections (`shared::servers`,
 //! `shared::connecting`), who asks (`limit::limiter`).
 
-#[path = "shared/alone.rs"]
-mod alone;
 #[path = "shared/call.rs"]
 pub mod call;
 #[path = "shared/changes.rs"]
@@ -36,8 +34,12 @@ mod connecting;
 mod counts;
 #[path = "shared/heartbeat.rs"]
 mod heartbeat;
+#[path = "shared/local_fallback.rs"]
+mod local_fallback;
 #[path = "shared/remote.rs"]
 mod remote;
+#[path = "shared/replay.rs"]
+mod replay;
 #[path = "shared/reply.rs"]
 pub mod reply;
 #[path = "shared/servers.rs"]
@@ -52,10 +54,8 @@ mod slot_lease;
 mod slot_leasing;
 #[path = "shared/slot_renewal.rs"]
 mod slot_renewal;
-#[path = "shared/standing.rs"]
-pub mod standing;
-#[path = "shared/testimony.rs"]
-mod testimony;
+#[path = "shared/sync_state.rs"]
+pub mod sync_state;
 #[path = "shared/token_lease.rs"]
 mod token_lease;
 #[path = "shared/token_leasing.rs"]
@@ -84,12 +84,12 @@ use self::servers::loss_log::LossLog;
 use self::servers::node::StoreNode;
 use self::servers::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::servers::store_time::StoreTime;
-use self::share::Place;
+use self::share::FleetPosition;
 use self::slot_leasing::Slots;
-use self::standing::Standings;
+use self::sync_state::SyncStates;
 use self::token_leasing::Leases;
 use self::under_way::UnderWay;
-use super::memory::{Moved, Store};
+use super::memory::{MemoryStore, Moved};
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
 /// The slot of the entries that unknown keys share.
@@ -138,7 +138,7 @@ pub struct SharedStore {
     /// When it was logged last that keys are between two servers, in ticks.
     moving_reported: AtomicU64,
     connections: AtomicU64,
-    standings: Standings,
+    sync_states: SyncStates,
     under_way: UnderWay,
     coalescing: Arc<Coalescing>,
     leases: Leases,
@@ -162,7 +162,7 @@ impl SharedStore {
         let address = (config.address.clone(), config.timeout);
         let nodes = Nodes::new(address, clock.clone(), dial);
         let time = StoreTime::new(clock.now());
-        let alone = Place { nth: config.gateways_min - 1, of: config.gateways_min };
+        let alone = FleetPosition { nth: config.gateways_min - 1, of: config.gateways_min };
         let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
             config,
@@ -178,7 +178,7 @@ impl SharedStore {
             fault_reported: AtomicU64::new(0),
             moving_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),
-            standings: Standings::default(),
+            sync_states: SyncStates::default(),
             under_way: UnderWay::default(),
             coalescing: Arc::default(),
             leases: Leases::default(),
@@ -210,13 +210,13 @@ impl SharedStore {
 
     /// This gateway among those that run, as far as is known.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> FleetPosition {
         unpacked(self.place.load(Ordering::Relaxed))
     }
 
     /// Records the place that the store has shown at a tick. One that knew this gateway for less
     /// time than others last may not know them yet.
-    fn settle_place(&self, shown: Place, now: Tick) {
+    fn settle_place(&self, shown: FleetPosition, now: Tick) {
         let since = Tick(self.known_since.load(Ordering::Relaxed));
         let knows_all = now.since(since) >= heartbeat::LASTS;
         self.place.store(packed(self.place().shown(shown, knows_all)), Ordering::Relaxed);
@@ -251,7 +251,12 @@ impl SharedStore {
     /// The verdict on a request that a remembered refusal refuses; none where the store must be
     /// asked.
     #[must_use]
-    pub fn remembered(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
+    pub fn remembered(
+        &self,
+        store: &MemoryStore,
+        checks: &[LimitCheck],
+        now: Tick,
+    ) -> Option<Verdict> {
         let known = self.nodes.known();
         let [_, latest] = self.time_of(&known, checks).range(now);
         let checks = self.effective(store, checks, latest);
@@ -265,7 +270,7 @@ impl SharedStore {
             false if check.cost > check.quota.limit() => {
                 Some(CheckResult { decision: Decision::TooLarge, ..self.unasked(check, earliest) })
             }
-            false => self.standings.refusal(check, latest),
+            false => self.sync_states.refusal(check, latest),
         };
         if !checks.iter().any(|check| check.enforced && refusal(check).is_some()) {
             return None;
@@ -281,7 +286,7 @@ impl SharedStore {
     /// What is known of a check that the store was not asked: it does not refuse.
     fn unasked(&self, check: &LimitCheck, now: Tick) -> CheckResult {
         let limit = check.quota.limit();
-        let usage = self.standings.usage(check, now);
+        let usage = self.sync_states.usage(check, now);
         let usage = usage.unwrap_or(Usage { limit, remaining: limit, full_at: now });
         CheckResult { decision: Decision::Admit, usage }
     }
@@ -290,7 +295,7 @@ impl SharedStore {
     /// in flight is counted in `store`, too: the caller must hold it.
     pub async fn check(
         &self,
-        store: &Store,
+        store: &MemoryStore,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Result<Verdict, Moved>, StoreAway> {
@@ -329,7 +334,7 @@ impl SharedStore {
     }
 
     /// The checks with the keys of the states that apply.
-    fn effective(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Checks {
+    fn effective(&self, store: &MemoryStore, checks: &[LimitCheck], now: Tick) -> Checks {
         // Unknown keys that share an entry here share it in the store, too.
         let applying = checks.iter().map(|check| match store.effective(check, now) {
             key if key == check.key => *check,
@@ -359,13 +364,13 @@ fn local(time: &StoreTime, found: CheckResult) -> CheckResult {
     CheckResult { decision, usage }
 }
 
-fn packed(place: Place) -> u64 {
+fn packed(place: FleetPosition) -> u64 {
     u64::from(place.nth) << 32 | u64::from(place.of)
 }
 
-fn unpacked(bits: u64) -> Place {
+fn unpacked(bits: u64) -> FleetPosition {
     let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default();
-    Place { nth: half(bits >> 32), of: half(bits) }
+    FleetPosition { nth: half(bits >> 32), of: half(bits) }
 }
 
 /// Whether a check counts requests in flight.

@@ -29,7 +29,7 @@ use weir_common::time::{Moment, Tick, UnixTime, micros};
 
 use super::State;
 use super::key::{Key, Seed};
-use super::memory::Store;
+use super::memory::MemoryStore;
 use super::shard::CounterEntry;
 
 /// The first bytes of a snapshot of any layout.
@@ -65,7 +65,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Puts every state into `store`. Returns how many there are.
-    pub fn restore(self, store: &Store) -> usize {
+    pub fn restore(self, store: &MemoryStore) -> usize {
         let count = self.kept.len();
         store.keep_until(self.keep_until);
         self.kept.into_iter().for_each(|kept| store.restore(kept));
@@ -76,7 +76,7 @@ impl Snapshot {
 /// Writes every state of `store` that must not be dropped at `now`; `memory` is how long the active
 /// rules keep states.
 #[must_use]
-pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
+pub fn write(store: &MemoryStore, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
     let keep_until = store.kept_until();
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&seed.bytes());
@@ -174,7 +174,7 @@ pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
 }
 
 /// Reads states that [`put`] wrote, one after another, into `store`.
-pub fn restore(bytes: &[u8], store: &Store, now: Moment) -> Result<usize, SnapshotError> {
+pub fn restore(bytes: &[u8], store: &MemoryStore, now: Moment) -> Result<usize, SnapshotError> {
     let mut reader = Reader { rest: bytes, now };
     let mut count = 0;
     while !reader.rest.is_empty() {
@@ -297,8 +297,8 @@ mod tests {
     }
 
     /// Three states, each charged fifty seconds before the stop and once more at the stop.
-    fn stopped() -> (Store, Vec<LimitCheck>) {
-        let store = Store::new(1_000);
+    fn stopped() -> (MemoryStore, Vec<LimitCheck>) {
+        let store = MemoryStore::new(1_000);
         let checks = vec![
             check("minute", window(5, 60)),
             check("known hours", window(5, 7_200)),
@@ -321,7 +321,7 @@ mod tests {
         let (store, checks) = stopped();
         let snapshot = read(&write(&store, SEED, b"", STOPPED), STARTED).unwrap();
         assert_eq!(snapshot.seed, SEED);
-        let after = Store::new(1_000);
+        let after = MemoryStore::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
         let left = |at: u64| {
             checks
@@ -341,12 +341,12 @@ mod tests {
     #[test]
     fn a_long_window_is_exact_long_after_a_restart() {
         let hours = check("known hours", window(1, 7_200));
-        let store = Store::new(10);
+        let store = MemoryStore::new(10);
         assert!(store.judge(&[hours], STOPPED.tick).unwrap().is_admitted());
         let bytes = write(&store, SEED, b"", STOPPED);
         let unix = STOPPED.unix.plus(Duration::from_secs(6_600));
         let later = Moment { tick: Tick(10_000_000_000_000), unix };
-        let after = Store::new(10);
+        let after = MemoryStore::new(10);
         let _ = read(&bytes, later).unwrap().restore(&after);
         let at = |seconds: u64| later.tick.plus(Duration::from_secs(seconds));
         assert!(!after.judge(&[hours], at(599)).unwrap().is_admitted());
@@ -368,7 +368,7 @@ mod tests {
         store.keep_until(stops.tick.plus(Duration::from_secs(60)));
         let snapshot = read(&write(&store, SEED, b"windows", stops), STARTED).unwrap();
         assert_eq!(snapshot.memory, b"windows");
-        let after = Store::new(1_000);
+        let after = MemoryStore::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
         let hour = LimitCheck { quota: window(5, 7_200), ..checks[0] };
         let left_at = |seconds: u64| {
@@ -383,7 +383,7 @@ mod tests {
     fn a_clock_that_was_set_back_makes_no_room() {
         let (store, checks) = stopped();
         let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
-        let after = Store::new(1_000);
+        let after = MemoryStore::new(1_000);
         let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
         assert_eq!(after.usage(&checks[0], back.tick).unwrap().remaining, 3);
     }
@@ -392,7 +392,8 @@ mod tests {
     fn a_stamp_ahead_of_the_one_clock_of_both_processes_stays_as_it_is() {
         let now = Moment { tick: Tick(STOPPED.unix.0), unix: STOPPED.unix };
         let check = check("known month", window(5, 31 * 86_400));
-        let (store, restarted, upgraded) = (Store::new(10), Store::new(10), Store::new(10));
+        let (store, restarted, upgraded) =
+            (MemoryStore::new(10), MemoryStore::new(10), MemoryStore::new(10));
         let stamps = [now.tick.plus(Duration::from_secs(3)), now.tick.plus(Duration::from_secs(4))];
         stamps.iter().for_each(|at| store.record(&check, *at).unwrap());
         let _ = read(&write(&store, SEED, b"", now), now).unwrap().restore(&restarted);

@@ -38,11 +38,11 @@ tokio::task_local! {
 /// The context that was passed with the current request.
 pub(super) fn passed() -> Box<RequestContext> {
     let context = PASSED.try_with(Cell::take).ok().flatten();
-    context.expect("requests reach Pingora only through `Requests`, with their context")
+    context.expect("requests reach Pingora only through `RequestHandler`, with their context")
 }
 
 /// Handles requests.
-pub struct Requests {
+pub struct RequestHandler {
     /// Forwards them.
     pub pingora: Arc<HttpProxy<Proxy>>,
     /// What all requests share.
@@ -51,7 +51,7 @@ pub struct Requests {
     pub stop: ShutdownWatch,
 }
 
-impl Handler for Requests {
+impl Handler for RequestHandler {
     /// Boxed in place: `Box::pin` would copy kilobytes from the stack for each request, most of
     /// them not even set.
     fn handle(&self, incoming: Incoming) -> Handling<'_> {
@@ -70,7 +70,7 @@ impl Handler for Requests {
     }
 }
 
-impl Requests {
+impl RequestHandler {
     async fn process(&self, incoming: Incoming) {
         let shared = &self.shared;
         let Incoming { mut session, exchange, client, length, malformed } = incoming;

@@ -152,7 +152,7 @@ impl RequestContext {
 
     /// Whether a limit counts the request as in flight.
     #[must_use]
-    pub fn is_in_flight(&self) -> bool {
+    pub fn holds_slot(&self) -> bool {
         self.facts.limits.held.is_some()
     }
 

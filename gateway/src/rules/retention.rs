@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_common::time::Tick;
 
-use crate::limit::memory::Store;
+use crate::limit::memory::MemoryStore;
 use crate::request::route::Index;
 use crate::rules::{self, Rules};
 
@@ -57,7 +57,7 @@ impl Retention {
     }
 
     /// Makes `store`, whose states were kept under `self`, keep all that `rules` may still need.
-    pub fn retain_in(&self, store: &Store, rules: &Rules, now: Tick) {
+    pub fn retain_in(&self, store: &MemoryStore, rules: &Rules, now: Tick) {
         store.keep_until(now.plus(self.longest_grown(&Self::of(rules))));
     }
 
@@ -142,20 +142,20 @@ mod tests {
         }
     }
 
-    fn sweep(store: &Store, now: Tick) {
+    fn sweep(store: &MemoryStore, now: Tick) {
         (0..store.shards()).for_each(|nth| store.sweep(nth, now));
     }
 
     /// What every key has left, under each rate and under the window.
-    fn usages(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
+    fn usages(store: &MemoryStore, seconds: u64, now: Tick) -> Vec<u32> {
         let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
         let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| check(name, quota)));
         checks.map(|check| store.usage(&check, now).unwrap().remaining).collect()
     }
 
-    fn upgraded(store: &Store, now: Tick) -> Store {
+    fn upgraded(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
-        let next = Store::with_shards(100, 2);
+        let next = MemoryStore::with_shards(100, 2);
         next.keep_until(store.kept_until());
         for closed in (0..store.shards()).map(|nth| store.close(nth).unwrap()) {
             let mut bytes = Vec::new();
@@ -165,10 +165,10 @@ mod tests {
         next
     }
 
-    fn restarted(store: &Store, now: Tick) -> Store {
+    fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
         let bytes = snapshot::write(store, SEED, b"", moment);
-        let next = Store::with_shards(100, 2);
+        let next = MemoryStore::with_shards(100, 2);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next
     }
@@ -182,7 +182,7 @@ mod tests {
         fn sweeps_restarts_and_upgrades_forget_no_state_that_could_decide_a_request(
             steps in prop::collection::vec(step(), 1..120),
         ) {
-            let (mut store, whole) = (Store::with_shards(100, 2), Store::with_shards(100, 2));
+            let (mut store, whole) = (MemoryStore::with_shards(100, 2), MemoryStore::with_shards(100, 2));
             let (mut now, mut seconds) = (Tick(1_000_000_000_000), 1);
             for step in steps {
                 match step {
@@ -235,7 +235,7 @@ mod tests {
     /// What `in_a` has left by the second check, ten seconds and ten sweeps after the first check
     /// has used the whole burst of a fast plan.
     fn left_after_a_move(rules: [&Rules; 2], checks: [LimitCheck; 2]) -> u32 {
-        let store = Store::with_shards(100, 2);
+        let store = MemoryStore::with_shards(100, 2);
         let now = Tick(1_000_000_000_000);
         for _ in 0..200 {
             assert!(store.judge(&[checks[0]], now).unwrap().is_admitted());

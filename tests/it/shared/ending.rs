@@ -32,7 +32,7 @@ fn a_gateway_that_restarts_with_its_snapshot_is_a_witness_of_what_it_admitted() 
     fleet.start_again(0, "TERM");
     fleet.start_again(1, "TERM");
     fleet.redis.run("FLUSHALL");
-    // Both testify before the allowance can be exceeded.
+    // Both replay before the allowance can be exceeded.
     admit(&fleet, 1);
     let answers = fleet.at_once(2, 20, &Request::get(TARGET));
     assert_eq!(count(&answers, 200), 18);

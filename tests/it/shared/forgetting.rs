@@ -44,14 +44,14 @@ fn a_store_that_restarts_without_its_data_admits_no_more() {
     fleet.redis.kill();
     fleet.redis.start_again();
     fleet.wait_for_return();
-    // Both testify before the allowance can be exceeded.
+    // Both replay before the allowance can be exceeded.
     assert_eq!(count(&fleet.at_once(1, 1, &Request::get(TARGET)), 200), 2);
     assert_eq!(count(&fleet.at_once(2, 20, &Request::get(TARGET)), 200), 18);
     assert_eq!(fleet.upstream.requests().len(), 60);
 }
 
 #[test]
-fn a_gateway_with_many_admissions_testifies_them_in_pieces() {
+fn a_gateway_with_many_admissions_replays_them_in_pieces() {
     let fleet = Fleet::with(|config| {
         config
             .with("[limits.workspace]", "requests = 3_000")

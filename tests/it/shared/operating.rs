@@ -43,7 +43,7 @@ fn each_gateway_shows_what_all_have_admitted() {
 }
 
 #[test]
-fn a_reset_at_one_gateway_reaches_the_other_and_is_not_testified_away() {
+fn a_reset_at_one_gateway_reaches_the_other_and_is_not_replayed_away() {
     let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 20"));
     assert_eq!(count(&fleet.at_once(1, 15, &Request::get(TARGET)), 200), 20);
     change(&fleet, 0, "DELETE", "", "").expect(200);
@@ -92,7 +92,7 @@ fn a_boost_outlives_a_store_that_forgets() {
 }
 
 #[test]
-fn what_is_admitted_after_a_reset_is_testified_while_boosts_are_set_without_a_pause() {
+fn what_is_admitted_after_a_reset_is_replayed_while_boosts_are_set_without_a_pause() {
     let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 6"));
     let boost = Request::new("POST", "/limits/workspace/ws_quiet/boost")
         .body(r#"{"requests":20,"ttl":"10m"}"#);

@@ -18,8 +18,8 @@ pub const SCRIPT: &str = include_str!("decide.lua");
 /// A stamp has 32 bits of units, and a horizon at most this many: a quarter of them.
 const UNITS_MAX: u64 = 1 << 30;
 
-/// The most admissions that one call testifies: the store does nothing else meanwhile.
-pub const TESTIMONY_MAX: usize = 1_024;
+/// The most admissions that one call replays: the store does nothing else meanwhile.
+pub const REPLAY_MAX: usize = 1_024;
 
 /// What a call does with the states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub struct SharedCheck {
     pub enforced: bool,
     /// What the store must have counted for this gateway.
     pub claim: Option<WitnessClaim>,
-    /// What the store must count from now on, in any order: at most [`TESTIMONY_MAX`] of them.
-    pub testimony: Vec<Testimony>,
+    /// What the store must count from now on, in any order: at most [`REPLAY_MAX`] of them.
+    pub replayed: Vec<ReplayedAdmission>,
     /// Of a bucket: the lease that the gateway returns, and the one that it wants.
     pub lease: Option<LeaseRequest>,
     /// Of requests in flight: the slots that the gateway uses, and those that it wants.
@@ -123,7 +123,7 @@ pub enum WitnessClaim {
 
 /// An admission of a window that a gateway was given, and what it charged with that stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Testimony {
+pub struct ReplayedAdmission {
     /// Its stamp.
     pub stamp: UnixTime,
     /// What was charged.
@@ -143,19 +143,19 @@ pub fn encode(checks: &[SharedCheck], mode: CallMode, not_after: Option<UnixTime
     arguments
 }
 
-/// The bytes of a check without its testimony.
+/// The bytes of a check without what it replays.
 const CHECK_BYTES: usize = 2 + 3 * 4 + 7 * 8 + 6;
 
 /// The bytes of what a check says of leases.
 const LEASE_BYTES: usize = 8 + 8 + 4 + 4;
 
-/// The bytes of one admission in a testimony.
-const TESTIMONY_BYTES: usize = 8 + 4;
+/// The bytes of one replayed admission.
+const REPLAYED_BYTES: usize = 8 + 4;
 
 fn pack(check: &SharedCheck) -> Vec<u8> {
-    let testimony = check.testimony.get(..TESTIMONY_MAX).unwrap_or(&check.testimony);
+    let replayed = check.replayed.get(..REPLAY_MAX).unwrap_or(&check.replayed);
     let numbers = numbers(check);
-    let bytes = CHECK_BYTES + LEASE_BYTES + testimony.len() * TESTIMONY_BYTES;
+    let bytes = CHECK_BYTES + LEASE_BYTES + replayed.len() * REPLAYED_BYTES;
     let mut to = Packed::with_capacity(bytes);
     to.byte(numbers.kind);
     to.byte(u8::from(check.enforced));
@@ -176,9 +176,9 @@ fn pack(check: &SharedCheck) -> Vec<u8> {
         to.word(lease.returned.map_or(0, |own| own.unspent));
         to.word(lease.wanted);
     }
-    let mut testimony = testimony.to_vec();
-    testimony.sort_by_key(|one| one.stamp);
-    for one in testimony {
+    let mut replayed = replayed.to_vec();
+    replayed.sort_by_key(|one| one.stamp);
+    for one in replayed {
         to.number(one.stamp.0);
         to.word(one.count);
     }

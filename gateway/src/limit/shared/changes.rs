@@ -11,7 +11,7 @@
 //!    has: another gateway's change since then counts. The end of a boost is kept there until the
 //!    boost would have ended, so that no gateway brings it back. Boosts that
 //!    have ended are deleted, and none that was set since they were read.
-//! 3. After a reset has returned, no gateway whose heartbeats are in time testifies what was
+//! 3. After a reset has returned, no gateway whose heartbeats are in time replays what was
 //!    admitted before it, nor remembers for longer than a heartbeat that it was refused.
 //!
 //! # Not here
@@ -32,7 +32,7 @@ use weir_common::time::Tick;
 use super::super::LimitCheck;
 use super::super::boost::{Boost, Boosts};
 use super::super::key::{Key, hex};
-use super::super::memory::{Moved, Store};
+use super::super::memory::{MemoryStore, Moved};
 use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
 use super::servers::connection::StoreConnection;
 use super::servers::errors::CallError;
@@ -47,7 +47,7 @@ const BOOSTS: &str = "weir1:{gateways}boosts";
 const RESETS: &str = "weir1:{gateways}resets";
 
 /// Adds a reset: `KEYS` are the number of changes and the resets, `ARGV[1]` is the key. Resets of
-/// more than a day ago matter to no window that a running gateway still testifies.
+/// more than a day ago matter to no window that a running gateway still replays.
 const ADD_RESET: &str = "local number = redis.call('INCR', KEYS[1])
 redis.call('ZADD', KEYS[2], number, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
@@ -137,14 +137,18 @@ const HEARD_BY_ALL: Duration = Duration::from_millis(2 * 250 + 200);
 impl SharedStore {
     /// Deletes the state of the keys of these checks in the store and in all gateways. Until it
     /// returns, what they had used still counts.
-    pub async fn reset(&self, store: &Store, checks: &[&LimitCheck]) -> Result<(), StoreAway> {
+    pub async fn reset(
+        &self,
+        store: &MemoryStore,
+        checks: &[&LimitCheck],
+    ) -> Result<(), StoreAway> {
         // What is in flight stays counted: its end is what releases it.
         let checks = checks.iter().copied().filter(|check| !is_in_flight(check));
         let checks: Vec<&LimitCheck> = checks.collect();
         if checks.is_empty() {
             return Ok(());
         }
-        // First no gateway testifies any more what it was given before, then the store forgets it.
+        // First no gateway replays any more what it was given before, then the store forgets it.
         self.publish_resets(&checks).await?;
         self.forget_all(store, &checks);
         tokio::time::sleep(HEARD_BY_ALL).await;
@@ -176,7 +180,7 @@ impl SharedStore {
         Ok(numbers)
     }
 
-    fn forget_all(&self, store: &Store, checks: &[&LimitCheck]) {
+    fn forget_all(&self, store: &MemoryStore, checks: &[&LimitCheck]) {
         for check in checks {
             // Where another process has the counters, it hears of this as well.
             let _ = self.forget(store, check.key);
@@ -245,7 +249,7 @@ impl SharedStore {
     pub(super) async fn follow(
         &self,
         connection: &StoreConnection,
-        (store, boosts): (&Store, &Boosts),
+        (store, boosts): (&MemoryStore, &Boosts),
         newest: u64,
     ) -> Result<(), CallError> {
         // Resets may be further than boosts, which changes made here can delay.
@@ -254,7 +258,7 @@ impl SharedStore {
         if newest == self.changes.boosts.load(Ordering::Relaxed) && !may_lack_some {
             return Ok(());
         }
-        self.standings.forget_refusals();
+        self.sync_states.forget_refusals();
         let own_changes = boosts.own_changes();
         if newest < known || may_lack_some {
             self.publish_again(connection, boosts, (known, newest)).await?;
@@ -300,8 +304,8 @@ impl SharedStore {
     }
 
     /// Deletes what this gateway knows of a key; an error where another process has its counters.
-    fn forget(&self, store: &Store, key: Key) -> Result<(), Moved> {
-        self.standings.forget(key);
+    fn forget(&self, store: &MemoryStore, key: Key) -> Result<(), Moved> {
+        self.sync_states.forget(key);
         self.forget_lease(key);
         store.reset(key)
     }

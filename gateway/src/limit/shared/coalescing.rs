@@ -17,7 +17,7 @@
 //!
 //! # Not here
 //!
-//! The call (`shared::remote`), refusals that are remembered (`shared::standing`), requests that
+//! The call (`shared::remote`), refusals that are remembered (`shared::sync_state`), requests that
 //! wait for a lease (`shared::token_leasing`).
 
 use std::mem;
@@ -31,7 +31,7 @@ use super::super::key::{Key, KeyMap};
 use super::super::{CheckResult, LimitCheck, Quota, Verdict};
 use super::remote::{Asking, RemoteError};
 use super::sharded::Sharded;
-use super::standing::is_same;
+use super::sync_state::is_same;
 use super::{Checks, SharedStore};
 
 /// How many groups a key has at most: each request that comes looks through them, and clients

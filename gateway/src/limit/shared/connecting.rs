@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::boost::Boosts;
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::SharedStore;
 use super::heartbeat::{self, Heartbeat};
 use super::remote::Over;
@@ -48,7 +48,7 @@ impl SharedStore {
     /// Sends a heartbeat to each server, over a new connection where there is none. Applies what
     /// other gateways have changed to `own`, where it is given. Returns what has become of each
     /// server, and of the slots of a Cluster that have or had none.
-    pub async fn beat(&self, own: Option<(&Store, &Boosts)>) -> Vec<(String, Beat)> {
+    pub async fn beat(&self, own: Option<(&MemoryStore, &Boosts)>) -> Vec<(String, Beat)> {
         let mut known = self.nodes.known();
         let (had_gap, mut refreshed) = (known.gap().is_some(), None);
         if known.nodes.is_empty() {
@@ -78,7 +78,7 @@ impl SharedStore {
         &self,
         known: &NodeSet,
         node: &Arc<StoreNode>,
-        own: Option<(&Store, &Boosts)>,
+        own: Option<(&MemoryStore, &Boosts)>,
     ) -> Beat {
         let (availability, is_kept) = (&node.availability, node.known_connection().is_some());
         let (mut beaten, mut lost) = (self.beat_once(known, node, own).await, None);
@@ -107,7 +107,7 @@ impl SharedStore {
         &self,
         known: &NodeSet,
         node: &Arc<StoreNode>,
-        own: Option<(&Store, &Boosts)>,
+        own: Option<(&MemoryStore, &Boosts)>,
     ) -> Result<Duration, ConnectError> {
         let connection = self.connect(known, node).await?;
         let beaten = self.beat_over(known, (node, &connection), own);
@@ -125,7 +125,7 @@ impl SharedStore {
         // Resets of other gateways are missed until the registry is back. Until then each heartbeat
         // forgets all refusals.
         if known.is_registry(node) {
-            self.standings.forget_refusals();
+            self.sync_states.forget_refusals();
         }
         node.availability.lost()
     }
@@ -202,7 +202,7 @@ impl SharedStore {
         &self,
         known: &NodeSet,
         (node, connection): (&Arc<StoreNode>, &StoreConnection),
-        own: Option<(&Store, &Boosts)>,
+        own: Option<(&MemoryStore, &Boosts)>,
     ) -> Result<Duration, ConnectError> {
         let unreachable = |why: String| ConnectError::Unreachable(why);
         // One without slots has nothing to know.
@@ -244,7 +244,7 @@ impl SharedStore {
         let there = (known, Over { node, connection });
         let renewed = self.renew_slots(there, Some(own.0)).await;
         renewed.map_err(|error| unreachable(error.to_string()))?;
-        let told = self.testify(there, own.0).await;
+        let told = self.replay(there, own.0).await;
         told.map_err(|error| unreachable(error.to_string()))?;
         let returned = self.return_leases(there, false).await;
         returned.map(|()| took).map_err(|error| unreachable(error.to_string()))
@@ -262,7 +262,7 @@ impl SharedStore {
             Err(CallError::Moved { .. } | CallError::Asked(_) | CallError::Moving) => {
                 // Until then resets of other gateways are missed.
                 if is_registry {
-                    self.standings.forget_refusals();
+                    self.sync_states.forget_refusals();
                 }
                 Ok(None)
             }
@@ -276,9 +276,9 @@ impl SharedStore {
             self.changes.may_lack_boosts.store(true, Ordering::Relaxed);
             self.known_since.store(self.clock.now().tick.0, Ordering::Relaxed);
         }
-        self.standings.owe_all(|check| is_on(known, node, check.slot));
+        self.sync_states.owe_all(|check| is_on(known, node, check.slot));
         // Without its data it may admit what it refused before.
-        self.standings.forget_refusals();
+        self.sync_states.forget_refusals();
         self.leases.forget_all();
         self.slots.forget_all();
     }
@@ -307,7 +307,7 @@ mod tests {
     use super::super::SharedConfig;
     use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::servers::login::{Dial, Dialled, Session};
-    use super::super::share::Place;
+    use super::super::share::FleetPosition;
     use super::*;
 
     const INFO: &str = "redis_mode:standalone\r\nrole:master\r\nmaxmemory:0\r\n\
@@ -378,15 +378,15 @@ mod tests {
             shared.place()
         };
         let both = "*6\r\n$1\r\n7\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n1\r\n";
-        let half = Place { nth: 0, of: 2 };
+        let half = FleetPosition { nth: 0, of: 2 };
         assert_eq!(place(both, 0).await, half);
         assert_eq!(place(HEARD, 250).await, half, "the connection is new");
-        assert_eq!(place(HEARD, 3_000).await, Place::ALONE, "the other one has ended");
+        assert_eq!(place(HEARD, 3_000).await, FleetPosition::ALONE, "the other one has ended");
         assert_eq!(place(both, 250).await, half);
         let anew = "*5\r\n$1\r\n7\r\n$1\r\n0\r\n$1\r\n0\r\n$1\r\n1\r\n$1\r\n0\r\n";
         assert_eq!(place(anew, 250).await, half, "it has lost its data");
         assert_eq!(place(HEARD, 2_750).await, half);
-        assert_eq!(place(HEARD, 250).await, Place::ALONE);
+        assert_eq!(place(HEARD, 250).await, FleetPosition::ALONE);
     }
 
     #[tokio::test]
@@ -400,9 +400,9 @@ mod tests {
         };
         assert_eq!(beat(HEARD).await, Beat::Recovered);
         for reply in ["-MOVED 7 store:2\r\n", "-ASK 7 store:2\r\n", "-TRYAGAIN it\r\n"] {
-            let forgotten = shared.standings.forgotten();
+            let forgotten = shared.sync_states.forgotten();
             assert_eq!((beat(reply).await, shared.servers()), (Beat::Steady, [1, 1, 0]), "{reply}");
-            assert!(shared.standings.forgotten() > forgotten, "resets of others are missed");
+            assert!(shared.sync_states.forgotten() > forgotten, "resets of others are missed");
         }
         let number = shared.registry().map(|connection| connection.number);
         assert_eq!(number, Some(1), "it has the same connection");

@@ -1,7 +1,7 @@
 -- Decides the checks of one request against the states of their keys, and charges all or none.
 --
 -- KEYS[i] is the key of a check; no two checks have the same. ARGV[1] is the mode and the latest
--- time of the call, ARGV[1 + i] the numbers of a check and what a gateway testifies: `call.rs`
+-- time of the call, ARGV[1 + i] the numbers of a check and what a gateway replays: `call.rs`
 -- packs both, and reads the reply. Times are microseconds since 1970 by this server's clock.
 --
 -- A window is stored as its admissions, oldest first, with what describes them at the end, so that
@@ -15,7 +15,7 @@
 -- 1. A call that is late, refused or forgotten charges nothing; no state is charged before all
 --    checks are decided.
 -- 2. A decision reads a bounded number of bytes and a charge writes a bounded number, but for one
---    copy of a window in each of its horizons, a testimony, a change of the algorithm, and 28 bytes
+--    copy of a window in each of its horizons, a replay, a change of the algorithm, and 28 bytes
 --    for each gateway that has slots of a key.
 -- 3. The time of a key never runs backwards: it is not before that of its newest charge.
 --
@@ -102,15 +102,15 @@ function visit(i, outcome)
     return outcome, ''
   end
   local kind, enforced, cost, requests, count, span, grain, unit, sequence, claimed, horizon, token,
-    form, testimony = unpack('>BBI4I4I4dddddddc6', text)
+    form, replayed = unpack('>BBI4I4I4dddddddc6', text)
   if kind ~= 1 then
     return rarely(kind)(i, outcome, key, enforced, cost, requests, count, span, grain, unit,
-      sequence, claimed, horizon, token, form, testimony)
+      sequence, claimed, horizon, token, form, replayed)
   end
   local tail = call('GETRANGE', key, '-570', '-1')
-  testimony = testimony <= #text and testimony
-  if testimony or tail ~= '' and sub(tail, -6) ~= form then
-    tail, unit, form = rarely(kind)(i, key, tail, form, grain, unit, horizon, token, testimony)
+  replayed = replayed <= #text and replayed
+  if replayed or tail ~= '' and sub(tail, -6) ~= form then
+    tail, unit, form = rarely(kind)(i, key, tail, form, grain, unit, horizon, token, replayed)
   end
   local length, now = #tail, time
   local low, total, charged, dropped, newest, oldest, kept, n, first, base
@@ -334,12 +334,12 @@ function rarely(kind)
     return table.concat(parts)
   end
 
-  -- Writes a window that has another form, or adds what is testified: of what it has already, only
-  -- the entries are read from the oldest that is testified to the newest. Returns its end, its unit
-  -- and its form. While an entry matters, a unit becomes no smaller: gateways claim and testify
+  -- Writes a window that has another form, or adds what is replayed: of what it has already, only
+  -- the entries are read from the oldest that is replayed to the newest. Returns its end, its unit
+  -- and its form. While an entry matters, a unit becomes no smaller: gateways claim and replay
   -- stamps in smaller ones, which are then rounded as those of the entries were. It becomes larger
   -- only where the horizon has too many of it: that writes all entries anew.
-  local function restate(i, key, tail, form, grain, unit, horizon, token, testimony)
+  local function restate(i, key, tail, form, grain, unit, horizon, token, replayed)
     local stamps, counts, charged, dropped, oldest, first, base, from, before =
       {}, {}, 0, 0, 0, 0, 0, 0, 0
     local added, times, low, n, newest, size, sum, _ = {}, {}
@@ -350,8 +350,8 @@ function rarely(kind)
         unit, form = size, sub(tail, -6)
       end
     end
-    if testimony then
-      for at = testimony, #ARGV[i + 1], 12 do
+    if replayed then
+      for at = replayed, #ARGV[i + 1], 12 do
         local stamp, count = unpack('>dI4', ARGV[i + 1], at)
         stamp = ceil(stamp / unit) * unit
         if stamp + horizon > time and count > 0 then

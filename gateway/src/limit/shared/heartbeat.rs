@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-use super::share::Place;
+use super::share::FleetPosition;
 
 /// The script, which returns what [`Heartbeat::read`] reads.
 pub(super) const SCRIPT: &str = include_str!("heartbeat.lua");
@@ -33,7 +33,7 @@ pub(super) struct Heartbeat {
     /// Whether the store did not know this gateway: it is new, or the store has lost its data.
     pub is_new: bool,
     /// This gateway among those that run.
-    pub place: Place,
+    pub place: FleetPosition,
 }
 
 /// The keys and arguments of a heartbeat to the server of keys with this tag; `lasts` of 0 ends the
@@ -55,7 +55,7 @@ impl Heartbeat {
         let nth = u32::try_from(ids.iter().position(|other| *other == id)?).ok()?;
         let of = u32::try_from(ids.len()).ok()?.max(gateways_min);
         let (changes, is_new) = (changes.parse().ok()?, fresh == "1");
-        Some(Self { time, changes, is_new, place: Place { nth, of } })
+        Some(Self { time, changes, is_new, place: FleetPosition { nth, of } })
     }
 }
 

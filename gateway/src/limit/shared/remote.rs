@@ -9,7 +9,7 @@
 //!
 //! # Not here
 //!
-//! The form of calls (`shared::call`), what is decided when there is no answer (`shared::alone`).
+//! The form of calls (`shared::call`), what is decided when there is no answer (`shared::local_fallback`).
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::super::key::hex;
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{self, CallMode, SharedCheck, WitnessClaim};
 use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
@@ -35,7 +35,7 @@ use super::servers::errors::CallError;
 use super::servers::node::StoreNode;
 use super::servers::nodes::tag;
 use super::slot_leasing::SlotTurn;
-use super::standing::{Brought, Claim, Known, Learned};
+use super::sync_state::{Brought, Claim, Known, Learned};
 use super::{SharedStore, is_in_flight, local};
 
 /// A thread was busy that notices a call without a reply later than this part of the time limit.
@@ -82,7 +82,7 @@ pub(super) struct Over<'c> {
 pub(super) struct Asking<'c> {
     pub over: Over<'c>,
     /// Where this gateway keeps what it was given.
-    pub store: &'c Store,
+    pub store: &'c MemoryStore,
     /// False for a preview.
     pub charge: bool,
 }
@@ -182,10 +182,10 @@ impl SharedStore {
     ) -> Result<SharedReply, RemoteError> {
         let Asking { over, store, charge } = asking;
         let mode = if charge { CallMode::Charge } else { CallMode::Preview };
-        let known = checks.iter().map(|check| self.standings.known(check.key));
+        let known = checks.iter().map(|check| self.sync_states.known(check.key));
         let known: ArrayVec<Known, CHECKS_MAX> = known.collect();
         let mut has_lost: ArrayVec<bool, CHECKS_MAX> = checks.iter().map(|_| false).collect();
-        let forgotten = self.standings.forgotten();
+        let forgotten = self.sync_states.forgotten();
         let [_, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
@@ -193,7 +193,7 @@ impl SharedStore {
             let mut told: ArrayVec<Brought, CHECKS_MAX> = ArrayVec::new();
             for ((check, known), has_lost) in checks.iter().zip(&known).zip(&has_lost) {
                 let (call, brings) =
-                    Self::with_testimony(&self.standings, store, check, (*known, *has_lost))?;
+                    Self::with_replay(&self.sync_states, store, check, (*known, *has_lost))?;
                 calls.push(call);
                 told.push(brings);
             }
@@ -213,8 +213,8 @@ impl SharedStore {
                     for (((check, known), call), told) in
                         checks.iter().zip(&known).zip(&calls).zip(told)
                     {
-                        let newest = call.testimony.last().map(Claim::of_testimony);
-                        self.standings.settle(check.key, (told, known.missed), newest);
+                        let newest = call.replayed.last().map(Claim::of_replayed);
+                        self.sync_states.settle(check.key, (told, known.missed), newest);
                     }
                     self.record((number, forgotten), store, checks, &reply);
                     for ((turn, check), found) in turns.into_iter().zip(checks).zip(&reply.results)
@@ -264,7 +264,7 @@ impl SharedStore {
     fn record(
         &self,
         (connection, forgotten): (u64, u64),
-        store: &Store,
+        store: &MemoryStore,
         checks: &[LimitCheck],
         reply: &SharedReply,
     ) {
@@ -287,7 +287,7 @@ impl SharedStore {
             }
             let until = found.ask_again_at.map(|at| Tick(at.0));
             let learned = Learned { claim, now, until, forgotten };
-            self.standings.learn(check, &result(check, found), learned);
+            self.sync_states.learn(check, &result(check, found), learned);
         }
     }
 }
@@ -334,7 +334,7 @@ pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
 }
 
 /// One check as the store decides it, with what this gateway knows of its key.
-pub(super) fn shared(store: &Store, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
+pub(super) fn shared(store: &MemoryStore, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
     let claim = match check.quota {
         Quota::Rolling(_) => claim.map(|own| WitnessClaim::Admission {
             sequence: own.sequence,
@@ -355,7 +355,7 @@ pub(super) fn unclaimed(check: &LimitCheck) -> SharedCheck {
         cost: check.cost,
         enforced: check.enforced,
         claim: None,
-        testimony: Vec::new(),
+        replayed: Vec::new(),
         lease: None,
         slots: None,
     }

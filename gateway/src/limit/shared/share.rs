@@ -13,14 +13,14 @@ use weir_common::limit::token_bucket::{BucketQuota, Rate};
 
 /// One gateway of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FleetPosition {
     /// Its number, from 0.
     pub nth: u32,
     /// How many there are, at least 1.
     pub of: u32,
 }
 
-impl Place {
+impl FleetPosition {
     /// The place of a gateway that knows of no other.
     pub const ALONE: Self = Self { nth: 0, of: 1 };
 
@@ -87,7 +87,7 @@ mod tests {
                 Quota::Calendar(CalendarQuota::new(requests, calendar)),
                 Quota::Concurrency(ConcurrencyQuota { requests }),
             ] {
-                let shares = (0..of).filter_map(|nth| Place { nth, of }.share(quota));
+                let shares = (0..of).filter_map(|nth| FleetPosition { nth, of }.share(quota));
                 prop_assert_eq!(shares.map(|share| share.limit()).sum::<u32>(), requests);
             }
         }
@@ -103,7 +103,7 @@ mod tests {
             let rate = Rate::new(tokens, period).unwrap();
             let quota = Quota::Bucket(BucketQuota { rate, burst });
             let (mut bursts, mut refilled) = (0, 0.0);
-            for share in (0..of).filter_map(|nth| Place { nth, of }.share(quota)) {
+            for share in (0..of).filter_map(|nth| FleetPosition { nth, of }.share(quota)) {
                 let Quota::Bucket(share) = share else { panic!("a bucket's share is a bucket") };
                 bursts += share.burst;
                 refilled += f64::from(share.rate.tokens()) / share.rate.period().as_secs_f64();
@@ -115,7 +115,11 @@ mod tests {
 
     #[test]
     fn a_store_that_may_know_too_few_gateways_makes_no_share_larger() {
-        let (half, all, third) = (Place { nth: 1, of: 2 }, Place::ALONE, Place { nth: 2, of: 3 });
+        let (half, all, third) = (
+            FleetPosition { nth: 1, of: 2 },
+            FleetPosition::ALONE,
+            FleetPosition { nth: 2, of: 3 },
+        );
         assert_eq!([half.shown(all, false), half.shown(all, true)], [half, all]);
         assert_eq!([half.shown(third, false), half.shown(third, true)], [third; 2]);
     }
@@ -124,12 +128,12 @@ mod tests {
     fn one_gateway_has_the_whole_allowance() {
         let rate = Rate::parse("7/15m").unwrap();
         let quota = Quota::Bucket(BucketQuota { rate, burst: 14 });
-        assert_eq!(Place::ALONE.share(quota), Some(quota));
+        assert_eq!(FleetPosition::ALONE.share(quota), Some(quota));
     }
 
     #[test]
     fn a_gateway_without_a_share_gets_nothing() {
         let quota = Quota::Concurrency(ConcurrencyQuota { requests: 2 });
-        assert_eq!(Place { nth: 2, of: 3 }.share(quota), None);
+        assert_eq!(FleetPosition { nth: 2, of: 3 }.share(quota), None);
     }
 }

@@ -23,7 +23,7 @@ use weir_common::limit::state::State;
 use weir_common::time::Tick;
 
 use super::super::key::{Key, KeyMap};
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota};
 use super::call::SlotRequest;
 use super::is_in_flight;
@@ -56,7 +56,7 @@ struct SlotTable {
 /// the call has admitted it.
 pub(super) struct SlotTurn<'s> {
     slots: &'s Slots,
-    store: &'s Store,
+    store: &'s MemoryStore,
     /// The key that counts the request as in flight.
     counted: Option<Key>,
     pub(super) request: Option<SlotRequest>,
@@ -64,7 +64,7 @@ pub(super) struct SlotTurn<'s> {
 
 /// A request that counts as in flight in `store`, unless it is kept.
 pub(super) struct Entered<'s> {
-    store: &'s Store,
+    store: &'s MemoryStore,
     keys: ArrayVec<Key, CHECKS_MAX>,
     used: ArrayVec<Usage, CHECKS_MAX>,
 }
@@ -91,7 +91,7 @@ impl Slots {
     /// time that the store can have; none where that needs a call.
     pub(super) fn enter<'s>(
         &self,
-        store: &'s Store,
+        store: &'s MemoryStore,
         checks: &[LimitCheck],
         latest: Tick,
     ) -> Option<Entered<'s>> {
@@ -112,7 +112,7 @@ impl Slots {
     /// flight if it is to be charged. None where another process has the counters.
     pub(super) fn begin<'s>(
         &'s self,
-        (store, gateway): (&'s Store, u64),
+        (store, gateway): (&'s MemoryStore, u64),
         checks: &[LimitCheck],
         (charge, now): (bool, Tick),
     ) -> Option<ArrayVec<SlotTurn<'s>, CHECKS_MAX>> {
@@ -140,14 +140,14 @@ impl Slots {
     }
 
     /// Remembers that a request was counted as in flight without the store, at its time `now`.
-    pub(super) fn note(&self, store: &Store, check: &LimitCheck, now: Tick) {
+    pub(super) fn note(&self, store: &MemoryStore, check: &LimitCheck, now: Tick) {
         self.shards.lock(check.key).own(store, check, now);
     }
 
     /// The refusal of a check that holds at `latest`, without a call.
     pub(super) fn refusal(
         &self,
-        store: &Store,
+        store: &MemoryStore,
         check: &LimitCheck,
         latest: Tick,
     ) -> Option<CheckResult> {
@@ -168,7 +168,7 @@ impl Slots {
     /// before the others. Returns all slots where no store says what is in flight.
     pub(super) fn renew(
         &self,
-        (store, gateway): (Option<&Store>, u64),
+        (store, gateway): (Option<&MemoryStore>, u64),
         now: Tick,
         is_there: impl Fn(&LimitCheck) -> bool,
     ) -> Vec<(LimitCheck, SlotRequest)> {
@@ -213,7 +213,7 @@ impl Slots {
 impl SlotTable {
     /// The slots of a check's key; before that, entries are dropped that no longer matter, each
     /// time that their number has doubled.
-    fn own(&mut self, store: &Store, check: &LimitCheck, now: Tick) -> &mut KeySlots {
+    fn own(&mut self, store: &MemoryStore, check: &LimitCheck, now: Tick) -> &mut KeySlots {
         if self.by_key.len() >= self.sweep_at.max(SWEEP_FROM) {
             self.sweep(Some(store), now);
             self.sweep_at = 2 * self.by_key.len();
@@ -221,7 +221,7 @@ impl SlotTable {
         self.by_key.entry(check.key).or_insert_with(|| KeySlots::of(check))
     }
 
-    fn sweep(&mut self, store: Option<&Store>, now: Tick) {
+    fn sweep(&mut self, store: Option<&MemoryStore>, now: Tick) {
         let counts = |key: Key| store.is_some_and(|store| in_flight(store, key) > 0);
         self.by_key.retain(|key, own| own.matters(now) || counts(*key));
     }
@@ -257,7 +257,7 @@ impl Drop for SlotTurn<'_> {
 }
 
 /// How many requests of a key are in flight.
-fn in_flight(store: &Store, key: Key) -> u32 {
+fn in_flight(store: &MemoryStore, key: Key) -> u32 {
     let count = |state: &State| match state {
         State::InFlight(own) => own.count(),
         _ => 0,
@@ -267,7 +267,7 @@ fn in_flight(store: &Store, key: Key) -> u32 {
 
 /// Counts a request as in flight where fewer than `most` are. Returns how many there are with it;
 /// none where it is not counted.
-fn count(store: &Store, check: &LimitCheck, most: u32, now: Tick) -> Option<u32> {
+fn count(store: &MemoryStore, check: &LimitCheck, most: u32, now: Tick) -> Option<u32> {
     let quota = Quota::Concurrency(ConcurrencyQuota { requests: most });
     let check = LimitCheck { quota, enforced: true, ..*check };
     let verdict = store.decide(std::slice::from_ref(&check), now, true).ok()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, LimitCheck};
 use super::SharedStore;
 use super::call::{CallMode, SharedCheck, SlotRequest};
@@ -32,7 +32,7 @@ impl SharedStore {
     pub(super) async fn renew_slots(
         &self,
         (known, over): (&NodeSet, Over<'_>),
-        store: Option<&Store>,
+        store: Option<&MemoryStore>,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;
         let [_, now] = over.node.time.range(started_at);

@@ -131,7 +131,7 @@ fn check(key: &[u8], quota: Quota, cost: u32) -> SharedCheck {
         cost,
         enforced: true,
         claim: None,
-        testimony: Vec::new(),
+        replayed: Vec::new(),
         lease: None,
         slots: None,
     }

@@ -24,7 +24,7 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Tick;
 
 use super::super::key::{Key, KeyMap};
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{CallMode, LeaseRequest, ReturnedLease, SharedCheck};
 use super::connecting::is_on;
@@ -257,13 +257,18 @@ impl Drop for LeaseTurn<'_> {
 impl SharedStore {
     /// The verdict on a request that needs no call; none where the store must be asked.
     #[must_use]
-    pub fn without_call(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
+    pub fn without_call(
+        &self,
+        store: &MemoryStore,
+        checks: &[LimitCheck],
+        now: Tick,
+    ) -> Option<Verdict> {
         let remembered = self.remembered(store, checks, now);
         remembered.or_else(|| self.by_leases(store, checks, now))
     }
 
     /// Admits a request by leases alone.
-    fn by_leases(&self, store: &Store, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
+    fn by_leases(&self, store: &MemoryStore, checks: &[LimitCheck], now: Tick) -> Option<Verdict> {
         if checks.is_empty() || !checks.iter().all(is_leased) {
             return None;
         }
@@ -292,7 +297,7 @@ impl SharedStore {
     /// call of its own.
     pub(super) async fn wait_for_lease(
         &self,
-        store: &Store,
+        store: &MemoryStore,
         checks: &[LimitCheck],
     ) -> Option<Verdict> {
         if !checks.iter().all(is_leased) {

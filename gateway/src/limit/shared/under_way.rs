@@ -1,7 +1,7 @@
 //! What calls under way would charge: their replies may still admit it, so a gateway that decides
 //! alone counts it as given.
 //!
-//! Not here: what replies have confirmed (`limit::memory`, `shared::standing`).
+//! Not here: what replies have confirmed (`limit::memory`, `shared::sync_state`).
 
 use std::sync::Mutex;
 

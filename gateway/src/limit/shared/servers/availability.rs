@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! When heartbeats are sent (`shared::connecting`), what a gateway decides alone (`shared::alone`).
+//! When heartbeats are sent (`shared::connecting`), what a gateway decides alone (`shared::local_fallback`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_missed_something_is_used_after_the_others_had_time_to_testify() {
+    fn a_server_that_missed_something_is_used_after_the_others_had_time_to_replay() {
         for missed in [Availability::lost as fn(&Availability) -> bool, |server| {
             server.decided_alone();
             server.failed(Tick(1), Tick(1))

@@ -157,16 +157,16 @@ fn a_horizon_that_grows_or_shrinks_loses_nothing_and_keeps_claims() {
     for requests in [1_000, 100_000] {
         let (mut store, key) = (Store::open(), fresh_key());
         // Some of them are within one unit of a month's horizon.
-        let mut testimony: Vec<Testimony> = Vec::new();
+        let mut replayed: Vec<ReplayedAdmission> = Vec::new();
         let mut newest = None;
         for wait in [1, 1, 1, 9_000, 2, 90_000, 1, 1] {
             store.now += wait;
             let charged = check(&key, rolling(requests, minute), 3);
             newest = store.call(&[charged]).results[0].receipt;
             let stamp = newest.unwrap().stamp;
-            match testimony.last_mut().filter(|last| last.stamp == stamp) {
+            match replayed.last_mut().filter(|last| last.stamp == stamp) {
                 Some(last) => last.count += 3,
-                None => testimony.push(Testimony { stamp, count: 3 }),
+                None => replayed.push(ReplayedAdmission { stamp, count: 3 }),
             }
         }
         let Receipt { stamp, sequence } = newest.unwrap();
@@ -174,8 +174,8 @@ fn a_horizon_that_grows_or_shrinks_loses_nothing_and_keeps_claims() {
         for seconds in [60, 2_678_400, 60, 40_000, 2_678_400] {
             let horizon = Horizon { window: seconds * 1_000_000, token: 0 };
             let asked = SharedCheck { horizon, ..check(&key, rolling(requests, minute), 1) };
-            for testimony in [Vec::new(), testimony.clone(), testimony[2..].to_vec()] {
-                let claimed = SharedCheck { claim, testimony, ..asked.clone() };
+            for replayed in [Vec::new(), replayed.clone(), replayed[2..].to_vec()] {
+                let claimed = SharedCheck { claim, replayed, ..asked.clone() };
                 let reply = store.call_as(&[claimed], CallMode::Preview, None);
                 assert_eq!(reply.outcome, SharedOutcome::Admitted);
                 assert_eq!(reply.results[0].remaining, requests - 24, "{seconds}");
@@ -187,7 +187,7 @@ fn a_horizon_that_grows_or_shrinks_loses_nothing_and_keeps_claims() {
         store.connection.call(&[b"DEL", &key[..]]);
         let horizon = Horizon { window: 2_678_400_000_000, token: 0 };
         let lost = check(&key, rolling(requests, minute), 1);
-        let reply = store.call(&[SharedCheck { horizon, testimony, ..lost }]);
+        let reply = store.call(&[SharedCheck { horizon, replayed, ..lost }]);
         assert_eq!(reply.results[0].remaining, requests - 25);
     }
 }

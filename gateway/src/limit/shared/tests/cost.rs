@@ -42,11 +42,11 @@ impl Store {
     fn fill(&mut self, key: &[u8], quota: Quota, count: usize, apart: u64) {
         let start = self.now;
         let stamp = |nth: usize| UnixTime(start + nth as u64 * apart);
-        let all: Vec<Testimony> =
-            (0..count).map(|nth| Testimony { stamp: stamp(nth), count: 1 }).collect();
-        for testimony in all.chunks(TESTIMONY_MAX).map(<[Testimony]>::to_vec) {
-            let testified = SharedCheck { testimony, ..check(key, quota, 1) };
-            let _ = self.call_as(&[testified], CallMode::Preview, None);
+        let all: Vec<ReplayedAdmission> =
+            (0..count).map(|nth| ReplayedAdmission { stamp: stamp(nth), count: 1 }).collect();
+        for replayed in all.chunks(REPLAY_MAX).map(<[ReplayedAdmission]>::to_vec) {
+            let replayed = SharedCheck { replayed, ..check(key, quota, 1) };
+            let _ = self.call_as(&[replayed], CallMode::Preview, None);
         }
         self.now = stamp(count).0;
     }
@@ -86,17 +86,17 @@ fn a_decision_reads_and_writes_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn a_window_that_is_testified_again_costs_what_is_testified_and_not_what_it_has() {
+fn a_window_that_is_replayed_again_costs_what_is_replayed_and_not_what_it_has() {
     let server = server::Server::start("told");
     let mut store = Store::counting(&server);
     let (key, quota) = (fresh_key(), rolling(EXACT_MAX, HOUR));
     let start = store.now;
     store.fill(&key, quota, EXACT_MAX as usize, 40_000);
-    let all: Vec<Testimony> = (0..u64::from(EXACT_MAX))
-        .map(|nth| Testimony { stamp: UnixTime(start + nth * 40_000), count: 1 })
+    let all: Vec<ReplayedAdmission> = (0..u64::from(EXACT_MAX))
+        .map(|nth| ReplayedAdmission { stamp: UnixTime(start + nth * 40_000), count: 1 })
         .collect();
-    for piece in all.chunks(TESTIMONY_MAX).step_by(7) {
-        let told = SharedCheck { testimony: piece.to_vec(), ..check(&key, quota, 1) };
+    for piece in all.chunks(REPLAY_MAX).step_by(7) {
+        let told = SharedCheck { replayed: piece.to_vec(), ..check(&key, quota, 1) };
         let (reply, commands, bytes) = store.cost(&[told]);
         assert_eq!(reply.outcome, SharedOutcome::Refused);
         assert!(commands <= 40 && bytes < 12_000, "{commands} {bytes}");

@@ -7,7 +7,7 @@ use weir_common::time::Tick;
 use super::super::super::super::key::{Key, LimitTag};
 use super::super::super::super::{LimitCheck, memory};
 use super::super::super::remote;
-use super::super::super::share::Place;
+use super::super::super::share::FleetPosition;
 use super::changes::{bucket, calendar};
 use super::*;
 
@@ -59,9 +59,11 @@ impl Witness {
         })
     }
 
-    fn testimony(&self) -> Vec<Testimony> {
-        let one =
-            |(receipt, count): &(Receipt, u32)| Testimony { stamp: receipt.stamp, count: *count };
+    fn replayed(&self) -> Vec<ReplayedAdmission> {
+        let one = |(receipt, count): &(Receipt, u32)| ReplayedAdmission {
+            stamp: receipt.stamp,
+            count: *count,
+        };
         self.0.iter().map(one).collect()
     }
 }
@@ -124,10 +126,10 @@ proptest! {
                 prop_assert!(reply.results[0].forgot);
                 prop_assert_eq!(store.dump(&key), state, "a forgotten call changed the state");
             }
-            let testimony = gateways[nth].testimony();
-            let testified = SharedCheck { testimony, ..claimed.clone() };
+            let replayed = gateways[nth].replayed();
+            let replayed = SharedCheck { replayed, ..claimed.clone() };
             for _ in 0..2 {
-                let checks = std::slice::from_ref(&testified);
+                let checks = std::slice::from_ref(&replayed);
                 let reply = store.call_as(checks, CallMode::Preview, None);
                 prop_assert_eq!(reply.outcome, SharedOutcome::Admitted);
             }
@@ -143,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn testimony_in_pieces_and_in_any_order_counts_once(
+    fn replayed_in_pieces_and_in_any_order_counts_once(
         history in history(), pieces in prop::collection::vec((0..150_usize, 1..40_usize), 1..12),
     ) {
         let (mut store, key) = (Store::open(), fresh_key());
@@ -151,18 +153,18 @@ proptest! {
         let mut gateways = [Witness::default(), Witness::default()];
         charge(&mut store, &key, quota, &mut gateways, &history)?;
         let entries = store.entries(&key);
-        let mut all = [gateways[0].testimony(), gateways[1].testimony()].concat();
+        let mut all = [gateways[0].replayed(), gateways[1].replayed()].concat();
         store.restore(&key, None);
-        let mut testify = |testimony: &[Testimony]| {
-            let testified = SharedCheck { testimony: testimony.to_vec(), ..check(&key, quota, 1) };
-            store.call_as(&[testified], CallMode::Preview, None)
+        let mut replay = |replayed: &[ReplayedAdmission]| {
+            let replayed = SharedCheck { replayed: replayed.to_vec(), ..check(&key, quota, 1) };
+            store.call_as(&[replayed], CallMode::Preview, None)
         };
         for (from, length) in pieces {
             let from = from % all.len();
-            let _ = testify(&all[from..all.len().min(from + length)]);
+            let _ = replay(&all[from..all.len().min(from + length)]);
         }
         all.reverse();
-        let reply = testify(&all);
+        let reply = replay(&all);
         let used: u32 = all.iter().map(|one| one.count).sum();
         prop_assert_eq!(reply.results[0].remaining, 10_000 - used);
         prop_assert_eq!(store.entries(&key), entries);
@@ -207,8 +209,8 @@ fn slots_that_were_lost_are_restored_to_what_each_gateway_charged() {
     store.restore(&key, None);
     let claimed = SharedCheck { claim: witness.claim(), ..check(&key, quota, 1) };
     assert_eq!(store.call(std::slice::from_ref(&claimed)).outcome, SharedOutcome::Forgot);
-    let testified = SharedCheck { testimony: witness.testimony(), ..claimed };
-    let reply = store.call_as(&[testified], CallMode::Preview, None);
+    let replayed = SharedCheck { replayed: witness.replayed(), ..claimed };
+    let reply = store.call_as(&[replayed], CallMode::Preview, None);
     assert_eq!(reply.results[0].remaining, 1_000_000 - 42);
     assert_eq!(store.entries(&key), entries);
 }
@@ -236,13 +238,13 @@ fn a_check_that_has_lost_its_claim_charges_none_of_the_call() {
 }
 
 #[test]
-fn a_testimony_counts_even_if_the_request_is_refused_and_one_that_is_too_old_does_not() {
+fn a_replay_counts_even_if_the_request_is_refused_and_one_that_is_too_old_does_not() {
     let (mut store, key) = (Store::open(), fresh_key());
     let quota = rolling(3, MINUTE);
-    let at = |ago: u64| Testimony { stamp: UnixTime(START - ago), count: 2 };
-    let testimony =
+    let at = |ago: u64| ReplayedAdmission { stamp: UnixTime(START - ago), count: 2 };
+    let replayed =
         vec![at(59_999_999), at(60_000_000), at(5), at(90_000_000_000), at((1 << 32) + 7)];
-    let reply = store.call(&[SharedCheck { testimony, ..check(&key, quota, 1) }]);
+    let reply = store.call(&[SharedCheck { replayed, ..check(&key, quota, 1) }]);
     assert_eq!(reply.outcome, SharedOutcome::Refused);
     let reply = store.call(&[check(&key, rolling(10, MINUTE), 1)]);
     assert_eq!(reply.results[0].remaining, 10 - 2 - 2 - 1);
@@ -270,9 +272,9 @@ fn a_bucket_that_was_lost_has_the_larger_debt() {
 
 #[test]
 fn what_a_share_has_spent_of_a_bucket_is_claimed_of_the_whole() {
-    let (mut store, memory) = (Store::open(), memory::Store::new(16));
+    let (mut store, memory) = (Store::open(), memory::MemoryStore::new(16));
     let whole = bucket("1/h", 10);
-    let share = Place { nth: 0, of: 2 }.share(whole).unwrap();
+    let share = FleetPosition { nth: 0, of: 2 }.share(whole).unwrap();
     let made = |quota| LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
     for _ in 0..5 {
         assert!(memory.judge(&[made(share)], Tick(START)).unwrap().is_admitted());
@@ -315,11 +317,11 @@ fn a_slot_that_has_lost_a_part_of_its_count_is_forgotten() {
 #[test]
 fn a_call_that_brings_a_part_is_forgotten_where_the_store_lacks_what_it_claims() {
     let (mut store, key) = (Store::open(), fresh_key());
-    let testimony = vec![Testimony { stamp: UnixTime(START - 9), count: 1 }];
+    let replayed = vec![ReplayedAdmission { stamp: UnixTime(START - 9), count: 1 }];
     let mut outcome = |stamp| {
         let claim = Some(WitnessClaim::Admission { sequence: 9, stamp: UnixTime(stamp), count: 1 });
-        let testimony = testimony.clone();
-        let told = SharedCheck { claim, testimony, ..check(&key, rolling(5, MINUTE), 1) };
+        let replayed = replayed.clone();
+        let told = SharedCheck { claim, replayed, ..check(&key, rolling(5, MINUTE), 1) };
         let reply = store.call(&[told]);
         (reply.outcome, reply.results[0].remaining)
     };

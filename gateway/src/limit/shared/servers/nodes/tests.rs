@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use weir_common::limit::rolling::RollingQuota;
 
 use super::super::super::super::key::{Key, LimitTag};
-use super::super::super::super::memory::Store;
+use super::super::super::super::memory::MemoryStore;
 use super::super::super::super::{LimitCheck, Quota};
 use super::super::super::{Beat, SharedConfig, SharedStore};
 use super::super::address::StoreLogin;
@@ -141,7 +141,7 @@ async fn a_call_whose_keys_are_between_two_servers_is_repeated_for_most_of_its_t
     let window = Duration::from_secs(60);
     let quota = Quota::Rolling(RollingQuota { requests: 4, window });
     let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
-    let found = store.check(&Store::new(16), &[check], true).await;
+    let found = store.check(&MemoryStore::new(16), &[check], true).await;
     assert!(found.unwrap().unwrap().is_admitted(), "by its share");
     let counted = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let counts = &store.counts;

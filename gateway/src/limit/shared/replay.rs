@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! When a key is owed (`shared::standing`), the form of calls (`shared::call`).
+//! When a key is owed (`shared::sync_state`), the form of calls (`shared::call`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,21 +27,21 @@ use weir_common::limit::state::State;
 use weir_common::log::events;
 use weir_common::time::{Tick, UnixTime, micros};
 
-use super::super::memory::Store;
+use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, LimitCheck, Quota};
 use super::SharedStore;
-use super::call::{CallMode, SharedCheck, TESTIMONY_MAX, Testimony};
+use super::call::{CallMode, REPLAY_MAX, ReplayedAdmission, SharedCheck};
 use super::connecting::is_on;
 use super::remote::{Over, RemoteError, shared};
 use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
 use super::servers::nodes::NodeSet;
-use super::standing::{Brought, Claim, Known, Owed, Standings};
+use super::sync_state::{Brought, Claim, Known, Owed, SyncStates};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
 /// this gateway hears of no reset.
-const TESTIFY_MAX: Duration = Duration::from_millis(250);
+const REPLAY_FOR_MAX: Duration = Duration::from_millis(250);
 
 /// How many calls travel at once: requests wait behind them for some milliseconds at most.
 const AT_ONCE: usize = 8;
@@ -67,19 +67,19 @@ impl SharedStore {
     }
 
     /// Tells the store what this gateway has admitted alone.
-    pub(super) async fn testify(
+    pub(super) async fn replay(
         &self,
         (known, over): (&NodeSet, Over<'_>),
-        store: &Store,
+        store: &MemoryStore,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;
         let [_, now] = over.node.time.range(started_at);
-        let telling = Telling { over, store, until: started_at.plus(TESTIFY_MAX) };
-        let owed = self.standings.owed(now, |check| is_on(known, over.node, check.slot));
+        let telling = Telling { over, store, until: started_at.plus(REPLAY_FOR_MAX) };
+        let owed = self.sync_states.owed(now, |check| is_on(known, over.node, check.slot));
         // The keys of one call have one slot.
         let each = if self.nodes.is_cluster() { 1 } else { CHECKS_MAX };
         for some in owed.chunks(each * AT_ONCE) {
-            let calls = some.chunks(each).map(|owed| self.testify_each(telling, owed));
+            let calls = some.chunks(each).map(|owed| self.replay_each(telling, owed));
             let told = join::all(calls).await;
             match told.into_iter().collect::<Result<(), RemoteError>>() {
                 Ok(()) => {}
@@ -100,16 +100,16 @@ impl SharedStore {
     }
 
     /// Tells the store of a few keys, one by one where it cannot read one of them.
-    async fn testify_each(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
-        match self.testify_some(telling, owed).await {
+    async fn replay_each(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
+        match self.replay_some(telling, owed).await {
             Err(RemoteError::Call(CallError::Moving)) => Ok(()),
             Err(RemoteError::Call(CallError::Faulty(_))) => {
                 for one in owed {
-                    let told = self.testify_some(telling, std::slice::from_ref(one)).await;
+                    let told = self.replay_some(telling, std::slice::from_ref(one)).await;
                     if let Err(RemoteError::Call(CallError::Faulty(why))) = &told {
                         self.report_fault(why);
                         let [_, now] = telling.over.node.time.range(self.clock.now().tick);
-                        self.standings.postpone(one.check.key, now.plus(FAULTY_AFTER));
+                        self.sync_states.postpone(one.check.key, now.plus(FAULTY_AFTER));
                     } else {
                         told?;
                     }
@@ -122,26 +122,26 @@ impl SharedStore {
 
     /// Tells the store of a few keys, by calls of one piece, and as much as one piece for keys of
     /// few stamps together.
-    async fn testify_some(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
+    async fn replay_some(&self, telling: Telling<'_>, owed: &[Owed]) -> Result<(), RemoteError> {
         let (mut together, mut calls, mut stamps) = (Vec::new(), Vec::new(), 0);
         for one in owed {
-            let Some(call) = self.testify_pieces(telling, one).await? else { break };
-            if stamps + call.testimony.len() > TESTIMONY_MAX {
-                self.testify_last(telling, &together, &calls).await?;
+            let Some(call) = self.replay_pieces(telling, one).await? else { break };
+            if stamps + call.replayed.len() > REPLAY_MAX {
+                self.replay_last(telling, &together, &calls).await?;
                 (together, calls, stamps) = (Vec::new(), Vec::new(), 0);
                 if self.is_over(telling) {
                     break;
                 }
             }
-            stamps += call.testimony.len();
+            stamps += call.replayed.len();
             together.push(*one);
             calls.push(call);
         }
-        self.testify_last(telling, &together, &calls).await
+        self.replay_last(telling, &together, &calls).await
     }
 
     /// Tells the store the last pieces of a few keys with one call.
-    async fn testify_last(
+    async fn replay_last(
         &self,
         telling: Telling<'_>,
         owed: &[Owed],
@@ -150,15 +150,15 @@ impl SharedStore {
         if calls.is_empty() {
             return Ok(());
         }
-        self.send_testimony(telling.over, calls).await?;
+        self.send_replayed(telling.over, calls).await?;
         for (owed, call) in owed.iter().zip(calls) {
-            let newest = call.testimony.last().map(Claim::of_testimony);
-            self.standings.settle(owed.check.key, (Brought::All, owed.missed), newest);
+            let newest = call.replayed.last().map(Claim::of_replayed);
+            self.sync_states.settle(owed.check.key, (Brought::All, owed.missed), newest);
         }
         Ok(())
     }
 
-    async fn send_testimony(
+    async fn send_replayed(
         &self,
         over: Over<'_>,
         calls: &[SharedCheck],
@@ -194,9 +194,9 @@ impl SharedStore {
 
     /// A check of a request, and what its call tells the store of its key: `has_lost` where that
     /// has lost what was claimed. An error where a heartbeat must tell it first.
-    pub(super) fn with_testimony(
-        standings: &Standings,
-        store: &Store,
+    pub(super) fn with_replay(
+        sync_states: &SyncStates,
+        store: &MemoryStore,
         check: &LimitCheck,
         (known, has_lost): (Known, bool),
     ) -> Result<(SharedCheck, Brought), RemoteError> {
@@ -208,41 +208,41 @@ impl SharedStore {
             (Quota::Rolling(_), Some(_), Some(from)) => (from, Brought::Alone),
             _ => (UnixTime(0), Brought::All),
         };
-        let testimony = testimony(store, check, from);
-        let Some(newest) = testimony.get(TESTIMONY_MAX..).and_then(<[Testimony]>::last) else {
-            return Ok((SharedCheck { testimony, ..shared(store, check, claim) }, told));
+        let replayed = replayed(store, check, from);
+        let Some(newest) = replayed.get(REPLAY_MAX..).and_then(<[ReplayedAdmission]>::last) else {
+            return Ok((SharedCheck { replayed, ..shared(store, check, claim) }, told));
         };
         if told == Brought::All {
-            standings.lack(check, usage(check, &testimony));
+            sync_states.lack(check, usage(check, &replayed));
         }
         if has_lost || known.alone_from.is_some() {
             return Err(RemoteError::Lacks);
         }
-        Ok((shared(store, check, Some(Claim::of_testimony(newest))), Brought::Newest))
+        Ok((shared(store, check, Some(Claim::of_replayed(newest))), Brought::Newest))
     }
 
     /// Sends all pieces of what is owed of a key but the last, which the returned check has; none
     /// where the time is over before.
-    async fn testify_pieces(
+    async fn replay_pieces(
         &self,
         telling: Telling<'_>,
         owed: &Owed,
     ) -> Result<Option<SharedCheck>, RemoteError> {
         let mut call = shared(telling.store, &owed.check, None);
-        let testimony = testimony(telling.store, &owed.check, owed.from);
-        let mut pieces = testimony.chunks(TESTIMONY_MAX);
+        let replayed = replayed(telling.store, &owed.check, owed.from);
+        let mut pieces = replayed.chunks(REPLAY_MAX);
         let last = pieces.next_back().unwrap_or_default();
         for piece in pieces {
             if self.is_over(telling) {
                 return Ok(None);
             }
-            call.testimony = piece.to_vec();
-            self.send_testimony(telling.over, std::slice::from_ref(&call)).await?;
+            call.replayed = piece.to_vec();
+            self.send_replayed(telling.over, std::slice::from_ref(&call)).await?;
             if let Some(newest) = piece.last() {
-                self.standings.record_progress(owed, newest.stamp);
+                self.sync_states.record_progress(owed, newest.stamp);
             }
         }
-        call.testimony = last.to_vec();
+        call.replayed = last.to_vec();
         Ok(Some(call))
     }
 }
@@ -252,20 +252,20 @@ impl SharedStore {
 struct Telling<'t> {
     over: Over<'t>,
     /// Where this gateway keeps what it was given.
-    store: &'t Store,
+    store: &'t MemoryStore,
     /// The tick after which it tells no further piece.
     until: Tick,
 }
 
 impl Claim {
     /// The claim of an admission that the store was told: its number there is not known.
-    pub(super) fn of_testimony(told: &Testimony) -> Self {
+    pub(super) fn of_replayed(told: &ReplayedAdmission) -> Self {
         Self { sequence: 0, stamp: told.stamp, count: told.count }
     }
 }
 
 /// The usage of a window by what this gateway was given of it.
-fn usage(check: &LimitCheck, given: &[Testimony]) -> Usage {
+fn usage(check: &LimitCheck, given: &[ReplayedAdmission]) -> Usage {
     let limit = check.quota.limit();
     let used = given.iter().fold(0, |sum: u32, one| sum.saturating_add(one.count));
     let newest = given.last().map_or(0, |last| last.stamp.0);
@@ -274,16 +274,16 @@ fn usage(check: &LimitCheck, given: &[Testimony]) -> Usage {
 }
 
 /// What this gateway was given of a window from a stamp on that can still count, oldest first.
-fn testimony(store: &Store, check: &LimitCheck, from: UnixTime) -> Vec<Testimony> {
+fn replayed(store: &MemoryStore, check: &LimitCheck, from: UnixTime) -> Vec<ReplayedAdmission> {
     let Quota::Rolling(quota) = check.quota else { return Vec::new() };
     // The store has the ends of slots, where a share may have counted one by one.
     let slot = (quota.requests > EXACT_MAX).then(|| micros(slots::grain(quota.window)));
     let stamp = |at: Tick| slot.map_or(at.0, |slot| (at.0 / slot + 1) * slot);
     let given = store.look(check.key, |state| {
-        let mut given: Vec<Testimony> = Vec::new();
+        let mut given: Vec<ReplayedAdmission> = Vec::new();
         let mut put = |stamp: u64, count: u32| match given.last_mut() {
             Some(last) if last.stamp.0 == stamp => last.count += count,
-            _ => given.push(Testimony { stamp: UnixTime(stamp), count }),
+            _ => given.push(ReplayedAdmission { stamp: UnixTime(stamp), count }),
         };
         match state {
             State::Log(log) => log.times().for_each(|at| put(stamp(at), 1)),
@@ -292,7 +292,7 @@ fn testimony(store: &Store, check: &LimitCheck, from: UnixTime) -> Vec<Testimony
         }
         given
     });
-    let counts = |given: &Testimony, newest: u64| {
+    let counts = |given: &ReplayedAdmission, newest: u64| {
         given.stamp >= from && given.stamp.0 + check.horizon.window > newest
     };
     let mut given = given.unwrap_or_default();
@@ -313,45 +313,49 @@ mod tests {
         let window = Duration::from_secs(600);
         let quota = Quota::Rolling(RollingQuota { requests: EXACT_MAX, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
-        let (store, standings, at) =
-            (Store::new(16), Standings::default(), 1_795_000_000_000_000_u64);
+        let (store, sync_states, at) =
+            (MemoryStore::new(16), SyncStates::default(), 1_795_000_000_000_000_u64);
         let last = at + u64::from(EXACT_MAX) - 1;
         (at..=last).for_each(|at| store.record(&check, Tick(at)).unwrap());
         let call = |has_lost| {
-            let known = standings.known(check.key);
-            let made = SharedStore::with_testimony(&standings, &store, &check, (known, has_lost));
-            made.map(|(call, told)| (call.testimony.len(), call.claim.is_some(), told)).ok()
+            let known = sync_states.known(check.key);
+            let made = SharedStore::with_replay(&sync_states, &store, &check, (known, has_lost));
+            made.map(|(call, told)| (call.replayed.len(), call.claim.is_some(), told)).ok()
         };
-        let owed = || standings.owed(Tick(last), |_| true).len();
+        let owed = || sync_states.owed(Tick(last), |_| true).len();
         // After an upgrade nothing is known of what the store has.
         assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 1));
         assert_eq!(call(true), None);
         let told = |stamp| Some(Claim { sequence: 0, stamp: UnixTime(stamp), count: 1 });
-        standings.settle(check.key, (Brought::All, standings.known(check.key).missed), told(last));
+        sync_states.settle(
+            check.key,
+            (Brought::All, sync_states.known(check.key).missed),
+            told(last),
+        );
         assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 0));
         // Over another connection it claims the same.
-        standings.owe_all(|_| true);
+        sync_states.owe_all(|_| true);
         assert_eq!((call(false), owed()), (Some((0, true, Brought::Newest)), 1));
         // What was admitted alone meanwhile is brought, without all the rest.
-        standings.owe(&check, usage(&check, &[]), (UnixTime(last + 1), Tick(last)));
+        sync_states.owe(&check, usage(&check, &[]), (UnixTime(last + 1), Tick(last)));
         (last + 1..last + 3).for_each(|at| store.record(&check, Tick(at)).unwrap());
         assert_eq!(call(false), Some((2, true, Brought::Alone)));
-        let missed = standings.known(check.key).missed;
+        let missed = sync_states.known(check.key).missed;
         (last + 3..last + 5_000).for_each(|at| store.record(&check, Tick(at)).unwrap());
         assert_eq!(call(false), None, "more than one call brings");
-        standings.owe(&check, usage(&check, &[]), (UnixTime(last + 5_000), Tick(last)));
-        standings.settle(check.key, (Brought::All, missed), told(last + 4_999));
+        sync_states.owe(&check, usage(&check, &[]), (UnixTime(last + 5_000), Tick(last)));
+        sync_states.settle(check.key, (Brought::All, missed), told(last + 4_999));
         assert_eq!(call(false), Some((1, true, Brought::Alone)), "a heartbeat has told the others");
     }
 
     #[test]
-    fn what_a_share_counts_one_by_one_is_testified_in_the_slots_that_the_store_has() {
+    fn what_a_share_counts_one_by_one_is_replayed_in_the_slots_that_the_store_has() {
         let quota =
             |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(600) });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota(100_000));
-        let (store, at) = (Store::new(16), Tick(1_795_000_000_000_000));
+        let (store, at) = (MemoryStore::new(16), Tick(1_795_000_000_000_000));
         let told = || {
-            let told = testimony(&store, &check, UnixTime(0));
+            let told = replayed(&store, &check, UnixTime(0));
             told.iter().map(|one| (one.stamp.0 - at.0, one.count)).collect::<Vec<_>>()
         };
         store.record(&LimitCheck { cost: 30_000, ..check }, at).unwrap();

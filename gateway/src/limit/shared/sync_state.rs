@@ -44,7 +44,7 @@ const SWEEP_FROM: usize = 64;
 
 /// What is known of each key. Times are the store's.
 #[derive(Debug, Default)]
-pub struct Standings {
+pub struct SyncStates {
     shards: Sharded<Mutex<Shard>>,
     /// How often all refusals were forgotten.
     forgotten: AtomicU64,
@@ -52,14 +52,14 @@ pub struct Standings {
 
 #[derive(Debug, Default)]
 struct Shard {
-    by_key: KeyMap<Standing>,
+    by_key: KeyMap<SyncState>,
     /// Entries at which the next sweep is due.
     sweep_at: usize,
 }
 
 /// What is known of one key.
 #[derive(Clone, Debug)]
-struct Standing {
+struct SyncState {
     /// The newest admission of this gateway that the store has, and the connection over which it
     /// was charged; 0 where the store was told it.
     claim: Option<(Claim, u64)>,
@@ -139,7 +139,7 @@ pub struct Learned {
     pub now: Tick,
     /// When a refusal may end before its time.
     pub until: Option<Tick>,
-    /// What [`Standings::forgotten`] was before the call was sent.
+    /// What [`SyncStates::forgotten`] was before the call was sent.
     pub forgotten: u64,
 }
 
@@ -147,13 +147,13 @@ impl Shard {
     /// Drops entries that no longer matter at `now`, each time that their number has doubled.
     fn make_room(&mut self, now: Tick) {
         if self.by_key.len() >= self.sweep_at.max(SWEEP_FROM) {
-            self.by_key.retain(|_, standing| now < standing.usage.full_at);
+            self.by_key.retain(|_, sync_state| now < sync_state.usage.full_at);
             self.sweep_at = 2 * self.by_key.len();
         }
     }
 }
 
-impl Standing {
+impl SyncState {
     fn of(check: &LimitCheck, usage: Usage) -> Self {
         let (missed, told) = (Missed::default(), Missed::default());
         let (check, tell_at) = (Box::new(*check), Tick(0));
@@ -168,28 +168,28 @@ impl Standing {
     }
 }
 
-impl Standings {
+impl SyncStates {
     /// The refusal of a check that holds at `latest`, the latest time that the store can have.
     #[must_use]
     pub fn refusal(&self, check: &LimitCheck, latest: Tick) -> Option<CheckResult> {
         let shard = self.shards.lock(check.key);
-        let standing = shard.by_key.get(&check.key)?;
-        let refusal = standing.refusal.as_ref()?;
+        let sync_state = shard.by_key.get(&check.key)?;
+        let refusal = sync_state.refusal.as_ref()?;
         let holds = is_same(&refusal.quota, &check.quota)
             && check.cost >= refusal.cost
             && latest < refusal.until;
         let decision = Decision::Refuse { retry_at: refusal.retry_at };
-        holds.then_some(CheckResult { decision, usage: standing.usage })
+        holds.then_some(CheckResult { decision, usage: sync_state.usage })
     }
 
     /// The usage of a key when the store last reported it, unless all of it is back at `now`.
     #[must_use]
     pub fn usage(&self, check: &LimitCheck, now: Tick) -> Option<Usage> {
         let shard = self.shards.lock(check.key);
-        let standing = shard.by_key.get(&check.key)?;
+        let sync_state = shard.by_key.get(&check.key)?;
         let limit = check.quota.limit();
-        let holds = standing.usage.limit == limit && now < standing.usage.full_at;
-        holds.then_some(standing.usage)
+        let holds = sync_state.usage.limit == limit && now < sync_state.usage.full_at;
+        holds.then_some(sync_state.usage)
     }
 
     /// What a call says of a key.
@@ -210,7 +210,7 @@ impl Standings {
     pub fn owe(&self, check: &LimitCheck, usage: Usage, (stamp, now): (UnixTime, Tick)) {
         let mut shard = self.shards.lock(check.key);
         shard.make_room(now);
-        let own = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
+        let own = shard.by_key.entry(check.key).or_insert_with(|| SyncState::of(check, usage));
         let is_first = own.missed.alone == own.told.alone;
         own.alone_from = if is_first { stamp } else { own.alone_from.min(stamp) };
         own.told_to = own.told_to.min(stamp);
@@ -221,8 +221,8 @@ impl Standings {
     /// Records that the store may have lost all that it knew of some checks' keys.
     pub fn owe_all(&self, is_lost: impl Fn(&LimitCheck) -> bool) {
         for mut shard in self.shards.locked() {
-            let lost = shard.by_key.values_mut().filter(|standing| is_lost(&standing.check));
-            lost.for_each(Standing::lose);
+            let lost = shard.by_key.values_mut().filter(|sync_state| is_lost(&sync_state.check));
+            lost.for_each(SyncState::lose);
         }
     }
 
@@ -230,7 +230,7 @@ impl Standings {
     /// the next heartbeat tells all, if that is not owed already.
     pub fn lack(&self, check: &LimitCheck, usage: Usage) {
         let mut shard = self.shards.lock(check.key);
-        let own = shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, usage));
+        let own = shard.by_key.entry(check.key).or_insert_with(|| SyncState::of(check, usage));
         (own.usage, *own.check) = (usage, *check);
         if own.missed.lost == own.told.lost {
             own.lose();
@@ -242,7 +242,7 @@ impl Standings {
     pub fn owed(&self, now: Tick, is_there: impl Fn(&LimitCheck) -> bool) -> Vec<Owed> {
         let mut all = Vec::new();
         for shard in self.shards.locked() {
-            let matters = |own: &&Standing| {
+            let matters = |own: &&SyncState| {
                 let matters = now < own.usage.full_at && now >= own.tell_at;
                 own.missed != own.told && matters && is_there(&own.check)
             };
@@ -305,7 +305,7 @@ impl Standings {
         let mut shard = self.shards.lock(check.key);
         shard.make_room(now);
         let known =
-            shard.by_key.entry(check.key).or_insert_with(|| Standing::of(check, answer.usage));
+            shard.by_key.entry(check.key).or_insert_with(|| SyncState::of(check, answer.usage));
         (known.usage, *known.check) = (answer.usage, *check);
         // What has made all of them to be forgotten may be newer than this one.
         known.refusal = refusal.filter(|_| forgotten == self.forgotten());
@@ -333,7 +333,7 @@ impl Standings {
     pub fn forget_refusals(&self) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         for mut shard in self.shards.locked() {
-            shard.by_key.values_mut().for_each(|standing| standing.refusal = None);
+            shard.by_key.values_mut().for_each(|sync_state| sync_state.refusal = None);
         }
     }
 }
@@ -384,45 +384,45 @@ mod tests {
         Learned { claim, now: Tick(now), until: None, forgotten: 0 }
     }
 
-    fn refused(standings: &Standings, requests: u32, cost: u32) {
+    fn refused(sync_states: &SyncStates, requests: u32, cost: u32) {
         let usage = Usage { limit: requests, remaining: 0, full_at: Tick(200) };
         let decision = Decision::Refuse { retry_at: Tick(100) };
         let answer = CheckResult { decision, usage };
-        standings.learn(&check(requests, cost), &answer, learned(None, 50));
+        sync_states.learn(&check(requests, cost), &answer, learned(None, 50));
     }
 
     #[test]
     fn a_refusal_holds_until_its_end_for_the_same_quota_and_no_smaller_cost() {
-        let standings = Standings::default();
-        refused(&standings, 60, 2);
+        let sync_states = SyncStates::default();
+        refused(&sync_states, 60, 2);
         let holds =
-            |requests, cost, at| standings.refusal(&check(requests, cost), Tick(at)).is_some();
+            |requests, cost, at| sync_states.refusal(&check(requests, cost), Tick(at)).is_some();
         assert!(holds(60, 2, 99) && holds(60, 3, 99));
         assert!(!holds(60, 2, 100), "it has ended");
         assert!(!holds(60, 1, 99), "a smaller cost may fit");
         assert!(!holds(61, 2, 99), "a raised limit may admit it");
-        standings.forget_refusals();
+        sync_states.forget_refusals();
         assert!(!holds(60, 2, 99));
     }
 
     #[test]
     fn a_refusal_whose_call_was_sent_before_all_were_forgotten_is_not_remembered() {
-        let standings = Standings::default();
-        standings.forget_refusals();
-        refused(&standings, 60, 1);
-        assert!(standings.refusal(&check(60, 1), Tick(99)).is_none());
-        assert!(standings.usage(&check(60, 1), Tick(99)).is_some());
+        let sync_states = SyncStates::default();
+        sync_states.forget_refusals();
+        refused(&sync_states, 60, 1);
+        assert!(sync_states.refusal(&check(60, 1), Tick(99)).is_none());
+        assert!(sync_states.usage(&check(60, 1), Tick(99)).is_some());
     }
 
     #[test]
     fn a_refusal_that_a_returned_lease_may_end_is_remembered_no_longer_than_the_lease_lasts() {
-        let standings = Standings::default();
+        let sync_states = SyncStates::default();
         let usage = Usage { limit: 60, remaining: 0, full_at: Tick(900) };
         let decision = Decision::Refuse { retry_at: Tick(800) };
         for (until, lasts) in [(Some(Tick(100)), 100), (Some(Tick(850)), 800), (None, 800)] {
             let learned = Learned { until, ..learned(None, 50) };
-            standings.learn(&check(60, 1), &CheckResult { decision, usage }, learned);
-            let found = |at| standings.refusal(&check(60, 1), Tick(at)).map(|one| one.decision);
+            sync_states.learn(&check(60, 1), &CheckResult { decision, usage }, learned);
+            let found = |at| sync_states.refusal(&check(60, 1), Tick(at)).map(|one| one.decision);
             assert_eq!((found(lasts - 1), found(lasts)), (Some(decision), None));
         }
     }
@@ -433,62 +433,62 @@ mod tests {
 
     #[test]
     fn what_was_admitted_alone_reaches_the_store_with_each_call_until_one_has_brought_it() {
-        let (standings, check) = (Standings::default(), check(60, 1));
+        let (sync_states, check) = (SyncStates::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        let owe = |stamp| standings.owe(&check, usage, (UnixTime(stamp), Tick(60)));
-        let known = || standings.known(check.key);
+        let owe = |stamp| sync_states.owe(&check, usage, (UnixTime(stamp), Tick(60)));
+        let known = || sync_states.known(check.key);
         let says = || (known().claim.map(|own| own.stamp.0), known().alone_from.map(|at| at.0));
-        standings.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
+        sync_states.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
         assert_eq!(says(), (Some(54), None));
         owe(61);
         // The reply to a call that was sent before.
-        standings.learn(&check, &answer, learned(Some(claim(5, 55)), 60));
+        sync_states.learn(&check, &answer, learned(Some(claim(5, 55)), 60));
         assert_eq!(says(), (Some(55), Some(61)));
         let before = known().missed;
         owe(63);
         assert_eq!(says(), (Some(55), Some(61)));
-        standings.settle(check.key, (Brought::Alone, before), Some(claim(0, 62)));
+        sync_states.settle(check.key, (Brought::Alone, before), Some(claim(0, 62)));
         assert_eq!(says(), (Some(62), Some(62)), "not all was told");
-        standings.settle(check.key, (Brought::Alone, known().missed), Some(claim(0, 63)));
+        sync_states.settle(check.key, (Brought::Alone, known().missed), Some(claim(0, 63)));
         assert_eq!(says(), (Some(63), None));
-        assert!(standings.owed(Tick(60), |_| true).is_empty());
+        assert!(sync_states.owed(Tick(60), |_| true).is_empty());
     }
 
     #[test]
-    fn what_the_store_may_have_lost_is_claimed_at_once_and_owed_until_all_was_testified() {
-        let (standings, check) = (Standings::default(), check(60, 1));
+    fn what_the_store_may_have_lost_is_claimed_at_once_and_owed_until_all_was_replayed() {
+        let (sync_states, check) = (SyncStates::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        standings.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
-        standings.owe_all(|_| true);
-        let known = standings.known(check.key);
+        sync_states.learn(&check, &answer, learned(Some(claim(4, 54)), 60));
+        sync_states.owe_all(|_| true);
+        let known = sync_states.known(check.key);
         assert_eq!((known.claim, known.alone_from), (Some(claim(4, 54)), None));
-        let owed = |now| standings.owed(Tick(now), |_| true).len();
+        let owed = |now| sync_states.owed(Tick(now), |_| true).len();
         assert_eq!([owed(199), owed(200)], [1, 0], "all of it is back");
         for told in [Brought::Newest, Brought::Alone] {
-            standings.settle(check.key, (told, known.missed), Some(claim(4, 54)));
+            sync_states.settle(check.key, (told, known.missed), Some(claim(4, 54)));
             assert_eq!(owed(60), 1, "{told:?}");
         }
-        standings.postpone(check.key, Tick(70));
+        sync_states.postpone(check.key, Tick(70));
         assert_eq!([owed(69), owed(70)], [0, 1], "the store could not read it");
-        standings.postpone(check.key, Tick(0));
-        let from = || standings.owed(Tick(60), |_| true).first().map(|owed| owed.from.0);
-        let partly = standings.owed(Tick(60), |_| true)[0];
-        standings.record_progress(&partly, UnixTime(51));
+        sync_states.postpone(check.key, Tick(0));
+        let from = || sync_states.owed(Tick(60), |_| true).first().map(|owed| owed.from.0);
+        let partly = sync_states.owed(Tick(60), |_| true)[0];
+        sync_states.record_progress(&partly, UnixTime(51));
         assert_eq!(from(), Some(51), "the next heartbeat goes on");
-        standings.owe(&check, usage, (UnixTime(50), Tick(60)));
+        sync_states.owe(&check, usage, (UnixTime(50), Tick(60)));
         assert_eq!(from(), Some(50));
-        standings.lack(&check, usage);
+        sync_states.lack(&check, usage);
         assert_eq!(from(), Some(50), "it is owed already");
-        standings.owe_all(|_| true);
-        standings.record_progress(&partly, UnixTime(52));
+        sync_states.owe_all(|_| true);
+        sync_states.record_progress(&partly, UnixTime(52));
         assert_eq!(from(), Some(0), "the store may have lost it again");
-        standings.settle(check.key, (Brought::All, known.missed), Some(claim(0, 58)));
-        assert_eq!((owed(60), standings.known(check.key).claim), (1, Some(claim(4, 54))));
-        let missed = standings.known(check.key).missed;
-        standings.settle(check.key, (Brought::All, missed), Some(claim(0, 58)));
-        assert_eq!((owed(60), standings.known(check.key).claim), (0, Some(claim(0, 58))));
+        sync_states.settle(check.key, (Brought::All, known.missed), Some(claim(0, 58)));
+        assert_eq!((owed(60), sync_states.known(check.key).claim), (1, Some(claim(4, 54))));
+        let missed = sync_states.known(check.key).missed;
+        sync_states.settle(check.key, (Brought::All, missed), Some(claim(0, 58)));
+        assert_eq!((owed(60), sync_states.known(check.key).claim), (0, Some(claim(0, 58))));
     }
 
     #[test]
@@ -497,13 +497,13 @@ mod tests {
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
         let claimed = |admissions: &[(u64, u64)]| {
-            let standings = Standings::default();
+            let sync_states = SyncStates::default();
             for (sequence, stamp) in admissions {
                 let (sequence, stamp) = (*sequence, UnixTime(*stamp));
                 let claim = Claim { sequence, stamp, count: 1 };
-                standings.learn(&check, &answer, learned(Some(claim), 60));
+                sync_states.learn(&check, &answer, learned(Some(claim), 60));
             }
-            let claim = standings.known(check.key).claim;
+            let claim = sync_states.known(check.key).claim;
             claim.map(|claim| (claim.sequence, claim.stamp.0))
         };
         assert_eq!(claimed(&[(0, 51), (1, 52)]), Some((1, 52)));
@@ -516,39 +516,39 @@ mod tests {
 
     #[test]
     fn a_claim_follows_its_key_to_another_server_and_back() {
-        let (standings, check) = (Standings::default(), check(60, 1));
+        let (sync_states, check) = (SyncStates::default(), check(60, 1));
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
         for (sequence, over) in (0..).zip([1, 2, 1]) {
             let claim = claim(sequence, 51 + sequence);
             let made = Learned { claim: Some((claim, over)), ..learned(None, 60) };
-            standings.learn(&check, &answer, made);
-            assert_eq!(standings.known(check.key).claim, Some(claim), "over {over}");
+            sync_states.learn(&check, &answer, made);
+            assert_eq!(sync_states.known(check.key).claim, Some(claim), "over {over}");
         }
     }
 
     #[test]
     fn an_admission_ends_a_refusal() {
-        let standings = Standings::default();
-        refused(&standings, 60, 1);
+        let sync_states = SyncStates::default();
+        refused(&sync_states, 60, 1);
         let usage = Usage { limit: 60, remaining: 5, full_at: Tick(200) };
         let answer = CheckResult { decision: Decision::Admit, usage };
-        standings.learn(&check(60, 1), &answer, learned(None, 60));
-        assert!(standings.refusal(&check(60, 1), Tick(70)).is_none());
-        assert_eq!(standings.usage(&check(60, 1), Tick(199)), Some(usage));
-        assert_eq!(standings.usage(&check(60, 1), Tick(200)), None, "all of it is back");
+        sync_states.learn(&check(60, 1), &answer, learned(None, 60));
+        assert!(sync_states.refusal(&check(60, 1), Tick(70)).is_none());
+        assert_eq!(sync_states.usage(&check(60, 1), Tick(199)), Some(usage));
+        assert_eq!(sync_states.usage(&check(60, 1), Tick(200)), None, "all of it is back");
     }
 
     #[test]
     fn keys_that_matter_no_more_are_dropped_while_the_store_is_away() {
-        let standings = Standings::default();
+        let sync_states = SyncStates::default();
         for nth in 0..100_000 {
             let check = LimitCheck { key: Key::from_bits(nth << 96 | nth), ..check(60, 1) };
             let now = u64::try_from(nth).unwrap();
             let usage = Usage { limit: 60, remaining: 5, full_at: Tick(now + 1) };
-            standings.owe(&check, usage, (UnixTime(now), Tick(now)));
+            sync_states.owe(&check, usage, (UnixTime(now), Tick(now)));
         }
-        let kept = standings.shards.locked().map(|shard| shard.by_key.len());
+        let kept = sync_states.shards.locked().map(|shard| shard.by_key.len());
         assert!(kept.sum::<usize>() <= SHARDS * SWEEP_FROM);
     }
 }

@@ -20,11 +20,11 @@ use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::limit::state::State;
 use weir_common::time::{Moment, Tick, UnixTime, micros};
 
-use super::super::memory::{Moved, Store};
+use super::super::memory::{MemoryStore, Moved};
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::unit_of;
 use super::servers::store_time::StoreTime;
-use super::share::Place;
+use super::share::FleetPosition;
 use super::{Checks, SharedStore, StoreAway, is_in_flight, local};
 
 /// When a client whose gateway has no share should come back, in microseconds: the store may be
@@ -39,7 +39,7 @@ impl SharedStore {
     /// has the counters, that decides.
     pub(super) fn alone(
         &self,
-        (store, time): (&Store, &StoreTime),
+        (store, time): (&MemoryStore, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Result<Verdict, Moved>, StoreAway> {
@@ -72,7 +72,7 @@ impl SharedStore {
     /// Decides by this gateway's shares, at the latest time that the keys' server can have.
     pub(super) fn by_share(
         &self,
-        (store, time): (&Store, &StoreTime),
+        (store, time): (&MemoryStore, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, Moved> {
@@ -101,7 +101,7 @@ impl SharedStore {
                 let check = owed_check(checks, share);
                 match is_in_flight(share) {
                     true => self.slots.note(store, share, now),
-                    false => self.standings.owe(check, answer.usage, (UnixTime(from.0), now)),
+                    false => self.sync_states.owe(check, answer.usage, (UnixTime(from.0), now)),
                 }
             }
         }
@@ -138,7 +138,7 @@ fn is_shared_out(check: &LimitCheck) -> bool {
 }
 
 /// The check of a gateway's share of an allowance; none where it gets nothing, or does not check.
-fn share(check: &LimitCheck, place: Place, now: Tick) -> Option<LimitCheck> {
+fn share(check: &LimitCheck, place: FleetPosition, now: Tick) -> Option<LimitCheck> {
     let moment = Moment { tick: now, unix: UnixTime(now.0) };
     let quota = place.share(check.quota.at(moment)).filter(|_| is_shared_out(check))?;
     Some(LimitCheck { quota, lasting: quota, ..*check })
@@ -153,7 +153,7 @@ fn owed_check<'c>(checks: &'c [LimitCheck], share: &'c LimitCheck) -> &'c LimitC
 
 /// The check of a share at a time from the second of these on, while the store's clock may be as
 /// early as the first: its window is longer by what lies between them.
-fn lasting(store: &Store, share: &LimitCheck, [earliest, now]: [Tick; 2]) -> LimitCheck {
+fn lasting(store: &MemoryStore, share: &LimitCheck, [earliest, now]: [Tick; 2]) -> LimitCheck {
     let newest = store.look(share.key, |state| match state {
         State::Log(log) => log.newest(),
         _ => Tick(0),
@@ -230,7 +230,7 @@ mod tests {
         let kept = || {
             let now = limiter.earliest(clock.now());
             let bytes = snapshot::write(&limiter.store, Seed::new([0; 16]), b"", now);
-            snapshot::read(&bytes, now).unwrap().restore(&Store::new(16))
+            snapshot::read(&bytes, now).unwrap().restore(&MemoryStore::new(16))
         };
         clock.advance(Duration::from_millis(450));
         assert_eq!(kept(), 1, "the latest time is past the window, the earliest is not");
@@ -242,7 +242,7 @@ mod tests {
     async fn another_process_decides_that_has_taken_the_counters_over_meanwhile() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, _) = alone(&clock, 0);
-        let store = Store::new(16);
+        let store = MemoryStore::new(16);
         let window = Duration::from_secs(60);
         let quota = Quota::Rolling(RollingQuota { requests: 4, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
@@ -263,7 +263,7 @@ mod tests {
     fn what_is_under_way_counts_as_admitted() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
-        let store = Store::new(16);
+        let store = MemoryStore::new(16);
         let quota = RollingQuota { requests: 4, window: Duration::from_secs(60) };
         let quota = Quota::Rolling(quota);
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
@@ -284,13 +284,13 @@ mod tests {
     fn a_request_that_costs_more_than_a_share_may_come_again() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
-        shared.place.store(packed(Place { nth: 1, of: 2 }), Ordering::Relaxed);
+        shared.place.store(packed(FleetPosition { nth: 1, of: 2 }), Ordering::Relaxed);
         let window = Duration::from_secs(60);
         let quota = Quota::Rolling(RollingQuota { requests: 100, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
         let decided = |cost| {
             let check = LimitCheck { cost, ..check };
-            let verdict = shared.by_share((&Store::new(16), &time), &[check], true).unwrap();
+            let verdict = shared.by_share((&MemoryStore::new(16), &time), &[check], true).unwrap();
             verdict.answers().next().unwrap().decision
         };
         assert_eq!(decided(50), Decision::Admit);
@@ -306,7 +306,7 @@ mod tests {
         let begun = |nth: u64| {
             let clock = Clock::manual(UnixTime(START));
             let (shared, time) = alone(&clock, 0);
-            let store = Store::new(16);
+            let store = MemoryStore::new(16);
             clock.advance(Duration::from_millis(430 * nth));
             let check = |(nth, quota): (u128, &Quota)| {
                 LimitCheck::new(Key::from_bits(nth << 96 | nth), LimitTag::from_bits(nth), *quota)
@@ -340,13 +340,13 @@ mod tests {
     fn a_window_is_owed_by_its_limit_and_not_by_a_share() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
-        shared.place.store(packed(Place { nth: 1, of: 2 }), Ordering::Relaxed);
+        shared.place.store(packed(FleetPosition { nth: 1, of: 2 }), Ordering::Relaxed);
         let window = Duration::from_secs(600);
         let quota = Quota::Rolling(RollingQuota { requests: 100_000, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
-        let verdict = shared.by_share((&Store::new(16), &time), &[check], true);
+        let verdict = shared.by_share((&MemoryStore::new(16), &time), &[check], true);
         assert!(verdict.unwrap().is_admitted());
-        let owed = shared.standings.owed(Tick(START), |_| true);
+        let owed = shared.sync_states.owed(Tick(START), |_| true);
         assert_eq!(owed.into_iter().map(|owed| owed.check).collect::<Vec<_>>(), [check]);
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let clock = Clock::manual(UnixTime(START));
         clock.advance(Duration::from_secs(10));
         let (shared, time) = alone(&clock, 200);
-        let store = Store::new(16);
+        let store = MemoryStore::new(16);
         let window = Duration::from_millis(600);
         let quota = Quota::Rolling(RollingQuota { requests: 2, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
