@@ -140,7 +140,7 @@ impl Scheduler {
         // What an earlier URL answered shows nothing about the health of the present one.
         let is_current = known.endpoint == result.attempt.endpoint;
         let AttemptResult {
-            attempt: StartedAttempt { endpoint, delivery, .. },
+            attempt: StartedAttempt { endpoint, delivery, target, .. },
             outcome,
             transcript,
             ended,
@@ -150,6 +150,11 @@ impl Scheduler {
             .filter(|_| is_current)
             .and_then(|observation| self.observe(webhook, observation, &outcome, ended));
         self.probed(webhook, delivery.id, verdict.after);
+        let transcript = transcript.map(|kept| Transcript {
+            // It may repeat what its owner has set meanwhile, which nothing has masked.
+            answer: kept.answer.filter(|_| self.webhooks.has_secrets_of(webhook, &target)),
+            ..kept
+        });
         let Verdict { after, first_attempt_at, since, paused_before } = verdict;
         let record = AttemptRecord {
             delivery: delivery.id,

@@ -217,6 +217,14 @@ impl Webhooks {
         Some(target)
     }
 
+    /// Whether a webhook still has the secrets and headers of a target, as far as is known.
+    pub(super) fn has_secrets_of(&self, webhook: WebhookId, target: &Target) -> bool {
+        self.known.get(&webhook).is_some_and(|known| {
+            let Webhook { secrets, options, .. } = &known.webhook;
+            !known.outdated && *secrets == target.secrets && options.headers == target.headers
+        })
+    }
+
     pub(super) fn webhook(&self, webhook: WebhookId) -> Option<&Webhook> {
         self.known.get(&webhook).map(|known| &known.webhook)
     }

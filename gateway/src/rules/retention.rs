@@ -182,7 +182,8 @@ mod tests {
         fn sweeps_restarts_and_upgrades_forget_no_state_that_could_decide_a_request(
             steps in prop::collection::vec(step(), 1..120),
         ) {
-            let (mut store, whole) = (MemoryStore::with_shards(100, 2), MemoryStore::with_shards(100, 2));
+            let sharded = || MemoryStore::with_shards(100, 2);
+            let (mut store, whole) = (sharded(), sharded());
             let (mut now, mut seconds) = (Tick(1_000_000_000_000), 1);
             for step in steps {
                 match step {

@@ -1,9 +1,13 @@
 //! Deliveries of a reactivated webhook: one at a time, until a 2xx.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use weir_common::secret::Secret;
 
 use crate::domain::event::EventType;
 use crate::domain::trace::Trace;
+use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use crate::scheduler::Notification;
 use crate::scheduler::tests::*;
 
@@ -158,6 +162,33 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
         let Action::Start(next, _) = act(&mut scheduler, again) else { panic!("does not drain") };
         assert_eq!(next.delivery.id, DeliveryId(expected));
     }
+}
+
+#[test]
+fn an_attempt_over_which_its_webhooks_secrets_changed_keeps_no_response() {
+    let kept = |change: fn(&mut Scheduler)| {
+        let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+        scheduler.restored(hook(1, 1, Flow::Open), None, at(0).tick);
+        let arrival = Arrival { webhook: WebhookId(1), ready: ready(1, 0) };
+        scheduler.handle(Input::Arrived(vec![arrival]), at(0));
+        let Action::Start(attempt, _) = act(&mut scheduler, at(0)) else { panic!("no attempt") };
+        change(&mut scheduler);
+        let mut result = result(attempt, Outcome::of_status(500), at(1));
+        let Input::Attempted(attempted) = &mut result else { panic!("no result") };
+        let (request, answer) = (Headers::default(), Some(RecordedAnswer::default()));
+        attempted.transcript = Some(Transcript { request, answer });
+        scheduler.handle(result, at(1));
+        let Action::Write(write) = act(&mut scheduler, at(1)) else { panic!("not written") };
+        write.records[0].transcript.as_ref().unwrap().answer.is_some()
+    };
+    assert!(kept(|_| {}));
+    assert!(kept(|scheduler| scheduler.restored(hook(1, 1, Flow::Open), None, at(1).tick)));
+    assert!(!kept(|scheduler| scheduler.handle(Input::Changed(WebhookId(1)), at(1))));
+    assert!(!kept(|scheduler| {
+        let mut rotated = hook(1, 1, Flow::Open);
+        Arc::make_mut(&mut rotated.secrets).current.secret = Secret::new("whsec_of_now".to_owned());
+        scheduler.restored(rotated, None, at(1).tick);
+    }));
 }
 
 #[test]

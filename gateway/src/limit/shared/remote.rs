@@ -9,7 +9,8 @@
 //!
 //! # Not here
 //!
-//! The form of calls (`shared::call`), what is decided when there is no answer (`shared::local_fallback`).
+//! The form of calls (`shared::call`), what is decided when there is no answer
+//! (`shared::local_fallback`).
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -13,7 +13,8 @@
 //!
 //! # Not here
 //!
-//! When heartbeats are sent (`shared::connecting`), what a gateway decides alone (`shared::local_fallback`).
+//! When heartbeats are sent (`shared::connecting`), what a gateway decides alone
+//! (`shared::local_fallback`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
