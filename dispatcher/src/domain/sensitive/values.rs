@@ -347,7 +347,7 @@ fn undisguised(text: &str) -> String {
 }
 
 /// Whether a character is whitespace or has zero width.
-fn is_blank(letter: char) -> bool {
+pub(super) fn is_blank(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
 }
 

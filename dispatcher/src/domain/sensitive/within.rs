@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::domain::sensitive::values::JWT;
+use crate::domain::sensitive::values::{JWT, is_blank};
 use crate::domain::sensitive::{keys, never_allowed};
 
 /// Values of parameters that only describe a secret: `forgot_password=1`.
@@ -42,7 +42,8 @@ pub(super) fn secret(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
     }
-    if text.trim_start().starts_with(['{', '[']) && is_json_with_secret(text, LEVELS_MAX) {
+    let shown = text.trim_matches(is_blank);
+    if shown.starts_with(['{', '[']) && is_json_with_secret(shown, LEVELS_MAX) {
         return Some("a JSON text with a secret");
     }
     if !text.contains(':') {
@@ -194,6 +195,7 @@ mod tests {
         for text in [
             inner.to_owned(),
             format!(" [1, {inner}]"),
+            format!("\u{feff}{inner}\u{200b}"),
             r#"{"access_token":{"value":["abc"]}}"#.to_owned(),
             serde_json::json!({ "body": inner }).to_string(),
         ] {
