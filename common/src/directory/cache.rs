@@ -5,7 +5,8 @@
 //! 1. Both parts, `known` and `absent`, are bounded. Invented names are only in `absent`, so they
 //!    never evict an entry.
 //! 2. An entry is used until `good_until`; after that, until `stale_until`, only while the
-//!    directory cannot be asked. So is the answer that there is none.
+//!    directory cannot be asked. So is the answer that there is none. An entry that a newer one
+//!    contradicts is looked up again.
 //!
 //! # Not here
 //!
@@ -35,7 +36,9 @@ pub struct EntryCache<K, V> {
 pub struct Entry<V> {
     /// What is kept of its entry.
     pub value: V,
-    good_until: Tick,
+    requested: Tick,
+    /// In ticks.
+    good_until: AtomicU64,
     stale_until: Tick,
     /// It is not fetched again before this time, in ticks.
     again_at: AtomicU64,
@@ -115,7 +118,7 @@ where
     pub async fn get(&self, key: &K, now: Tick) -> Cached<V> {
         let entry = self.known.get(key).await;
         match entry {
-            Some(entry) if now < entry.good_until => Cached::Entry(entry),
+            Some(entry) if entry.is_good(now) => Cached::Entry(entry),
             Some(entry) if now < entry.stale_until => Cached::Expired(Last::Entry(entry)),
             Some(_) => Cached::Expired(Last::Nothing),
             None => match self.absent.get(key).await {
@@ -158,6 +161,16 @@ where
         self.keep_absent(key, absent, mark).await;
     }
 
+    /// Lets the next request fetch a tenant, if its entry is older than that of `other`. Until the
+    /// directory answers, the entry is what was known last.
+    pub async fn expire_if_older(&self, key: &K, other: &K) {
+        if let (Some(entry), Some(other)) = (self.known.get(key).await, self.known.get(other).await)
+            && entry.requested < other.requested
+        {
+            entry.expire();
+        }
+    }
+
     /// Removes a tenant, so that the next request fetches it.
     pub async fn forget(&self, key: &K) {
         self.forgotten.fetch_add(1, Ordering::AcqRel);
@@ -195,7 +208,16 @@ impl<V> Entry<V> {
     pub fn new(value: V, requested: Tick, [ttl, stale_for]: [Duration; 2]) -> Self {
         let good_until = requested.plus(ttl);
         let stale_until = good_until.plus(stale_for);
-        Self { value, good_until, stale_until, again_at: AtomicU64::default() }
+        let good_until = AtomicU64::new(good_until.0);
+        Self { value, requested, good_until, stale_until, again_at: AtomicU64::default() }
+    }
+
+    fn is_good(&self, now: Tick) -> bool {
+        now.0 < self.good_until.load(Ordering::Relaxed)
+    }
+
+    fn expire(&self) {
+        self.good_until.store(0, Ordering::Relaxed);
     }
 
     fn failed(&self, now: Tick) {
@@ -236,6 +258,31 @@ mod tests {
                 assert_eq!(matches!(found, Cached::Entry(_)), good, "{second}");
                 let is_stale = matches!(found, Cached::Expired(Last::Entry(_)));
                 assert_eq!(is_stale, stale, "{second}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_older_of_two_entries_is_fetched_again_and_stays_usable() {
+        run(async {
+            let cache = EntryCache::new(10);
+            let spans = [Duration::from_secs(60), Duration::from_secs(60)];
+            for (name, second) in [("old", 1), ("new", 2), ("as new", 2)] {
+                let entry = Arc::new(Entry::new((), Tick(second * 1_000_000), spans));
+                cache.keep(name, entry, cache.mark()).await;
+            }
+            let now = Tick(3_000_000);
+            for (name, other, is_fresh) in [
+                ("new", "old", true),
+                ("new", "as new", true),
+                ("old", "none", true),
+                ("old", "new", false),
+            ] {
+                cache.expire_if_older(&name, &other).await;
+                let found = cache.get(&name, now).await;
+                assert_eq!(matches!(found, Cached::Entry(_)), is_fresh, "{name}, {other}");
+                let is_kept = matches!(found, Cached::Expired(Last::Entry(_)));
+                assert_eq!(is_kept, !is_fresh, "{name}, {other}");
             }
         });
     }

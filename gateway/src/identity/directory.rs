@@ -16,9 +16,11 @@
 //! # Not here
 //!
 //! How a response is parsed, how long it is valid, when requests are not sent
-//! (`weir_common::directory`), which quotas a tenant has (`rules`).
+//! (`weir_common::directory`), which quotas a tenant has (`rules`), which of them its workspace's
+//! plan allows (`own_values`).
 
 mod compiled;
+mod own_values;
 pub mod unknown_budget;
 
 use std::sync::Arc;
@@ -40,7 +42,6 @@ use crate::identity::directory::unknown_budget::{Fruitless, UnknownBudget};
 use crate::identity::keyed_semaphore::KeyedSemaphore;
 use crate::limit::key::{Key, Owner, Scope};
 use crate::rules::Rules;
-use crate::rules::compile::tenants::own_values_refused;
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::telemetry::metrics::Metrics;
 
@@ -77,6 +78,7 @@ struct SharedLookup {
     metrics: Arc<Metrics>,
     cache: EntryCache<Owner, TenantEntry>,
     unusable_log: LogLimiter<Owner>,
+    ignored_log: LogLimiter<Owner>,
     refused_log: LogLimiter<Key>,
     /// One request at a time for each name.
     flights: KeyedSemaphore<Owner>,
@@ -160,6 +162,7 @@ impl RemoteDirectory {
                 metrics: metrics.clone(),
                 cache: EntryCache::new(settings.entries_max),
                 unusable_log: LogLimiter::new(LOG_EVERY),
+                ignored_log: LogLimiter::new(LOG_EVERY),
                 refused_log: LogLimiter::new(LOG_EVERY),
                 flights: KeyedSemaphore::new(1),
                 addresses: KeyedSemaphore::new(REQUESTS_PER_ADDRESS_MAX),
@@ -189,6 +192,7 @@ impl RemoteDirectory {
             let lookup = Lookup::new(rules, budget, TenantKind::Workspace, name);
             known.workspace = self.one(Lookup { referenced, ..lookup }).await?;
         }
+        self.check_own_values(rules, &mut known, budget).await?;
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
         if let Some(name) = organisation.filter(|_| with_organisation) {
@@ -196,25 +200,7 @@ impl RemoteDirectory {
             let lookup = Lookup::new(rules, budget, TenantKind::Organisation, name);
             known.organisation = self.one(Lookup { referenced, ..lookup }).await?;
         }
-        self.check(rules, &known, budget)?;
         Ok(known)
-    }
-
-    /// Checks an instance's own values against its workspace's plan.
-    fn check(
-        &self,
-        rules: &Rules,
-        known: &TenantEntries,
-        budget: &UnknownBudget<'_>,
-    ) -> Result<(), DirectoryUnavailable> {
-        let own = |instance: &&Arc<Tenant>| !instance.quotas.is_empty();
-        let Some(instance) = known.instance.as_ref().filter(own) else { return Ok(()) };
-        let is_parent = |tenant: &&Arc<Tenant>| Some(&*tenant.name) == instance.parent.as_deref();
-        let workspace = known.workspace.as_ref().filter(is_parent);
-        let plan = workspace.and_then(|workspace| rules.plans.get(workspace.plan?));
-        let Some(why) = own_values_refused(&instance.name, plan) else { return Ok(()) };
-        let lookup = Lookup::new(rules, budget, TenantKind::Instance, &instance.name);
-        Err(self.unusable(lookup, &why, lookup.now))
     }
 
     /// One tenant, from the cache if its entry is fresh, otherwise from the directory.

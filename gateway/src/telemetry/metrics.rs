@@ -75,7 +75,8 @@ metrics! {
     directory_entries: IntGaugeVec = "directory_entries", "kind";
     /// Requests served from an expired entry because the directory was unavailable.
     directory_stale: IntCounter = "directory_stale_total";
-    /// Invalid responses and entries of the directory.
+    /// Invalid responses and entries of the directory, and requests for an instance whose own
+    /// limits its plan does not allow.
     directory_unusable: IntCounter = "directory_unusable_total";
     /// Bytes of batch bodies buffered until their items are counted.
     buffered_bytes: IntGauge = "batch_buffered_bytes";

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use weir_tests::answer::Answer;
+use weir_tests::directory::Directory;
 use weir_tests::request::{Request, data_host};
 use weir_tests::wait;
+use weir_tests::world::World;
 
 use super::{ADDRESS, Setup};
 
@@ -207,20 +209,80 @@ fn an_instance_has_values_of_its_own_only_where_its_plan_allows() {
     let login = Request::get("/login").host(&data_host("in_special"));
     assert_eq!(setup.world.call(&login).expect(200).allowance().limit, 9);
     setup.directory.set("workspaces/ws_special", r#"{"plan": "free"}"#);
-    let refused = wait::until("the other plan", || {
-        let answer = setup.world.call(&login);
-        (answer.status != 200).then_some(answer)
+    wait::until("the other plan, whose values apply", || {
+        (setup.world.call(&login).expect(200).allowance().limit == 200).then_some(())
     });
-    refused.expect_problem(503);
     let line = setup
         .world
         .gateway
         .log()
         .wait("the report", |line| line["entry"] == "instances/in_special");
     assert!(line["error"].as_str().unwrap().contains("per_instance_limits = true"), "{line}");
-    setup.directory.set("instances/in_special", r#"{"workspace": "ws_special"}"#);
-    wait::until("no values of its own", || {
-        let answer = setup.world.call(&login);
-        (answer.status == 200 && answer.allowance().limit == 200).then_some(())
+    setup.directory.set("workspaces/ws_special", r#"{"plan": "enterprise"}"#);
+    wait::until("its own values again", || {
+        (setup.world.call(&login).allowance().limit == 9).then_some(())
     });
+}
+
+/// Its workspace is cached with the plan `free`, and has another one by now.
+fn upgraded_instance() -> (Setup, Request) {
+    let setup = Setup::with("ttl = \"1h\"\ntimeout = \"10s\"");
+    setup.directory.set("workspaces/ws_special", r#"{"plan": "free"}"#);
+    assert_eq!(setup.limit("ws_special"), 60);
+    setup.directory.set("workspaces/ws_special", r#"{"plan": "enterprise"}"#);
+    (setup, Request::get("/login").host(&data_host("in_special")))
+}
+
+#[test]
+fn an_instances_values_apply_with_a_plan_that_is_newer_than_its_workspaces_entry() {
+    let (setup, login) = upgraded_instance();
+    for _ in 0..3 {
+        assert_eq!(setup.world.call(&login).expect(200).allowance().limit, 9);
+    }
+    assert_eq!(setup.limit("ws_special"), 600, "of its new plan");
+    assert_eq!(setup.directory.count("workspaces/ws_special"), 2);
+    assert_eq!(setup.directory.count("instances/in_special"), 1);
+    assert_eq!(setup.metric("weir_gateway_directory_unusable_total"), 0.0);
+}
+
+#[test]
+fn values_that_no_plan_allows_are_ignored_without_a_lookup_for_each_request() {
+    let (setup, login) = upgraded_instance();
+    setup.directory.set("workspaces/ws_special", r#"{"plan": "free"}"#);
+    for _ in 0..20 {
+        assert_eq!(setup.world.call(&login).expect(200).allowance().limit, 200);
+    }
+    assert_eq!(setup.directory.count("workspaces/ws_special"), 2);
+    assert_eq!(setup.directory.count("instances/in_special"), 1);
+    assert_eq!(setup.metric("weir_gateway_directory_unusable_total"), 20.0);
+    let log = setup.world.gateway.log();
+    let about = |line: &serde_json::Value| line["entry"] == "instances/in_special";
+    log.wait("the report", about);
+    assert_eq!(log.json().iter().filter(|line| about(line)).count(), 1);
+}
+
+#[test]
+fn a_workspace_that_cannot_be_looked_up_again_keeps_its_plan() {
+    let (setup, login) = upgraded_instance();
+    setup.directory.answer("workspaces/ws_special", Answer::status(500));
+    for _ in 0..3 {
+        assert_eq!(setup.world.call(&login).expect(200).allowance().limit, 200);
+    }
+    assert_eq!(setup.limit("ws_special"), 60);
+    setup.directory.set("workspaces/ws_special", r#"{"plan": "enterprise"}"#);
+    wait::until("its new plan", || (setup.world.call(&login).allowance().limit == 9).then_some(()));
+}
+
+#[test]
+fn a_path_with_another_workspace_leaves_an_instance_its_values() {
+    let directory = Directory::start();
+    let world = World::with(|config| {
+        let lines = "plane = \"data\"\npath = \"/of/{workspace}/login\"\n\
+                     limits = [\"instance\"]\nupstream = \"data\"";
+        directory.within(config, "ttl = \"1h\"\ntimeout = \"10s\"").with("[[routes]]", lines)
+    });
+    for workspace in ["ws_special", "ws_acme"] {
+        let answer = world.get_from("in_special", &format!("/of/{workspace}/login"));
+        assert_eq!(answer.expect(200).allowance().limit, 9, "{workspace}");
+    }
 }
