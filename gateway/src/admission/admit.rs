@@ -16,7 +16,7 @@ use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
 use crate::limit::limiter::{NeedsWait, Unreachable, as_of};
 use crate::limit::report::{self, Named};
-use crate::limit::warnings::{Warning, is_reached};
+use crate::limit::warnings::{Warning, is_reached, quiet_until};
 use crate::limit::{LimitCheck, Verdict};
 use crate::response::refusal::Refusal;
 use crate::rules::charges::Charges;
@@ -115,8 +115,8 @@ impl CheckedRequest<'_> {
     /// Passes a warning on that a key has nearly used a limit.
     #[cold]
     fn warn(&self, check: &LimitCheck, (limit, name): (&Arc<str>, &Arc<str>), usage: Usage) {
-        let (key, window) = (check.key, check.quota.window());
-        let warning = Warning { key, limit: limit.clone(), name: name.clone(), usage, window };
+        let (key, quiet_until) = (check.key, quiet_until(&check.quota, self.now.tick));
+        let warning = Warning { key, limit: limit.clone(), name: name.clone(), usage, quiet_until };
         if !self.shared.warnings.send(warning) {
             self.shared.metrics.warnings_lost.inc();
         }

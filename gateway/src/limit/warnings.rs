@@ -10,11 +10,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use weir_common::limit::decision::Usage;
+use weir_common::limit::quota::Quota;
+use weir_common::time::Tick;
 
 use super::key::Key;
 
 /// Warnings that wait to be passed on, at most.
 const WAITING_MAX: usize = 1_024;
+
+/// The time between two warnings about a key, at least, where no period of a calendar ends.
+const EVERY_MIN: Duration = Duration::from_secs(60);
 
 /// The whole of an allowance, in the unit of [`is_reached`].
 pub const WHOLE: u32 = 1_000_000;
@@ -30,8 +35,8 @@ pub struct Warning {
     pub name: Arc<str>,
     /// Its usage.
     pub usage: Usage,
-    /// The length of its window: there is one warning in each.
-    pub window: Duration,
+    /// Until when the key has no other warning.
+    pub quiet_until: Tick,
 }
 
 /// The warnings on their way.
@@ -60,6 +65,16 @@ impl Warnings {
     }
 }
 
+/// Until when a key has no other warning after one at `now`: to the end of its window, or of the
+/// calendar's period. Requests in flight have no window, and others may be short.
+#[must_use]
+pub fn quiet_until(quota: &Quota, now: Tick) -> Tick {
+    match quota {
+        Quota::Calendar(quota) => quota.period.ends,
+        _ => now.plus(quota.window().max(EVERY_MIN)),
+    }
+}
+
 /// Whether a charge of `cost` has brought a key to `share` of its allowance, in millionths.
 #[must_use]
 pub fn is_reached(usage: &Usage, cost: u32, share: u32) -> bool {
@@ -70,7 +85,11 @@ pub fn is_reached(usage: &Usage, cost: u32, share: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::time::Tick;
+    use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
+    use weir_common::limit::concurrency::ConcurrencyQuota;
+    use weir_common::limit::rolling::RollingQuota;
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
+    use weir_common::time::{Moment, UnixTime};
 
     use super::*;
 
@@ -87,6 +106,26 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_stands_for_a_window_or_a_minute_and_a_calendar_warns_in_each_period() {
+        let second = |seconds: u64| seconds * 1_000_000;
+        let quiet = |quota: Quota| quiet_until(&quota, Tick(second(5)));
+        let rolling = |seconds| {
+            Quota::Rolling(RollingQuota { requests: 9, window: Duration::from_secs(seconds) })
+        };
+        assert_eq!(quiet(rolling(120)), Tick(second(125)));
+        assert_eq!(quiet(rolling(1)), Tick(second(65)));
+        let bucket = BucketQuota { rate: Rate::parse("100/s").unwrap(), burst: 10 };
+        assert_eq!(quiet(Quota::Bucket(bucket)), Tick(second(65)));
+        assert_eq!(quiet(Quota::Concurrency(ConcurrencyQuota { requests: 9 })), Tick(second(65)));
+
+        // Three seconds before a month ends in UTC.
+        let calendar = Calendar { unit: CalendarUnit::Month, zone: parse_zone("UTC").unwrap() };
+        let now = Moment { tick: Tick(second(5)), unix: UnixTime(second(1_782_863_997)) };
+        let quota = Quota::Calendar(CalendarQuota::new(9, calendar)).at(now);
+        assert_eq!(quiet(quota), Tick(second(8)));
+    }
+
+    #[test]
     fn what_does_not_fit_is_dropped() {
         let warnings = Warnings::default();
         let warning = Warning {
@@ -94,7 +133,7 @@ mod tests {
             limit: "w".into(),
             name: "ws".into(),
             usage: Usage { limit: 10, remaining: 2, full_at: Tick(0) },
-            window: Duration::from_secs(60),
+            quiet_until: Tick(0),
         };
         let sent = (0..2 * WAITING_MAX).filter(|_| warnings.send(warning.clone())).count();
         assert_eq!(sent, WAITING_MAX);

@@ -3,12 +3,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A key has one warning of a limit in each of its windows, as long as [`KEYS_MAX`] suffices.
+//! 1. A key has no warning of a limit until the last one's `quiet_until`, as long as [`KEYS_MAX`]
+//!    suffices.
 //! 2. A call that fails, or comes while [`CALLS_MAX`] others are in flight, is lost and counted.
 //!
 //! # Not here
 //!
-//! When a request causes a warning (`limit::warnings`).
+//! When a request causes a warning, and how long it stands (`limit::warnings`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ fn make_client() -> Result<Client, String> {
     })
 }
 
-/// Whether a key has had no warning in its window yet; remembers that it has one now.
+/// Whether no earlier warning of a key stands; remembers that this one does.
 fn is_first(warned: &mut HashMap<Key, Tick>, warning: &Warning, now: Tick) -> bool {
     if warned.get(&warning.key).is_some_and(|until| now < *until) {
         return false;
@@ -90,7 +91,7 @@ fn is_first(warned: &mut HashMap<Key, Tick>, warning: &Warning, now: Tick) -> bo
         warned.retain(|_, until| now < *until);
     }
     if warned.len() < KEYS_MAX {
-        warned.insert(warning.key, now.plus(warning.window));
+        warned.insert(warning.key, warning.quiet_until);
     }
     true
 }
@@ -122,31 +123,31 @@ mod tests {
 
     use super::*;
 
-    fn warning(key: u128) -> Warning {
+    fn warning(key: u128, quiet_until: u64) -> Warning {
         Warning {
             key: Key::from_bits(key),
             limit: "workspace".into(),
             name: "ws_a".into(),
             usage: Usage { limit: 10, remaining: 2, full_at: Tick(0) },
-            window: Duration::from_secs(60),
+            quiet_until: Tick(quiet_until),
         }
     }
 
     #[test]
-    fn a_key_has_one_warning_in_a_window() {
+    fn a_key_has_no_other_warning_while_one_stands() {
         let mut warned = HashMap::new();
-        let mut first = |key, at| is_first(&mut warned, &warning(key), Tick(at));
-        assert_eq!([first(1, 0), first(1, 59_999_999), first(2, 5)], [true, false, true]);
-        assert!(first(1, 60_000_000));
+        let mut first = |key, at| is_first(&mut warned, &warning(key, at + 60), Tick(at));
+        assert_eq!([first(1, 0), first(1, 59), first(2, 5)], [true, false, true]);
+        assert!(first(1, 60));
     }
 
     #[test]
     fn remembered_keys_are_bounded_and_make_room() {
         let mut warned = HashMap::new();
         let keys = 0..u128::try_from(KEYS_MAX).unwrap() + 5;
-        assert!(keys.clone().all(|key| is_first(&mut warned, &warning(key), Tick(0))));
+        assert!(keys.clone().all(|key| is_first(&mut warned, &warning(key, 60), Tick(0))));
         assert_eq!(warned.len(), KEYS_MAX);
-        assert!(is_first(&mut warned, &warning(1 << 100), Tick(60_000_000)));
+        assert!(is_first(&mut warned, &warning(1 << 100, 120), Tick(60)));
         assert_eq!(warned.len(), 1);
     }
 }

@@ -32,7 +32,7 @@ metrics! {
     decisions: IntCounterVec = "limit_decisions_total", "limit", "outcome";
     /// Requests that a limit which only observes would have refused, by the tenant's plan, if any.
     would_refuse: IntCounterVec = "limit_would_refuse_total", "limit", "plan";
-    /// Keys that have used as much of a limit as its warn_at says, once per window.
+    /// Keys that have used as much of a limit as its warn_at says, once per window at most.
     warnings: IntCounterVec = "limit_warnings_total", "limit";
     /// Warnings of limits that were dropped, or whose call of warnings.url failed.
     warnings_lost: IntCounter = "limit_warnings_lost_total";
