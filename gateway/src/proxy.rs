@@ -149,7 +149,7 @@ impl ProxyHttp for Proxy {
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
         if context.holds_slot() && retry::has_no_body(&session.req_header().method, head) {
-            release(session, context);
+            context.release();
         }
         let client = session.req_header().version;
         forwarding::end_hop(head, client);
@@ -158,24 +158,24 @@ impl ProxyHttp for Proxy {
 
     fn response_body_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         _body: &mut Option<Bytes>,
         end: bool,
         context: &mut Box<RequestContext>,
     ) -> Result<Option<Duration>> {
-        if end && context.holds_slot() {
-            release(session, context);
+        if end {
+            context.release();
         }
         Ok(None)
     }
 
     async fn response_trailer_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         trailers: &mut HeaderMap,
         context: &mut Box<RequestContext>,
     ) -> Result<Option<Bytes>> {
-        release(session, context);
+        context.release();
         forwarding::remove_limits(trailers);
         Ok(None)
     }
@@ -260,13 +260,5 @@ impl ProxyHttp for Proxy {
         _what: ProxyWarnLogContext,
     ) -> bool {
         true
-    }
-}
-
-/// Counts a request no longer as in flight once its response has arrived whole, unless its body is
-/// still being forwarded.
-fn release(session: &mut Session, context: &mut RequestContext) {
-    if session.downstream_session.is_body_done() {
-        context.release();
     }
 }

@@ -149,6 +149,27 @@ fn a_client_that_hangs_up_during_its_body_releases_its_request() {
 }
 
 #[test]
+fn a_whole_response_releases_a_request_whose_body_is_still_to_come() {
+    let edge = Edge::with(|config| in_flight(config, 2).with("[server]", "body_timeout = \"10m\""));
+    let world = &edge.world;
+    for answer in [
+        "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno",
+        "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 403 Forbidden\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n",
+    ] {
+        world.control.always(Answer::script().at_head().send(answer));
+        let mut client = world.client();
+        client.send(Request::post(TARGET, "a body").head_bytes());
+        client.read_until("403");
+        wait_for(&world.gateway, 0);
+        let mut tls = edge.client();
+        let stream = tls.head(&Request::post(TARGET, "a body"), false);
+        assert_eq!(tls.answer(stream).status, 403);
+        wait_for(&world.gateway, 0);
+    }
+}
+
+#[test]
 fn requests_that_the_upstream_fails_are_released() {
     let mut world = World::with(|config| {
         in_flight(config, 2).with("[upstreams.control]", "read_timeout = \"300ms\"")
