@@ -198,6 +198,19 @@ fn facts(
     facts
 }
 
+/// Why a request has no value for a part of a key.
+fn lack(part: &KeyPart, sources: &KeySources<'_>) -> &'static str {
+    const NOTHING: &str = "the request has none";
+    let KeyPart::Header(name) = part else { return NOTHING };
+    let is_dropped = sources.dropped.is_some_and(|dropped| dropped.has(name.as_str()));
+    match sources.headers.get_all(name).iter().count() {
+        0 => NOTHING,
+        _ if is_dropped => "only a trusted proxy may send the header",
+        1 => "the header is empty",
+        _ => "the request has the header more than once",
+    }
+}
+
 /// The limits that a request meets, with the parts of their keys. `names` are the tenants of its
 /// target alone, and those with its token's.
 fn limits(
@@ -218,7 +231,7 @@ fn limits(
         let mut parts = Vec::new();
         for (part, found) in limit.key.parts().iter().zip(rules.found_parts(&limit.key, sources)?) {
             let (value, from) = match part {
-                _ if &*found.name == NO_VALUE => (NO_VALUE, "the request has none"),
+                _ if &*found.name == NO_VALUE => (NO_VALUE, lack(part, sources)),
                 KeyPart::Header(_) => (HASHED, "the header"),
                 _ => (&*found.name, origin(part, sources.identity, names)),
             };

@@ -234,6 +234,10 @@ fn explain_prints_the_parts_of_a_key_and_where_each_comes_from() {
         assert!(output.contains(line), "{line} is not in\n{output}");
     }
     assert!(!output.contains("secret-of-ann"), "{output}");
+    let twice = explain(&["-H", "X-Api-Key: secret-of-ann", "-H", "X-Api-Key: secret-of-ann"]);
+    let line = "header:x-api-key (none) (the request has the header more than once)";
+    assert!(twice.contains(line), "{twice}");
+    assert!(explain(&["-H", "X-Api-Key:"]).contains("(none) (the header is empty)"));
     let value: Value = serde_json::from_str(&explain(&["--json"])).unwrap();
     let own = &value["limits"][0];
     assert_eq!(own["key"], "ws_acme/ann/(none)");
