@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use weir_common::directory::values::Values;
+use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
 use weir_common::limit::rolling::RollingQuota;
+use weir_common::limit::token_bucket::{BucketQuota, Rate};
 use weir_gateway::limit::boost::Boost;
-use weir_gateway::limit::key::{Key, LimitTag};
+use weir_gateway::limit::key::{Key, LimitTag, Seed};
 use weir_gateway::limit::shared::BEAT_EVERY;
-use weir_gateway::limit::{LimitCheck, Quota};
+use weir_gateway::limit::{LimitCheck, Quota, snapshot};
 use weir_tests::rng::SeededRng;
 
 use super::gateway::{Gateway, config, decide};
@@ -132,6 +134,72 @@ fn a_server_that_starts_again_is_told_all_with_the_next_heartbeat() {
         let clocks = Clocks::default();
         let left = virtual_time::run(&clocks.clone(), left_after_restart(millis, &clocks));
         assert_eq!(left, 0, "{millis} ms");
+    }
+}
+
+/// What is left of four requests of some quotas for another gateway, after a gateway that has
+/// admitted three has started again with its snapshot and without a request, and the store has lost
+/// all before or after that.
+async fn left_after_own_restart(loses_first: bool, clocks: &Clocks) -> Vec<u32> {
+    let clock = virtual_time::clock_at(START);
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(1), START, (1, 5), None);
+    let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
+    let second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+    sleep(Duration::from_secs(1)).await;
+    let rate = Rate::new(1, Duration::from_secs(24 * 3_600)).unwrap();
+    let calendar = Calendar { unit: CalendarUnit::Month, zone: parse_zone("UTC").unwrap() };
+    let quotas = [
+        check_of(4).quota,
+        Quota::Rolling(RollingQuota { requests: 4, window: Duration::from_secs(3_600) }),
+        Quota::Bucket(BucketQuota { rate, burst: 4 }),
+        Quota::Calendar(CalendarQuota::new(4, calendar)),
+    ];
+    let check = |(nth, quota): (u128, Quota)| {
+        let (key, tag) = (Key::from_bits(nth << 96 | nth), LimitTag::from_bits(nth));
+        let made = LimitCheck::new(key, tag, quota.at(clock.now()));
+        LimitCheck { known: true, slot: nth as u64, ..made }
+    };
+    let checks: Vec<LimitCheck> = (1..).zip(quotas).map(check).collect();
+    for check in &checks {
+        for _ in 0..3 {
+            let now = clock.now().tick;
+            assert!(decide(&first.limiter, &mut [*check], now).await.unwrap().is_admitted());
+        }
+    }
+    let (limiter, mut tasks) = (first.limiter, first.tasks);
+    tasks.abort_all();
+    let kept = (&limiter.store, limiter.synced());
+    let saved = snapshot::write(kept, Seed::new([0; 16]), b"", limiter.earliest(clock.now()));
+    let lose = || network.servers[0].data.borrow_mut().flush();
+    if loses_first {
+        lose();
+    }
+    let again = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
+    let earlier = snapshot::read(&saved, again.limiter.moment(clock.now())).unwrap();
+    again.limiter.restore_synced(&earlier.synced);
+    assert_eq!(earlier.restore(&again.limiter.store), checks.len());
+    sleep(Duration::from_secs(1)).await;
+    if !loses_first {
+        lose();
+        sleep(Duration::from_secs(1)).await;
+    }
+    let mut left = Vec::new();
+    for check in &checks {
+        let now = clock.now().tick;
+        let verdict = decide(&second.limiter, &mut [*check], now).await.unwrap();
+        assert!(verdict.is_admitted());
+        left.push(verdict.answers().next().unwrap().usage.remaining);
+    }
+    left
+}
+
+#[test]
+fn a_gateway_that_starts_again_tells_the_store_of_keys_without_a_request_of_them() {
+    for loses_first in [true, false] {
+        let clocks = Clocks::default();
+        let left = virtual_time::run(&clocks.clone(), left_after_own_restart(loses_first, &clocks));
+        assert_eq!(left, [0; 4], "{loses_first}");
     }
 }
 

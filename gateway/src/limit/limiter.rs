@@ -29,6 +29,7 @@ use super::held::{Held, Releases};
 use super::key::Key;
 use super::memory::{MemoryStore, Moved};
 use super::shared::SharedStore;
+use super::shared::sync_state::SyncedKey;
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
 /// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
@@ -146,6 +147,16 @@ impl Limiter {
             let [earliest, _] = shared.times(now.tick);
             Moment { tick: earliest, unix: UnixTime(earliest.0) }
         })
+    }
+
+    /// The keys that a shared store counts: see [`SharedStore::synced`].
+    pub fn synced(&self) -> impl Iterator<Item = SyncedKey> {
+        self.shared.iter().flat_map(|shared| shared.synced())
+    }
+
+    /// Lets heartbeats tell a shared store of the keys of an earlier process.
+    pub fn restore_synced(&self, synced: &[SyncedKey]) {
+        self.shared.iter().for_each(|shared| shared.restore_synced(synced));
     }
 
     /// Drops the states of one shard that equal a fresh one at `now`, and that the shared store

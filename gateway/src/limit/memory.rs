@@ -526,7 +526,7 @@ mod tests {
 
     fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
-        let bytes = snapshot::write(store, Seed::new(SEED), b"", moment);
+        let bytes = snapshot::write((store, iter::empty()), Seed::new(SEED), b"", moment);
         let next = MemoryStore::with_shards(2, 1);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next

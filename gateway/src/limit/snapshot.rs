@@ -10,7 +10,9 @@
 //!    as now. Where both processes count by one clock, as by the machine's in an upgrade or by that
 //!    of a shared store, it is read as it is: stamps of a shared store name its admissions there.
 //! 3. Requests in flight are not written: they end with the process.
-//! 4. A state that must not be dropped yet is written even if it equals a fresh one, and the next
+//! 4. The keys that a shared store counts are written with their last checks: without these the
+//!    next process could not tell the store of a key before a request of it.
+//! 5. A state that must not be dropped yet is written even if it equals a fresh one, and the next
 //!    process keeps it for the remaining time.
 //!
 //! # Not here
@@ -20,23 +22,28 @@
 
 use std::time::Duration;
 
-use weir_common::limit::calendar::Count;
-use weir_common::limit::concurrency::InFlight;
-use weir_common::limit::rolling::{self, Log};
+use weir_common::limit::calendar::{self, Calendar, CalendarQuota, CalendarUnit, Count};
+use weir_common::limit::concurrency::{ConcurrencyQuota, InFlight};
+use weir_common::limit::decision::Usage;
+use weir_common::limit::rolling::{self, Log, RollingQuota};
 use weir_common::limit::slots::{self, Slots};
-use weir_common::limit::token_bucket::Bucket;
+use weir_common::limit::token_bucket::{Bucket, BucketQuota, Rate};
 use weir_common::time::{Moment, Tick, UnixTime, micros};
 
-use super::State;
-use super::key::{Key, Seed};
+use super::key::{Key, LimitTag, Seed};
 use super::memory::MemoryStore;
 use super::shard::CounterEntry;
+use super::shared::sync_state::SyncedKey;
+use super::{Horizon, LimitCheck, Quota, State};
 
 /// The first bytes of a snapshot of any layout.
 pub const NAME: &[u8] = b"weir limits ";
 
 /// The first bytes of the file: its name and the number of its layout.
-const MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";
+const MAGIC: &[u8; 16] = b"weir limits 4\n\0\0";
+
+/// The first bytes of a file of the layout before: it has no keys of a shared store.
+const EARLIER_MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";
 
 /// A state is kept for a year at most, however wrong the clock was that wrote it.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -61,6 +68,14 @@ pub struct Snapshot {
     pub memory: Vec<u8>,
     keep_until: Tick,
     kept: Vec<CounterEntry>,
+    /// The keys that a shared store counts.
+    pub synced: Vec<SyncedKey>,
+}
+
+/// One entry of a file, or of what an upgrade sends.
+enum Entry {
+    Counter(CounterEntry),
+    Synced(SyncedKey),
 }
 
 impl Snapshot {
@@ -73,10 +88,15 @@ impl Snapshot {
     }
 }
 
-/// Writes every state of `store` that must not be dropped at `now`; `memory` is how long the active
-/// rules keep states.
+/// Writes every state of `store` that must not be dropped at `now`, and the keys that a shared
+/// store counts; `memory` is how long the active rules keep states.
 #[must_use]
-pub fn write(store: &MemoryStore, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
+pub fn write(
+    (store, synced): (&MemoryStore, impl Iterator<Item = SyncedKey>),
+    seed: Seed,
+    memory: &[u8],
+    now: Moment,
+) -> Vec<u8> {
     let keep_until = store.kept_until();
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&seed.bytes());
@@ -92,6 +112,10 @@ pub fn write(store: &MemoryStore, seed: Seed, memory: &[u8], now: Moment) -> Vec
             put(&mut bytes, kept, now);
         }
     });
+    for own in synced {
+        count += 1;
+        put_synced(&mut bytes, &own, now);
+    }
     if let Some(place) = bytes.get_mut(count_at..count_at + 8) {
         place.copy_from_slice(&count.to_le_bytes());
     }
@@ -141,13 +165,46 @@ pub fn put(bytes: &mut Vec<u8>, kept: &CounterEntry, now: Moment) {
     }
 }
 
-// The kinds of states; bit 0 is whether the key was known.
+/// Writes one key that a shared store counts.
+pub fn put_synced(bytes: &mut Vec<u8>, SyncedKey { check, usage }: &SyncedKey, now: Moment) {
+    let mut numbers = |all: &[u64]| {
+        all.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    };
+    numbers(&halves(check.key.bits()));
+    numbers(&[now.unix_of(usage.full_at).0, u64::from(check.known) | SYNCED]);
+    numbers(&halves(check.limit.bits()));
+    numbers(&[check.slot, check.horizon.window, check.horizon.token]);
+    numbers(&[usage.limit.into(), usage.remaining.into()]);
+    let requests = check.quota.limit().into();
+    match check.quota {
+        Quota::Rolling(own) => numbers(&[WINDOW, requests, micros(own.window)]),
+        Quota::Bucket(BucketQuota { rate, .. }) => {
+            numbers(&[RATE, requests, rate.tokens().into(), micros(rate.period())]);
+        }
+        Quota::Calendar(CalendarQuota { calendar: Calendar { unit, zone }, .. }) => {
+            let unit = if unit == CalendarUnit::Day { DAY } else { MONTH };
+            numbers(&[unit, requests, zone.name().len() as u64]);
+            bytes.extend_from_slice(zone.name().as_bytes());
+        }
+        Quota::Concurrency(_) => numbers(&[FLIGHT, requests]),
+    }
+}
+
+// The kinds of entries; bit 0 is whether the key was known.
 const LOG: u64 = 0;
 const WIDE_LOG: u64 = 2;
 const SLOTS: u64 = 4;
 const BUCKET: u64 = 6;
 const COUNT: u64 = 8;
 const IN_FLIGHT: u64 = 10;
+const SYNCED: u64 = 12;
+
+// The kinds of quotas of the latter.
+const WINDOW: u64 = 0;
+const RATE: u64 = 1;
+const DAY: u64 = 2;
+const MONTH: u64 = 3;
+const FLIGHT: u64 = 4;
 
 fn halves(bits: u128) -> [u64; 2] {
     let bytes = bits.to_le_bytes();
@@ -157,31 +214,45 @@ fn halves(bits: u128) -> [u64; 2] {
 
 /// Reads what [`write`] wrote.
 pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
-    let bytes = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::UnknownFormat)?;
+    let bytes = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(EARLIER_MAGIC));
+    let bytes = bytes.ok_or(SnapshotError::UnknownFormat)?;
     let (seed, rest) = bytes.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
     let mut reader = Reader { rest, now };
     let keep_until = reader.ahead()?;
-    let memory = reader.memory()?;
+    let memory = reader.bytes()?.to_vec();
     let count = reader.number()?;
-    let mut kept = Vec::new();
+    let (mut kept, mut synced) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        kept.push(reader.kept()?);
+        match reader.entry()? {
+            Entry::Counter(entry) => kept.push(entry),
+            Entry::Synced(own) => synced.push(own),
+        }
     }
     if !reader.rest.is_empty() {
         return Err(SnapshotError::Damaged);
     }
-    Ok(Snapshot { seed: Seed::new(*seed), memory, keep_until, kept })
+    Ok(Snapshot { seed: Seed::new(*seed), memory, keep_until, kept, synced })
 }
 
-/// Reads states that [`put`] wrote, one after another, into `store`.
-pub fn restore(bytes: &[u8], store: &MemoryStore, now: Moment) -> Result<usize, SnapshotError> {
+/// Reads what [`put`] and [`put_synced`] wrote, one after another: states into `store`. Returns how
+/// many there are, and the keys that a shared store counts.
+pub fn restore(
+    bytes: &[u8],
+    store: &MemoryStore,
+    now: Moment,
+) -> Result<(usize, Vec<SyncedKey>), SnapshotError> {
     let mut reader = Reader { rest: bytes, now };
-    let mut count = 0;
+    let (mut count, mut synced) = (0, Vec::new());
     while !reader.rest.is_empty() {
-        store.restore(reader.kept()?);
-        count += 1;
+        match reader.entry()? {
+            Entry::Counter(entry) => {
+                store.restore(entry);
+                count += 1;
+            }
+            Entry::Synced(own) => synced.push(own),
+        }
     }
-    Ok(count)
+    Ok((count, synced))
 }
 
 struct Reader<'b> {
@@ -189,7 +260,7 @@ struct Reader<'b> {
     now: Moment,
 }
 
-impl Reader<'_> {
+impl<'b> Reader<'b> {
     fn number(&mut self) -> Result<u64, SnapshotError> {
         let (number, rest) = self.rest.split_first_chunk::<8>().ok_or(SnapshotError::Damaged)?;
         self.rest = rest;
@@ -213,16 +284,25 @@ impl Reader<'_> {
         Ok(self.now.tick.plus(lasts.min(AHEAD_MAX)))
     }
 
-    fn memory(&mut self) -> Result<Vec<u8>, SnapshotError> {
+    fn bytes(&mut self) -> Result<&'b [u8], SnapshotError> {
         let length = usize::try_from(self.number()?).map_err(|_| SnapshotError::Damaged)?;
-        let (memory, rest) = self.rest.split_at_checked(length).ok_or(SnapshotError::Damaged)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(SnapshotError::Damaged)?;
         self.rest = rest;
-        Ok(memory.to_vec())
+        Ok(bytes)
     }
 
-    fn kept(&mut self) -> Result<CounterEntry, SnapshotError> {
+    fn duration(&mut self) -> Result<Duration, SnapshotError> {
+        Ok(Duration::from_micros(self.number()?))
+    }
+
+    /// What [`halves`] made of 128 bits.
+    fn bits(&mut self) -> Result<u128, SnapshotError> {
         let (low, high) = (self.number()?, self.number()?);
-        let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
+        Ok(u128::from(high) << 64 | u128::from(low))
+    }
+
+    fn entry(&mut self) -> Result<Entry, SnapshotError> {
+        let key = Key::from_bits(self.bits()?);
         let forgotten_at = self.ahead()?;
         let marks = self.number()?;
         let state = match marks & !1 {
@@ -232,9 +312,42 @@ impl Reader<'_> {
             BUCKET => self.bucket()?,
             COUNT => self.count()?,
             IN_FLIGHT => State::InFlight(InFlight::of(self.small()?)),
+            SYNCED => return self.synced(key, forgotten_at, marks & 1 == 1),
             _ => return Err(SnapshotError::Damaged),
         };
-        Ok(CounterEntry { key, forgotten_at, state, known: marks & 1 == 1 })
+        Ok(Entry::Counter(CounterEntry { key, forgotten_at, state, known: marks & 1 == 1 }))
+    }
+
+    fn synced(&mut self, key: Key, full_at: Tick, known: bool) -> Result<Entry, SnapshotError> {
+        let (limit, slot) = (LimitTag::from_bits(self.bits()?), self.number()?);
+        let horizon = Horizon { window: self.number()?, token: self.number()? };
+        let (of, remaining) = (self.small()?, self.small()?);
+        let made = LimitCheck::new(key, limit, self.quota()?);
+        let check = LimitCheck { horizon, known, slot, ..made };
+        Ok(Entry::Synced(SyncedKey { check, usage: Usage { limit: of, remaining, full_at } }))
+    }
+
+    fn quota(&mut self) -> Result<Quota, SnapshotError> {
+        let (kind, requests) = (self.number()?, self.small()?);
+        let unit = match kind {
+            WINDOW => {
+                let window = self.duration()?;
+                return Ok(Quota::Rolling(RollingQuota { requests, window }));
+            }
+            RATE => {
+                let rate = Rate::new(self.small()?, self.duration()?);
+                let rate = rate.map_err(|_| SnapshotError::Damaged)?;
+                return Ok(Quota::Bucket(BucketQuota { rate, burst: requests }));
+            }
+            FLIGHT => return Ok(Quota::Concurrency(ConcurrencyQuota { requests })),
+            DAY => CalendarUnit::Day,
+            MONTH => CalendarUnit::Month,
+            _ => return Err(SnapshotError::Damaged),
+        };
+        let name = str::from_utf8(self.bytes()?).map_err(|_| SnapshotError::Damaged)?;
+        let zone = calendar::parse_zone(name).map_err(|_| SnapshotError::Damaged)?;
+        let quota = CalendarQuota::new(requests, Calendar { unit, zone });
+        Ok(Quota::Calendar(quota.at(self.now)))
     }
 
     fn log(&mut self, wide: bool) -> Result<State, SnapshotError> {
@@ -273,10 +386,9 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::limit::token_bucket;
+    use std::iter;
 
     use super::super::key::Scope;
-    use super::super::{LimitCheck, Quota};
     use super::*;
 
     const SEED: Seed = Seed::new([5; 16]);
@@ -293,7 +405,11 @@ mod tests {
     }
 
     fn window(requests: u32, seconds: u64) -> Quota {
-        Quota::Rolling(rolling::RollingQuota { requests, window: Duration::from_secs(seconds) })
+        Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(seconds) })
+    }
+
+    fn written(store: &MemoryStore, memory: &[u8], now: Moment) -> Vec<u8> {
+        write((store, iter::empty()), SEED, memory, now)
     }
 
     /// Three states, each charged fifty seconds before the stop and once more at the stop.
@@ -302,13 +418,7 @@ mod tests {
         let checks = vec![
             check("minute", window(5, 60)),
             check("known hours", window(5, 7_200)),
-            check(
-                "bucket",
-                Quota::Bucket(token_bucket::BucketQuota {
-                    rate: token_bucket::Rate::per_second(1),
-                    burst: 100,
-                }),
-            ),
+            check("bucket", Quota::Bucket(BucketQuota { rate: Rate::per_second(1), burst: 100 })),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
             assert!(checks.iter().all(|check| store.judge(&[*check], now).unwrap().is_admitted()));
@@ -319,7 +429,7 @@ mod tests {
     #[test]
     fn a_restored_window_continues() {
         let (store, checks) = stopped();
-        let snapshot = read(&write(&store, SEED, b"", STOPPED), STARTED).unwrap();
+        let snapshot = read(&written(&store, b"", STOPPED), STARTED).unwrap();
         assert_eq!(snapshot.seed, SEED);
         let after = MemoryStore::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
@@ -343,7 +453,7 @@ mod tests {
         let hours = check("known hours", window(1, 7_200));
         let store = MemoryStore::new(10);
         assert!(store.judge(&[hours], STOPPED.tick).unwrap().is_admitted());
-        let bytes = write(&store, SEED, b"", STOPPED);
+        let bytes = written(&store, b"", STOPPED);
         let unix = STOPPED.unix.plus(Duration::from_secs(6_600));
         let later = Moment { tick: Tick(10_000_000_000_000), unix };
         let after = MemoryStore::new(10);
@@ -357,7 +467,7 @@ mod tests {
     fn what_is_as_good_as_fresh_is_not_written() {
         let (store, _) = stopped();
         let later = Moment { tick: Tick(STOPPED.tick.0 + 3_600_000_000), ..STARTED };
-        let snapshot = read(&write(&store, SEED, b"", later), later).unwrap();
+        let snapshot = read(&written(&store, b"", later), later).unwrap();
         assert_eq!(snapshot.kept.len(), 1, "the window of hours");
     }
 
@@ -366,7 +476,7 @@ mod tests {
         let (store, checks) = stopped();
         let stops = Moment { tick: STOPPED.tick.plus(Duration::from_secs(3_600)), ..STOPPED };
         store.keep_until(stops.tick.plus(Duration::from_secs(60)));
-        let snapshot = read(&write(&store, SEED, b"windows", stops), STARTED).unwrap();
+        let snapshot = read(&written(&store, b"windows", stops), STARTED).unwrap();
         assert_eq!(snapshot.memory, b"windows");
         let after = MemoryStore::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
@@ -384,7 +494,7 @@ mod tests {
         let (store, checks) = stopped();
         let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
         let after = MemoryStore::new(1_000);
-        let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
+        let _ = read(&written(&store, b"", STOPPED), back).unwrap().restore(&after);
         assert_eq!(after.usage(&checks[0], back.tick).unwrap().remaining, 3);
     }
 
@@ -396,10 +506,10 @@ mod tests {
             (MemoryStore::new(10), MemoryStore::new(10), MemoryStore::new(10));
         let stamps = [now.tick.plus(Duration::from_secs(3)), now.tick.plus(Duration::from_secs(4))];
         stamps.iter().for_each(|at| store.record(&check, *at).unwrap());
-        let _ = read(&write(&store, SEED, b"", now), now).unwrap().restore(&restarted);
+        let _ = read(&written(&store, b"", now), now).unwrap().restore(&restarted);
         let mut bytes = Vec::new();
         store.each(now.tick, |kept| put(&mut bytes, kept, now));
-        assert_eq!(restore(&bytes, &upgraded, now), Ok(1));
+        assert_eq!(restore(&bytes, &upgraded, now), Ok((1, Vec::new())));
         for store in [restarted, upgraded] {
             let found = store.look(check.key, |state| match state {
                 State::Log(log) => log.times().collect(),
@@ -409,10 +519,57 @@ mod tests {
         }
     }
 
+    /// Keys that a shared store counts, of each kind of quota.
+    fn synced() -> Vec<SyncedKey> {
+        let zone = calendar::parse_zone("Europe/Zurich").unwrap();
+        let days = |unit| {
+            let quota = CalendarQuota::new(9, Calendar { unit, zone });
+            Quota::Calendar(quota.at(STOPPED))
+        };
+        let rate = Rate::new(50, Duration::from_secs(3_600)).unwrap();
+        let quotas = [
+            window(60, 600),
+            Quota::Bucket(BucketQuota { rate, burst: 7 }),
+            days(CalendarUnit::Day),
+            days(CalendarUnit::Month),
+            Quota::Concurrency(ConcurrencyQuota { requests: 3 }),
+        ];
+        let key = |(nth, quota): (u64, Quota)| {
+            let made = check(if nth == 0 { "known" } else { "unknown" }, quota);
+            let horizon = Horizon { window: 700 + nth, token: 3 };
+            let full_at = STOPPED.tick.plus(Duration::from_secs(60 + nth));
+            let usage = Usage { limit: 9, remaining: 4, full_at };
+            SyncedKey { check: LimitCheck { horizon, slot: u64::MAX - nth, ..made }, usage }
+        };
+        (0..).zip(quotas).map(key).collect()
+    }
+
+    #[test]
+    fn a_key_of_a_shared_store_is_read_as_it_was_written() {
+        let store = MemoryStore::new(10);
+        let bytes = write((&store, synced().into_iter()), SEED, b"", STOPPED);
+        let snapshot = read(&bytes, STOPPED).unwrap();
+        assert_eq!((&snapshot.synced, snapshot.kept.len()), (&synced(), 0));
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length], STOPPED).is_err(), "{length}");
+        }
+        let mut sent = Vec::new();
+        synced().iter().for_each(|own| put_synced(&mut sent, own, STOPPED));
+        assert_eq!(restore(&sent, &store, STOPPED), Ok((0, synced())));
+    }
+
+    #[test]
+    fn a_file_of_the_layout_before_is_read() {
+        let (store, _) = stopped();
+        let mut bytes = written(&store, b"", STOPPED);
+        bytes[..MAGIC.len()].copy_from_slice(EARLIER_MAGIC);
+        assert_eq!(read(&bytes, STARTED).unwrap().restore(&MemoryStore::new(10)), 3);
+    }
+
     #[test]
     fn a_damaged_file_is_refused_whole() {
         let (store, _) = stopped();
-        let bytes = write(&store, SEED, b"", STOPPED);
+        let bytes = written(&store, b"", STOPPED);
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length], STARTED).is_err(), "{length}");
         }

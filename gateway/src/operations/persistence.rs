@@ -104,7 +104,8 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 /// Restores the states of `earlier`, and drops none of them while longer windows of the active
 /// rules may still need it. Returns how many there are.
 #[must_use]
-pub fn restore(shared: &Shared, earlier: Snapshot) -> usize {
+pub fn restore(shared: &Shared, mut earlier: Snapshot) -> usize {
+    shared.restore_synced(std::mem::take(&mut earlier.synced));
     // Where this cannot be parsed, another version wrote the file.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
     let (store, now) = shared.limiter.own(shared.clock.now().tick);
@@ -118,7 +119,8 @@ pub fn save(shared: &Shared) -> Result<(), SnapshotFileError> {
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
     let now = shared.limiter.earliest(shared.clock.now());
-    let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, now);
+    let kept = (&shared.limiter.store, shared.limiter.synced());
+    let states = snapshot::write(kept, shared.seed, &memory, now);
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
         file.write_all(&states)?;
@@ -174,7 +176,8 @@ pub(crate) mod tests {
         let (left, restored) = (shared(old.0, old.1, &clock), shared(new.0, new.1, &clock));
         let own = serde_json::to_vec(&Retention::of(&left.active.load().rules)).unwrap();
         let now = clock.now();
-        let bytes = snapshot::write(&left.limiter.store, left.seed, memory.unwrap_or(&own), now);
+        let kept = (&left.limiter.store, left.limiter.synced());
+        let bytes = snapshot::write(kept, left.seed, memory.unwrap_or(&own), now);
         let _ = restore(&restored, snapshot::read(&bytes, now).unwrap());
         restored.limiter.store.kept_until().since(now.tick.max(Tick(0)))
     }

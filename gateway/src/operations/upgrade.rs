@@ -105,9 +105,11 @@ fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> UpgradeError {
 mod tests {
     use std::collections::HashMap;
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use weir_common::directory::values::Values;
+    use weir_common::limit::decision::Usage;
     use weir_common::time::{Clock, UnixTime};
 
     use super::predecessor::Predecessor;
@@ -115,6 +117,12 @@ mod tests {
     use crate::config::shared::Shared;
     use crate::limit::boost::Boost;
     use crate::limit::key::{Key, Scope};
+    use crate::limit::shared::servers::address::{
+        ServerAddress, StoreAddress, StoreLogin, Topology,
+    };
+    use crate::limit::shared::servers::login::Tcp;
+    use crate::limit::shared::sync_state::SyncedKey;
+    use crate::limit::shared::{SharedConfig, SharedStore};
     use crate::limit::{LimitCheck, Quota};
     use crate::operations::persistence::tests::shared;
     use crate::rules::retention::Retention;
@@ -169,6 +177,51 @@ mod tests {
         assert_eq!(left(clock.now().tick), 56, "nor is it swept there");
         clock.advance(Duration::from_secs(1));
         assert_eq!(left(clock.now().tick), 60);
+    }
+
+    /// Makes counters those of a shared store, which nothing reaches.
+    fn sharing(shared: Shared, clock: &Clock) -> Shared {
+        let address = StoreAddress {
+            topology: Topology::Single,
+            servers: vec![ServerAddress { host: "store".to_owned(), port: 1 }],
+            login: StoreLogin::default(),
+            sentinel_password_file: None,
+            acknowledge: 0,
+        };
+        let (fingerprint, id) = ("f".to_owned(), "0".to_owned());
+        let timeout = Duration::from_millis(20);
+        let config = SharedConfig { address, timeout, gateways_min: 1, fingerprint, id };
+        shared.sharing(Some(SharedStore::new(config, clock.clone(), Arc::<Tcp>::default())))
+    }
+
+    #[test]
+    fn keys_that_a_shared_store_counts_are_transferred() {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let [old, new, longer] =
+            ["5m", "5m", "10m"].map(|window| sharing(shared(window, 200, &clock), &clock));
+        let now = old.limiter.moment(clock.now()).tick;
+        let key = |nth: u32| {
+            let check = check(&old, "workspace", &format!("ws{nth}"));
+            let horizon = old.active.load().rules.limit("workspace").unwrap().1.horizon;
+            let usage =
+                Usage { limit: 60, remaining: 1, full_at: now.plus(Duration::from_secs(9)) };
+            SyncedKey { check: LimitCheck { horizon, slot: nth.into(), ..check }, usage }
+        };
+        // Some are sent in pieces.
+        let synced: Vec<SyncedKey> = (0..5_000).map(key).collect();
+        old.limiter.restore_synced(&synced);
+        transfer(&old, &new);
+        let of = |shared: &Shared| {
+            let mut all: Vec<SyncedKey> = shared.limiter.synced().collect();
+            all.sort_by_key(|own| own.check.slot);
+            all
+        };
+        assert_eq!(of(&new), synced);
+        transfer(&new, &longer);
+        let own = check(&longer, "workspace", "ws0").quota;
+        assert!(of(&longer).iter().all(|synced| synced.check.quota == own));
+        clock.advance(Duration::from_secs(9));
+        assert_eq!(of(&new), [], "their usage has ended");
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //!
 //! Not here: what has been used (`limit`).
 
-use crate::limit::Quota;
+use weir_common::time::Moment;
+
+use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
 use crate::rules::tenant::{Identity, Subject, Tenant};
 use crate::rules::{Limit, Rules};
@@ -25,6 +27,23 @@ pub enum QuotaSource<'r> {
 }
 
 impl Rules {
+    /// Replaces the allowance of an earlier process's check if its limit now has only others: other
+    /// windows, algorithms or calendars.
+    pub fn adapt(&self, check: &mut LimitCheck, now: Moment) {
+        let Some(limit) = self.limits.iter().find(|limit| limit.tag == check.limit) else { return };
+        let then = check.lasting;
+        check.horizon = limit.horizon.with(then);
+        // The key of requests in flight is another one: such a check is made as it came.
+        let is_kept = |now: &Quota| {
+            let in_flight = |quota: &Quota| matches!(quota, Quota::Concurrency(_));
+            now.is_alike(&then) || in_flight(&then) || in_flight(now)
+        };
+        if !limit.shapes.iter().any(is_kept) {
+            let quota = limit.quota.at(now);
+            (check.quota, check.lasting) = (quota, quota);
+        }
+    }
+
     /// How much a limit allows the tenants of a request, by the most specific value.
     #[must_use]
     pub fn quota(&self, index: Index, limit: &Limit, identity: &Identity<'_>) -> Quota {

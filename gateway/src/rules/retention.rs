@@ -74,6 +74,8 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use proptest::prelude::*;
     use weir_common::config::document::Document;
     use weir_common::directory::Directory;
@@ -167,7 +169,7 @@ mod tests {
 
     fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
-        let bytes = snapshot::write(store, SEED, b"", moment);
+        let bytes = snapshot::write((store, iter::empty()), SEED, b"", moment);
         let next = MemoryStore::with_shards(100, 2);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next

@@ -55,6 +55,22 @@ fn an_upgraded_gateway_is_a_witness_of_what_it_admitted() {
 }
 
 #[test]
+fn a_store_that_forgets_gets_what_earlier_processes_of_gateways_admitted() {
+    let mut fleet = Fleet::with(|config| config.with("[store]", "snapshot = \"limits.snapshot\""));
+    (0..20).for_each(|_| drop(fleet.get(0, TARGET).expect(200)));
+    let forget = |fleet: &Fleet| {
+        fleet.redis.run("FLUSHALL");
+        wait::until("the gateway to tell what an earlier process admitted", || {
+            (fleet.gateways[1].used("workspace", "ws_acme") == 20).then_some(())
+        });
+    };
+    fleet.start_again(0, "TERM");
+    forget(&fleet);
+    fleet.gateways[0].upgrade();
+    forget(&fleet);
+}
+
+#[test]
 fn a_reload_keeps_what_was_counted_and_changes_what_is_allowed() {
     let fleet = Fleet::with(|config| config.with("[limits.workspace]", "requests = 20"));
     let answers = fleet.at_once(1, 15, &Request::get(TARGET));

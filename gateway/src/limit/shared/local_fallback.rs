@@ -229,7 +229,8 @@ mod tests {
         limiter.store.record(&check, Tick(START)).unwrap();
         let kept = || {
             let now = limiter.earliest(clock.now());
-            let bytes = snapshot::write(&limiter.store, Seed::new([0; 16]), b"", now);
+            let kept = (&limiter.store, limiter.synced());
+            let bytes = snapshot::write(kept, Seed::new([0; 16]), b"", now);
             snapshot::read(&bytes, now).unwrap().restore(&MemoryStore::new(16))
         };
         clock.advance(Duration::from_millis(450));

@@ -37,7 +37,7 @@ use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
 use super::servers::nodes::NodeSet;
-use super::sync_state::{Brought, Claim, Known, Owed, SyncStates};
+use super::sync_state::{Brought, Claim, Known, Owed, SyncStates, SyncedKey};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
 /// this gateway hears of no reset.
@@ -64,6 +64,19 @@ impl SharedStore {
         let times = known.nodes.iter().map(|node| node.time.range(now));
         let all = times.reduce(|[first, last], [from, to]| [first.min(from), last.max(to)]);
         all.unwrap_or_else(|| self.time.range(now))
+    }
+
+    /// The keys of which a later process of this gateway must tell the store where that has lost
+    /// or missed them.
+    pub fn synced(&self) -> impl Iterator<Item = SyncedKey> {
+        let [earliest, _] = self.times(self.clock.now().tick);
+        self.sync_states.synced(earliest)
+    }
+
+    /// Records that the store may lack what an earlier process of this gateway was given of these
+    /// keys: heartbeats tell it.
+    pub fn restore_synced(&self, synced: &[SyncedKey]) {
+        synced.iter().for_each(|own| self.sync_states.lack(&own.check, own.usage));
     }
 
     /// Tells the store what this gateway has admitted alone.

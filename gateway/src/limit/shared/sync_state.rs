@@ -98,6 +98,16 @@ pub struct Known {
     pub missed: Missed,
 }
 
+/// A key that the store counts, as a later process of this gateway must know it to tell the store
+/// of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SyncedKey {
+    /// The last check of the key.
+    pub check: LimitCheck,
+    /// What was used by then; its time is the store's.
+    pub usage: Usage,
+}
+
 /// A key that the store must be told of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Owed {
@@ -235,6 +245,15 @@ impl SyncStates {
         if own.missed.lost == own.told.lost {
             own.lose();
         }
+    }
+
+    /// The keys whose usage has not ended before `now`, those of one part after another.
+    pub fn synced(&self, now: Tick) -> impl Iterator<Item = SyncedKey> {
+        self.shards.locked().flat_map(move |shard| {
+            let matter = shard.by_key.values().filter(|own| now < own.usage.full_at);
+            let synced = matter.map(|own| SyncedKey { check: *own.check, usage: own.usage });
+            synced.collect::<Vec<_>>()
+        })
     }
 
     /// The keys that a server must be told of; those whose usage ended before `now` matter no more.

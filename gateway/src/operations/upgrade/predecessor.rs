@@ -27,19 +27,18 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use weir_common::log::events;
-use weir_common::time::{Moment, Tick};
+use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
 use crate::edge::drain::wait_until_true;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
-use crate::limit::{LimitCheck, Quota, snapshot};
+use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{
     self, Kind, Messages, NamedSocket, Offer, OtherStates, PROTOCOL,
 };
 use crate::operations::upgrade::successor::of_machine;
 use crate::operations::upgrade::{READY_WAIT, UpgradeError, broken, sockets};
-use crate::rules::Rules;
 
 /// The process that this one replaces.
 pub struct Predecessor {
@@ -96,7 +95,9 @@ impl Predecessor {
                 Kind::States => {
                     let (store, now) = shared.limiter.own(shared.clock.now().tick);
                     let restored = snapshot::restore(&body, store, of_machine(now));
-                    count += restored.map_err(|_| damaged())?;
+                    let (states, synced) = restored.map_err(|_| damaged())?;
+                    shared.restore_synced(synced);
+                    count += states;
                 }
                 Kind::Moved => {
                     let rest: OtherStates = serde_json::from_slice(&body).map_err(|_| damaged())?;
@@ -191,7 +192,7 @@ async fn put_answer(
     let now = shared.clock.now();
     let mut checks = protocol::read_checks(body, now)?;
     let active = shared.active.load_full();
-    checks.iter_mut().for_each(|check| adapt(check, &active.rules, now));
+    checks.iter_mut().for_each(|check| active.rules.adapt(check, now));
     let Ok(mut verdict) = shared.limiter.check_waiting(&mut checks).await else {
         // This request alone has none: others may need no store that is away.
         protocol::put(bytes, Kind::NoVerdict, &[]);
@@ -221,34 +222,18 @@ fn release(body: &[u8], shared: &Shared, in_flight: &mut InFlight) -> io::Result
     Ok(())
 }
 
-/// Replaces the allowance of a check if its limit now has only others: other windows, algorithms
-/// or calendars.
-fn adapt(check: &mut LimitCheck, rules: &Rules, now: Moment) {
-    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == check.limit) else { return };
-    let then = check.lasting;
-    check.horizon = limit.horizon.with(then);
-    // The key of requests in flight is another one: such a check is made as it came.
-    let is_kept = |now: &Quota| {
-        let in_flight = |quota: &Quota| matches!(quota, Quota::Concurrency(_));
-        now.is_alike(&then) || in_flight(&then) || in_flight(now)
-    };
-    if !limit.shapes.iter().any(is_kept) {
-        let quota = limit.quota.at(now);
-        (check.quota, check.lasting) = (quota, quota);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use weir_common::limit::rolling::RollingQuota;
     use weir_common::limit::token_bucket::{BucketQuota, Rate};
-    use weir_common::time::UnixTime;
+    use weir_common::time::{Moment, UnixTime};
 
     use super::*;
     use crate::config::checked::Config;
     use crate::limit::key::Seed;
+    use crate::limit::{LimitCheck, Quota};
 
     #[test]
     fn a_check_of_another_quota_is_made_as_the_limit_is_now() {
@@ -263,7 +248,7 @@ mod tests {
             let (key, limit) = (Key::from_bits(1), seed.limit(name));
             let mut check = LimitCheck { known: true, ..LimitCheck::new(key, limit, quota) };
             let moment = Moment { tick: Tick(1), unix: UnixTime(1) };
-            adapt(&mut check, &rules, moment);
+            rules.adapt(&mut check, moment);
             assert_eq!(check.quota, check.lasting);
             check.quota
         };

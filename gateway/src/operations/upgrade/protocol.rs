@@ -21,7 +21,7 @@ use crate::limit::{CHECKS_MAX, CheckResult, Horizon, LimitCheck, Quota, StoreFai
 use crate::rules::retention::Retention;
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The largest body of a frame: ten thousand boosts take half of it.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -40,7 +40,7 @@ pub enum Kind {
     Ready,
     /// The new process cannot take over; the body has the reason.
     Failed,
-    /// Some of the states.
+    /// Some of the states, or of the keys that a shared store counts.
     States,
     /// All states have been sent; the body is [`OtherStates`].
     Moved,

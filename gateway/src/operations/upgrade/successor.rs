@@ -229,6 +229,14 @@ pub(super) fn send_states(
             }
         }
     }
+    let now = shared.limiter.earliest(shared.clock.now()).tick;
+    for own in shared.limiter.synced() {
+        snapshot::put_synced(&mut piece, &own, of_machine(now));
+        if piece.len() >= PIECE_BYTES {
+            protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
+            piece.clear();
+        }
+    }
     protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
     let boosts = boosts
         .into_iter()

@@ -98,10 +98,10 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
         ("exit 3", "the new process ended before it was ready: exit status: 3"),
         ("printf nonsense >&0; exit 0", ""),
         // A valid `Hello`, and then the end.
-        (r"printf '\005\000\000\000\001\003\000\000\000' >&0; exit 0", ""),
+        (r"printf '\005\000\000\000\001\004\000\000\000' >&0; exit 0", ""),
         (
             r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2",
-            "the new program speaks upgrade protocol 255, this one 3: restart instead of upgrading",
+            "the new program speaks upgrade protocol 255, this one 4: restart instead of upgrading",
         ),
         (
             r"printf '\001\000\000\000\004' >&0; exec cat >&2",
@@ -143,7 +143,7 @@ fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_pr
     let mut kept = gateway.client();
     kept.get(TARGET).expect(200);
     // Sends `Hello` and `Ready`, reads 300 bytes, and exits.
-    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
+    let ready = r"printf '\005\000\000\000\001\004\000\000\000\001\000\000\000\004' >&0";
     put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; exit 0"));
     gateway.signal("USR2");
     let why = gateway.wait_for_no_successor();
@@ -159,7 +159,7 @@ fn a_successor_that_fails_with_the_counters_is_killed_before_the_old_process_cou
     let gateway = by_link(&upstream);
     gateway.client().get(TARGET).expect(200);
     // As above, but it sends `End` in the place of `Received`, and stays.
-    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
+    let ready = r"printf '\005\000\000\000\001\004\000\000\000\001\000\000\000\004' >&0";
     let end = r"printf '\001\000\000\000\013' >&0";
     put_script(&gateway, &format!("echo process $$ >&2; {ready}; {end}; exec sleep 600"));
     gateway.signal("USR2");
@@ -185,7 +185,7 @@ fn requests_that_end_during_a_transfer_that_fails_are_released() {
         client
     });
     // As above; all shards are closed when it has reported.
-    let ready = r"printf '\005\000\000\000\001\003\000\000\000\001\000\000\000\004' >&0";
+    let ready = r"printf '\005\000\000\000\001\004\000\000\000\001\000\000\000\004' >&0";
     let reports = "sleep 0.3; echo closed >&2; sleep 1";
     put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; {reports}; exit 0"));
     gateway.signal("USR2");
