@@ -139,14 +139,15 @@ fn a_tunnel_does_not_keep_the_directory_of_its_start_after_reloads() {
     // What allocators keep is in the first ones.
     let resident = (0..3).map(reload).max().unwrap();
     let mut tunnels = Vec::new();
-    let mut after = 0;
-    for nth in 3..15 {
+    let with_a_tunnel_more = |nth| {
         let mut client = open(&world);
         client.read_until("hello");
         tunnels.push(client);
-        after = reload(nth);
-    }
-    // Twelve directories take 70 MB.
-    let grown = after.saturating_sub(resident);
+        reload(nth)
+    };
+    // One reading may be 25 MB too high, since allocators give memory back when they like. Twelve
+    // directories take 70 MB, which no reading of the last four could be without.
+    let readings: Vec<u64> = (3..18).map(with_a_tunnel_more).collect();
+    let grown = readings[11..].iter().min().unwrap().saturating_sub(resident);
     assert!(grown < 45_000_000, "{grown} bytes for {} tunnels", tunnels.len());
 }
