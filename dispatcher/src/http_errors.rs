@@ -1,6 +1,7 @@
 //! Problem responses for invalid bodies and queries, and for errors of the store.
 //!
-//! Invariant: a response to an invalid body or query lists every error at once, up to a bound.
+//! Invariant: a response to an invalid body or query lists every error at once, up to bounds of
+//! their number and of their bytes: clients that read no response keep it in memory.
 
 use log::Level;
 use serde_json::{Value, json};
@@ -13,6 +14,12 @@ use crate::store::StoreError;
 
 /// Errors listed in one response: more than a person corrects at a time.
 const ERRORS_MAX: usize = 100;
+
+/// The bytes of the pointers and details of one response.
+const ERRORS_BYTES_MAX: usize = 32 * 1_024;
+
+/// The bytes of one pointer, name or detail: those that are longer end in an ellipsis.
+const TEXT_BYTES_MAX: usize = 1_024;
 
 /// One error in a body or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +41,19 @@ enum ErrorLocation {
 impl ValidationError {
     /// An error in the body, at a JSON pointer.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: ErrorLocation::Pointer(pointer.into()), detail: detail.into(), index: None }
+        let place = ErrorLocation::Pointer(shortened(pointer.into()));
+        Self { place, detail: shortened(detail.into()), index: None }
     }
 
     /// An error in a query parameter.
     pub(crate) fn in_query(name: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: ErrorLocation::Parameter(name.into()), detail: detail.into(), index: None }
+        let place = ErrorLocation::Parameter(shortened(name.into()));
+        Self { place, detail: shortened(detail.into()), index: None }
+    }
+
+    fn bytes(&self) -> usize {
+        let (ErrorLocation::Pointer(place) | ErrorLocation::Parameter(place)) = &self.place;
+        place.len() + self.detail.len()
     }
 
     fn shown(&self) -> Value {
@@ -70,11 +84,23 @@ impl std::fmt::Display for ValidationError {
     }
 }
 
-/// The errors of one request: all are counted, the first [`ERRORS_MAX`] are listed.
+/// The first [`TEXT_BYTES_MAX`] bytes of a text: clients write what it quotes.
+fn shortened(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('\u{2026}');
+        text.shrink_to_fit();
+    }
+    text
+}
+
+/// The errors of one request: all are counted, the first ones are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValidationErrors {
     listed: Vec<ValidationError>,
     count: usize,
+    /// Those of what is listed.
+    bytes: usize,
     index: Option<usize>,
 }
 
@@ -82,8 +108,10 @@ impl ValidationErrors {
     /// Adds an error; `make` runs only while errors are still listed.
     pub(crate) fn add(&mut self, make: impl FnOnce() -> ValidationError) {
         self.count += 1;
-        if self.listed.len() < ERRORS_MAX {
-            self.listed.push(ValidationError { index: self.index, ..make() });
+        if self.listed.len() < ERRORS_MAX && self.bytes < ERRORS_BYTES_MAX {
+            let made = make();
+            self.bytes += made.bytes();
+            self.listed.push(ValidationError { index: self.index, ..made });
         }
     }
 
@@ -114,7 +142,7 @@ impl ValidationErrors {
 
 impl From<ValidationError> for ValidationErrors {
     fn from(error: ValidationError) -> Self {
-        Self { listed: vec![error], count: 1, index: None }
+        Self { bytes: error.bytes(), listed: vec![error], count: 1, index: None }
     }
 }
 
@@ -135,7 +163,7 @@ pub(crate) fn step(name: &str) -> String {
     format!("/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A problem with `errors` (the first [`ERRORS_MAX`]) and `errors_count`.
+/// A problem with `errors` (those that are listed) and `errors_count`.
 pub(crate) fn validation_problem(
     status: u16,
     kind: &'static str,
@@ -217,6 +245,18 @@ mod tests {
         assert_eq!(body["errors"][50], later);
         assert_eq!(body["errors_count"], 250);
         assert_eq!(body["detail"], "/0: is wrong (and 249 more, see `errors`)");
+    }
+
+    #[test]
+    fn errors_that_quote_long_names_are_cut_and_listed_up_to_a_bound_of_their_bytes() {
+        let (mut errors, long) = (ValidationErrors::default(), "\u{e9}".repeat(60_000));
+        (0..100).for_each(|nth| errors.at(format!("/{nth}{long}"), long.clone()));
+        let refusal = unprocessable(&errors).body;
+        assert!(refusal.len() < 2 * ERRORS_BYTES_MAX, "{}", refusal.len());
+        let body: Value = serde_json::from_slice(&refusal).expect("a problem is JSON");
+        assert_eq!(body["errors_count"], 100);
+        let pointer = body["errors"][9]["pointer"].as_str().expect("ten are listed");
+        assert!(pointer.starts_with("/9\u{e9}") && pointer.ends_with("\u{e9}\u{2026}"));
     }
 
     #[test]

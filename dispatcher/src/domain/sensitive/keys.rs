@@ -290,7 +290,7 @@ pub(crate) fn is_forbidden(key: &str) -> bool {
     is_suspect(&name, &[]) && !(key.is_ascii() && is_ordinary(key))
 }
 
-/// Whether the letters of a key name a secret; `borders` are the starts of its words.
+/// Whether the letters of a key name a secret; `borders` are the starts of its words, in order.
 fn is_suspect(name: &str, borders: &[usize]) -> bool {
     names_secret(name, borders) || names_hash(name, borders)
 }
@@ -304,8 +304,10 @@ fn is_ordinary(key: &str) -> bool {
 /// Whether a match is a written word, or fills several words.
 fn is_written(name: &str, borders: &[usize], at: usize, word: &str) -> bool {
     let end = at + word.len();
-    let is_border = |at: usize| at == 0 || at == name.len() || borders.contains(&at);
-    let crosses = borders.iter().any(|border| (at + 1..end).contains(border));
+    // A long key has as many borders as matches.
+    let is_border = |at: usize| at == 0 || at == name.len() || borders.binary_search(&at).is_ok();
+    let next = borders.partition_point(|border| *border <= at);
+    let crosses = borders.get(next).is_some_and(|border| *border < end);
     let is_plural = || name.get(end..).is_some_and(|rest| rest.starts_with('s'));
     !crosses || is_border(at) && (is_border(end) || is_plural() && is_border(end + 1))
 }
@@ -313,7 +315,7 @@ fn is_written(name: &str, borders: &[usize], at: usize, word: &str) -> bool {
 fn names_secret(name: &str, borders: &[usize]) -> bool {
     static A_SECRET: WordMatcher = WordMatcher::new(&SECRETS);
     A_SECRET.anywhere(name).any(|rest| {
-        let word = name.strip_suffix(rest).unwrap_or_default();
+        let word = name.get(..name.len() - rest.len()).unwrap_or_default();
         let by_chance = |one: &&str| {
             word.strip_suffix(*one)
                 .is_some_and(|before| !is_written(name, borders, before.len(), one))
@@ -327,6 +329,9 @@ fn names_secret(name: &str, borders: &[usize]) -> bool {
 
 /// Whether the rest of a key describes the secret.
 pub(super) fn is_about(rest: &str) -> bool {
+    if rest.len() > 2 * ABOUT_BYTES_MAX {
+        return false;
+    }
     let rest = rest.trim_end_matches(|digit: char| digit.is_ascii_digit());
     (1..=ABOUT_BYTES_MAX).contains(&rest.len()) && is_made_of_words(rest)
 }
@@ -734,10 +739,13 @@ mod tests {
     #[test]
     fn no_key_is_slow_to_check() {
         // Repetition must not multiply the passes over a key.
-        for word in ["token", "tokencount", "count", "in", "pw", "pbkdf"] {
+        for word in
+            ["token", "tokencount", "count", "in", "pw", "pbkdf", "Ato_Ken", "hop_web_hash_"]
+        {
             let key = word.repeat(1_000_000 / word.len());
             let named = word.starts_with("token") || word == "pw";
             assert_eq!(is_forbidden(&key), named, "{word}");
+            let _ = is_forbidden(&(key + &"1".repeat(1_000_000)));
         }
     }
 }

@@ -42,8 +42,7 @@ pub(super) fn secret(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
     }
-    let shown = text.trim_matches(is_blank);
-    if shown.starts_with(['{', '[']) && is_json_with_secret(shown, LEVELS_MAX) {
+    if text.contains('"') && is_json_with_secret(text, LEVELS_MAX) {
         return Some("a JSON text with a secret");
     }
     if !text.contains(':') {
@@ -72,8 +71,11 @@ fn secret_of_url(word: &str) -> Option<&'static str> {
 /// Whether a text is JSON that has a text under a key that names a secret, also as JSON in one of
 /// its texts, to so many levels.
 fn is_json_with_secret(text: &str, levels: usize) -> bool {
-    let value = || serde_json::from_str(text);
-    levels > 0 && value().is_ok_and(|value| has_secret(&value, false, levels - 1))
+    let shown = text.trim_matches(is_blank);
+    let value = || serde_json::from_str(shown);
+    levels > 0
+        && shown.starts_with(['{', '[', '"'])
+        && value().is_ok_and(|value| has_secret(&value, false, levels - 1))
 }
 
 /// Whether a value has a secret; `is_named` where its key names one.
@@ -198,6 +200,8 @@ mod tests {
             format!("\u{feff}{inner}\u{200b}"),
             r#"{"access_token":{"value":["abc"]}}"#.to_owned(),
             serde_json::json!({ "body": inner }).to_string(),
+            serde_json::json!({ "body": format!("\u{feff}{inner}") }).to_string(),
+            serde_json::json!(inner).to_string(),
         ] {
             assert_eq!(secret(&text), Some("a JSON text with a secret"), "{text}");
         }
