@@ -15,7 +15,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::future::Cache;
@@ -42,6 +42,8 @@ pub struct Entry<V> {
     stale_until: Tick,
     /// It is not fetched again before this time, in ticks.
     again_at: AtomicU64,
+    /// Whether the one before it was contradicted: no other entry lets this one expire.
+    is_renewed: AtomicBool,
 }
 
 /// A tenant without an entry. The default is one of which nothing is known.
@@ -137,6 +139,8 @@ where
     /// Caches an entry, unless a tenant was removed since `mark`.
     pub async fn keep(&self, key: K, entry: Arc<Entry<V>>, mark: u64) {
         if self.mark() == mark {
+            let before = self.known.get(&key).await;
+            entry.is_renewed.store(before.is_some_and(|own| own.is_expired()), Ordering::Relaxed);
             self.absent.invalidate(&key).await;
             self.known.insert(key, entry).await;
         }
@@ -161,11 +165,13 @@ where
         self.keep_absent(key, absent, mark).await;
     }
 
-    /// Lets the next request fetch a tenant, if its entry is older than that of `other`. Until the
-    /// directory answers, the entry is what was known last.
+    /// Lets the next request fetch a tenant, if its entry is older than that of `other`; not again
+    /// while what was fetched so is good. Until the directory answers, the entry is what was known
+    /// last.
     pub async fn expire_if_older(&self, key: &K, other: &K) {
         if let (Some(entry), Some(other)) = (self.known.get(key).await, self.known.get(other).await)
             && entry.requested < other.requested
+            && !entry.is_renewed.load(Ordering::Relaxed)
         {
             entry.expire();
         }
@@ -209,7 +215,8 @@ impl<V> Entry<V> {
         let good_until = requested.plus(ttl);
         let stale_until = good_until.plus(stale_for);
         let good_until = AtomicU64::new(good_until.0);
-        Self { value, requested, good_until, stale_until, again_at: AtomicU64::default() }
+        let (again_at, is_renewed) = (AtomicU64::default(), AtomicBool::default());
+        Self { value, requested, good_until, stale_until, again_at, is_renewed }
     }
 
     fn is_good(&self, now: Tick) -> bool {
@@ -218,6 +225,10 @@ impl<V> Entry<V> {
 
     fn expire(&self) {
         self.good_until.store(0, Ordering::Relaxed);
+    }
+
+    fn is_expired(&self) -> bool {
+        self.good_until.load(Ordering::Relaxed) == 0
     }
 
     fn failed(&self, now: Tick) {
@@ -283,6 +294,16 @@ mod tests {
                 assert_eq!(matches!(found, Cached::Entry(_)), is_fresh, "{name}, {other}");
                 let is_kept = matches!(found, Cached::Expired(Last::Entry(_)));
                 assert_eq!(is_kept, !is_fresh, "{name}, {other}");
+            }
+            // What was fetched so stays for its time, whatever is newer.
+            for (second, is_fresh) in [(3, true), (70, false)] {
+                for (name, after) in [("old", 0), ("new", 1)] {
+                    let entry = Arc::new(Entry::new((), Tick((second + after) * 1_000_000), spans));
+                    cache.keep(name, entry, cache.mark()).await;
+                }
+                cache.expire_if_older(&"old", &"new").await;
+                let found = cache.get(&"old", Tick((second + 2) * 1_000_000)).await;
+                assert_eq!(matches!(found, Cached::Entry(_)), is_fresh, "{second}");
             }
         });
     }

@@ -4,7 +4,7 @@
 //!
 //! 1. Values that a plan does not allow refuse no request: those of the plan or of the limit apply.
 //! 2. Values are not ignored because the workspace's cached entry is older than the instance's:
-//!    that entry is looked up again first, at most once for each entry of the instance.
+//!    that entry is looked up again first, once for all instances while what is found is good.
 //!
 //! # Not here
 //!
