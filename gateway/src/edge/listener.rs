@@ -17,6 +17,7 @@
 
 mod handshake;
 pub mod per_address;
+mod turns;
 
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::edge::connection::Connection;
 use crate::edge::drain::{Drain, wait_until_true};
 use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
+use crate::edge::listener::turns::HandshakeTurns;
 
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -186,6 +188,7 @@ pub async fn serve<F: Front>(
 ) {
     let mut stop = drain.close_after_response.clone();
     let mut connections = JoinSet::new();
+    let with = (shared, Arc::new(HandshakeTurns::new()));
     loop {
         let accepted = tokio::select! {
             accepted = from.recv() => accepted,
@@ -196,18 +199,23 @@ pub async fn serve<F: Front>(
             () = wait_until_true(&mut stop) => break,
         };
         let Some(accepted) = accepted else { break };
-        connections.spawn(one(front.clone(), accepted, shared.clone(), drain.clone()));
+        connections.spawn(one(front.clone(), accepted, with.clone(), drain.clone()));
     }
     from.close();
     while let Some(accepted) = from.recv().await {
-        connections.spawn(one(front.clone(), accepted, shared.clone(), drain.clone()));
+        connections.spawn(one(front.clone(), accepted, with.clone(), drain.clone()));
     }
     while let Some(ended) = connections.join_next().await {
         note(ended);
     }
 }
 
-async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, drain: Drain) {
+async fn one<F: Front>(
+    front: Arc<F>,
+    accepted: Accepted,
+    (shared, turns): (Arc<Shared>, Arc<HandshakeTurns>),
+    drain: Drain,
+) {
     let Accepted { socket, settings, peer, open } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
@@ -218,7 +226,7 @@ async fn one<F: Front>(front: Arc<F>, accepted: Accepted, shared: Arc<Shared>, d
     };
     let must_wait = settings.must_wait();
     let mut close_idle = drain.close_idle.clone();
-    let handshake = establish(settings, socket, peer, open, &shared);
+    let handshake = establish(settings, socket, peer, open, (&shared, &turns));
     let handshaken = tokio::select! {
         biased;
         handshaken = tokio::time::timeout(handshake_timeout, handshake) =>

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What a permit is for (`directory`, `auth::address_turns`).
+//! What a permit is for (`directory`, `auth::address_turns`, `listener::turns`).
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -19,6 +19,7 @@ use crate::config::shared::Shared;
 use crate::edge::connection::socket::{Handshaken, Socket};
 use crate::edge::listener::OpenConnection;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
+use crate::edge::listener::turns::HandshakeTurns;
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;
 use crate::tls;
@@ -56,7 +57,7 @@ pub(super) async fn establish(
     mut socket: TcpStream,
     peer: SocketAddr,
     open: OpenConnection,
-    shared: &Shared,
+    (shared, turns): (&Shared, &HandshakeTurns),
 ) -> Result<Handshaken, Failed> {
     let HandshakeSettings { https, has_header, counts } = settings;
     let (mut peer, mut permit) = (peer, None);
@@ -72,7 +73,8 @@ pub(super) async fn establish(
     let config = shared.active.load().origin.tls.config(https).cloned();
     // Addresses of TLS listeners change only with a restart, so this one has a configuration.
     let config = config.ok_or(Failed::Handshake("other"))?;
-    let stream = tls::handshake(config, socket).await.map_err(Failed::Handshake)?;
+    let shaken = turns.run(peer.ip(), tls::handshake(config, socket)).await;
+    let stream = shaken.map_err(Failed::Handshake)?;
     Ok(Handshaken { socket: Socket::Tls(Box::new(stream)), peer, permits })
 }
 
