@@ -8,15 +8,22 @@
 
 use weir_common::limit::calendar::CalendarQuota;
 use weir_common::limit::quota::{Horizon, Quota};
-use weir_common::limit::rolling::EXACT_MAX;
+use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::limit::slots;
 use weir_common::time::{UnixTime, micros};
 
 /// The script: one call decides all checks of a request.
 pub const SCRIPT: &str = include_str!("decide.lua");
 
-/// A stamp has 32 bits of units, and a horizon at most this many: a quarter of them.
+/// A stamp has 32 bits of units, and a window at most this many: a quarter of them.
 const UNITS_MAX: u64 = 1 << 30;
+
+/// The unit of stamps for the sake of longer windows of other plans, in microseconds, at most: a
+/// store gives no two requests of a key stamps that are nearer, and a key has 30,000 in a second.
+const OTHERS_UNIT_MAX: u64 = 32;
+
+/// The units that a horizon has at most: the script's `HORIZON_MAX`.
+const HORIZON_UNITS_MAX: u64 = 7 << 29;
 
 /// The most admissions that one call replays: the store does nothing else meanwhile.
 pub const REPLAY_MAX: usize = 1_024;
@@ -201,10 +208,7 @@ fn numbers(check: &SharedCheck) -> Numbers {
     match check.quota {
         Quota::Rolling(quota) => {
             let window = micros(quota.window);
-            let slotted = quota.requests > EXACT_MAX;
-            let grain = if slotted { micros(slots::grain(quota.window)) } else { 0 };
-            let horizon = horizon.max(window + grain);
-            let unit = unit_of(horizon);
+            let Stamping { grain, unit, horizon } = Stamping::of(quota, horizon);
             let (sequence, stamp, count) = match check.claim {
                 Some(WitnessClaim::Admission { sequence, stamp, count }) => {
                     (sequence, stamp.0, count)
@@ -251,9 +255,28 @@ fn numbers(check: &SharedCheck) -> Numbers {
     }
 }
 
-/// The unit of the stamps of a window whose charges matter for so long, in microseconds.
-pub(super) fn unit_of(horizon: u64) -> u64 {
-    horizon.div_ceil(UNITS_MAX).next_power_of_two()
+/// How the charges of a window are stamped, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamping {
+    /// How long a slot is where it counts in slots, and otherwise 0.
+    grain: u64,
+    /// The unit of its stamps.
+    pub(super) unit: u64,
+    /// How long a charge matters.
+    horizon: u64,
+}
+
+impl Stamping {
+    /// Of a window whose charges matter for `horizon` to windows of other plans. Where that is too
+    /// long for fine stamps, what is older matters to none.
+    pub(super) fn of(quota: RollingQuota, horizon: u64) -> Self {
+        let unit_of = |long: u64| long.div_ceil(UNITS_MAX).next_power_of_two();
+        let slotted = quota.requests > EXACT_MAX;
+        let grain = if slotted { micros(slots::grain(quota.window)) } else { 0 };
+        let own = micros(quota.window) + grain;
+        let unit = unit_of(horizon).min(OTHERS_UNIT_MAX).max(unit_of(own));
+        Self { grain, unit, horizon: horizon.clamp(own, HORIZON_UNITS_MAX * unit) }
+    }
 }
 
 /// When the period before the quota's starts, its own, the next one and the one after that: the

@@ -18,11 +18,11 @@ use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::quota::Quota;
 use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::limit::state::State;
-use weir_common::time::{Moment, Tick, UnixTime, micros};
+use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::super::memory::{MemoryStore, Moved};
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
-use super::call::unit_of;
+use super::call::Stamping;
 use super::servers::store_time::StoreTime;
 use super::share::FleetPosition;
 use super::{Checks, SharedStore, StoreAway, is_in_flight, local};
@@ -57,7 +57,7 @@ impl SharedStore {
     /// must not give the same.
     fn own_stamp(&self, check: &LimitCheck, now: Tick) -> Tick {
         let Quota::Rolling(quota) = check.quota else { return now };
-        let unit = unit_of(check.horizon.window.max(micros(quota.window)));
+        let unit = Stamping::of(quota, check.horizon.window).unit;
         let (step, own) = (unit * STAMP_CLASSES, unit * (self.id_bits % STAMP_CLASSES));
         let at = now.0 - now.0 % step + own;
         Tick(if at < now.0 { at + step } else { at })

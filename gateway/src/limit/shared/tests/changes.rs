@@ -128,7 +128,7 @@ proptest! {
     fn windows_of_any_length_are_decided_as_by_counting(
         steps in steps(4, 5_000_000), hours in prop_oneof![Just(0), 1..700_u32],
     ) {
-        // A horizon of a month has units of 4 ms.
+        // A window of a month has units of 4 ms.
         let second = Duration::from_secs(1);
         let long = hours * HOUR + second;
         let quotas =
@@ -156,7 +156,7 @@ fn a_horizon_that_grows_or_shrinks_loses_nothing_and_keeps_claims() {
     let minute = Duration::from_secs(60);
     for requests in [1_000, 100_000] {
         let (mut store, key) = (Store::open(), fresh_key());
-        // Some of them are within one unit of a month's horizon.
+        // Some of them are within 32 microseconds.
         let mut replayed: Vec<ReplayedAdmission> = Vec::new();
         let mut newest = None;
         for wait in [1, 1, 1, 9_000, 2, 90_000, 1, 1] {
@@ -183,7 +183,7 @@ fn a_horizon_that_grows_or_shrinks_loses_nothing_and_keeps_claims() {
                 assert!(later < 4_096, "{later} later");
             }
         }
-        // The stamps of a lost window are as coarse as its horizon.
+        // Two of its stamps are in one unit.
         store.connection.call(&[b"DEL", &key[..]]);
         let horizon = Horizon { window: 2_678_400_000_000, token: 0 };
         let lost = check(&key, rolling(requests, minute), 1);

@@ -28,9 +28,16 @@ fn grain(quota: RollingQuota) -> u64 {
     if quota.requests > EXACT_MAX { micros(slots::grain(quota.window)) } else { 0 }
 }
 
-fn unit(horizon: u64) -> u64 {
-    (0..32).map(|power| 1 << power).find(|unit| horizon <= unit << 30).unwrap()
+/// The unit of a window's stamps, and how long its charges matter.
+fn unit(quota: RollingQuota, horizon: u64) -> (u64, u64) {
+    let of = |long| (0..32).map(|power| 1 << power).find(|unit| long <= unit << 30).unwrap();
+    let own = micros(quota.window) + grain(quota);
+    let unit = of(own).max(of(horizon).min(32));
+    (unit, horizon.max(own).min(unit * AGE_MAX))
 }
+
+/// A horizon has at most so many units.
+const AGE_MAX: u64 = 7 << 29;
 
 /// When an entry for a charge at `at` is stamped.
 fn stamp(at: u64, grain: u64, unit: u64) -> u64 {
@@ -66,9 +73,14 @@ impl Model {
             (Form::Bucket(_), Quota::Bucket(_)) | (Form::Count(_), Quota::Calendar(_)) => {}
             (form, Quota::Rolling(quota)) => {
                 let is_window = matches!(form, Form::Window { .. } | Form::Fresh);
-                let (grain, unit) = (if is_window { 0 } else { grain(quota) }, unit(horizon));
-                if matches!(form, Form::Window { unit: own, .. } if *own == unit) {
-                    return;
+                let grain = if is_window { 0 } else { grain(quota) };
+                let (unit, horizon) = unit(quota, horizon);
+                if let Form::Window { unit: own, entries } = form {
+                    let matters = entries.last().is_some_and(|(at, _)| at + horizon > now);
+                    let fits = *own > unit || horizon <= own * AGE_MAX;
+                    if *own == unit || matters && fits {
+                        return;
+                    }
                 }
                 let mut entries: Vec<(u64, u32)> = Vec::new();
                 for (at, count) in self.charges(horizon, now).0 {
