@@ -133,12 +133,15 @@ impl Acknowledging {
 
     /// The reply of a call, unless too few replicas have it by the reply of the wait after it.
     pub(super) fn acknowledged(&self, own: Value, waited: Option<&Value>) -> Reply {
+        let waited = waited.cloned().unwrap_or(Value::Nil).extract_error();
         match waited {
-            Some(Value::Int(have)) if *have >= i64::from(self.replicas) => Ok(own),
-            Some(Value::Int(have)) => {
+            Ok(Value::Int(have)) if have >= i64::from(self.replicas) => Ok(own),
+            Ok(Value::Int(have)) => {
                 Err(CallError::Refused(format!("{have} replicas have it in time")))
             }
-            _ => Err(CallError::Refused("no replica has it in time".to_owned())),
+            Ok(_) => Err(CallError::Refused("no replica has it in time".to_owned())),
+            // Its user may not wait, or it is a replica.
+            Err(error) => Err(CallError::Refused(failed(&error).to_string())),
         }
     }
 }
@@ -181,6 +184,21 @@ mod tests {
             assert_eq!(ran.is_ok(), is_kept, "{ran:?}");
             assert_eq!(read.lock().unwrap().contains("WAIT"), replicas > 0);
         }
+    }
+
+    #[test]
+    fn a_wait_that_is_not_allowed_is_no_replica_that_is_late() {
+        let all = Acknowledging::new(1, Duration::from_secs(1)).unwrap();
+        let of = |reply: &[u8]| {
+            let waited = redis::parse_redis_value(reply).unwrap();
+            all.acknowledged(Value::Int(7), Some(&waited))
+        };
+        assert_eq!(of(b":1\r\n"), Ok(Value::Int(7)));
+        assert!(of(b":0\r\n").unwrap_err().to_string().starts_with("0 replicas"));
+        let forbidden = of(b"-NOPERM User weir has no permissions to run the 'wait' command\r\n");
+        let why = forbidden.unwrap_err();
+        assert!(matches!(why, CallError::Refused(_)), "{why:?}");
+        assert!(why.to_string().contains("'wait' command: a right is missing"), "{why}");
     }
 
     #[tokio::test]
