@@ -279,6 +279,10 @@ fn prepare(
     shared.mark_applied();
     if let Some(earlier) = earlier {
         let states = persistence::restore(&shared, earlier);
+        // No request may tell the store of a key that was reset since.
+        if let Some(store) = &shared.limiter.shared {
+            control.block_on(store.catch_up((&shared.limiter.store, &shared.limiter.boosts)));
+        }
         events::event(Level::Info, "limit snapshot restored", &[("states", json!(states))]);
     }
     Ok(Prepared { shared, sockets, clients, admin, began })

@@ -122,8 +122,15 @@ impl<S> Fleet<S> {
     /// Ends a gateway by this signal, and starts another with its files.
     #[track_caller]
     fn start_again(&mut self, nth: usize, signal: &str) {
-        let gateway = self.gateways.remove(nth);
+        self.start_again_after(nth, signal, |_| {});
+    }
+
+    /// Ends a gateway, and starts it in its folder after `meanwhile`, which the others see.
+    fn start_again_after(&mut self, nth: usize, signal: &str, meanwhile: impl FnOnce(&Self)) {
+        let mut gateway = self.gateways.remove(nth);
         gateway.signal(signal);
+        gateway.wait_for_exit();
+        meanwhile(self);
         let next = Gateway::start_in(gateway.into_folder(), &self.config.to_string(), DIRECTORY);
         self.gateways.insert(nth, next);
     }

@@ -23,7 +23,7 @@ use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
 use crate::limit::shared::SharedStore;
-use crate::limit::shared::sync_state::SyncedKey;
+use crate::limit::shared::sync_state::SyncedKeys;
 use crate::limit::warnings::Warnings;
 use crate::request::body_budget::BodyBudget;
 use crate::response::refusal::{RATE_LIMITED, Refusal};
@@ -132,9 +132,9 @@ impl Shared {
 
     /// Lets heartbeats tell a shared store of the keys of an earlier process. Where a limit now has
     /// another window or algorithm, the store counts by that one.
-    pub fn restore_synced(&self, mut synced: Vec<SyncedKey>) {
+    pub fn restore_synced(&self, mut synced: SyncedKeys) {
         let (active, now) = (self.active.load(), self.limiter.moment(self.clock.now()));
-        synced.iter_mut().for_each(|own| active.rules.adapt(&mut own.check, now));
+        synced.keys.iter_mut().for_each(|own| active.rules.adapt(&mut own.check, now));
         self.limiter.restore_synced(&synced);
     }
 

@@ -29,7 +29,7 @@ use super::held::{Held, Releases};
 use super::key::Key;
 use super::memory::{MemoryStore, Moved};
 use super::shared::SharedStore;
-use super::shared::sync_state::SyncedKey;
+use super::shared::sync_state::{SyncedKey, SyncedKeys};
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
 /// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
@@ -150,12 +150,14 @@ impl Limiter {
     }
 
     /// The keys that a shared store counts: see [`SharedStore::synced`].
-    pub fn synced(&self) -> impl Iterator<Item = SyncedKey> {
-        self.shared.iter().flat_map(|shared| shared.synced())
+    pub fn synced(&self) -> SyncedKeys<impl Iterator<Item = SyncedKey>> {
+        let synced = self.shared.as_ref().map(|shared| shared.synced());
+        let (resets, keys) = synced.map(|own| (own.resets, own.keys)).unzip();
+        SyncedKeys { resets: resets.unwrap_or_default(), keys: keys.into_iter().flatten() }
     }
 
     /// Lets heartbeats tell a shared store of the keys of an earlier process.
-    pub fn restore_synced(&self, synced: &[SyncedKey]) {
+    pub fn restore_synced(&self, synced: &SyncedKeys) {
         self.shared.iter().for_each(|shared| shared.restore_synced(synced));
     }
 

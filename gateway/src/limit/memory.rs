@@ -368,6 +368,7 @@ mod tests {
     use weir_common::time::{Moment, UnixTime};
 
     use super::super::key::{Scope, Seed};
+    use super::super::shared::sync_state::SyncedKeys;
     use super::super::{Quota, snapshot};
     use super::*;
 
@@ -526,7 +527,8 @@ mod tests {
 
     fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
-        let bytes = snapshot::write((store, iter::empty()), Seed::new(SEED), b"", moment);
+        let bytes =
+            snapshot::write((store, SyncedKeys::<[_; 0]>::default()), Seed::new(SEED), b"", moment);
         let next = MemoryStore::with_shards(2, 1);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next

@@ -22,6 +22,7 @@
 
 use std::time::Duration;
 
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use weir_common::limit::calendar::{self, Calendar, CalendarQuota, CalendarUnit, Count};
 use weir_common::limit::concurrency::{ConcurrencyQuota, InFlight};
 use weir_common::limit::decision::Usage;
@@ -33,7 +34,7 @@ use weir_common::time::{Moment, Tick, UnixTime, micros};
 use super::key::{Key, LimitTag, Seed};
 use super::memory::MemoryStore;
 use super::shard::CounterEntry;
-use super::shared::sync_state::SyncedKey;
+use super::shared::sync_state::{SyncedKey, SyncedKeys};
 use super::{Horizon, LimitCheck, Quota, State};
 
 /// The first bytes of a snapshot of any layout.
@@ -42,7 +43,8 @@ pub const NAME: &[u8] = b"weir limits ";
 /// The first bytes of the file: its name and the number of its layout.
 const MAGIC: &[u8; 16] = b"weir limits 4\n\0\0";
 
-/// The first bytes of a file of the layout before: it has no keys of a shared store.
+/// The first bytes of a file of the layout before: it has no keys of a shared store, and no
+/// checksum at its end.
 const EARLIER_MAGIC: &[u8; 16] = b"weir limits 3\n\0\0";
 
 /// A state is kept for a year at most, however wrong the clock was that wrote it.
@@ -54,7 +56,7 @@ pub enum SnapshotError {
     /// It does not start with `MAGIC`.
     #[error("it is not a snapshot of weir-gateway's limits")]
     UnknownFormat,
-    /// It is too short or too long.
+    /// It is too short or too long, or was changed.
     #[error("it is cut short or damaged")]
     Damaged,
 }
@@ -69,7 +71,7 @@ pub struct Snapshot {
     keep_until: Tick,
     kept: Vec<CounterEntry>,
     /// The keys that a shared store counts.
-    pub synced: Vec<SyncedKey>,
+    pub synced: SyncedKeys,
 }
 
 /// One entry of a file, or of what an upgrade sends.
@@ -92,17 +94,17 @@ impl Snapshot {
 /// store counts; `memory` is how long the active rules keep states.
 #[must_use]
 pub fn write(
-    (store, synced): (&MemoryStore, impl Iterator<Item = SyncedKey>),
+    (store, synced): (&MemoryStore, SyncedKeys<impl IntoIterator<Item = SyncedKey>>),
     seed: Seed,
     memory: &[u8],
     now: Moment,
 ) -> Vec<u8> {
-    let keep_until = store.kept_until();
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&seed.bytes());
-    bytes.extend_from_slice(&now.unix_of(keep_until).0.to_le_bytes());
+    bytes.extend_from_slice(&now.unix_of(store.kept_until()).0.to_le_bytes());
     bytes.extend_from_slice(&(memory.len() as u64).to_le_bytes());
     bytes.extend_from_slice(memory);
+    bytes.extend_from_slice(&synced.resets.to_le_bytes());
     let count_at = bytes.len();
     bytes.extend_from_slice(&0_u64.to_le_bytes());
     let mut count = 0_u64;
@@ -112,14 +114,20 @@ pub fn write(
             put(&mut bytes, kept, now);
         }
     });
-    for own in synced {
+    for own in synced.keys {
         count += 1;
         put_synced(&mut bytes, &own, now);
     }
     if let Some(place) = bytes.get_mut(count_at..count_at + 8) {
         place.copy_from_slice(&count.to_le_bytes());
     }
+    let checksum = checksum_of(bytes.get(MAGIC.len()..).unwrap_or_default());
+    bytes.extend(checksum);
     bytes
+}
+
+fn checksum_of(bytes: &[u8]) -> [u8; SHA256_OUTPUT_LEN] {
+    digest(&SHA256, bytes).as_ref().try_into().unwrap_or_default()
 }
 
 /// Writes one state, as it is at `now`.
@@ -214,23 +222,30 @@ fn halves(bits: u128) -> [u64; 2] {
 
 /// Reads what [`write`] wrote.
 pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
-    let bytes = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(EARLIER_MAGIC));
-    let bytes = bytes.ok_or(SnapshotError::UnknownFormat)?;
-    let (seed, rest) = bytes.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
+    let (layout, rest) = bytes.split_first_chunk().ok_or(SnapshotError::UnknownFormat)?;
+    let rest = match (layout, rest.split_last_chunk()) {
+        (EARLIER_MAGIC, _) => rest,
+        (MAGIC, Some((written, checksum))) if checksum_of(written) == *checksum => written,
+        (MAGIC, _) => return Err(SnapshotError::Damaged),
+        _ => return Err(SnapshotError::UnknownFormat),
+    };
+    let (seed, rest) = rest.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
     let mut reader = Reader { rest, now };
     let keep_until = reader.ahead()?;
     let memory = reader.bytes()?.to_vec();
+    let resets = if layout == MAGIC { reader.number()? } else { 0 };
     let count = reader.number()?;
-    let (mut kept, mut synced) = (Vec::new(), Vec::new());
+    let (mut kept, mut keys) = (Vec::new(), Vec::new());
     for _ in 0..count {
         match reader.entry()? {
             Entry::Counter(entry) => kept.push(entry),
-            Entry::Synced(own) => synced.push(own),
+            Entry::Synced(own) => keys.push(own),
         }
     }
     if !reader.rest.is_empty() {
         return Err(SnapshotError::Damaged);
     }
+    let synced = SyncedKeys { resets, keys };
     Ok(Snapshot { seed: Seed::new(*seed), memory, keep_until, kept, synced })
 }
 
@@ -271,8 +286,7 @@ impl<'b> Reader<'b> {
     /// most [`AHEAD_MAX`]: the stamp of an admission that follows many others.
     fn past(&mut self) -> Result<Tick, SnapshotError> {
         if self.now.tick.0 == self.now.unix.0 {
-            let most = self.now.tick.plus(AHEAD_MAX);
-            return Ok(Tick(self.number()?).min(most));
+            return Ok(Tick(self.number()?).min(self.now.tick.plus(AHEAD_MAX)));
         }
         let unix = UnixTime(self.number()?);
         Ok(self.now.tick_of(unix))
@@ -364,8 +378,8 @@ impl<'b> Reader<'b> {
         if count > slots::SLOTS_MAX as u64 {
             return Err(SnapshotError::Damaged);
         }
-        let slot = |_| Ok((self.past()?, self.small()?));
-        let counts = (0..count).map(slot).collect::<Result<Vec<_>, _>>()?;
+        let counts = (0..count).map(|_| Ok((self.past()?, self.small()?)));
+        let counts = counts.collect::<Result<Vec<_>, _>>()?;
         Ok(State::Slots(Slots::of(grain, counts)))
     }
 
@@ -386,8 +400,6 @@ impl<'b> Reader<'b> {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::super::key::Scope;
     use super::*;
 
@@ -409,7 +421,7 @@ mod tests {
     }
 
     fn written(store: &MemoryStore, memory: &[u8], now: Moment) -> Vec<u8> {
-        write((store, iter::empty()), SEED, memory, now)
+        write((store, SyncedKeys::<[_; 0]>::default()), SEED, memory, now)
     }
 
     /// Three states, each charged fifty seconds before the stop and once more at the stop.
@@ -547,9 +559,11 @@ mod tests {
     #[test]
     fn a_key_of_a_shared_store_is_read_as_it_was_written() {
         let store = MemoryStore::new(10);
-        let bytes = write((&store, synced().into_iter()), SEED, b"", STOPPED);
+        let keys = SyncedKeys { resets: 7, keys: synced().into_iter() };
+        let bytes = write((&store, keys), SEED, b"", STOPPED);
         let snapshot = read(&bytes, STOPPED).unwrap();
-        assert_eq!((&snapshot.synced, snapshot.kept.len()), (&synced(), 0));
+        let SyncedKeys { resets, keys } = snapshot.synced;
+        assert_eq!((resets, keys, snapshot.kept.len()), (7, synced(), 0));
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length], STOPPED).is_err(), "{length}");
         }
@@ -563,6 +577,9 @@ mod tests {
         let (store, _) = stopped();
         let mut bytes = written(&store, b"", STOPPED);
         bytes[..MAGIC.len()].copy_from_slice(EARLIER_MAGIC);
+        // It has no number of resets, before which are the seed, a time and no memory.
+        bytes.drain(48..56);
+        bytes.truncate(bytes.len() - SHA256_OUTPUT_LEN);
         assert_eq!(read(&bytes, STARTED).unwrap().restore(&MemoryStore::new(10)), 3);
     }
 
@@ -572,6 +589,11 @@ mod tests {
         let bytes = written(&store, b"", STOPPED);
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length], STARTED).is_err(), "{length}");
+        }
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            assert!(read(&changed, STARTED).is_err(), "{at}");
         }
         let longer = [bytes.as_slice(), b"x"].concat();
         assert_eq!(read(&longer, STARTED).unwrap_err(), SnapshotError::Damaged);

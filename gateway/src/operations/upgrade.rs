@@ -121,7 +121,7 @@ mod tests {
         ServerAddress, StoreAddress, StoreLogin, Topology,
     };
     use crate::limit::shared::servers::login::Tcp;
-    use crate::limit::shared::sync_state::SyncedKey;
+    use crate::limit::shared::sync_state::{SyncedKey, SyncedKeys};
     use crate::limit::shared::{SharedConfig, SharedStore};
     use crate::limit::{LimitCheck, Quota};
     use crate::operations::persistence::tests::shared;
@@ -209,11 +209,13 @@ mod tests {
         };
         // Some are sent in pieces.
         let synced: Vec<SyncedKey> = (0..5_000).map(key).collect();
-        old.limiter.restore_synced(&synced);
+        old.limiter.restore_synced(&SyncedKeys { resets: 7, keys: synced.clone() });
         transfer(&old, &new);
         let of = |shared: &Shared| {
-            let mut all: Vec<SyncedKey> = shared.limiter.synced().collect();
+            let SyncedKeys { resets, keys } = shared.limiter.synced();
+            let mut all: Vec<SyncedKey> = keys.collect();
             all.sort_by_key(|own| own.check.slot);
+            assert_eq!(resets, 7);
             all
         };
         assert_eq!(of(&new), synced);

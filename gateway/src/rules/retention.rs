@@ -74,8 +74,6 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use proptest::prelude::*;
     use weir_common::config::document::Document;
     use weir_common::directory::Directory;
@@ -85,6 +83,7 @@ mod tests {
 
     use super::*;
     use crate::limit::key::{Key, Scope, Seed};
+    use crate::limit::shared::sync_state::SyncedKeys;
     use crate::limit::{Horizon, LimitCheck, Quota, snapshot};
     use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 
@@ -169,7 +168,7 @@ mod tests {
 
     fn restarted(store: &MemoryStore, now: Tick) -> MemoryStore {
         let moment = Moment { tick: now, unix: UnixTime(now.0) };
-        let bytes = snapshot::write((store, iter::empty()), SEED, b"", moment);
+        let bytes = snapshot::write((store, SyncedKeys::<[_; 0]>::default()), SEED, b"", moment);
         let next = MemoryStore::with_shards(100, 2);
         let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
         next

@@ -57,6 +57,9 @@ fn an_upgraded_gateway_is_a_witness_of_what_it_admitted() {
 #[test]
 fn a_store_that_forgets_gets_what_earlier_processes_of_gateways_admitted() {
     let mut fleet = Fleet::with(|config| config.with("[store]", "snapshot = \"limits.snapshot\""));
+    reset(&fleet, 1);
+    // A reset of before the start of a process changes nothing for it.
+    wait::pass(Duration::from_millis(600));
     (0..20).for_each(|_| drop(fleet.get(0, TARGET).expect(200)));
     let forget = |fleet: &Fleet| {
         fleet.redis.run("FLUSHALL");
@@ -68,6 +71,22 @@ fn a_store_that_forgets_gets_what_earlier_processes_of_gateways_admitted() {
     forget(&fleet);
     fleet.gateways[0].upgrade();
     forget(&fleet);
+}
+
+#[test]
+fn a_key_that_was_reset_while_a_gateway_was_down_stays_reset() {
+    let mut fleet = Fleet::with(|config| config.with("[store]", "snapshot = \"limits.snapshot\""));
+    (0..20).for_each(|_| drop(fleet.get(0, TARGET).expect(200)));
+    fleet.start_again_after(0, "TERM", |others| reset(others, 0));
+    assert_eq!(fleet.get(0, TARGET).expect(200).allowance().remaining, 59);
+    wait::pass(Duration::from_millis(600));
+    assert_eq!(fleet.gateways[1].used("workspace", "ws_acme"), 1);
+}
+
+/// Resets the workspace over one gateway.
+fn reset(fleet: &Fleet, nth: usize) {
+    let request = Request::new("DELETE", "/limits/workspace/ws_acme");
+    fleet.gateways[nth].call_admin(&request).expect(200);
 }
 
 #[test]

@@ -121,11 +121,30 @@ pub(super) struct Applied {
     boosts: AtomicU64,
     /// Resets that were applied when they were published.
     own_resets: Mutex<BTreeSet<u64>>,
+    /// Whether resets were applied since this process started.
+    has_followed: AtomicBool,
     /// Whether the store may lack boosts that this gateway knows.
     pub(super) may_lack_boosts: AtomicBool,
 }
 
 impl Applied {
+    /// The number of the newest reset of other gateways that was applied.
+    pub(super) fn resets(&self) -> u64 {
+        // What was forgotten by it is seen by who reads it.
+        self.resets.load(Ordering::Acquire)
+    }
+
+    /// Resets up to this number were applied by an earlier process.
+    pub(super) fn restore_resets(&self, number: u64) {
+        self.resets.fetch_max(number, Ordering::Release);
+    }
+
+    /// Whether the store may be told of keys of an earlier process: those that were reset since are
+    /// forgotten.
+    pub(super) fn has_followed(&self) -> bool {
+        self.has_followed.load(Ordering::Acquire)
+    }
+
     fn own_resets(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.own_resets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +272,7 @@ impl SharedStore {
         newest: u64,
     ) -> Result<(), CallError> {
         // Resets may be further than boosts, which changes made here can delay.
-        let known = self.changes.resets.load(Ordering::Relaxed);
+        let known = self.changes.resets();
         let may_lack_some = self.changes.may_lack_boosts.load(Ordering::Relaxed);
         if newest == self.changes.boosts.load(Ordering::Relaxed) && !may_lack_some {
             return Ok(());
@@ -278,8 +297,9 @@ impl SharedStore {
         let forgotten = others.filter_map(|[digits, _]| key_of(digits));
         let forgotten = forgotten.map(|key| self.forget(store, key));
         if forgotten.filter(Result::is_err).count() == 0 {
-            self.changes.resets.store(number, Ordering::Relaxed);
+            self.changes.resets.store(number, Ordering::Release);
             self.changes.own_resets().retain(|nth| *nth > number);
+            self.changes.has_followed.store(true, Ordering::Release);
         }
         let (mut active, mut ended, now) = (Vec::new(), Vec::new(), self.clock.now().tick);
         for (field, text) in &found {

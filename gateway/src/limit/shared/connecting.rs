@@ -130,6 +130,14 @@ impl SharedStore {
         node.availability.lost()
     }
 
+    /// Applies what other gateways have changed, where the store is reached.
+    pub async fn catch_up(&self, own: (&MemoryStore, &Boosts)) {
+        if self.nodes.known().reaches_registry() {
+            // What fails is logged when the next heartbeat fails too.
+            self.beat(Some(own)).await;
+        }
+    }
+
     /// Connects to each server as a gateway does, and leaves nothing there. Returns what fails.
     pub async fn try_servers(&self) -> Vec<(String, ConnectError)> {
         if let Err(why) = self.nodes.refresh().await {
@@ -244,8 +252,11 @@ impl SharedStore {
         let there = (known, Over { node, connection });
         let renewed = self.renew_slots(there, Some(own.0)).await;
         renewed.map_err(|error| unreachable(error.to_string()))?;
-        let told = self.replay(there, own.0).await;
-        told.map_err(|error| unreachable(error.to_string()))?;
+        // Without the registry nothing is known of resets.
+        if self.changes.has_followed() || !known.reaches_registry() {
+            let told = self.replay(there, own.0).await;
+            told.map_err(|error| unreachable(error.to_string()))?;
+        }
         let returned = self.return_leases(there, false).await;
         returned.map(|()| took).map_err(|error| unreachable(error.to_string()))
     }

@@ -37,7 +37,7 @@ use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
 use super::servers::nodes::NodeSet;
-use super::sync_state::{Brought, Claim, Known, Owed, SyncStates, SyncedKey};
+use super::sync_state::{Brought, Claim, Known, Owed, SyncStates, SyncedKey, SyncedKeys};
 
 /// How long a heartbeat tells the store what it may have missed; the next one goes on. Until then
 /// this gateway hears of no reset.
@@ -68,15 +68,17 @@ impl SharedStore {
 
     /// The keys of which a later process of this gateway must tell the store where that has lost
     /// or missed them.
-    pub fn synced(&self) -> impl Iterator<Item = SyncedKey> {
+    pub fn synced(&self) -> SyncedKeys<impl Iterator<Item = SyncedKey>> {
         let [earliest, _] = self.times(self.clock.now().tick);
-        self.sync_states.synced(earliest)
+        // The number is read first: a reset that is applied meanwhile is applied again later.
+        SyncedKeys { resets: self.changes.resets(), keys: self.sync_states.synced(earliest) }
     }
 
     /// Records that the store may lack what an earlier process of this gateway was given of these
     /// keys: heartbeats tell it.
-    pub fn restore_synced(&self, synced: &[SyncedKey]) {
-        synced.iter().for_each(|own| self.sync_states.lack(&own.check, own.usage));
+    pub fn restore_synced(&self, synced: &SyncedKeys) {
+        self.changes.restore_resets(synced.resets);
+        synced.keys.iter().for_each(|own| self.sync_states.lack(&own.check, own.usage));
     }
 
     /// Tells the store what this gateway has admitted alone.

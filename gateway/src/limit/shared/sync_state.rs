@@ -108,6 +108,15 @@ pub struct SyncedKey {
     pub usage: Usage,
 }
 
+/// What a later process of this gateway must know to tell the store of keys.
+#[derive(Debug, Default)]
+pub struct SyncedKeys<K = Vec<SyncedKey>> {
+    /// The number of the newest reset of other gateways that was applied to them.
+    pub resets: u64,
+    /// The keys.
+    pub keys: K,
+}
+
 /// A key that the store must be told of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Owed {

@@ -33,6 +33,7 @@ use crate::config::shared::Shared;
 use crate::edge::drain::wait_until_true;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
+use crate::limit::shared::sync_state::SyncedKeys;
 use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{
     self, Kind, Messages, NamedSocket, Offer, OtherStates, PROTOCOL,
@@ -95,8 +96,8 @@ impl Predecessor {
                 Kind::States => {
                     let (store, now) = shared.limiter.own(shared.clock.now().tick);
                     let restored = snapshot::restore(&body, store, of_machine(now));
-                    let (states, synced) = restored.map_err(|_| damaged())?;
-                    shared.restore_synced(synced);
+                    let (states, keys) = restored.map_err(|_| damaged())?;
+                    shared.restore_synced(SyncedKeys { resets: 0, keys });
                     count += states;
                 }
                 Kind::Moved => {
@@ -124,6 +125,7 @@ impl Predecessor {
         }
         shared.limiter.store.keep_until(Tick(rest.keep_until));
         let (store, counted) = shared.limiter.own(now);
+        shared.restore_synced(SyncedKeys { resets: rest.resets, keys: Vec::new() });
         rest.memory.retain_in(store, &shared.active.load().rules, counted);
         Ok(())
     }

@@ -111,6 +111,8 @@ pub struct OtherStates {
     pub memory: Retention,
     /// Boosts: the bits of the key, the raised values, the tick at which the boost ends.
     pub boosts: Vec<([u8; 16], Map<String, Value>, u64)>,
+    /// The number of the newest reset in a shared store that was applied.
+    pub resets: u64,
 }
 
 fn damaged(why: &'static str) -> io::Error {

@@ -230,7 +230,8 @@ pub(super) fn send_states(
         }
     }
     let now = shared.limiter.earliest(shared.clock.now()).tick;
-    for own in shared.limiter.synced() {
+    let synced = shared.limiter.synced();
+    for own in synced.keys {
         snapshot::put_synced(&mut piece, &own, of_machine(now));
         if piece.len() >= PIECE_BYTES {
             protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
@@ -244,7 +245,8 @@ pub(super) fn send_states(
     // Read last: a reload during the transfer changes both values.
     let memory = Retention::of(&shared.active.load().rules);
     let keep_until = shared.limiter.store.kept_until().0;
-    let rest = OtherStates { keep_until, memory, boosts: boosts.collect() };
+    let (resets, boosts) = (synced.resets, boosts.collect());
+    let rest = OtherStates { keep_until, memory, boosts, resets };
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
     stream.flush().map_err(broken(sending))?;

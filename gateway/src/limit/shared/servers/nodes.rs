@@ -121,6 +121,11 @@ impl NodeSet {
         self.of_tag(REGISTRY_TAG).is_some_and(|own| Arc::ptr_eq(own, node))
     }
 
+    /// Whether there is a connection to the server that has them.
+    pub(in super::super) fn reaches_registry(&self) -> bool {
+        self.of_tag(REGISTRY_TAG).is_some_and(|own| own.known_connection().is_some())
+    }
+
     /// Text that leads to a key on this server; none where it has no slot.
     pub(in super::super) fn tag_on(&self, node: &Arc<StoreNode>) -> Option<&str> {
         if self.is_registry(node) {
