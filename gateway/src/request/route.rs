@@ -148,7 +148,16 @@ impl Pattern {
     /// The workspace and the organisation that a path of this pattern names.
     #[must_use]
     pub fn names<'p>(&self, path: &'p str) -> [Option<&'p str>; 2] {
-        [self.workspace_at, self.organisation_at].map(|at| at.and_then(|at| segment(path, at)))
+        self.tenants_at(|at| segment(path, at))
+    }
+
+    /// The same of a path of these segments.
+    fn names_of<'p>(&self, reading: &[&'p str]) -> [Option<&'p str>; 2] {
+        self.tenants_at(|at| reading.get(at).copied())
+    }
+
+    fn tenants_at<'p>(&self, segment: impl Fn(usize) -> Option<&'p str>) -> [Option<&'p str>; 2] {
+        [self.workspace_at, self.organisation_at].map(|at| at.and_then(&segment))
     }
 
     /// A bit for each literal segment among the first 64.
@@ -284,11 +293,12 @@ impl Paths {
     /// Whether every reading of a path leads to the same route and names the same tenants.
     fn has_one_meaning(&self, method: &Method, path: &str, at: Option<usize>) -> bool {
         let own = at.and_then(|at| self.routes.get(at));
-        let same = |reading: &String| {
-            let names_same = |own: &Own| own.pattern.names(reading) == own.pattern.names(path);
-            self.tree.find(method, reading) == at && own.is_none_or(names_same)
+        let names = own.map(|own| own.pattern.names(path));
+        let same = |reading: &Vec<&str>| {
+            self.tree.find_reading(method, reading) == at
+                && own.map(|own| own.pattern.names_of(reading)) == names
         };
-        let readings = self.words.readings(path, own.map_or(0, |own| own.literals));
+        let readings = self.words.readings(path, self.words.depth());
         readings.is_some_and(|readings| readings.iter().all(same))
     }
 
@@ -296,14 +306,14 @@ impl Paths {
     /// another tenant.
     fn may_reach_stricter(&self, method: &Method, path: &str, own: &Own) -> bool {
         let names = own.pattern.names(path);
-        let reaches_stricter = |reading: &String| {
-            let Some(at) = self.tree.find(method, reading) else { return false };
-            let others = self.routes.get(at).map(|other| other.pattern.names(reading));
+        let reaches_stricter = |reading: &Vec<&str>| {
+            let Some(at) = self.tree.find_reading(method, reading) else { return false };
+            let others = self.routes.get(at).map(|other| other.pattern.names_of(reading));
             let foreign = |(other, own): (Option<&str>, _)| other.is_some() && other != own;
             let is_foreign = others.into_iter().flat_map(|others| others.into_iter().zip(names));
             own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
         };
-        let readings = self.guarded.readings(path, own.literals);
+        let readings = self.guarded.readings(path, self.words.depth());
         readings.is_none_or(|readings| readings.iter().any(reaches_stricter))
     }
 

@@ -280,7 +280,8 @@ pub fn decoded(path: &str) -> Vec<u8> {
 }
 
 /// The byte that the two hexadecimal digits at the start of `text` encode.
-fn escaped(text: &[u8]) -> Option<u8> {
+#[must_use]
+pub fn escaped(text: &[u8]) -> Option<u8> {
     let [high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(*high)? << 4 | digit(*low)?)

@@ -7,15 +7,19 @@
 //!
 //! # Invariants
 //!
-//! 1. [`Words::may_have_readings`] does not allocate for a path of ASCII without escapes whose
-//!    segments start with a letter or digit.
+//! 1. [`Words::may_have_readings`] does not allocate.
 //! 2. A path with a split that has more than [`READINGS_MAX`] readings is treated as ambiguous.
+//! 3. The time for a path grows with its length alone, never with the square of it: no limit
+//!    precedes this.
 //!
 //! # Not here
 //!
 //! Which readings are refused (`route`, `rules`), paths that no route accepts (`target`).
 
+use arrayvec::ArrayVec;
+
 use crate::request::route::{Pattern, Segment};
+use crate::request::target;
 
 /// Most readings of one split of a path: each costs a lookup.
 const READINGS_MAX: usize = 64;
@@ -45,9 +49,15 @@ impl Words {
                 continue;
             };
             if words.iter().all(|word| word.text != *text) {
-                words.push(Word { text: text.clone(), folded: folded(text).into() });
+                let folded: String = Decoded(text).flat_map(fold).collect();
+                words.push(Word { text: text.clone(), folded: folded.into() });
             }
         }
+    }
+
+    /// The most literal segments and captures of a route.
+    pub(super) fn depth(&self) -> usize {
+        self.by_depth.len()
     }
 
     /// Whether a path may have another reading. `literal` has a bit for each segment that is a
@@ -56,81 +66,108 @@ impl Words {
         if path.contains('%') && before_mark(path).is_some() {
             return true;
         }
-        segments(path).skip(1).enumerate().filter(|(at, _)| !is_set(literal, *at)).any(
-            |(at, segment)| {
-                let mut words = self.by_depth.get(at).into_iter().flatten();
-                let is_dropped = !segment.is_empty() && is_blank(segment);
-                is_dropped || words.any(|word| word.is_like(segment))
-            },
-        )
+        let mut varied =
+            segments(path, Slashes::Plain).enumerate().filter(|(at, _)| !is_set(literal, *at));
+        varied.any(|(at, segment)| {
+            let is_dropped = !segment.is_empty() && is_blank(segment);
+            is_dropped || self.like(at, segment).next().is_some()
+        })
     }
 
-    /// Every path that a server could read `path` as; `None` if there are too many.
-    pub(super) fn readings(&self, path: &str, literal: u64) -> Option<Vec<String>> {
-        let mut ways = splits(path, literal);
-        ways.extend(before_mark(path).into_iter().flat_map(|path| splits(path, 0)));
+    /// Every path that a server could read `path` as, as its segments; `None` if there are too
+    /// many. Which of the routes of at most `depth` segments has a path depends on the path's first
+    /// `depth` segments, and on whether more follow: the others are left out.
+    pub(super) fn readings<'r>(&'r self, path: &'r str, depth: usize) -> Option<Vec<Vec<&'r str>>> {
         let mut readings = Vec::new();
-        for (split, literal) in ways {
-            readings.append(&mut self.words_for(&split, literal)?);
+        for split in splits(path, depth + 1) {
+            readings.append(&mut self.words_for(&split)?);
         }
-        readings.sort_unstable();
-        readings.dedup();
         Some(readings)
     }
 
     /// Each path of these segments, with each segment as it is or replaced by a word it resembles.
-    fn words_for(&self, segments: &[&str], literal: u64) -> Option<Vec<String>> {
-        let mut paths = vec![String::new()];
+    fn words_for<'r>(&'r self, segments: &[&'r str]) -> Option<Vec<Vec<&'r str>>> {
+        let mut paths = vec![Vec::new()];
         for (at, segment) in segments.iter().enumerate() {
-            let words = self.by_depth.get(at).filter(|_| !is_set(literal, at));
-            let like = words.into_iter().flatten().filter(|word| word.is_like(segment));
-            let ways: Vec<&str> = like.map(|word| &*word.text).chain([*segment]).collect();
-            if paths.len() * ways.len() > READINGS_MAX {
+            let words: Vec<&str> = self.like(at, segment).collect();
+            if paths.len() * (words.len() + 1) > READINGS_MAX {
                 return None;
             }
-            let longer =
-                |path: &String| ways.iter().map(|way| format!("{path}/{way}")).collect::<Vec<_>>();
-            paths = paths.iter().flat_map(longer).collect();
+            let mut others: Vec<Vec<&str>> = Vec::new();
+            for word in words {
+                others.extend(paths.iter().map(|path| [path, &[word][..]].concat()));
+            }
+            paths.iter_mut().for_each(|path| path.push(segment));
+            paths.extend(others);
         }
         Some(paths)
     }
+
+    /// The words at a depth that a server could read `segment` as although they differ.
+    fn like<'r>(&'r self, depth: usize, segment: &'r str) -> impl Iterator<Item = &'r str> {
+        let name = without_spaces(Decoded(segment));
+        let words = self.by_depth.get(depth).into_iter().flatten();
+        let like = words.filter(move |word| *word.text != *segment && word.starts(name));
+        like.map(|word| &*word.text)
+    }
 }
 
-/// The parts between slashes. `str::split` looks for a character, which takes longer than the few
-/// bytes of a segment are worth.
-fn segments(path: &str) -> impl Iterator<Item = &str> {
-    let mut rest = Some(path);
-    std::iter::from_fn(move || {
-        let text = rest?;
-        let end = text.bytes().position(|byte| byte == b'/');
-        rest = end.and_then(|end| text.get(end + 1..));
-        text.get(..end.unwrap_or(text.len()))
-    })
-}
-
-/// The ways to split a path into segments, each with the bits of its literal segments.
-fn splits(path: &str, literal: u64) -> Vec<(Vec<&str>, u64)> {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let whole: Vec<&str> = path.split('/').collect();
-    let further: Vec<&str> = whole.iter().flat_map(|segment| at_slashes(segment)).collect();
-    let mut splits = vec![(whole.clone(), literal)];
-    for split in [&whole, &further] {
-        for is_dropped in [str::is_empty, is_blank] {
-            let kept = split.iter().copied().filter(|segment| !is_dropped(segment));
-            splits.push((kept.collect(), 0));
+/// The ways to split a path into segments, of each the first `most` segments.
+fn splits(path: &str, most: usize) -> Vec<Vec<&str>> {
+    let mut splits = Vec::new();
+    for path in [Some(path), before_mark(path)].into_iter().flatten() {
+        for slashes in [Slashes::Plain, Slashes::Escaped] {
+            let all: Vec<&str> = segments(path, slashes).collect();
+            for is_dropped in [|_: &str| false, str::is_empty, is_blank] {
+                let kept = all.iter().copied().filter(|segment| !is_dropped(segment));
+                let split: Vec<&str> = kept.take(most).collect();
+                if !splits.contains(&split) {
+                    splits.push(split);
+                }
+            }
         }
     }
-    splits.push((further, 0));
     splits
+}
+
+/// Where a path is split.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slashes {
+    Plain,
+    /// Also where one is escaped: a server may decode the path before it splits it.
+    Escaped,
+}
+
+/// The segments of a path; a slash at its end adds none.
+fn segments(path: &str, slashes: Slashes) -> impl Iterator<Item = &str> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let mut rest = path.strip_suffix('/').unwrap_or(path);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let is_escaped = |at| {
+            let escape = rest.as_bytes().get(at..at + 3);
+            slashes == Slashes::Escaped && escape.is_some_and(|e| e.eq_ignore_ascii_case(b"%2F"))
+        };
+        let mut bytes = rest.bytes().enumerate();
+        let end = bytes.find(|(at, byte)| *byte == b'/' || (*byte == b'%' && is_escaped(*at)));
+        let (end, slash) = end.unwrap_or((rest.len(), b'/'));
+        let segment = rest.get(..end);
+        rest = rest.get(end + if slash == b'/' { 1 } else { 3 }..).unwrap_or_default();
+        segment
+    })
 }
 
 /// The part of a path before the first `;`, `?` or `#`, escaped or not; `None` if it has none of
 /// them.
 fn before_mark(path: &str) -> Option<&str> {
-    const MARKS: [&str; 8] = [";", "?", "#", "%3b", "%3B", "%3f", "%3F", "%23"];
-    let at = MARKS.iter().filter_map(|mark| path.find(mark)).min()?;
-    path.get(..at)
+    let is_mark = |at: &usize| match path.as_bytes().get(*at..) {
+        Some([b';' | b'?' | b'#', ..] | [b'%', b'2', b'3', ..]) => true,
+        Some([b'%', b'3', digit, ..]) => matches!(digit, b'b' | b'B' | b'f' | b'F'),
+        _ => false,
+    };
+    path.get(..(0..path.len()).find(is_mark)?)
 }
 
 fn is_set(bits: u64, at: usize) -> bool {
@@ -138,30 +175,19 @@ fn is_set(bits: u64, at: usize) -> bool {
 }
 
 impl Word {
-    /// Whether a server could read `segment` as this word although the two differ.
-    fn is_like(&self, segment: &str) -> bool {
-        if *segment == *self.text {
-            return false;
+    /// Whether `text` is the word with only spaces or a suffix that some servers strip (an
+    /// extension, parameters) after it.
+    fn starts(&self, mut text: Decoded<'_>) -> bool {
+        let mut word = self.folded.chars();
+        while !word.as_str().is_empty() {
+            let Some(char) = text.next() else { return false };
+            if fold(char).any(|char| word.next() != Some(char)) {
+                return false;
+            }
         }
-        if !is_plain(segment) {
-            return is_ending(&self.folded, &folded(segment));
-        }
-        let segment = segment.trim_start_matches(is_space);
-        let Some((start, end)) = segment.split_at_checked(self.folded.len()) else { return false };
-        start.eq_ignore_ascii_case(&self.folded) && is_ending("", end)
+        let end = without_spaces(text).next().map(ascii);
+        end.is_none_or(|end| ['.', ';', '?', '#'].contains(&end))
     }
-}
-
-/// Whether a segment has no escapes and is ASCII, so that decoding does not change it.
-fn is_plain(segment: &str) -> bool {
-    segment.bytes().all(|byte| byte.is_ascii() && byte != b'%')
-}
-
-/// Whether `text` is `word` with only spaces or a stripped suffix (extension, parameters) added.
-fn is_ending(word: &str, text: &str) -> bool {
-    let Some(end) = text.trim_start_matches(is_space).strip_prefix(word) else { return false };
-    let end = end.trim_start_matches(is_space);
-    end.is_empty() || end.starts_with(['.', ';', '?', '#'])
 }
 
 /// Whether some servers read it as a space: a plus sign is one to some.
@@ -169,21 +195,26 @@ fn is_space(char: char) -> bool {
     char.is_whitespace() || char == '+'
 }
 
-/// Whether some servers read no segment here: only spaces and dots are left of it.
-fn is_blank(segment: &str) -> bool {
-    if segment.starts_with(|first: char| first.is_ascii() && !".+%;".contains(first)) {
-        return false;
+/// What follows the spaces at the start of a text.
+fn without_spaces(mut text: Decoded<'_>) -> Decoded<'_> {
+    loop {
+        let start = text;
+        if !text.next().is_some_and(|char| is_space(ascii(char))) {
+            return start;
+        }
     }
-    let decoded = decoded(segment);
-    let name = decoded.split(';').next().unwrap_or_default();
-    name.chars().all(|char| is_space(char) || char == '.')
 }
 
-/// A segment decoded and in one case: segments that differ only in these have the same result.
-fn folded(segment: &str) -> String {
+/// Whether some servers read no segment here: only spaces and dots are left of it.
+fn is_blank(segment: &str) -> bool {
+    let mut name = Decoded(segment).take_while(|char| *char != ';');
+    name.all(|char| is_space(char) || char == '.')
+}
+
+/// A character in one case: segments that differ only in this have the same result.
+fn fold(char: char) -> impl Iterator<Item = char> {
     // Both conversions: some letters have only one case, such as the long s, whose capital is S.
-    let fold = |char: char| ascii(char).to_uppercase().flat_map(char::to_lowercase);
-    decoded(segment).chars().flat_map(fold).collect()
+    ascii(char).to_uppercase().flat_map(char::to_lowercase)
 }
 
 /// The ASCII character of a full-width one (U+FF01 to U+FF5E).
@@ -193,11 +224,36 @@ fn ascii(char: char) -> char {
     narrow.flatten().unwrap_or(char)
 }
 
-fn decoded(segment: &str) -> String {
-    String::from_utf8_lossy(&crate::request::target::decoded(segment)).into_owned()
+/// The characters of a text with its escapes decoded, those alone that are UTF-8.
+#[derive(Clone, Copy)]
+struct Decoded<'t>(&'t str);
+
+impl Iterator for Decoded<'_> {
+    type Item = char;
+
+    fn next(&mut self) -> Option<char> {
+        let (mut bytes, mut rest) = (ArrayVec::<u8, 4>::new(), self.0);
+        while let Some((byte, tail)) = escape(rest)
+            && bytes.try_push(byte).is_ok()
+        {
+            rest = tail;
+            if let Ok(decoded) = std::str::from_utf8(&bytes) {
+                self.0 = rest;
+                return decoded.chars().next();
+            }
+        }
+        let mut chars = self.0.chars();
+        let char = chars.next()?;
+        self.0 = chars.as_str();
+        Some(char)
+    }
 }
 
-/// The segments that a server finds here if it decodes the path before it splits it.
-fn at_slashes(segment: &str) -> Vec<&str> {
-    segment.split("%2F").flat_map(|part| part.split("%2f")).collect()
+/// The byte of the escape at the start of `text`, and what follows it.
+fn escape(text: &str) -> Option<(u8, &str)> {
+    let digits = text.strip_prefix('%')?;
+    Some((target::escaped(digits.as_bytes())?, digits.get(2..)?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,11 @@ impl Tree {
         self.root.find(method, segments(path))
     }
 
+    /// The route of a method and a path of these segments.
+    pub(super) fn find_reading(&self, method: &Method, reading: &[&str]) -> Option<Index> {
+        self.root.find(method, reading.iter().map(|segment| segment.as_bytes()))
+    }
+
     /// The methods that routes of a path name, HEAD with GET, and whether a route accepts all.
     pub(super) fn methods(&self, path: &str) -> (Vec<Method>, bool) {
         let (mut named, mut all) = (Vec::new(), false);
@@ -87,13 +92,28 @@ impl Tree {
     }
 }
 
-/// The segments of a path with the slashes between them; `None` for the root. A slash at the end
-/// adds no segment.
-fn segments(path: &str) -> Option<&[u8]> {
+/// The segments of a path; none for the root. A slash at the end adds no segment.
+fn segments(path: &str) -> Segments<'_> {
     let path = path.as_bytes();
     let path = path.strip_prefix(b"/").unwrap_or(path);
     let path = path.strip_suffix(b"/").unwrap_or(path);
-    Some(path).filter(|path| !path.is_empty())
+    Segments(Some(path).filter(|path| !path.is_empty()))
+}
+
+/// Segments with the slashes between them.
+#[derive(Clone)]
+struct Segments<'p>(Option<&'p [u8]>);
+
+impl<'p> Iterator for Segments<'p> {
+    type Item = &'p [u8];
+
+    fn next(&mut self) -> Option<&'p [u8]> {
+        let path = self.0?;
+        let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+        let (segment, tail) = path.split_at(end);
+        self.0 = tail.split_first().map(|(_, tail)| tail);
+        Some(segment)
+    }
 }
 
 impl Node {
@@ -120,30 +140,26 @@ impl Node {
             .binary_search_by(|(own, _)| own.len().cmp(&text.len()).then_with(|| (**own).cmp(text)))
     }
 
-    fn find(&self, method: &Method, path: Option<&[u8]>) -> Option<Index> {
-        let Some(path) = path else {
+    fn find<'p>(
+        &self,
+        method: &Method,
+        mut path: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Option<Index> {
+        let Some(segment) = path.next() else {
             return self.end.route(method).or_else(|| self.rest.route(method));
         };
-        let (segment, tail) = split(path);
-        let literal = self.literal(segment).and_then(|node| node.find(method, tail));
-        let capture = || self.capture.as_ref().and_then(|node| node.find(method, tail));
+        let literal = self.literal(segment).and_then(|node| node.find(method, path.clone()));
+        let capture = || self.capture.as_ref().and_then(|node| node.find(method, path.clone()));
         literal.or_else(capture).or_else(|| self.rest.route(method))
     }
 
     /// Calls `show` with every leaf that matches the path.
-    fn visit(&self, path: Option<&[u8]>, show: &mut impl FnMut(&Leaf)) {
+    fn visit(&self, mut path: Segments<'_>, show: &mut impl FnMut(&Leaf)) {
         show(&self.rest);
-        let Some(path) = path else { return show(&self.end) };
-        let (segment, tail) = split(path);
+        let Some(segment) = path.next() else { return show(&self.end) };
         let nodes = [self.literal(segment), self.capture.as_deref()];
-        nodes.into_iter().flatten().for_each(|node| node.visit(tail, show));
+        nodes.into_iter().flatten().for_each(|node| node.visit(path.clone(), show));
     }
-}
-
-fn split(path: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
-    let (segment, tail) = path.split_at(end);
-    (segment, tail.split_first().map(|(_, tail)| tail))
 }
 
 impl Leaf {
