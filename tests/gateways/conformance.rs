@@ -210,6 +210,19 @@ fn a_changed_quota_applies_at_once_to_what_was_used() {
 }
 
 #[test]
+fn an_algorithm_counts_what_the_one_before_it_did_although_its_limit_has_no_other() {
+    for_each_store(async |store| {
+        let pairs = (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
+        for (nth, (from, to)) in (1..).zip(pairs) {
+            let [from, to] = [from, to].map(|quota| check(nth, each_of(10)[quota]));
+            assert_eq!(store.admitted(&[from], 6).await, 6);
+            sleep(SETTLES).await;
+            assert_eq!(store.admitted(&[to], 6).await, 4, "{from:?} {to:?}");
+        }
+    });
+}
+
+#[test]
 fn a_boost_raises_an_allowance_until_it_ends() {
     for_each_store(async |store| {
         let limiter = &store.gateways[0].limiter;

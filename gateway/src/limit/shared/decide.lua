@@ -312,9 +312,16 @@ function rarely(kind)
       local used, at = unpack('>I4d', tail)
       return {at}, {used}, at, tag
     end
-    local low, _, charged, _, newest, _, _, n, _, base, unit = trailer(key, tail)
+    local low, _, charged, _, newest, _, _, n, first, base, unit = trailer(key, tail)
     local age = (newest + horizon - max(time, charged)) / unit
     local from, before = seek(key, tail, n, base, low, age, 0)
+    if first < from then
+      -- The window counted these at its newest charge: a bucket has refilled a part since.
+      from, before = first, base
+      if first > 0 then
+        _, before = entry(key, tail, n, first - 1)
+      end
+    end
     local stamps, counts = entries(key, from, n, unit, low, newest, before)
     return stamps, counts, charged, tag
   end

@@ -49,20 +49,21 @@ fn steps(quotas: usize, back: i64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The store decides two limits of each step as the models do. Each limit has these quotas.
-fn agrees(quotas: &[Quota], steps: &[Step]) -> Result<(), TestCaseError> {
+/// The store decides two limits of each step as the models do. Each limit has these quotas, or, as
+/// after a reload, a step's quota alone.
+fn agrees(quotas: &[Quota], steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
     let mut store = Store::open();
     let keys = [fresh_key(), fresh_key()];
     let mut models = [Model::new(), Model::new()];
-    let horizon = Horizon::of(quotas.iter().copied());
+    let all = Horizon::of(quotas.iter().copied());
     for step in steps {
         store.now = store.now.saturating_add_signed(step.wait);
         let gateway = store.now.saturating_add_signed(step.ahead);
         let gateway = Moment { tick: Tick(gateway), unix: UnixTime(gateway) };
-        let checks = [0, 1].map(|limit| SharedCheck {
-            enforced: step.enforced || limit == 1,
-            horizon,
-            ..check(&keys[limit], quotas[step.quotas[limit]].at(gateway), step.cost)
+        let checks = [0, 1].map(|limit| {
+            let own = check(&keys[limit], quotas[step.quotas[limit]].at(gateway), step.cost);
+            let horizon = if alone { own.horizon } else { all };
+            SharedCheck { enforced: step.enforced || limit == 1, horizon, ..own }
         });
         let reply = store.call(&checks);
         let (outcome, expected) = judge(&mut models, &checks, store.now);
@@ -126,18 +127,20 @@ proptest! {
 
     #[test]
     fn windows_of_any_length_are_decided_as_by_counting(
-        steps in steps(4, 5_000_000), hours in prop_oneof![Just(0), 1..700_u32],
+        steps in steps(4, 5_000_000), hours in prop_oneof![Just(0), 1..700_u32], alone: bool,
     ) {
         // A window of a month has units of 4 ms.
         let second = Duration::from_secs(1);
         let long = hours * HOUR + second;
         let quotas =
             [rolling(60, HOUR), rolling(5, second), rolling(90_000, HOUR), rolling(200, long)];
-        agrees(&quotas, &steps)?;
+        agrees(&quotas, &steps, alone)?;
     }
 
     #[test]
-    fn a_change_of_the_algorithm_loses_and_doubles_nothing(steps in steps(7, 5_000_000)) {
+    fn a_change_of_the_algorithm_loses_and_doubles_nothing(
+        steps in steps(7, 5_000_000), alone: bool,
+    ) {
         let quotas = [
             rolling(60, HOUR),
             rolling(90_000, HOUR),
@@ -147,7 +150,29 @@ proptest! {
             bucket("7/15m", 500),
             bucket("90000/d", 100_000),
         ];
-        agrees(&quotas, &steps)?;
+        agrees(&quotas, &steps, alone)?;
+    }
+}
+
+#[test]
+fn a_bucket_that_is_alone_counts_what_the_window_before_it_did() {
+    let minute = Duration::from_secs(60);
+    for (requests, window) in [(600, 10 * minute), (100_000, 10 * minute)] {
+        for (later, left) in [(0, 300), (9, 309), (15, 315)] {
+            let (mut store, key) = (Store::open(), fresh_key());
+            let mut charged = |cost, minutes: u64| {
+                let reply = store.call(&[check(&key, rolling(requests, window), cost)]);
+                assert_eq!(reply.outcome, SharedOutcome::Admitted);
+                store.now += minutes * 60_000_000;
+            };
+            // The first has left the window when the others are charged.
+            charged(250, 11);
+            charged(200, 0);
+            charged(100, later);
+            let asked = check(&key, bucket("60/h", 600), 1);
+            let reply = store.call_as(&[asked], CallMode::Preview, None);
+            assert_eq!(reply.results[0].remaining, left, "{requests} {later}");
+        }
     }
 }
 

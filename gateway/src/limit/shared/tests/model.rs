@@ -19,7 +19,12 @@ pub(super) struct Model {
 #[derive(Clone, Debug)]
 enum Form {
     Fresh,
-    Window { unit: u64, entries: Vec<(u64, u32)> },
+    /// Its entries, and the stamp from which on they counted when the newest was charged.
+    Window {
+        unit: u64,
+        entries: Vec<(u64, u32)>,
+        since: u64,
+    },
     Bucket(Bucket),
     Count(Count),
 }
@@ -58,8 +63,9 @@ impl Model {
     fn charges(&self, horizon: u64, now: u64) -> (Vec<(u64, u32)>, bool) {
         match &self.form {
             Form::Fresh => (Vec::new(), false),
-            Form::Window { entries, .. } => {
-                let live = |(at, _): &&(u64, u32)| at + horizon > now.max(self.charged);
+            Form::Window { entries, since, .. } => {
+                let live =
+                    |(at, _): &&(u64, u32)| at >= since || at + horizon > now.max(self.charged);
                 (entries.iter().filter(live).copied().collect(), false)
             }
             Form::Bucket(bucket) => (vec![(bucket.at().0, bucket.tokens_spent())], false),
@@ -75,7 +81,7 @@ impl Model {
                 let is_window = matches!(form, Form::Window { .. } | Form::Fresh);
                 let grain = if is_window { 0 } else { grain(quota) };
                 let (unit, horizon) = unit(quota, horizon);
-                if let Form::Window { unit: own, entries } = form {
+                if let Form::Window { unit: own, entries, .. } = form {
                     let matters = entries.last().is_some_and(|(at, _)| at + horizon > now);
                     let fits = *own > unit || horizon <= own * AGE_MAX;
                     if *own == unit || matters && fits {
@@ -101,7 +107,7 @@ impl Model {
                 if entries.is_empty() {
                     self.charged = 0;
                 }
-                self.form = Form::Window { unit, entries };
+                self.form = Form::Window { unit, entries, since: 0 };
             }
             (_, Quota::Bucket(quota)) => {
                 let (charges, capped) = self.charges(horizon, now);
@@ -151,9 +157,12 @@ impl Model {
 
     fn charge(&mut self, check: &SharedCheck, now: u64, usage: Usage) -> Usage {
         match (&mut self.form, check.quota) {
-            (Form::Window { unit, entries }, Quota::Rolling(quota)) => {
+            (Form::Window { unit: own, entries, since }, Quota::Rolling(quota)) => {
                 self.charged = self.charged.max(now);
-                let (unit, grain) = (*unit, grain(quota));
+                let (_, horizon) = unit(quota, check.horizon.window);
+                cut(entries, horizon, *own, self.charged);
+                *since = (self.charged + 1).saturating_sub(micros(quota.window));
+                let (unit, grain) = (*own, grain(quota));
                 let at = stamp(self.charged, grain, unit);
                 match entries.last_mut() {
                     Some(last) if grain > 0 && last.0 >= at => last.1 += check.cost,
@@ -174,6 +183,15 @@ impl Model {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Forgets what the horizon does not have: all of it together, or once it is long enough ago.
+fn cut(entries: &mut Vec<(u64, u32)>, horizon: u64, unit: u64, now: u64) {
+    let all = entries.last().is_none_or(|(at, _)| at + horizon <= now);
+    let long = (2 * horizon).min((unit * 15) << 28);
+    if all || entries[0].0 + long <= now {
+        entries.retain(|(at, _)| at + horizon > now);
     }
 }
 
