@@ -437,6 +437,8 @@ function rarely(kind)
       call('DEL', key)
       return '', unit, form
     end
+    -- What is replayed was charged at its stamp, if that is not to come.
+    charged = max(charged, min(time, times[#times] or 0))
     local keep = max(horizon, (total - base) % 2^32 * token)
     local written = table.concat(text) .. pack('>dddddI4I4I4', charged, dropped, newest, oldest,
       time + 2 * keep, from + entries, first < from and first or from, base) .. form

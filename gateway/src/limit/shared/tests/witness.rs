@@ -285,6 +285,32 @@ fn what_a_share_has_spent_of_a_bucket_is_claimed_of_the_whole() {
 }
 
 #[test]
+fn a_window_that_was_replayed_counts_under_another_algorithm() {
+    let day = 86_400_000_000;
+    let Quota::Calendar(today) = calendar(CalendarUnit::Day, 10, START) else { panic!() };
+    let midnight = today.period.stops.0;
+    // What is charged first is of the day before, or there is nothing.
+    for charged in [false, true] {
+        for (to, left) in
+            [(calendar(CalendarUnit::Day, 10, midnight + 60_000_000), 6), (bucket("60/h", 10), 7)]
+        {
+            let (mut store, key) = (Store::open(), fresh_key());
+            let window = rolling(10, 2 * Duration::from_micros(day));
+            store.now = midnight - 7_200_000_000;
+            if charged {
+                let _ = store.call(&[check(&key, window, 1)]);
+            }
+            store.now = midnight + 60_000_000;
+            let replayed = vec![ReplayedAdmission { stamp: UnixTime(midnight), count: 4 }];
+            let told = SharedCheck { replayed, ..check(&key, window, 1) };
+            let _ = store.call_as(&[told], CallMode::Preview, None);
+            let reply = store.call_as(&[check(&key, to, 1)], CallMode::Preview, None);
+            assert_eq!(reply.results[0].remaining, left, "{charged} {to:?}");
+        }
+    }
+}
+
+#[test]
 fn a_count_that_was_lost_is_the_larger_one_of_the_same_period() {
     let (mut store, key) = (Store::open(), fresh_key());
     let mut remaining = |count, day: u64| {
