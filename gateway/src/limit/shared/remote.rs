@@ -187,14 +187,15 @@ impl SharedStore {
         let known: ArrayVec<Known, CHECKS_MAX> = known.collect();
         let mut has_lost: ArrayVec<bool, CHECKS_MAX> = checks.iter().map(|_| false).collect();
         let forgotten = self.sync_states.forgotten();
-        let [_, latest] = over.node.time.range(self.clock.now().tick);
+        let [earliest, latest] = over.node.time.range(self.clock.now().tick);
         let turns = self.leases.begin(self.id_bits, checks, (charge, latest));
         for _ in 0..ROUNDS_MAX {
             let mut calls: Vec<SharedCheck> = Vec::with_capacity(checks.len());
             let mut told: ArrayVec<Brought, CHECKS_MAX> = ArrayVec::new();
             for ((check, known), has_lost) in checks.iter().zip(&known).zip(&has_lost) {
+                let states = (&self.sync_states, store);
                 let (call, brings) =
-                    Self::with_replay(&self.sync_states, store, check, (*known, *has_lost))?;
+                    Self::with_replay(states, check, (*known, *has_lost), earliest)?;
                 calls.push(call);
                 told.push(brings);
             }
@@ -334,15 +335,21 @@ pub(super) fn name(check: &LimitCheck) -> Vec<u8> {
     [b"weir1:{", slot.as_bytes(), b"}", key.as_bytes()].concat()
 }
 
-/// One check as the store decides it, with what this gateway knows of its key.
-pub(super) fn shared(store: &MemoryStore, check: &LimitCheck, claim: Option<Claim>) -> SharedCheck {
+/// One check as the store decides it, with what this gateway knows of its key at the store's
+/// earliest time `now`.
+pub(super) fn shared(
+    store: &MemoryStore,
+    check: &LimitCheck,
+    claim: Option<Claim>,
+    now: Tick,
+) -> SharedCheck {
     let claim = match check.quota {
         Quota::Rolling(_) => claim.map(|own| WitnessClaim::Admission {
             sequence: own.sequence,
             stamp: own.stamp,
             count: own.count,
         }),
-        _ => store.look(check.key, |state| spent(state, &check.quota)).flatten(),
+        _ => store.look(check.key, |state| spent(state, &check.quota, now)).flatten(),
     };
     SharedCheck { claim, ..unclaimed(check) }
 }
@@ -362,8 +369,9 @@ pub(super) fn unclaimed(check: &LimitCheck) -> SharedCheck {
     }
 }
 
-/// What this gateway alone has spent of a bucket, or used in a calendar's period.
-fn spent(state: &State, quota: &Quota) -> Option<WitnessClaim> {
+/// What this gateway alone has spent of a bucket, or used in a calendar's period, also where it was
+/// given that by another algorithm.
+fn spent(state: &State, quota: &Quota, now: Tick) -> Option<WitnessClaim> {
     match (state, quota) {
         (State::Bucket(own), Quota::Bucket(quota)) => {
             let token = quota.rate.token_units();
@@ -378,6 +386,13 @@ fn spent(state: &State, quota: &Quota) -> Option<WitnessClaim> {
         (State::Count(own), Quota::Calendar(_)) => {
             Some(WitnessClaim::Used { starts: own.starts(), count: own.used() })
         }
-        _ => None,
+        (State::InFlight(_), _) | (_, Quota::Rolling(_) | Quota::Concurrency(_)) => None,
+        _ => {
+            // Its period begins at a tick of the store, as states have it.
+            let quota = quota.at(Moment { tick: now, unix: UnixTime(now.0) });
+            let mut state = state.clone();
+            state.fit(&quota, now);
+            spent(&state, &quota, now)
+        }
     }
 }

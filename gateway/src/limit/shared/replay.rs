@@ -208,24 +208,25 @@ impl SharedStore {
     }
 
     /// A check of a request, and what its call tells the store of its key: `has_lost` where that
-    /// has lost what was claimed. An error where a heartbeat must tell it first.
+    /// has lost what was claimed; `now` is its earliest time. An error where a heartbeat must tell
+    /// it first.
     pub(super) fn with_replay(
-        sync_states: &SyncStates,
-        store: &MemoryStore,
+        (sync_states, store): (&SyncStates, &MemoryStore),
         check: &LimitCheck,
         (known, has_lost): (Known, bool),
+        now: Tick,
     ) -> Result<(SharedCheck, Brought), RemoteError> {
         let claim = known.claim.filter(|_| !has_lost);
         let (from, told) = match (check.quota, claim, known.alone_from) {
             (Quota::Rolling(_), Some(_), None) => {
-                return Ok((shared(store, check, claim), Brought::Newest));
+                return Ok((shared(store, check, claim, now), Brought::Newest));
             }
             (Quota::Rolling(_), Some(_), Some(from)) => (from, Brought::Alone),
             _ => (UnixTime(0), Brought::All),
         };
         let replayed = replayed(store, check, from);
         let Some(newest) = replayed.get(REPLAY_MAX..).and_then(<[ReplayedAdmission]>::last) else {
-            return Ok((SharedCheck { replayed, ..shared(store, check, claim) }, told));
+            return Ok((SharedCheck { replayed, ..shared(store, check, claim, now) }, told));
         };
         if told == Brought::All {
             sync_states.lack(check, usage(check, &replayed));
@@ -233,7 +234,7 @@ impl SharedStore {
         if has_lost || known.alone_from.is_some() {
             return Err(RemoteError::Lacks);
         }
-        Ok((shared(store, check, Some(Claim::of_replayed(newest))), Brought::Newest))
+        Ok((shared(store, check, Some(Claim::of_replayed(newest)), now), Brought::Newest))
     }
 
     /// Sends all pieces of what is owed of a key but the last, which the returned check has; none
@@ -243,7 +244,8 @@ impl SharedStore {
         telling: Telling<'_>,
         owed: &Owed,
     ) -> Result<Option<SharedCheck>, RemoteError> {
-        let mut call = shared(telling.store, &owed.check, None);
+        let [now, _] = telling.over.node.time.range(self.clock.now().tick);
+        let mut call = shared(telling.store, &owed.check, None, now);
         let replayed = replayed(telling.store, &owed.check, owed.from);
         let mut pieces = replayed.chunks(REPLAY_MAX);
         let last = pieces.next_back().unwrap_or_default();
@@ -334,7 +336,8 @@ mod tests {
         (at..=last).for_each(|at| store.record(&check, Tick(at)).unwrap());
         let call = |has_lost| {
             let known = sync_states.known(check.key);
-            let made = SharedStore::with_replay(&sync_states, &store, &check, (known, has_lost));
+            let (states, now) = ((&sync_states, &store), Tick(last));
+            let made = SharedStore::with_replay(states, &check, (known, has_lost), now);
             made.map(|(call, told)| (call.replayed.len(), call.claim.is_some(), told)).ok()
         };
         let owed = || sync_states.owed(Tick(last), |_| true).len();

@@ -279,7 +279,7 @@ fn what_a_share_has_spent_of_a_bucket_is_claimed_of_the_whole() {
     for _ in 0..5 {
         assert!(memory.judge(&[made(share)], Tick(START)).unwrap().is_admitted());
     }
-    let claimed = remote::shared(&memory, &made(whole), None);
+    let claimed = remote::shared(&memory, &made(whole), None, Tick(START));
     let reply = store.call(&[SharedCheck { key: fresh_key(), ..claimed }]);
     assert_eq!((reply.results[0].remaining, reply.results[0].forgot), (4, true));
 }
@@ -306,6 +306,31 @@ fn a_window_that_was_replayed_counts_under_another_algorithm() {
             let _ = store.call_as(&[told], CallMode::Preview, None);
             let reply = store.call_as(&[check(&key, to, 1)], CallMode::Preview, None);
             assert_eq!(reply.results[0].remaining, left, "{charged} {to:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_given_of_an_algorithm_is_claimed_of_the_one_after_it() {
+    let made = |quota| LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
+    let Quota::Calendar(today) = calendar(CalendarUnit::Day, 10, START) else { panic!() };
+    let yesterday = today.period.starts.0 - 90_000_000;
+    let windows = [10, 100_000].map(|requests| rolling(requests, 1_440 * MINUTE));
+    let others = [bucket("1/d", 10), Quota::Calendar(today)];
+    for from in windows.into_iter().chain(others) {
+        for to in others {
+            let (mut store, memory) = (Store::open(), memory::MemoryStore::new(16));
+            // Of a window it is known what was of the day before.
+            let left = if windows.contains(&from) && to == others[1] { 6 } else { 5 };
+            for at in [yesterday, START, START, START, START] {
+                memory.record(&made(from), Tick(at)).unwrap();
+            }
+            let claimed = remote::shared(&memory, &made(to), None, Tick(START));
+            let claimed = SharedCheck { key: fresh_key(), ..claimed };
+            let reply = store.call_as(&[claimed], CallMode::Preview, None);
+            let found = (reply.results[0].remaining, reply.results[0].forgot);
+            assert_eq!(found, (left, true), "{from:?} {to:?}");
+            assert!(reply.results[0].full_at.0 <= START + 5 * 86_400_000_000, "{from:?} {to:?}");
         }
     }
 }
