@@ -157,7 +157,8 @@ mod model {
 fn odd_path(dice: &mut Dice) -> String {
     const PARTS: &str = "v1 v1 workspaces tenants:batch webhooks of x organisations healthz ws_a a";
     const ODD: &str = "%2F %2f / %20 + . .. .x ; ;a=1 %3B %3b %3F %3f %23 /%20 /%23 ;/ %2F%2F /+ \
-                       %C2%A0 %E3%80%80 \u{ff0e} \u{ff0b} %EF%BC%8B \u{17f} \u{df} é %C3%A9 %76 %56";
+                       %C2%A0 %E3%80%80 \u{ff0e} \u{ff0b} %EF%BC%8B \u{17f} \u{df} é %C3%A9 %76 \
+                       %56";
     let [parts, odd] = [PARTS, ODD].map(|all| all.split(' ').collect::<Vec<_>>());
     let mut path = String::new();
     for _ in 0..=dice.roll(5) {
@@ -212,8 +213,8 @@ fn a_path_is_judged_as_by_all_its_readings_in_full() {
 #[test]
 fn no_path_is_slow_to_check() {
     // Nothing may be built or read again for each segment, or for each byte.
-    let parts = "/a;b /; /a a ; a; /a.b /a%3Fb a%23 /a%2Fb %2F /+ /%20 %20 + . /... %61%3A /%C3%A9 é \
-                 \u{3000} \u{ff0e}";
+    let parts = "/a;b /; /a a ; a; /a.b /a%3Fb a%23 /a%2Fb %2F /+ /%20 %20 + . /... %61%3A /%C3%A9 \
+                 é \u{3000} \u{ff0e}";
     let paths = paths(TABLES[0]);
     for start in ["/v1", "/V1.x/Workspaces.x/ws_a/Webhooks.x", "/v1/workspaces/ws_a", "/x"] {
         for part in parts.split(' ') {
