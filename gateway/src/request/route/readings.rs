@@ -105,9 +105,14 @@ impl Words {
 
     /// The words at a depth that a server could read `segment` as although they differ.
     fn like<'r>(&'r self, depth: usize, segment: &'r str) -> impl Iterator<Item = &'r str> {
-        let name = without_spaces(Decoded(segment));
+        let first = first_letter(segment);
         let words = self.by_depth.get(depth).into_iter().flatten();
-        let like = words.filter(move |word| *word.text != *segment && word.starts(name));
+        let may_start = move |word: &&Word| {
+            first.is_none_or(|own| word.folded.bytes().next().is_none_or(|first| first == own))
+        };
+        let like = words.filter(may_start).filter(move |word| {
+            *word.text != *segment && word.starts(without_spaces(Decoded(segment)))
+        });
         like.map(|word| &*word.text)
     }
 }
@@ -148,10 +153,15 @@ fn segments(path: &str, slashes: Slashes) -> impl Iterator<Item = &str> {
         }
         let is_escaped = |at| {
             let escape = rest.as_bytes().get(at..at + 3);
-            slashes == Slashes::Escaped && escape.is_some_and(|e| e.eq_ignore_ascii_case(b"%2F"))
+            escape.is_some_and(|escape| escape.eq_ignore_ascii_case(b"%2F"))
         };
         let mut bytes = rest.bytes().enumerate();
-        let end = bytes.find(|(at, byte)| *byte == b'/' || (*byte == b'%' && is_escaped(*at)));
+        let end = match slashes {
+            Slashes::Plain => bytes.find(|(_, byte)| *byte == b'/'),
+            Slashes::Escaped => {
+                bytes.find(|(at, byte)| *byte == b'/' || (*byte == b'%' && is_escaped(*at)))
+            }
+        };
         let (end, slash) = end.unwrap_or((rest.len(), b'/'));
         let segment = rest.get(..end);
         rest = rest.get(end + if slash == b'/' { 1 } else { 3 }..).unwrap_or_default();
@@ -190,6 +200,13 @@ impl Word {
     }
 }
 
+/// The letter or digit, in lower case, that a segment begins with as nearly all do: nothing before
+/// it is a space or an escape.
+fn first_letter(segment: &str) -> Option<u8> {
+    let first = segment.bytes().next().filter(u8::is_ascii_alphanumeric);
+    first.map(|first| first.to_ascii_lowercase())
+}
+
 /// Whether some servers read it as a space: a plus sign is one to some.
 fn is_space(char: char) -> bool {
     char.is_whitespace() || char == '+'
@@ -208,7 +225,7 @@ fn without_spaces(mut text: Decoded<'_>) -> Decoded<'_> {
 /// Whether some servers read no segment here: only spaces and dots are left of it.
 fn is_blank(segment: &str) -> bool {
     let mut name = Decoded(segment).take_while(|char| *char != ';');
-    name.all(|char| is_space(char) || char == '.')
+    first_letter(segment).is_none() && name.all(|char| is_space(char) || char == '.')
 }
 
 /// A character in one case: segments that differ only in this have the same result.
