@@ -146,7 +146,7 @@ pub struct SharedStore {
     /// What has happened since the start.
     pub counts: StoreCounts,
     /// Which losses of servers are logged.
-    pub losses: LossLog,
+    losses: LossLog,
 }
 
 impl fmt::Debug for SharedStore {

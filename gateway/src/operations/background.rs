@@ -20,7 +20,7 @@ use weir_common::time::{Tick, UnixTime};
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
-use crate::limit::shared::{BEAT_EVERY, Beat};
+use crate::limit::shared::BEAT_EVERY;
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
 use crate::upstream::{Pick, Upstream, single_request};
@@ -215,19 +215,7 @@ pub async fn shared_store(shared: Arc<Shared>) {
     let Some(store) = shared.limiter.shared.clone() else { return };
     loop {
         let limiter = &shared.limiter;
-        let beats = store.beat(Some((&limiter.store, &limiter.boosts))).await;
-        store.losses.retain(|server| beats.iter().any(|(own, _)| own == server));
-        for (server, beat) in beats {
-            match beat {
-                Beat::Steady | Beat::Recovering => {}
-                Beat::Recovered => store.losses.back(&server),
-                // That it cannot be reached is known; why it refuses us is not.
-                Beat::Away(why) if why.is_silence() => {}
-                Beat::Lost(why) | Beat::Away(why) => {
-                    store.losses.lost(&server, why.to_string());
-                }
-            }
-        }
+        store.beat_and_log((&limiter.store, &limiter.boosts)).await;
         tokio::time::sleep(BEAT_EVERY).await;
     }
 }

@@ -38,7 +38,8 @@ fn warn_at(table: &mut Table<'_>) -> u32 {
     let mut warn_at = 0;
     let shape = json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1});
     let doc = "At which share of the allowance to warn, as 0.8: a line in the log, a metric and a \
-               call of warnings.url, once per window and key, and once a minute at most.";
+               call of warnings.url, once per window and key; of windows below a minute, once a \
+               minute.";
     let _place = table.parsed("warn_at", doc, shape, |value| {
         let share = value.as_f64().filter(|share| *share > 0.0 && *share <= 1.0);
         let millionths = share.map(|share| (share * f64::from(WHOLE)).ceil());

@@ -133,8 +133,22 @@ impl SharedStore {
     /// Applies what other gateways have changed, where the store is reached.
     pub async fn catch_up(&self, own: (&MemoryStore, &Boosts)) {
         if self.nodes.known().reaches_registry() {
-            // What fails is logged when the next heartbeat fails too.
-            self.beat(Some(own)).await;
+            self.beat_and_log(own).await;
+        }
+    }
+
+    /// Sends a heartbeat to each server, and logs which are lost or back.
+    pub async fn beat_and_log(&self, own: (&MemoryStore, &Boosts)) {
+        let beats = self.beat(Some(own)).await;
+        self.losses.retain(|server| beats.iter().any(|(own, _)| own == server));
+        for (server, beat) in beats {
+            match beat {
+                Beat::Steady | Beat::Recovering => {}
+                Beat::Recovered => self.losses.back(&server),
+                // That it cannot be reached is known; why it refuses us is not.
+                Beat::Away(why) if why.is_silence() => {}
+                Beat::Lost(why) | Beat::Away(why) => self.losses.lost(&server, why.to_string()),
+            }
         }
     }
 
