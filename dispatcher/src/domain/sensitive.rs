@@ -2,6 +2,7 @@
 //!
 //! Not here: the search of a body for them (`catalogue::sensitive_data`).
 
+mod embedded_json;
 pub(crate) mod keys;
 pub(crate) mod never_allowed;
 mod normalize;

@@ -8,10 +8,9 @@
 //!
 //! Invariant: the work is linear in the length of the text, whatever it is made of. Each letter is
 //! in one part and one word, a part is decoded at most four times, and the search for a header in
-//! it ends once [`READS_MAX`] times its length was read. JSON in the texts of JSON is read to
-//! [`LEVELS_MAX`] levels, which bounds the stack, too.
+//! it ends once [`READS_MAX`] times its length was read.
 //!
-//! Not here: texts that are a secret as a whole (`sensitive::values`).
+//! Not here: texts that are a secret as a whole (`sensitive::values`), JSON (`embedded_json`).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -21,10 +20,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 
-use crate::domain::sensitive::values::{JWT, is_blank};
-use crate::domain::sensitive::{keys, never_allowed};
+use crate::domain::sensitive::values::JWT;
+use crate::domain::sensitive::{embedded_json, never_allowed};
 
 /// Values of parameters that only describe a secret: `forgot_password=1`.
 const ANSWERS: [&str; 6] = ["0", "1", "true", "false", "yes", "no"];
@@ -33,16 +31,12 @@ const ANSWERS: [&str; 6] = ["0", "1", "true", "false", "yes", "no"];
 /// in each other.
 const READS_MAX: usize = 8;
 
-/// How often JSON may be a text of JSON. Escapes can be as short as five letters more for each
-/// level, so that the length of a text bounds no levels.
-const LEVELS_MAX: usize = 4;
-
 /// The kind of secret that the text contains.
 pub(super) fn secret(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
     }
-    if text.contains('"') && is_json_with_secret(text, LEVELS_MAX) {
+    if embedded_json::has_secret(text) {
         return Some("a JSON text with a secret");
     }
     if !text.contains(':') {
@@ -66,30 +60,6 @@ fn secret_of_url(word: &str) -> Option<&'static str> {
             && never_allowed::is_never(&percent_decode_str(name).decode_utf8_lossy())
     });
     secrets.next().map(|_| "a URL with a secret")
-}
-
-/// Whether a text is JSON that has a text under a key that names a secret, also as JSON in one of
-/// its texts, to so many levels.
-fn is_json_with_secret(text: &str, levels: usize) -> bool {
-    let shown = text.trim_matches(is_blank);
-    let value = || serde_json::from_str(shown);
-    levels > 0
-        && shown.starts_with(['{', '[', '"'])
-        && value().is_ok_and(|value| has_secret(&value, false, levels - 1))
-}
-
-/// Whether a value has a secret; `is_named` where its key names one.
-fn has_secret(value: &Value, is_named: bool, levels: usize) -> bool {
-    match value {
-        Value::String(text) if is_named => !text.is_empty(),
-        Value::String(text) => text.contains('"') && is_json_with_secret(text, levels),
-        Value::Array(items) => items.iter().any(|item| has_secret(item, is_named, levels)),
-        Value::Object(members) => members.iter().any(|(key, member)| {
-            let names = || keys::is_forbidden(key) && never_allowed::is_never(key);
-            has_secret(member, is_named || names(), levels)
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// Whether a URL has a password, from its authority on.
@@ -189,53 +159,6 @@ mod tests {
         ] {
             assert_eq!(secret(&text), Some(JWT), "{text}");
         }
-    }
-
-    #[test]
-    fn a_text_that_is_json_has_no_secret_under_a_key_that_names_one() {
-        let inner = r#"{"user":{"password":"hunter2"}}"#;
-        for text in [
-            inner.to_owned(),
-            format!(" [1, {inner}]"),
-            format!("\u{feff}{inner}\u{200b}"),
-            r#"{"access_token":{"value":["abc"]}}"#.to_owned(),
-            serde_json::json!({ "body": inner }).to_string(),
-            serde_json::json!({ "body": format!("\u{feff}{inner}") }).to_string(),
-            serde_json::json!(inner).to_string(),
-        ] {
-            assert_eq!(secret(&text), Some("a JSON text with a secret"), "{text}");
-        }
-        for text in [
-            r#"{"field":"password","changed":true}"#,
-            r#"{"password":true,"id_token":null,"access_token":""}"#,
-            r#"{"has_password":true,"note":"the password is secret"}"#,
-            r#"{password: hunter2}"#,
-            r#"{"password":"cut off"#,
-            "[see] the \"password\": it is \"old\"",
-        ] {
-            assert_eq!(secret(text), None, "{text}");
-        }
-        let deep = "[".repeat(100_000);
-        assert_eq!(secret(&deep), None);
-    }
-
-    #[test]
-    fn json_in_texts_of_json_is_read_to_a_few_levels_however_its_quotes_are_written() {
-        let escaped = |text: &str| text.replace('\\', r"\u005c").replace('"', r"\u0022");
-        let around = |text: &str| format!(r#"["{}"]"#, escaped(text));
-        let mut text = r#"{"password":"hunter2"}"#.to_owned();
-        for _ in 1..LEVELS_MAX {
-            text = around(&text);
-            assert!(secret(&text).is_some(), "{text}");
-        }
-        assert_eq!(secret(&around(&text)), None);
-        // So deep that one level after the other would need more stack than there is.
-        let lists = |text: &str| format!("{}{}{}", "[".repeat(120), text, "]".repeat(120));
-        let mut deep = String::new();
-        for _ in 0..90 {
-            deep = lists(&around(&deep));
-        }
-        assert_eq!(secret(&deep), None);
     }
 
     #[test]

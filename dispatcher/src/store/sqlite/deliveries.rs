@@ -46,7 +46,8 @@ const ATTEMPTS: &str = "SELECT a.id, a.number, a.started_at, a.took, a.outcome, 
     FROM attempts a LEFT JOIN endpoints l ON l.id = a.endpoint \
     WHERE a.delivery = ?1 ORDER BY a.id DESC LIMIT ?2";
 
-const TRANSCRIPT: &str = "SELECT record FROM transcripts WHERE attempt = ?1";
+const TRANSCRIPT: &str =
+    "SELECT record, length(record) AS bytes FROM transcripts WHERE attempt = ?1";
 
 /// The latest attempts that a delivery shows, and keeps when it is redelivered: twenty schedules of
 /// the default's length.
@@ -54,6 +55,10 @@ const ATTEMPTS_MAX: usize = 200;
 
 /// The latest attempts of which a call reads transcripts, of some kilobytes each.
 const TRANSCRIPTS_MAX: usize = 32;
+
+/// The bytes of transcripts after which a call reads no more. As JSON they are twice as many at
+/// most, and clients read responses of 1 MiB.
+const TRANSCRIPTS_BYTES_MAX: u32 = 256 * 1024;
 
 /// Earlier attempts that leave a delivery at once: some milliseconds of work.
 const LEAVING_MAX: usize = 500;
@@ -159,10 +164,15 @@ pub(super) fn with_attempts(
         numbers.push(row.get("id")?);
         latest.push(RecordedAttempt { attempt, url, transcript: None });
     }
-    let mut query = conn.prepare_cached(TRANSCRIPT)?;
+    let (mut query, mut bytes) = (conn.prepare_cached(TRANSCRIPT)?, 0);
     for (number, attempt) in numbers.iter().zip(&mut latest).take(TRANSCRIPTS_MAX) {
         let mut found = query.query([number])?;
-        attempt.transcript = found.next()?.map(rows::transcript).transpose()?;
+        let Some(row) = found.next()? else { continue };
+        bytes += row.get::<_, u32>("bytes")?;
+        if bytes > TRANSCRIPTS_BYTES_MAX {
+            break;
+        }
+        attempt.transcript = Some(rows::transcript(row)?);
     }
     latest.reverse();
     Ok(Some((delivery, latest)))

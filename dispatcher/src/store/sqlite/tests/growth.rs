@@ -20,7 +20,7 @@ use crate::store::types::{JobCreated, Rotation, WebhookChange};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState) -> AttemptRecord {
+pub(super) fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState) -> AttemptRecord {
     let outcome = match after {
         NextState::Delivered => Outcome::Delivered { status: 204 },
         _ => Outcome::Failed(Failure::Status(500)),
@@ -57,7 +57,7 @@ async fn another(store: &SqliteStore, url: &str) -> WebhookId {
 }
 
 /// Stores events, and returns their deliveries.
-async fn arrive(
+pub(super) async fn arrive(
     store: &SqliteStore,
     names: impl Iterator<Item = String>,
     now: UnixTime,

@@ -1,6 +1,9 @@
-//! Reads do not wait for the writer, and their number at a time is bounded.
+//! Reads do not wait for the writer, and their number at a time and their size are bounded.
 
+use crate::domain::delivery::NextState;
+use crate::domain::transcript::{Headers, RecordedAnswer, Transcript};
 use crate::store::sqlite::read_pool::WORKERS_MAX;
+use crate::store::sqlite::tests::growth::{arrive, ended};
 use crate::store::sqlite::tests::*;
 
 #[tokio::test]
@@ -69,4 +72,26 @@ async fn an_unreadable_delivery_does_not_stop_the_others_of_its_webhook() {
     let ids: Vec<_> = fetched.ready.iter().map(|one| one.id.0).collect();
     assert_eq!((ids, fetched.more), (vec![2], true));
     assert_eq!(waiting(&store, webhook).await, 2);
+}
+
+#[tokio::test]
+async fn a_delivery_shows_the_latest_responses_that_fit() {
+    let (_folder, store) = fresh();
+    webhook(&store).await;
+    let ids = arrive(&store, ["evt_1".to_owned()].into_iter(), NOW).await;
+    for number in 1..=20 {
+        let mut over = ended(ids[0], NOW, NextState::Again { due: NOW, step: 1 });
+        over.attempt.number = number;
+        let answer = RecordedAnswer { body: vec![b'x'; 32 * 1024], ..Default::default() };
+        let transcript = Transcript { request: Headers::default(), answer: Some(answer) };
+        over.transcript = Some(Arc::new(transcript));
+        store.record(vec![over], vec![], vec![], vec![]).await.unwrap();
+    }
+    let (_, attempts) = store.delivery(WS, ids[0]).await.unwrap().unwrap();
+    let with: Vec<u32> = attempts
+        .iter()
+        .filter(|one| one.transcript.is_some())
+        .map(|one| one.attempt.number)
+        .collect();
+    assert_eq!((attempts.len(), with), (20, (14..=20).collect()));
 }
