@@ -106,6 +106,8 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
         let Some(Returned { buffered: back, then }) = returned else { return };
         buffered = back;
         match then {
+            // A client that sends requests ahead waits for those of others in between.
+            Then::Keep if !buffered.buffer.is_empty() => tokio::task::yield_now().await,
             Then::Keep => {}
             Then::Close | Then::Linger => {
                 if then == Then::Linger || buffered.has_unread().await {

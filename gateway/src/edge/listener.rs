@@ -188,7 +188,8 @@ pub async fn serve<F: Front>(
 ) {
     let mut stop = drain.close_after_response.clone();
     let mut connections = JoinSet::new();
-    let with = (shared, Arc::new(HandshakeTurns::new()));
+    let turns = HandshakeTurns::new(shared.clock.clone());
+    let with = (shared, Arc::new(turns));
     loop {
         let accepted = tokio::select! {
             accepted = from.recv() => accepted,

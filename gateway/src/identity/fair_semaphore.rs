@@ -2,17 +2,17 @@
 //!
 //! # Invariants
 //!
-//! 1. At most `permits` permits are out.
+//! 1. At most `permits` permits are out, unless there were more when these were granted.
 //! 2. A key without a permit gets one while any is left. A key with some gets another only while
 //!    more than it has are left besides half of all.
 //! 3. So a key waits for its first permit only while more than half as many keys as there are
 //!    permits have one.
-//! 4. Of the keys that wait the one with the fewest permits is next; of several, the one that has
-//!    waited longest.
+//! 4. Of the keys that wait the one with the fewest permits is next; of several, the one that got
+//!    none for longest, however many wait for it.
 //!
 //! # Not here
 //!
-//! What a permit is for (`auth::address_turns`).
+//! What a permit is for (`auth::address_turns`, `listener::turns`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -23,19 +23,19 @@ use tokio::sync::oneshot;
 /// Permits that keys share.
 #[derive(Debug)]
 pub struct FairSemaphore<K> {
-    permits: usize,
     state: Mutex<State<K>>,
 }
 
 #[derive(Debug)]
 struct State<K> {
+    permits: usize,
     /// Permits that are out.
     out: usize,
     /// The keys that have a permit or wait for one.
     shares: HashMap<K, Share>,
-    /// The keys that wait, by their permits and then their first waiter.
+    /// The keys that wait, by their permits and then `Share::since`.
     waiting: BTreeMap<(usize, u64), K>,
-    /// The number of the next waiter.
+    /// The number of the next waiter, or grant.
     next: u64,
 }
 
@@ -44,6 +44,8 @@ struct State<K> {
 struct Share {
     /// Its permits that are out.
     out: usize,
+    /// The number of its latest grant; before one, of its first waiter.
+    since: u64,
     /// Its waiters, by their number.
     waiters: BTreeMap<u64, oneshot::Sender<()>>,
 }
@@ -60,8 +62,16 @@ impl<K: Copy + Eq + Hash> FairSemaphore<K> {
     /// `permits` permits for all keys.
     #[must_use]
     pub fn new(permits: usize) -> Self {
-        let state = State { out: 0, shares: HashMap::new(), waiting: BTreeMap::new(), next: 0 };
-        Self { permits, state: Mutex::new(state) }
+        let (shares, waiting) = (HashMap::new(), BTreeMap::new());
+        Self { state: Mutex::new(State { permits, out: 0, shares, waiting, next: 0 }) }
+    }
+
+    /// Changes the number of permits to what `change` makes of it and of how many are out. Those
+    /// that are out stay.
+    pub fn resize(&self, change: impl FnOnce(usize, usize) -> usize) {
+        let mut state = self.lock();
+        state.permits = change(state.permits, state.out);
+        state.grant();
     }
 
     /// Waits for a permit. Dropping the future leaves the queue.
@@ -77,8 +87,13 @@ impl<K: Copy + Eq + Hash> FairSemaphore<K> {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.change(key, |share| share.waiters.insert(number, sender));
-        state.grant(self.permits);
+        state.change(key, |share| {
+            if share.is_idle() {
+                share.since = number;
+            }
+            share.waiters.insert(number, sender);
+        });
+        state.grant();
         (FairPermit { of: self, key, number }, granted)
     }
 }
@@ -99,33 +114,39 @@ impl<K: Copy + Eq + Hash> State<K> {
         let changed = change(share);
         match share.place() {
             Some(place) => _ = self.waiting.insert(place, key),
-            None if share.out == 0 => _ = self.shares.remove(&key),
+            None if share.is_idle() => _ = self.shares.remove(&key),
             None => {}
         }
         changed
     }
 
     /// Grants what may be granted.
-    fn grant(&mut self, permits: usize) {
+    fn grant(&mut self) {
         // If the key with the fewest permits may have no more, no other may.
-        while let Some((&(has, number), &key)) = self.waiting.first_key_value() {
-            let kept = if has == 0 { 0 } else { permits / 2 + has };
-            if permits - self.out <= kept {
+        while let Some((&(has, _), &key)) = self.waiting.first_key_value() {
+            let kept = if has == 0 { 0 } else { self.permits / 2 + has };
+            if self.permits.saturating_sub(self.out) <= kept {
                 return;
             }
             self.out += 1;
+            let number = self.next;
+            self.next += 1;
             self.change(key, |share| {
-                share.out += 1;
+                (share.out, share.since) = (share.out + 1, number);
                 // A receiver that is gone is about to return its permit.
-                share.waiters.remove(&number).map(|waiter| waiter.send(()))
+                share.waiters.pop_first().map(|(_, waiter)| waiter.send(()))
             });
         }
     }
 }
 
 impl Share {
+    fn is_idle(&self) -> bool {
+        self.out == 0 && self.waiters.is_empty()
+    }
+
     fn place(&self) -> Option<(usize, u64)> {
-        self.waiters.keys().next().map(|first| (self.out, *first))
+        (!self.waiters.is_empty()).then_some((self.out, self.since))
     }
 }
 
@@ -139,7 +160,7 @@ impl<K: Copy + Eq + Hash> Drop for FairPermit<'_, K> {
         });
         if had_one {
             state.out -= 1;
-            state.grant(self.of.permits);
+            state.grant();
         }
     }
 }

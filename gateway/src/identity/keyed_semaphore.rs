@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What a permit is for (`directory`, `auth::address_turns`, `listener::turns`).
+//! What a permit is for (`directory`, `auth::address_turns`).
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,12 +1,14 @@
-//! Thousands of slow clients: each is closed at its deadline and leaks nothing.
+//! Slow clients are closed at their deadlines and leak nothing; clients that send ahead take turns.
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_common::rlimit;
 use weir_tests::authority::Authority;
 use weir_tests::wait;
+use weir_tests::world::World;
 
 use super::{NAMES, secured, world_of};
 
@@ -40,6 +42,40 @@ fn thousands_of_slow_clients_are_closed_at_their_deadlines_and_leak_nothing() {
     assert_eq!(world.gateway.metric(late), (LOTS * MANY / 2) as f64);
     let late = "weir_gateway_refusals_total{reason=\"head-timeout\"}";
     assert_eq!(world.gateway.metric(late), (LOTS * MANY / 2) as f64);
+}
+
+#[test]
+fn requests_that_are_sent_ahead_take_turns_with_those_of_others() {
+    const AHEAD: usize = 500;
+    const CALLS: u64 = 50;
+    let world = World::with(|config| config.with("[server]", "threads = 1"));
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let send_ahead = || {
+        while !stop.load(Ordering::Relaxed) {
+            let mut client = world.client();
+            client.send("GET /nowhere HTTP/1.1\r\nHost: api.localhost\r\n\r\n".repeat(AHEAD));
+            for _ in 0..AHEAD {
+                client.read().expect(404);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(send_ahead);
+        }
+        let mut client = world.client();
+        wait::until("the others are served", || {
+            (answered.load(Ordering::Relaxed) > 1_000).then_some(())
+        });
+        let before = answered.load(Ordering::Relaxed);
+        for _ in 0..CALLS {
+            client.get("/healthz").expect(200);
+        }
+        let meanwhile = (answered.load(Ordering::Relaxed) - before) / CALLS;
+        stop.store(true, Ordering::Relaxed);
+        assert!(meanwhile < 150, "{meanwhile} other requests during one");
+    });
 }
 
 /// Opens many connections to either address, and sends each a byte a second until all are closed.

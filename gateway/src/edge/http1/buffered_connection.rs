@@ -65,10 +65,10 @@ impl BufferedConnection {
         mut cut: Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<Box<Head>, NoHead> {
         let (mut idle_from, mut head_from) = (None, None);
-        let mut is_new = !self.buffer.is_empty();
+        let mut is_news = !self.buffer.is_empty();
         poll_fn(|cx| {
             loop {
-                if std::mem::take(&mut is_new) {
+                if std::mem::take(&mut is_news) {
                     self.skip_empty_lines();
                     let refused = |refusal| Poll::Ready(Err(NoHead::Refused(refusal)));
                     let parsed = head::parse(&mut self.buffer);
@@ -82,7 +82,9 @@ impl BufferedConnection {
                     }
                 }
                 match self.poll_fill(cx, HEAD_READ) {
-                    Poll::Ready(Ok(1..)) => is_new = true,
+                    Poll::Ready(Ok(read @ 1..)) => {
+                        is_news = head::is_news(&self.buffer, read, bounds.head_bytes_max);
+                    }
                     Poll::Ready(_) => return Poll::Ready(Err(NoHead::Closed)),
                     Poll::Pending => break,
                 }

@@ -53,6 +53,14 @@ pub enum Parsed {
     NotHttp,
 }
 
+/// Whether the last `read` bytes of `buffer` can change what [`parse`] returns, which reads a head
+/// from its start: they are the first ones, end a line, or exceed `bytes_max`. So a head that comes
+/// byte by byte is parsed once for each field.
+pub fn is_news(buffer: &[u8], read: usize, bytes_max: u64) -> bool {
+    let (before, new) = buffer.split_at(buffer.len().saturating_sub(read));
+    before.is_empty() || new.contains(&b'\n') || buffer.len() as u64 > bytes_max
+}
+
 /// Parses the head at the start of `buffer`.
 pub fn parse(buffer: &mut BytesMut) -> Parsed {
     let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
@@ -208,6 +216,28 @@ mod tests {
             assert!(matches!(parse(&mut buffer), Parsed::Partial), "{end}");
             assert_eq!(&buffer[..], &text.as_bytes()[..end]);
         }
+    }
+
+    #[test]
+    fn a_head_that_comes_byte_by_byte_is_parsed_once_for_each_line() {
+        let lines = 1 + 40 + 1;
+        let fields = format!("X-Filler: {}\r\n", "x".repeat(100)).repeat(40);
+        for (last, is_whole) in [("\r\n", true), ("X y: 1\r\n", false)] {
+            let text = format!("GET / HTTP/1.1\r\n{fields}{last}");
+            let (mut buffer, mut parses) = (BytesMut::new(), 0);
+            let mut end = None;
+            for byte in text.bytes() {
+                buffer.extend_from_slice(&[byte]);
+                if is_news(&buffer, 1, u64::MAX) {
+                    parses += 1;
+                    end = Some(parse(&mut buffer));
+                }
+            }
+            assert_eq!(matches!(end, Some(Parsed::Whole(_))), is_whole, "{end:?}");
+            assert_eq!(matches!(end, Some(Parsed::NotHttp)), !is_whole, "{end:?}");
+            assert_eq!(parses, 1 + lines);
+        }
+        assert!(is_news(b"GET /aaaa", 1, 8) && !is_news(b"GET /aaaa", 1, 9));
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Between two steps of handshakes the worker runs every other task that is ready.
-//! 2. Networks with handshakes take turns, however many of them one has.
+//! 1. While all other tasks together need less time than handshakes, one step of a handshake runs
+//!    between two runs of those that are ready.
+//! 2. While they need more, handshakes have up to as much, in [`TURNS_MAX`] turns at one time.
+//! 3. Networks with handshakes take turns, however many of them one has.
 //!
 //! # Not here
 //!
@@ -16,39 +18,45 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use weir_common::time::Clock;
 
-use crate::identity::keyed_semaphore::KeyedSemaphore;
+use crate::identity::fair_semaphore::FairSemaphore;
 use crate::request::client_address::network_of;
+
+/// Turns at one time. A network with handshakes has a quarter of them, if others have some.
+const TURNS_MAX: usize = 64;
 
 /// The turns of one worker.
 #[derive(Debug)]
 pub(super) struct HandshakeTurns {
-    of_network: KeyedSemaphore<IpAddr>,
-    of_worker: Semaphore,
+    of_network: FairSemaphore<IpAddr>,
+    clock: Clock,
 }
 
 impl HandshakeTurns {
-    /// One turn at a time.
-    pub(super) fn new() -> Self {
-        Self { of_network: KeyedSemaphore::new(1), of_worker: Semaphore::new(1) }
+    /// One turn at a time, at first.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { of_network: FairSemaphore::new(1), clock }
     }
 
     /// Runs a handshake with a client at `address`; each of its steps waits for a turn.
     pub(super) async fn run<T>(&self, address: IpAddr, handshake: impl Future<Output = T>) -> T {
         let mut handshake = pin!(handshake);
         loop {
-            let of_network = self.of_network.acquire(network_of(address)).await;
-            let of_worker = self.of_worker.acquire().await;
+            let mut turn = Some(self.of_network.acquire(network_of(address)).await);
+            let began = self.clock.now().tick;
             // Other tasks run, and sockets are polled.
             tokio::task::yield_now().await;
-            let mut turn = Some((of_network, of_worker));
+            let others = self.clock.now().tick.since(began);
             let step = poll_fn(|context| match turn {
                 // Something has arrived.
                 None => Poll::Ready(None),
                 Some(_) => {
+                    let began = self.clock.now().tick;
                     let polled = handshake.as_mut().poll(context).map(Some);
+                    self.adapt(others, self.clock.now().tick.since(began));
                     turn = None;
                     polled
                 }
@@ -57,6 +65,19 @@ impl HandshakeTurns {
                 return done;
             }
         }
+    }
+
+    /// After a step that took `step`, while between two of them `all` went by, other handshakes
+    /// included: turns become more while handshakes need less than half of the time.
+    fn adapt(&self, all: Duration, step: Duration) {
+        self.of_network.resize(|turns, taken| {
+            let of_handshakes = step.saturating_mul(u32::try_from(taken).unwrap_or(u32::MAX));
+            if all > of_handshakes.saturating_mul(2) {
+                turns.saturating_add(1).min(TURNS_MAX)
+            } else {
+                turns.saturating_sub(1).max(1)
+            }
+        });
     }
 }
 
@@ -67,6 +88,7 @@ mod tests {
 
     use tokio::sync::oneshot;
     use tokio::task::{LocalSet, yield_now};
+    use weir_common::time::UnixTime;
 
     use super::*;
 
@@ -89,10 +111,42 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
+    fn turns() -> HandshakeTurns {
+        HandshakeTurns::new(Clock::manual(UnixTime(0)))
+    }
+
+    #[test]
+    fn handshakes_get_as_much_time_as_other_tasks_and_no_more() {
+        const STEP: Duration = Duration::from_millis(1);
+        run(async {
+            let (turns, trace) = (Rc::new(turns()), Trace::default());
+            let handshakes = (0..200).map(|nth| {
+                let (turns, trace) = (turns.clone(), trace.clone());
+                tokio::task::spawn_local(async move {
+                    let step = async {
+                        turns.clock.advance(STEP);
+                        trace.add("step");
+                    };
+                    turns.run(address(nth), step).await;
+                })
+            });
+            let handshakes: Vec<_> = handshakes.collect();
+            while handshakes.iter().any(|task| !task.is_finished()) {
+                turns.clock.advance(20 * STEP);
+                trace.add("requests");
+                yield_now().await;
+            }
+            let trace = trace.0.take();
+            let rounds = trace.split(|what| *what == "requests");
+            let steps: Vec<usize> = rounds.map(<[_]>::len).collect();
+            assert!(steps.len() < 60 && steps.iter().all(|steps| *steps <= 40), "{steps:?}");
+        });
+    }
+
     #[test]
     fn a_task_runs_between_any_two_handshakes_of_a_flood() {
         run(async {
-            let (turns, trace) = (Rc::new(HandshakeTurns::new()), Trace::default());
+            let (turns, trace) = (Rc::new(turns()), Trace::default());
             let of_flood = (0..100).map(|_| {
                 let (turns, trace) = (turns.clone(), trace.clone());
                 tokio::task::spawn_local(async move {
@@ -120,7 +174,7 @@ mod tests {
     #[test]
     fn a_handshake_goes_on_when_its_client_has_answered() {
         run(async {
-            let turns = HandshakeTurns::new();
+            let turns = turns();
             let (answer, answered) = oneshot::channel();
             let waiting = turns.run(address(1), async {
                 yield_now().await;
