@@ -12,6 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// The last microsecond of the year 9999.
+const END_OF_9999: u64 = 253_402_300_799_999_999;
+
 /// Added to the monotonic clock, so that "a month ago" is not negative soon after a boot.
 const ORIGIN_MICROS: u64 = 10_000_000 * 1_000_000;
 
@@ -63,10 +66,11 @@ impl UnixTime {
         self.rfc3339_shown().to_string()
     }
 
-    /// The same, to be written.
+    /// The same, to be written. RFC 3339 has no year after 9999.
     #[must_use]
     pub fn rfc3339_shown(self) -> impl Display {
-        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(self.0))
+        let shown = self.0.min(END_OF_9999);
+        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(shown))
     }
 }
 
@@ -195,6 +199,13 @@ mod tests {
     fn seconds_are_rounded_up_for_clients_that_wait() {
         assert_eq!(UnixTime(1_000_000).seconds_up(), 1);
         assert_eq!(UnixTime(1_000_001).seconds_up(), 2);
+    }
+
+    #[test]
+    fn a_time_after_the_last_year_that_can_be_written_is_shown_as_its_end() {
+        for late in [END_OF_9999, END_OF_9999 + 1, u64::MAX] {
+            assert_eq!(UnixTime(late).rfc3339(), "9999-12-31T23:59:59.999Z");
+        }
     }
 
     #[test]

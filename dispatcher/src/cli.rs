@@ -173,7 +173,7 @@ struct SendTest {
 #[derive(Debug, Args)]
 struct Token {
     /// The token's name
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
     /// A workspace that the token covers, or *; repeat for several
     #[arg(long = "workspace", required = true)]

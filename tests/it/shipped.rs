@@ -9,6 +9,7 @@ mod services;
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
 use weir_tests::folder::Folder;
 use weir_tests::gateway::{Gateway, run};
 use weir_tests::request::Request;
@@ -23,6 +24,33 @@ fn the_shipped_files_pass_check() {
     folder.write(CONFIG, &shipped(CONFIG));
     folder.write(DIRECTORY, &shipped(DIRECTORY));
     run(&folder, &["check", "--config", CONFIG]).expect(0);
+}
+
+#[test]
+fn the_shipped_files_have_every_option() {
+    for name in ["gateway", "dispatcher", "events", "tokens"] {
+        let schema = serde_json::from_str(&shipped(&format!("config/{name}.schema.json"))).unwrap();
+        let text = shipped(&format!("config/{name}.toml"));
+        let words: Vec<&str> =
+            text.split(|one: char| !one.is_ascii_alphanumeric() && one != '_').collect();
+        let missing: Vec<String> =
+            options(&schema).into_iter().filter(|option| !words.contains(&&**option)).collect();
+        assert!(missing.is_empty(), "{name}.toml lacks {missing:?}");
+    }
+}
+
+/// The names of the options in a schema.
+fn options(schema: &Value) -> Vec<String> {
+    let below = |value: &Value| options(value);
+    match schema {
+        Value::Object(members) => {
+            let own = members.get("properties").and_then(Value::as_object);
+            let own = own.into_iter().flat_map(|own| own.keys().cloned());
+            own.chain(members.values().flat_map(below)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(below).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What each tool accepts. Unknown members are refused; the JSON Schemas are made from these.
 
+use std::num::NonZeroU64;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_client::body::{Filter, WebhookPatch};
@@ -145,6 +147,5 @@ pub(crate) struct Limits {
     /// The workspace; without it, the one this server was started for.
     pub(crate) workspace: Option<String>,
     /// How many requests are planned: says whether they would be admitted now.
-    #[schemars(range(min = 1))]
-    pub(crate) requests: Option<u64>,
+    pub(crate) requests: Option<NonZeroU64>,
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a destructive tool changes something only after `consent` said so.
 
+use std::num::NonZeroU64;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weir_client::body::{Count, Filter, WebhookPatch};
@@ -213,7 +215,7 @@ impl Run<'_> {
 
     async fn limits(&self, limits: &Limits) -> Result<Output> {
         let workspace = self.of(&limits.workspace)?;
-        let requests = limits.requests.unwrap_or(1);
+        let requests = limits.requests.map_or(1, NonZeroU64::get);
         match workspace.standing().await {
             Ok(standing) => Ok(results::standing(&standing, requests, self.around.now)),
             // Without its route, the call went to a server that does not know it.
@@ -309,16 +311,45 @@ fn kept(path: std::io::Result<std::path::PathBuf>, webhook: &str) -> Output {
 
 /// Reads a tool's arguments.
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
-    serde_json::from_value(arguments).map_err(|why| {
+    serde_json::from_value(with_integers(arguments)).map_err(|why| {
         let detail = format!("The arguments do not fit the tool's schema: {why}");
         let value = json!({"error": {"detail": detail}});
         Ended(Step::Done(Output::error(format!("{detail}. Nothing was sent."), value)))
     })
 }
 
+/// The same value with integers as such: in JSON Schema 1.0 is one, and some clients write it.
+fn with_integers(value: Value) -> Value {
+    match value {
+        Value::Number(number) => {
+            let integer =
+                number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 2e15);
+            integer
+                .filter(|_| number.is_f64())
+                .map_or(Value::Number(number), |one| json!(one as i64))
+        }
+        Value::Array(items) => items.into_iter().map(with_integers).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (name, with_integers(value))).collect()
+        }
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_without_a_fraction_is_an_integer_however_it_is_written() {
+        let arguments = json!({"limit": 1.0, "filter": {"status": 5.03e2}});
+        let Ok(search) = parse::<Search>(arguments) else { panic!("refused") };
+        assert_eq!((search.limit, search.filter.status), (Some(1), Some(503)));
+        for wrong in [json!({"limit": 1.5}), json!({"limit": -1.0}), json!({"limit": 1e30})] {
+            assert!(parse::<Search>(wrong.clone()).is_err(), "{wrong}");
+        }
+        assert!(parse::<Limits>(json!({"requests": 0})).is_err());
+    }
 
     #[test]
     fn a_filter_is_named_whole() {

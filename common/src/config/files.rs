@@ -52,14 +52,15 @@ pub fn read_as<T>(path: &str, of: impl FnOnce(&str) -> Result<T, String>) -> Res
     of(&text).map_err(|why| format!("`{path}` {why}"))
 }
 
-/// The secret in a file's first line.
+/// The secret in a file's first line, without a byte order mark.
 ///
 /// # Errors
 ///
 /// If it cannot be read, or its first line is empty.
 pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
     let text = read(path)?;
-    match text.lines().next().map(str::trim) {
+    // Editors of Windows begin a file with a byte order mark.
+    match text.trim_start_matches('\u{feff}').lines().next().map(str::trim) {
         Some(line) if !line.is_empty() => Ok(Secret::new(line.to_owned())),
         _ => Err(io::Error::other("its first line is empty")),
     }
@@ -167,6 +168,20 @@ mod tests {
             assert!(refused.ends_with(why), "{name}: {refused}");
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_secret_is_the_first_line_without_what_editors_add() {
+        let path = std::env::temp_dir().join(format!("weir-first-line-{}", std::process::id()));
+        for text in ["hidden", "hidden\r\nmore", " hidden \n", "\u{feff}hidden\n"] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(first_line(&path).unwrap().expose(), "hidden", "{text:?}");
+        }
+        for text in ["", "\nhidden", "\u{feff}\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(first_line(&path).is_err(), "{text:?}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

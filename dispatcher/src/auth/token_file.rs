@@ -87,6 +87,9 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     table.require("workspaces");
     table.require("scopes");
     let name = table.text("name", "A name of your choice, unique in this file.");
+    if let Some(empty) = name.as_ref().filter(|name| name.value.trim().is_empty()) {
+        table.fault_at(empty.at, "name is empty: logs and lists show it");
+    }
     let hash = table.sha256("sha256", "The SHA-256 of the token, in 64 hex digits.");
     let workspaces = table.texts(
         "workspaces",
@@ -176,7 +179,8 @@ mod tests {
             "[[tokens]]\nname = \"a\"\nsha256 = \"0g\"\nworkspaces = []\n\
              scopes = [\"webhook:read\", \"x\"]\n\
              [[tokens]]\nname = \"a\"\nsha256 = \"{hash}\"\nworkspaces = [\"w/s\"]\nscopes = []\n\
-             [[tokens]]\nsha256 = \"{hash}\"\nworkspaces = [\"*\"]\nscopes = [\"events:write\"]\n"
+             [[tokens]]\nsha256 = \"{hash}\"\nworkspaces = [\"*\"]\nscopes = [\"events:write\"]\n\
+             [[tokens]]\nname = \" \"\n"
         );
         let document = Document::new("t.toml", &text);
         let _ = Tokens::read(&document, &IdForm::workspace());
@@ -192,6 +196,10 @@ mod tests {
              most, not `w/s`; identifiers.workspace_prefix sets another",
             "t.toml:11:1: tokens.name is missing",
             "t.toml:12:10: another token has the same hash",
+            "t.toml:15:1: tokens.sha256 is missing",
+            "t.toml:15:1: tokens.workspaces is missing",
+            "t.toml:15:1: tokens.scopes is missing",
+            "t.toml:16:8: name is empty: logs and lists show it",
         ];
         assert_eq!(found, expected);
     }

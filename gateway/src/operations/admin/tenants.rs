@@ -14,6 +14,7 @@ use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::LimitCheck;
 use crate::limit::key::Key;
 use crate::operations::admin::GatewayAdmin;
+use crate::rules::Rules;
 use crate::rules::quota::QuotaSource;
 
 /// A key of a limit, and the checks that apply to its requests now.
@@ -45,8 +46,8 @@ impl ResolvedKey {
 impl GatewayAdmin {
     /// The checks that apply to `key` under `limit` now; or the response when there are none.
     pub(super) async fn resolve_key(&self, limit: &str, key: &str) -> Result<ResolvedKey, Reply> {
-        let unknown = || unknown_limit(limit, key);
         let active = self.shared.active.load_full();
+        let unknown = || unknown(limit, key, &active.rules);
         let names = active.rules.named(limit, key).ok_or_else(unknown)?;
         let now = self.shared.clock.now();
         let known = active.known(&names, now.tick).await.map_err(|DirectoryUnavailable| {
@@ -92,7 +93,12 @@ impl GatewayAdmin {
     }
 }
 
-fn unknown_limit(limit: &str, key: &str) -> Reply {
-    let detail = format!("There is no limit `{limit}`, or `{key}` cannot be a key of it.");
+fn unknown(limit: &str, key: &str, rules: &Rules) -> Reply {
+    let detail = match rules.limit(limit) {
+        None => format!("There is no limit `{limit}`."),
+        Some((_, known)) => {
+            format!("`{key}` cannot be a key of the limit `{limit}`: it counts by {}.", known.key)
+        }
+    };
     refusal(404, "unknown-limit", "Unknown limit or key", detail)
 }
