@@ -9,8 +9,8 @@
 //!
 //! 1. [`Words::may_have_readings`] does not allocate.
 //! 2. A path with a split that has more than [`READINGS_MAX`] readings is treated as ambiguous.
-//! 3. The time for a path grows with its length alone, never with the square of it: no limit
-//!    precedes this.
+//! 3. The time for a path grows with its length alone, never with the square of it, nor with its
+//!    length times the number of words: no limit precedes this.
 //!
 //! # Not here
 //!
@@ -27,14 +27,15 @@ const READINGS_MAX: usize = 64;
 /// The literal segments of some routes, by their depth in the path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
+    /// Of each depth, sorted by their folded texts.
     by_depth: Vec<Vec<Word>>,
 }
 
 #[derive(Clone, Debug)]
 struct Word {
     text: Box<str>,
-    /// Decoded, full-width characters as ASCII, letters in one case.
-    folded: Box<str>,
+    /// In UTF-8: decoded, full-width characters as ASCII, letters in one case.
+    folded: Box<[u8]>,
 }
 
 impl Words {
@@ -49,8 +50,10 @@ impl Words {
                 continue;
             };
             if words.iter().all(|word| word.text != *text) {
-                let folded: String = Decoded(text).flat_map(fold).collect();
-                words.push(Word { text: text.clone(), folded: folded.into() });
+                let mut folded = Vec::new();
+                Decoded(text).for_each(|char| fold(char, |byte| folded.push(byte)));
+                let word = Word { text: text.clone(), folded: folded.into() };
+                words.insert(words.partition_point(|other| other.folded < word.folded), word);
             }
         }
     }
@@ -70,7 +73,9 @@ impl Words {
             segments(path, Slashes::Plain).enumerate().filter(|(at, _)| !is_set(literal, *at));
         varied.any(|(at, segment)| {
             let is_dropped = !segment.is_empty() && is_blank(segment);
-            is_dropped || self.like(at, segment).next().is_some()
+            is_dropped
+                || !self.starting_as(at, segment).is_empty()
+                    && self.like(at, segment).next().is_some()
         })
     }
 
@@ -105,16 +110,55 @@ impl Words {
 
     /// The words at a depth that a server could read `segment` as although they differ.
     fn like<'r>(&'r self, depth: usize, segment: &'r str) -> impl Iterator<Item = &'r str> {
-        let first = first_letter(segment);
-        let words = self.by_depth.get(depth).into_iter().flatten();
-        let may_start = move |word: &&Word| {
-            first.is_none_or(|own| word.folded.bytes().next().is_none_or(|first| first == own))
-        };
-        let like = words.filter(may_start).filter(move |word| {
-            *word.text != *segment && word.starts(without_spaces(Decoded(segment)))
-        });
-        like.map(|word| &*word.text)
+        let like = like(self.starting_as(depth, segment), Decoded(segment));
+        like.map(|word| &*word.text).filter(move |word| *word != segment)
     }
+
+    /// The words at a depth that `segment` may be like by its first letter: of nearly all segments,
+    /// that decides.
+    fn starting_as(&self, depth: usize, segment: &str) -> &[Word] {
+        let words = self.by_depth.get(depth).map_or(&[][..], Vec::as_slice);
+        first_letter(segment).map_or(words, |first| with_byte(words, 0, first))
+    }
+}
+
+/// The sorted `words` that `text` is, with only spaces before it, and after it only spaces or a
+/// suffix that some servers strip (an extension, parameters). The text is read once for all of
+/// them, and no further than the longest of them that it begins with.
+fn like<'w>(
+    mut words: &'w [Word],
+    text: impl Iterator<Item = char> + Clone,
+) -> impl Iterator<Item = &'w Word> {
+    let (mut text, mut at) = (without_spaces(text), 0);
+    let groups = std::iter::from_fn(move || {
+        while !words.is_empty() {
+            fold(text.next()?, |byte| {
+                words = with_byte(words, at, byte);
+                at += 1;
+            });
+            let ended = words.partition_point(|word| word.folded.len() == at);
+            if ended > 0 && is_end(text.clone()) {
+                return words.get(..ended);
+            }
+        }
+        None
+    });
+    groups.flatten()
+}
+
+/// Those of some sorted words that have `byte` at `at`; before it they are all the same.
+fn with_byte(words: &[Word], at: usize, byte: u8) -> &[Word] {
+    let own = |word: &Word| word.folded.get(at).copied();
+    let start = words.partition_point(|word| own(word) < Some(byte));
+    let words = words.get(start..).unwrap_or_default();
+    let end = words.partition_point(|word| own(word) == Some(byte));
+    words.get(..end).unwrap_or_default()
+}
+
+/// Whether servers that strip spaces, extensions and parameters leave nothing of `text`.
+fn is_end(text: impl Iterator<Item = char> + Clone) -> bool {
+    let end = without_spaces(text).next().map(ascii);
+    end.is_none_or(|end| ['.', ';', '?', '#'].contains(&end))
 }
 
 /// The ways to split a path into segments, of each the first `most` segments.
@@ -184,22 +228,6 @@ fn is_set(bits: u64, at: usize) -> bool {
     at < 64 && bits >> at & 1 == 1
 }
 
-impl Word {
-    /// Whether `text` is the word with only spaces or a suffix that some servers strip (an
-    /// extension, parameters) after it.
-    fn starts(&self, mut text: Decoded<'_>) -> bool {
-        let mut word = self.folded.chars();
-        while !word.as_str().is_empty() {
-            let Some(char) = text.next() else { return false };
-            if fold(char).any(|char| word.next() != Some(char)) {
-                return false;
-            }
-        }
-        let end = without_spaces(text).next().map(ascii);
-        end.is_none_or(|end| ['.', ';', '?', '#'].contains(&end))
-    }
-}
-
 /// The letter or digit, in lower case, that a segment begins with as nearly all do: nothing before
 /// it is a space or an escape.
 fn first_letter(segment: &str) -> Option<u8> {
@@ -213,9 +241,9 @@ fn is_space(char: char) -> bool {
 }
 
 /// What follows the spaces at the start of a text.
-fn without_spaces(mut text: Decoded<'_>) -> Decoded<'_> {
+fn without_spaces<T: Iterator<Item = char> + Clone>(mut text: T) -> T {
     loop {
-        let start = text;
+        let start = text.clone();
         if !text.next().is_some_and(|char| is_space(ascii(char))) {
             return start;
         }
@@ -228,10 +256,16 @@ fn is_blank(segment: &str) -> bool {
     first_letter(segment).is_none() && name.all(|char| is_space(char) || char == '.')
 }
 
-/// A character in one case: segments that differ only in this have the same result.
-fn fold(char: char) -> impl Iterator<Item = char> {
+/// Calls `push` with each byte of a character in one case: segments that differ only in this have
+/// the same bytes.
+fn fold(char: char, mut push: impl FnMut(u8)) {
+    if let Some(byte) = u8::try_from(char).ok().filter(u8::is_ascii) {
+        return push(byte.to_ascii_lowercase());
+    }
     // Both conversions: some letters have only one case, such as the long s, whose capital is S.
-    ascii(char).to_uppercase().flat_map(char::to_lowercase)
+    for char in ascii(char).to_uppercase().flat_map(char::to_lowercase) {
+        char.encode_utf8(&mut [0; 4]).bytes().for_each(&mut push);
+    }
 }
 
 /// The ASCII character of a full-width one (U+FF01 to U+FF5E).
@@ -242,13 +276,17 @@ fn ascii(char: char) -> char {
 }
 
 /// The characters of a text with its escapes decoded, those alone that are UTF-8.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Decoded<'t>(&'t str);
 
 impl Iterator for Decoded<'_> {
     type Item = char;
 
     fn next(&mut self) -> Option<char> {
+        if let Some(first) = self.0.bytes().next().filter(|byte| byte.is_ascii() && *byte != b'%') {
+            self.0 = self.0.get(1..)?;
+            return Some(char::from(first));
+        }
         let (mut bytes, mut rest) = (ArrayVec::<u8, 4>::new(), self.0);
         while let Some((byte, tail)) = escape(rest)
             && bytes.try_push(byte).is_ok()

@@ -1,8 +1,11 @@
 //! Tests of the readings of a path: they are those of a model that builds every one as text, and
 //! no path is slow to check.
 
+use std::cell::Cell;
+
 use http::Method;
 
+use crate::request::route::readings::{Decoded, Words, like};
 use crate::request::route::tests::Dice;
 use crate::request::route::*;
 use crate::settings::spellings::Spellings;
@@ -122,7 +125,7 @@ mod model {
         path.get(..marks.iter().filter_map(|mark| path.find(mark)).min()?)
     }
 
-    fn is_like(word: &Word, segment: &str) -> bool {
+    pub(super) fn is_like(word: &Word, segment: &str) -> bool {
         let is_end = |end: &str| end.is_empty() || end.starts_with(['.', ';', '?', '#']);
         let text = folded(segment);
         let end = text.trim_start_matches(is_space).strip_prefix(&folded(&word.text)[..]);
@@ -150,6 +153,63 @@ mod model {
 
     fn decoded(segment: &str) -> String {
         String::from_utf8_lossy(&target::decoded(segment)).into_owned()
+    }
+}
+
+/// The words of routes of one segment each.
+fn words(texts: impl IntoIterator<Item = String>) -> Words {
+    let mut words = Words::default();
+    texts.into_iter().for_each(|text| words.add(&Pattern::read(&format!("/{text}")).unwrap()));
+    words
+}
+
+#[test]
+fn the_words_that_a_segment_is_like_are_those_of_comparing_each() {
+    const WORDS: &str = "a ab A aB abc b ss \u{df} SS s a+ a+b a.b a%20b \u{e9} \u{17f} a:b x";
+    const PARTS: &str = "a b c A B s ss \u{df} \u{17f} \u{e9} %C3%A9 x + %20 . : ; %3B %3F # \
+                         \u{ff41} \u{ff0e} \u{3000} %61 % %E3%80%80 \u{ff33}";
+    let [names, parts] = [WORDS, PARTS].map(|all| all.split(' ').collect::<Vec<_>>());
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut met = 0;
+    for _ in 0..400 {
+        let some = names.iter().filter(|_| dice.roll(2) == 0);
+        let words = words(some.map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        for _ in 0..200 {
+            let segment: String =
+                (0..1 + dice.roll(6)).map(|_| parts[dice.roll(parts.len())]).collect();
+            let mut found: Vec<&str> = words.like(0, &segment).collect();
+            let all = words.by_depth.first().into_iter().flatten();
+            let like = all.filter(|word| model::is_like(word, &segment));
+            let mut expected: Vec<&str> = like.map(|word| &*word.text).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{segment} of {words:?}");
+            met += found.len();
+        }
+    }
+    assert!(met > 5_000, "{met}");
+}
+
+#[test]
+fn a_segment_is_read_once_whatever_the_number_of_words() {
+    let words =
+        words((0..300).flat_map(|at| [format!("a{at}"), format!("r{at}")]).collect::<Vec<_>>());
+    let words = &words.by_depth[0];
+    for segment in [
+        "+".repeat(30_000) + "x;y",
+        "%20".repeat(10_000) + "r",
+        "\u{3000}".repeat(10_000),
+        "r".to_owned() + &"+".repeat(30_000),
+        "r2".to_owned() + &"+".repeat(30_000) + "x",
+        "%72%32".to_owned() + &"%20".repeat(10_000) + ".x",
+        "+".repeat(10_000) + "r299" + &"+".repeat(10_000),
+        "r".repeat(30_000),
+    ] {
+        let read = Cell::new(0);
+        let text = Decoded(&segment).inspect(|_| read.set(read.get() + 1));
+        let _ = like(words, text).count();
+        let most = Decoded(&segment).count() + 20;
+        assert!(read.get() <= most, "{} characters of {most}", read.get());
     }
 }
 
