@@ -7,7 +7,7 @@ use crate::limit::CHECKS_MAX;
 use crate::request::route::{Index, Paths, RouteEntry};
 use crate::rules::Route;
 use crate::rules::compile::Checker;
-use crate::settings::RawRoute;
+use crate::settings::{RawRoute, RouteCost};
 
 impl Checker<'_> {
     /// Compiles the paths of each plane.
@@ -112,22 +112,108 @@ impl Checker<'_> {
 }
 
 impl Route {
-    /// Whether it has a restriction that `other` does not have: a limit, a bound on the body, a
-    /// required token, or a tenant that the token must reach.
+    /// Whether it has a restriction that `other` does not have: a limit, a higher cost, a bound on
+    /// the body, a required token, or a tenant that the token must reach.
     fn is_stricter_than(&self, other: &Self) -> bool {
         let counts_more = self.limits.iter().any(|limit| !other.limits.contains(limit));
-        let bounds_more = self.batch.is_some_and(|own| {
-            other.batch.is_none_or(|other| {
-                own.items_max < other.items_max || own.bytes_max < other.bytes_max
-            })
-        });
+        let bounds_more =
+            self.items_max() < other.items_max() || self.bytes_max() < other.bytes_max();
         let names_more = [
             (self.pattern.workspace_at, other.pattern.workspace_at),
             (self.pattern.organisation_at, other.pattern.organisation_at),
         ];
         counts_more
+            || self.may_cost_more_than(other)
             || bounds_more
             || (self.needs_token && !other.needs_token)
             || names_more.iter().any(|(own, other)| own.is_some() && own != other)
+    }
+
+    /// Whether some request costs more in a limit of this route than in the same one of `other`.
+    fn may_cost_more_than(&self, other: &Self) -> bool {
+        let costs_more = match (self.cost, other.cost) {
+            (RouteCost::Fixed(own), RouteCost::Fixed(other)) => own > other,
+            (RouteCost::Fixed(own), RouteCost::Items) => own > 1,
+            (RouteCost::Items, RouteCost::Fixed(other)) => self.items_max() > u64::from(other),
+            (RouteCost::Items, RouteCost::Items) => false,
+        };
+        costs_more && !self.limits.is_empty()
+    }
+
+    /// The most items of a body.
+    fn items_max(&self) -> u64 {
+        self.batch.map_or(u64::MAX, |batch| batch.items_max)
+    }
+
+    /// The largest body, in bytes.
+    fn bytes_max(&self) -> u64 {
+        let of_batch = self.batch.map(|batch| batch.bytes_max);
+        of_batch.or(self.body_bytes_max).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use weir_common::config::document::Document;
+    use weir_common::directory::Directory;
+
+    use crate::limit::key::Seed;
+    use crate::request::target::{self, Malformed};
+    use crate::rules::{RouteError, Rules};
+
+    const SHIPPED: &str = include_str!("../../../../config/gateway.toml");
+
+    /// The shipped settings, where `/export` and the rest of a workspace are routes with the same
+    /// limits and these lines.
+    fn rules(export: &str, rest: &str) -> Rules {
+        let start = "[[routes]]\nplane = \"control\"\n";
+        let path = "path = \"/v1/workspaces/{workspace}/{*rest}\"\n";
+        let (before, after) = SHIPPED.split_once(path).unwrap();
+        let own = "path = \"/v1/workspaces/{workspace}/export\"\n\
+            limits = [\"workspace\", \"organisation\"]\nupstream = \"control\"\n";
+        let text = format!("{before}{own}{export}\n{start}{path}{rest}\n{after}");
+        let (document, of_directory) = (Document::new("g", &text), Document::new("d", ""));
+        let raw = crate::settings::read::read(&document).made;
+        let directory = Directory::read(&of_directory, &raw.settings.workspaces);
+        let seed = Seed::new([1; 16]);
+        let rules =
+            crate::rules::compile::check((&raw, &document), (&directory, &of_directory), seed);
+        assert_eq!(document.diagnostics(), []);
+        rules
+    }
+
+    #[test]
+    fn a_path_that_resembles_a_route_that_costs_more_or_bounds_bodies_is_refused() {
+        const BATCH: &str = "methods = [\"POST\"]\nbatch_items_max = 9\n";
+        let items = format!("{BATCH}cost = \"items\"");
+        let five = format!("{BATCH}cost = 5");
+        for (export, rest, is_refused) in [
+            ("", "", false),
+            ("cost = 25", "", true),
+            ("cost = 25", "cost = 24", true),
+            ("cost = 25", "cost = 25", false),
+            ("cost = 25", "cost = 26", false),
+            ("body_bytes_max = \"1KiB\"", "", true),
+            ("body_bytes_max = \"1KiB\"", "body_bytes_max = \"2KiB\"", true),
+            ("body_bytes_max = \"2KiB\"", "body_bytes_max = \"1KiB\"", false),
+            ("", "body_bytes_max = \"1KiB\"", false),
+            (&items, BATCH, true),
+            (&items, &items, false),
+            (&items, &five, true),
+            (&five, &items, true),
+            (&five, &five, false),
+            (&five, "body_bytes_max = \"1KiB\"", true),
+        ] {
+            let rules = rules(export, rest);
+            for end in ["Export", "export.json", "export%20", "%20/export"] {
+                let path = format!("/v1/workspaces/ws_a/{end}");
+                let target = target::read(path.as_bytes(), Some(b"api.localhost")).unwrap();
+                let found = rules.match_route(&target, &Method::POST).map(|_| ());
+                let expected = Err(RouteError::Malformed(Malformed::OtherRoute));
+                let expected = if is_refused { expected } else { Ok(()) };
+                assert_eq!(found, expected, "{path}: {export} beside {rest}");
+            }
+        }
     }
 }
