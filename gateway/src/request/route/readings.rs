@@ -1,9 +1,10 @@
 //! Finds the other paths that a server could read a path as. (core)
 //!
 //! A server may decode escapes, split at an escaped slash, ignore case, strip parameters, spaces
-//! and file extensions, drop segments that are then empty, and end the path at a `;`, `?` or `#`,
-//! escaped or not. Such a reading matters only if it moves a segment or turns it into a word, which
-//! is a literal segment of a route: only these readings are checked.
+//! and file extensions, drop segments that are then empty, and end the path at the first `;`, `?`
+//! or `#`, escaped or not, or at the first of only some of these. Such a reading matters only if it
+//! moves a segment or turns it into a word, which is a literal segment of a route: only these
+//! readings are checked.
 //!
 //! # Invariants
 //!
@@ -23,6 +24,9 @@ use crate::request::target;
 
 /// Most readings of one split of a path: each costs a lookup.
 const READINGS_MAX: usize = 64;
+
+/// What may end a path: some servers know only some kinds, or see none that is escaped.
+const MARKS: [&[&str]; 4] = [&[";"], &["%3B", "%3b"], &["?", "%3F", "%3f"], &["#", "%23"]];
 
 /// The literal segments of some routes, by their depth in the path.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +70,7 @@ impl Words {
     /// Whether a path may have another reading. `literal` has a bit for each segment that is a
     /// literal of the route that was found.
     pub(super) fn may_have_readings(&self, path: &str, literal: u64) -> bool {
-        if path.contains('%') && before_mark(path).is_some() {
+        if path.contains('%') && before_marks(path).next().is_some() {
             return true;
         }
         let mut varied =
@@ -164,7 +168,7 @@ fn is_end(text: impl Iterator<Item = char> + Clone) -> bool {
 /// The ways to split a path into segments, of each the first `most` segments.
 fn splits(path: &str, most: usize) -> Vec<Vec<&str>> {
     let mut splits = Vec::new();
-    for path in [Some(path), before_mark(path)].into_iter().flatten() {
+    for path in std::iter::once(path).chain(before_marks(path)) {
         for slashes in [Slashes::Plain, Slashes::Escaped] {
             let all: Vec<&str> = segments(path, slashes).collect();
             for is_dropped in [|_: &str| false, str::is_empty, is_blank] {
@@ -213,15 +217,11 @@ fn segments(path: &str, slashes: Slashes) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The part of a path before the first `;`, `?` or `#`, escaped or not; `None` if it has none of
-/// them.
-fn before_mark(path: &str) -> Option<&str> {
-    let is_mark = |at: &usize| match path.as_bytes().get(*at..) {
-        Some([b';' | b'?' | b'#', ..] | [b'%', b'2', b'3', ..]) => true,
-        Some([b'%', b'3', digit, ..]) => matches!(digit, b'b' | b'B' | b'f' | b'F'),
-        _ => false,
-    };
-    path.get(..(0..path.len()).find(is_mark)?)
+/// The parts of a path before the first mark of each kind. The first mark of several kinds is the
+/// first of one of them, so these are the readings of servers that know any of them.
+fn before_marks(path: &str) -> impl Iterator<Item = &str> {
+    let ends = MARKS.iter().map(|kind| kind.iter().filter_map(|mark| path.find(mark)).min());
+    ends.flatten().filter_map(|end| path.get(..end))
 }
 
 fn is_set(bits: u64, at: usize) -> bool {

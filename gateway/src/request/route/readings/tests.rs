@@ -42,6 +42,8 @@ fn paths(rows: &[Row]) -> Paths {
 
 /// The same decisions from whole texts, in time that grows with the square of their length.
 mod model {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::request::route::readings::{Word, Words};
 
@@ -68,7 +70,7 @@ mod model {
 
     pub(super) fn may_have_readings(words: &Words, path: &str, literal: u64) -> bool {
         let mut varied = path.split('/').skip(1).enumerate();
-        (path.contains('%') && before_mark(path).is_some())
+        (path.contains('%') && !before_marks(path).is_empty())
             || varied.any(|(at, segment)| {
                 let is_literal = at < 64 && literal >> at & 1 == 1;
                 let mut words = words.by_depth.get(at).into_iter().flatten();
@@ -79,7 +81,7 @@ mod model {
 
     fn readings(words: &Words, path: &str, literal: u64) -> Option<Vec<String>> {
         let mut ways = splits(path, literal);
-        ways.extend(before_mark(path).into_iter().flat_map(|path| splits(path, 0)));
+        ways.extend(before_marks(path).into_iter().flat_map(|path| splits(path, 0)));
         let mut readings = Vec::new();
         for (split, literal) in ways {
             readings.append(&mut words_for(words, &split, literal)?);
@@ -120,9 +122,15 @@ mod model {
         splits
     }
 
-    fn before_mark(path: &str) -> Option<&str> {
-        let marks = [";", "?", "#", "%3b", "%3B", "%3f", "%3F", "%23"];
-        path.get(..marks.iter().filter_map(|mark| path.find(mark)).min()?)
+    /// The path up to the first of some marks, for each set of marks that a server may know.
+    fn before_marks(path: &str) -> Vec<&str> {
+        let kinds = [&[";"][..], &["%3b", "%3B"], &["?", "%3f", "%3F"], &["#", "%23"]];
+        let sets = (0..1 << kinds.len()).map(|set: usize| {
+            let of_set = kinds.iter().enumerate().filter(move |(kind, _)| set >> kind & 1 == 1);
+            of_set.flat_map(|(_, marks)| *marks)
+        });
+        let ends = sets.filter_map(|marks| marks.filter_map(|mark| path.find(mark)).min());
+        ends.collect::<BTreeSet<usize>>().into_iter().map(|end| &path[..end]).collect()
     }
 
     pub(super) fn is_like(word: &Word, segment: &str) -> bool {

@@ -22,6 +22,7 @@ const CONTROL: &[Row] = &[
     ("/v1/{*rest}", &[3], "s"),
     ("/api/projects/{project}/{*rest}", &[3], "se/"),
     ("/api/projects/{project}/admin/{*rest}", &[3, 4], ""),
+    ("/api/projects/{project}/export", &[3, 4], ""),
     ("/api/{thing}", &[3], "se"),
     ("/of/{who}/{workspace}/{*rest}", &[1], "se/"),
     ("/{*rest}", &[], "se/"),
@@ -77,9 +78,9 @@ fn targets_of_real_clients_pass_where_the_route_accepts_them() {
         ("/v1/me/", 6),
         ("/api/projects/group%2Fproject/issues", 7),
         ("/api/projects/group%2Fsub%2Fproject/issues/7/", 7),
-        ("/api/a%3Ab", 9),
-        ("/api/7/", 9),
-        ("/static/a%2Fb", 11),
+        ("/api/a%3Ab", 10),
+        ("/api/7/", 10),
+        ("/static/a%2Fb", 12),
     ] {
         assert_eq!(leads(&paths, CONTROL, path), Ok(CONTROL[route].0), "{path}");
     }
@@ -131,6 +132,12 @@ fn a_spelling_that_decodes_to_another_route_is_refused_on_every_route() {
         "/v1/workspaces/ws_a/tenants:batch;/x",
         "/v1/workspaces/ws_a/tenants:batch;a=b/c",
         "/v1/workspaces/ws_a/tenants:batch%3Bx/y",
+        // Up to the first `?` or `#`, with `;` before it.
+        "/api/projects/a;x/export%3Fy/z",
+        "/api/projects/a%3Bx/export%3F/z",
+        "/api/projects/a%3Bx/export%23/z",
+        "/api/projects/a%3Fx/export;/z",
+        "/api/projects/a%3Bx/export;/z",
     ] {
         assert!(leads(&paths, CONTROL, path).is_err(), "{path}");
     }
@@ -164,6 +171,7 @@ fn what_only_resembles_a_stricter_route_is_refused() {
         "/.../v1/workspaces/ws_a",
         "/API/projects/a/admin",
         "/of/%20/ws_b/ws_a",
+        "/api/projects/a%23x/export%3F/z",
     ] {
         assert_eq!(leads(&paths, CONTROL, path), Err(Malformed::OtherRoute), "{path}");
     }
@@ -177,8 +185,8 @@ fn what_only_resembles_a_stricter_route_is_refused() {
         ("/v1/workspaces/ws_a/a%20b", 4),
         ("/v1/workspaces/ws_a/what%3F/x", 4),
         ("/v1/workspaces/ws_a/a;v=1/x", 4),
-        ("/Healthz", 11),
-        ("/healthz.json", 11),
+        ("/Healthz", 12),
+        ("/healthz.json", 12),
     ] {
         assert_eq!(leads(&paths, CONTROL, path), Ok(CONTROL[route].0), "{path}");
     }
@@ -203,13 +211,16 @@ fn without_ending(part: &str) -> String {
 }
 
 /// The changes that servers make, in the order that most use.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 11] = [
+    |path| path.split(';').next().unwrap_or_default().to_owned(),
     |path| each(path, |part| part.split(';').next().unwrap_or_default().to_owned()),
     decode,
     // Again, as behind a proxy that decodes.
     decode,
-    // Drops what was escaped and now looks like parameters, a query or a fragment.
-    |path| path.split([';', '?', '#']).next().unwrap_or_default().to_owned(),
+    // Drops what was escaped and now looks like a query, a fragment or parameters.
+    |path| path.split('?').next().unwrap_or_default().to_owned(),
+    |path| path.split('#').next().unwrap_or_default().to_owned(),
+    |path| path.split(';').next().unwrap_or_default().to_owned(),
     |path| each(path, |part| part.trim_matches([' ', '+']).to_owned()),
     |path| each(path, without_ending),
     str::to_lowercase,
@@ -239,8 +250,9 @@ fn read_by_servers(path: &str) -> BTreeSet<String> {
 impl Dice {
     /// A random path that resembles those of the routes.
     fn path(&mut self) -> String {
-        const PARTS: [&str; 17] = [
+        const PARTS: [&str; 18] = [
             "v1",
+            "export",
             "workspaces",
             "ws_a",
             "ws_b",
