@@ -256,16 +256,24 @@ fn is_blank(segment: &str) -> bool {
     first_letter(segment).is_none() && name.all(|char| is_space(char) || char == '.')
 }
 
-/// Calls `push` with each byte of a character in one case: segments that differ only in this have
-/// the same bytes.
+/// Calls `push` with each byte of a character in one case, without accents that come apart from it:
+/// segments that differ only in this have the same bytes.
 fn fold(char: char, mut push: impl FnMut(u8)) {
     if let Some(byte) = u8::try_from(char).ok().filter(u8::is_ascii) {
         return push(byte.to_ascii_lowercase());
     }
-    // Both conversions: some letters have only one case, such as the long s, whose capital is S.
-    for char in ascii(char).to_uppercase().flat_map(char::to_lowercase) {
+    // To capitals and back: some letters have only one case, such as the long s, whose capital is
+    // S. Lower case first: the capital of ẞ is itself, but that of ß is SS.
+    let capitals = ascii(char).to_lowercase().flat_map(char::to_uppercase);
+    for char in capitals.flat_map(char::to_lowercase).filter(|char| !is_accent(*char)) {
         char.encode_utf8(&mut [0; 4]).bytes().for_each(&mut push);
     }
+}
+
+/// Whether it is an accent of the character before it. Some servers drop those that a conversion of
+/// case splits off: of İ, most keep `i` alone.
+fn is_accent(char: char) -> bool {
+    matches!(char, '\u{2be}' | '\u{300}'..='\u{36f}')
 }
 
 /// The ASCII character of a full-width one (U+FF01 to U+FF5E).
@@ -275,7 +283,7 @@ fn ascii(char: char) -> char {
     narrow.flatten().unwrap_or(char)
 }
 
-/// The characters of a text with its escapes decoded, those alone that are UTF-8.
+/// The characters of a text with its escapes decoded, those alone that are UTF-8, without accents.
 #[derive(Clone)]
 struct Decoded<'t>(&'t str);
 
@@ -287,6 +295,12 @@ impl Iterator for Decoded<'_> {
             self.0 = self.0.get(1..)?;
             return Some(char::from(first));
         }
+        std::iter::from_fn(|| self.decode()).find(|char| !is_accent(*char))
+    }
+}
+
+impl Decoded<'_> {
+    fn decode(&mut self) -> Option<char> {
         let (mut bytes, mut rest) = (ArrayVec::<u8, 4>::new(), self.0);
         while let Some((byte, tail)) = escape(rest)
             && bytes.try_push(byte).is_ok()

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use http::Method;
 
-use crate::request::route::readings::{Decoded, Words, like};
+use crate::request::route::readings::{Decoded, Words, fold, like};
 use crate::request::route::tests::Dice;
 use crate::request::route::*;
 use crate::settings::spellings::Spellings;
@@ -144,10 +144,14 @@ mod model {
         char.is_whitespace() || char == '+'
     }
 
+    fn is_accent(char: char) -> bool {
+        matches!(char, '\u{2be}' | '\u{300}'..='\u{36f}')
+    }
+
     fn is_blank(segment: &str) -> bool {
         let decoded = decoded(segment);
         let name = decoded.split(';').next().unwrap();
-        name.chars().all(|char| is_space(char) || char == '.')
+        name.chars().all(|char| is_space(char) || char == '.' || is_accent(char))
     }
 
     fn folded(segment: &str) -> String {
@@ -155,12 +159,41 @@ mod model {
             '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(char) - 0xfee0).unwrap(),
             other => other,
         };
-        let upper: String = decoded(segment).chars().map(narrow).collect::<String>().to_uppercase();
-        upper.chars().flat_map(char::to_lowercase).collect()
+        let lower: String =
+            decoded(segment).chars().map(narrow).flat_map(char::to_lowercase).collect();
+        let folded: String = lower.to_uppercase().chars().flat_map(char::to_lowercase).collect();
+        folded.chars().filter(|char| !is_accent(*char)).collect()
     }
 
     fn decoded(segment: &str) -> String {
         String::from_utf8_lossy(&target::decoded(segment)).into_owned()
+    }
+}
+
+#[test]
+fn a_character_is_like_the_ascii_letters_that_a_conversion_of_its_case_starts_with() {
+    let folded = |text: &str| {
+        let mut folded = Vec::new();
+        Decoded(text).for_each(|char| fold(char, |byte| folded.push(byte)));
+        folded
+    };
+    let mut met = String::new();
+    for char in '\u{80}'..=char::MAX {
+        let lower: String = char.to_lowercase().collect();
+        let upper: String = char.to_uppercase().collect();
+        // The conversions of single characters that servers use differ from these only where they
+        // drop the accents of a result: `i` of U+0130.
+        for converted in [lower.to_uppercase(), upper.to_lowercase(), lower, upper] {
+            let end = converted.find(|char: char| !char.is_ascii_alphabetic());
+            let letters = &converted[..end.unwrap_or(converted.len())];
+            if !letters.is_empty() {
+                assert_eq!(folded(&char.to_string()), folded(letters), "{char:?}: {converted:?}");
+                met.push(char);
+            }
+        }
+    }
+    for char in "\u{df}\u{130}\u{131}\u{17f}\u{1f0}\u{1e9a}\u{1e9e}\u{212a}\u{fb03}".chars() {
+        assert!(met.contains(char), "{char:?}");
     }
 }
 
@@ -173,9 +206,11 @@ fn words(texts: impl IntoIterator<Item = String>) -> Words {
 
 #[test]
 fn the_words_that_a_segment_is_like_are_those_of_comparing_each() {
-    const WORDS: &str = "a ab A aB abc b ss \u{df} SS s a+ a+b a.b a%20b \u{e9} \u{17f} a:b x";
+    const WORDS: &str =
+        "a ab A aB abc b i ki \u{130}k ss \u{df} SS s a+ a+b a.b a%20b \u{e9} \u{17f} a:b x";
     const PARTS: &str = "a b c A B s ss \u{df} \u{17f} \u{e9} %C3%A9 x + %20 . : ; %3B %3F # \
-                         \u{ff41} \u{ff0e} \u{3000} %61 % %E3%80%80 \u{ff33}";
+                         i \u{130} \u{131} \u{307} \u{1e9e} \u{212a} \u{1e96} \u{ff41} \u{ff0e} \
+                         \u{3000} %61 % %E3%80%80 \u{ff33}";
     let [names, parts] = [WORDS, PARTS].map(|all| all.split(' ').collect::<Vec<_>>());
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut met = 0;
@@ -225,8 +260,8 @@ fn a_segment_is_read_once_whatever_the_number_of_words() {
 fn odd_path(dice: &mut Dice) -> String {
     const PARTS: &str = "v1 v1 workspaces tenants:batch webhooks of x organisations healthz ws_a a";
     const ODD: &str = "%2F %2f / %20 + . .. .x ; ;a=1 %3B %3b %3F %3f %23 /%20 /%23 ;/ %2F%2F /+ \
-                       %C2%A0 %E3%80%80 \u{ff0e} \u{ff0b} %EF%BC%8B \u{17f} \u{df} é %C3%A9 %76 \
-                       %56";
+                       %C2%A0 %E3%80%80 \u{ff0e} \u{ff0b} %EF%BC%8B \u{17f} \u{df} \u{307} %CC%87 \
+                       é %C3%A9 %76 %56";
     let [parts, odd] = [PARTS, ODD].map(|all| all.split(' ').collect::<Vec<_>>());
     let mut path = String::new();
     for _ in 0..=dice.roll(5) {
