@@ -68,9 +68,17 @@ fn done(error: &Error, reused: bool) -> Done {
         // cloudflare/pingora#979: these are marked for a retry, but the request was sent.
         (ErrorType::InvalidH2 | ErrorType::H2Downgrade, RetryType::Decided(true)) => Done::Perhaps,
         (_, RetryType::ReusedOnly) if reused => Done::Perhaps,
+        // pingora marks only errors of reading so.
+        (ErrorType::WriteError, _) if reused && was_closed(error) => Done::Perhaps,
         _ if was_ended_by_us(error) => Done::Perhaps,
         _ => Done::Failed,
     }
+}
+
+/// Whether what was written met a connection that its server had closed.
+fn was_closed(error: &Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(cause, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset))
 }
 
 /// Whether our side ended an HTTP/2 connection, with all its requests, because some of them would
@@ -414,6 +422,28 @@ mod tests {
         assert!(!may_repeat(&closed, AttemptFacts { begun: true, ..SAFE }));
         assert!(!is_fault(&closed, SAFE));
         assert!(is_fault(&closed, AttemptFacts { reused: false, ..SAFE }));
+    }
+
+    #[test]
+    fn a_kept_connection_that_breaks_as_the_request_is_written_was_closed() {
+        let broken = |kind: io::ErrorKind| {
+            let cause = io::Error::from(kind);
+            Error::because(ErrorType::WriteError, "while writing body", cause).into_up()
+        };
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
+            let closed = broken(kind);
+            assert!(may_repeat(&closed, SAFE));
+            assert!(!may_repeat(&closed, AttemptFacts { idempotent: false, ..SAFE }));
+            assert!(!may_repeat(&closed, AttemptFacts { reused: false, ..SAFE }));
+            assert!(!may_repeat(&closed, AttemptFacts { replayable: false, ..SAFE }));
+            assert!(!may_repeat(&closed, AttemptFacts { begun: true, ..SAFE }));
+            assert!(!is_fault(&closed, SAFE));
+            assert!(is_fault(&closed, AttemptFacts { reused: false, ..SAFE }));
+        }
+        assert!(!may_repeat(&broken(io::ErrorKind::TimedOut), SAFE));
+        let of_stream =
+            Error::because(ErrorType::WriteError, "", h2::Error::from(h2::Reason::CANCEL));
+        assert!(!may_repeat(&of_stream.into_up(), SAFE));
     }
 
     #[test]
