@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Document, Parsed, Spanned, suggestion};
+use weir_common::config::document::{Document, Parsed, Spanned};
 use weir_common::identifier::IdForm;
 
 use crate::catalogue::allowed_fields::AllowedFields;
@@ -121,15 +121,6 @@ impl Catalogue {
     /// The fields that every type allows.
     pub(crate) fn allowed(&self) -> &AllowedFields {
         &self.allowed
-    }
-
-    /// Why a name is no type of the catalogue, with the nearest one or all of them.
-    pub(crate) fn unknown(&self, name: &str) -> String {
-        let names = self.names();
-        // Only for short names: the comparison takes quadratic time.
-        let meant = (name.len() <= NAME_BYTES_MAX).then(|| suggestion(name, &names)).flatten();
-        let hint = meant.unwrap_or_else(|| format!("known: {}", names.join(", ")));
-        format!("is not a known event type; {hint}")
     }
 }
 

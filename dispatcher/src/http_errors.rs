@@ -5,6 +5,7 @@
 
 use log::Level;
 use serde_json::{Value, json};
+use weir_common::config::document::suggestion;
 use weir_common::http_server::problems;
 use weir_common::http_server::reply::Reply;
 use weir_common::log::events;
@@ -20,6 +21,12 @@ const ERRORS_BYTES_MAX: usize = 32 * 1_024;
 
 /// The bytes of one pointer, name or detail: those that are longer end in an ellipsis.
 const TEXT_BYTES_MAX: usize = 1_024;
+
+/// Errors of one response that name the words which are right: to find the nearest takes long.
+const HINTS_MAX: usize = 10;
+
+/// The longest word that gets a suggestion: the comparison takes quadratic time.
+const MEANT_MAX: usize = 64;
 
 /// One error in a body or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,25 +101,52 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// The errors of one request: all are counted, the first ones are listed.
+/// The errors of one request: all are counted, the first ones are listed, and the first of these
+/// have hints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValidationErrors {
     listed: Vec<ValidationError>,
     count: usize,
     /// Those of what is listed.
     bytes: usize,
+    hints: usize,
     index: Option<usize>,
 }
 
 impl ValidationErrors {
+    /// Errors that are counted, and not listed.
+    pub(crate) fn unlisted() -> Self {
+        Self { bytes: ERRORS_BYTES_MAX, ..Self::default() }
+    }
+
     /// Adds an error; `make` runs only while errors are still listed.
     pub(crate) fn add(&mut self, make: impl FnOnce() -> ValidationError) {
         self.count += 1;
-        if self.listed.len() < ERRORS_MAX && self.bytes < ERRORS_BYTES_MAX {
+        if self.lists_more() {
             let made = make();
             self.bytes += made.bytes();
             self.listed.push(ValidationError { index: self.index, ..made });
         }
+    }
+
+    fn lists_more(&self) -> bool {
+        self.listed.len() < ERRORS_MAX && self.bytes < ERRORS_BYTES_MAX
+    }
+
+    /// Adds the error that `word` is none of `known`: `make` has the hint to append to its detail,
+    /// which is empty after the first ones.
+    pub(crate) fn add_unknown<'k>(
+        &mut self,
+        word: &str,
+        known: impl IntoIterator<Item = &'k str>,
+        make: impl FnOnce(&str) -> ValidationError,
+    ) {
+        let mut hint = String::new();
+        if self.hints < HINTS_MAX && self.lists_more() {
+            self.hints += 1;
+            hint = format!("; {}", suggested_or_all(word, &known.into_iter().collect::<Vec<_>>()));
+        }
+        self.add(|| make(&hint));
     }
 
     /// Sets the batch index of all errors added from here on.
@@ -142,7 +176,7 @@ impl ValidationErrors {
 
 impl From<ValidationError> for ValidationErrors {
     fn from(error: ValidationError) -> Self {
-        Self { bytes: error.bytes(), listed: vec![error], count: 1, index: None }
+        Self { bytes: error.bytes(), listed: vec![error], count: 1, ..Self::default() }
     }
 }
 
@@ -156,6 +190,15 @@ impl std::fmt::Display for ValidationErrors {
         }
         Ok(())
     }
+}
+
+/// A suggestion for a misspelt word, or else the known words.
+fn suggested_or_all(word: &str, known: &[&str]) -> String {
+    let meant = (word.len() <= MEANT_MAX).then(|| suggestion(word, known)).flatten();
+    meant.unwrap_or_else(|| match known {
+        [] => "no members are allowed here".to_owned(),
+        known => format!("known: {}", known.join(", ")),
+    })
 }
 
 /// Escapes a name as one step of a JSON pointer.
@@ -257,6 +300,25 @@ mod tests {
         assert_eq!(body["errors_count"], 100);
         let pointer = body["errors"][9]["pointer"].as_str().expect("ten are listed");
         assert!(pointer.starts_with("/9\u{e9}") && pointer.ends_with("\u{e9}\u{2026}"));
+    }
+
+    #[test]
+    fn only_the_first_unknown_words_have_hints() {
+        let mut errors = ValidationErrors::default();
+        for (nth, word) in ["blu", "x", &"y".repeat(65)].into_iter().chain(["bleu"; 50]).enumerate()
+        {
+            errors.add_unknown(word, ["blue", "red"], |hint| {
+                ValidationError::at(format!("/{nth}"), format!("is unknown{hint}"))
+            });
+        }
+        let details: Vec<_> = errors.listed().map(|error| error.detail.as_str()).collect();
+        assert_eq!(details[0], "is unknown; did you mean `blue`?");
+        assert_eq!(details[1..3], ["is unknown; known: blue, red"; 2]);
+        assert_eq!(details[9], "is unknown; did you mean `blue`?");
+        assert_eq!(details[10..], ["is unknown"; 43]);
+        let mut unlisted = ValidationErrors::unlisted();
+        unlisted.add_unknown("bleu", ["blue"], |_| panic!("no error is listed"));
+        assert_eq!((unlisted.count(), unlisted.hints), (1, 0));
     }
 
     #[test]

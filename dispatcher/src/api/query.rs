@@ -12,7 +12,6 @@ use weir_common::time::UnixTime;
 use crate::api::event_types::TypeNames;
 use crate::api::routes::Parameter;
 use crate::api::times::time_of;
-use crate::api::validate::hint;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::id::{JobId, WebhookId};
@@ -64,7 +63,7 @@ impl Query {
                 continue;
             };
             let Some(parameter) = known.iter().copied().find(|known| *known == name) else {
-                errors.add(|| unknown(name, known));
+                unknown(name, known, &mut errors);
                 continue;
             };
             if found.iter().any(|(given, _)| *given == parameter) {
@@ -185,9 +184,9 @@ impl Query {
         let text = self.text("outcome")?;
         let class = OutcomeClass::of_name(text);
         if class.is_none() {
-            let detail =
-                format!("is unknown; {}", hint(text, &OutcomeClass::ALL.map(|one| one.name())));
-            errors.add(|| ValidationError::in_query("outcome", detail));
+            errors.add_unknown(text, OutcomeClass::ALL.map(|one| one.name()), |hint| {
+                ValidationError::in_query("outcome", format!("is unknown{hint}"))
+            });
         }
         class
     }
@@ -196,9 +195,9 @@ impl Query {
         let text = self.text("type")?;
         let kind = types.delivered().find(|one| one.name() == text);
         if kind.is_none() {
-            let names: Vec<&str> = types.delivered().map(EventType::name).collect();
-            let detail = format!("is not a known event type; {}", hint(text, &names));
-            errors.add(|| ValidationError::in_query("type", detail));
+            errors.add_unknown(text, types.delivered().map(EventType::name), |hint| {
+                ValidationError::in_query("type", format!("is not a known event type{hint}"))
+            });
         }
         kind
     }
@@ -264,12 +263,14 @@ fn order_of(text: &str) -> Option<Order> {
     }
 }
 
-fn unknown(name: &str, known: &[&str]) -> ValidationError {
-    let hint = match known {
-        [] => "this path accepts no parameters".to_owned(),
-        known => hint(name, known),
-    };
-    ValidationError::in_query(name, format!("is unknown; {hint}"))
+fn unknown(name: &str, known: &[&str], errors: &mut ValidationErrors) {
+    if known.is_empty() {
+        let detail = "is unknown; this path accepts no parameters";
+        return errors.add(|| ValidationError::in_query(name, detail));
+    }
+    errors.add_unknown(name, known.iter().copied(), |hint| {
+        ValidationError::in_query(name, format!("is unknown{hint}"))
+    });
 }
 
 #[cfg(test)]

@@ -4,12 +4,8 @@
 //! Invariant: it implements the keywords that our schemas use; a test refuses a schema with others.
 
 use serde_json::Value;
-use weir_common::config::document::suggestion;
 
-use crate::http_errors::{ValidationErrors, step};
-
-/// The longest word that gets a suggestion: the comparison takes quadratic time.
-const MEANT_MAX: usize = 64;
+use crate::http_errors::{ValidationError, ValidationErrors, step};
 
 /// Adds to `errors` each violation of `schema` by `value`, which is at `pointer`.
 pub(super) fn check(schema: &Value, value: &Value, pointer: &str, errors: &mut ValidationErrors) {
@@ -41,13 +37,12 @@ fn any_of(
     errors: &mut ValidationErrors,
 ) {
     let is_valid = |choice: &Value| {
-        let mut tried = ValidationErrors::default();
+        let mut tried = ValidationErrors::unlisted();
         check(choice, value, pointer, &mut tried);
         tried.is_empty()
     };
     if !of.iter().any(is_valid) {
-        let words = words(schema);
-        errors.at(pointer, unknown(value.as_str().unwrap_or_default(), &words));
+        unknown(value.as_str().unwrap_or_default(), &words(schema), pointer, errors);
     }
 }
 
@@ -58,8 +53,10 @@ fn words(schema: &Value) -> Vec<&str> {
     strings(schema.get("enum")).chain(constant).chain(below).collect()
 }
 
-fn unknown(text: &str, known: &[&str]) -> String {
-    format!("is not a known value; {}", hint(text, known))
+fn unknown(text: &str, known: &[&str], pointer: &str, errors: &mut ValidationErrors) {
+    errors.add_unknown(text, known.iter().copied(), |hint| {
+        ValidationError::at(pointer, format!("is not a known value{hint}"))
+    });
 }
 
 fn is_any(kinds: &Value, value: &Value) -> bool {
@@ -119,9 +116,10 @@ fn object(
         match known.and_then(|known| known.get(name)).or(others) {
             Some(schema) => check(schema, value, &pointer, errors),
             None => {
-                let names: Vec<&str> =
-                    known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-                errors.at(pointer, format!("is unknown; {}", hint(name, &names)));
+                let names = known.into_iter().flatten().map(|(name, _)| name.as_str());
+                errors.add_unknown(name, names, |hint| {
+                    ValidationError::at(pointer, format!("is unknown{hint}"))
+                });
             }
         }
     }
@@ -138,7 +136,9 @@ fn array(schema: &Value, items: &[Value], pointer: &str, errors: &mut Validation
     }
     let unique = schema.get("uniqueItems") == Some(&Value::Bool(true));
     let mut seen = std::collections::HashSet::new();
-    for (place, item) in items.iter().enumerate() {
+    // Those beyond the most have their error already.
+    let checked = usize::try_from(most).unwrap_or(usize::MAX);
+    for (place, item) in items.iter().enumerate().take(checked) {
         let pointer = format!("{pointer}/{place}");
         if let Some(schema) = schema.get("items") {
             check(schema, item, &pointer, errors);
@@ -152,7 +152,7 @@ fn array(schema: &Value, items: &[Value], pointer: &str, errors: &mut Validation
 fn string(schema: &Value, text: &str, pointer: &str, errors: &mut ValidationErrors) {
     let words = words(schema);
     if !words.is_empty() && !words.contains(&text) {
-        errors.at(pointer, unknown(text, &words));
+        unknown(text, &words, pointer, errors);
     }
     let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
     if text.chars().count() as u64 > most {
@@ -166,15 +166,6 @@ fn integer(schema: &Value, number: Option<u64>, pointer: &str, errors: &mut Vali
     if number.is_some_and(|number| !(least..=most).contains(&number)) {
         errors.at(pointer, format!("must be from {least} to {most}"));
     }
-}
-
-/// A suggestion for a misspelt word, or else the known words.
-pub(super) fn hint(word: &str, known: &[&str]) -> String {
-    let meant = (word.len() <= MEANT_MAX).then(|| suggestion(word, known)).flatten();
-    meant.unwrap_or_else(|| match known {
-        [] => "no members are allowed here".to_owned(),
-        known => format!("known: {}", known.join(", ")),
-    })
 }
 
 fn strings(value: Option<&Value>) -> impl Iterator<Item = &str> {
@@ -196,13 +187,17 @@ mod tests {
     }
 
     fn check_for(id: &str, value: &Value) -> Vec<String> {
+        errors_of(id, value).pointers()
+    }
+
+    fn errors_of(id: &str, value: &Value) -> ValidationErrors {
         let operation = OPERATIONS.iter().find(|one| one.id == id);
         let schema = operation.and_then(request_schema).expect("it has a body");
         let (mut schema, catalogue) = (schema.clone(), Catalogue::shipped());
         TypeNames::of(&catalogue, Vec::new()).fill(&mut schema);
         let mut errors = ValidationErrors::default();
         super::check(&schema, value, "", &mut errors);
-        errors.pointers()
+        errors
     }
 
     #[test]
@@ -230,6 +225,23 @@ mod tests {
         for (value, pointers) in cases {
             assert_eq!(check(&value), pointers, "{value}");
         }
+    }
+
+    #[test]
+    fn of_many_unknown_types_all_are_counted_and_only_the_first_have_suggestions() {
+        let names: Vec<_> = (0..980).map(|nth| format!("user.craeted{}", nth % 7)).collect();
+        let errors = errors_of("changeWebhook", &json!({"events": names}));
+        assert!(errors.count() >= 980, "{}", errors.count());
+        let details: Vec<_> = errors.listed().map(ToString::to_string).collect();
+        let suggested = details.iter().filter(|text| text.contains("did you mean")).count();
+        assert_eq!((details.len(), suggested), (100, 10), "{details:?}");
+    }
+
+    #[test]
+    fn entries_beyond_the_most_have_one_error_for_all() {
+        let errors = errors_of("redeliverMany", &json!({"deliveries": vec![7; 5_000]}));
+        // None of a hundred is a string, and all but the first appear twice.
+        assert_eq!(errors.count(), 1 + 100 + 99);
     }
 
     #[test]

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use weir_common::config::document::suggestion;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
 
@@ -20,7 +19,7 @@ use crate::catalogue::{Catalogue, Identifiers, TypeEntry, sensitive_data};
 use crate::domain::challenge;
 use crate::domain::event::EventType;
 use crate::domain::public_id::event_id;
-use crate::http_errors::{ValidationErrors, step};
+use crate::http_errors::{ValidationError, ValidationErrors, step};
 use crate::ingest::parse::Item;
 use crate::store::types::NewEvent;
 
@@ -69,8 +68,11 @@ pub(crate) fn read<'a>(
             return ParsedEvent { workspace: None, event: None };
         }
     };
-    for (name, detail) in &given.wrong {
-        validator.wrong(&step(name), detail);
+    for name in &given.unknown {
+        validator.unknown(&step(name), name, MEMBERS, "is unknown");
+    }
+    for name in &given.twice {
+        validator.wrong(&step(name), "appears twice");
     }
     let entry = validator.required("type", given.kind).and_then(|name| validator.entry(&name));
     let identifiers = &catalogue.identifiers;
@@ -105,7 +107,21 @@ struct Validator<'v, 'a> {
 
 impl<'v, 'a> Validator<'v, 'a> {
     fn wrong(&mut self, below: &str, detail: &str) {
-        self.errors.at(format!("{}{below}", self.item.pointer), self.item.message_at(detail));
+        let item = self.item;
+        self.errors.add(|| error_at(item, below, detail));
+    }
+
+    /// Adds the error that `word` is none of `known`.
+    fn unknown(
+        &mut self,
+        below: &str,
+        word: &str,
+        known: impl IntoIterator<Item = &'static str>,
+        detail: &str,
+    ) {
+        let item = self.item;
+        let make = |hint: &str| error_at(item, below, &format!("{detail}{hint}"));
+        self.errors.add_unknown(word, known, make);
     }
 
     fn required(&mut self, name: &str, raw: Option<&'a RawValue>) -> Option<String> {
@@ -126,7 +142,8 @@ impl<'v, 'a> Validator<'v, 'a> {
     fn entry(&mut self, name: &str) -> Option<&'v TypeEntry> {
         let entry = self.catalogue.find(name);
         if entry.is_none() {
-            self.wrong("/type", &self.catalogue.unknown(name));
+            let names = self.catalogue.types().iter().map(|one| one.kind.name());
+            self.unknown("/type", name, names, "is not a known event type");
         }
         entry
     }
@@ -179,6 +196,10 @@ impl<'v, 'a> Validator<'v, 'a> {
     }
 }
 
+fn error_at(item: &Item<'_>, below: &str, detail: &str) -> ValidationError {
+    ValidationError::at(format!("{}{below}", item.pointer), item.message_at(detail))
+}
+
 /// The members of an event, not yet parsed.
 #[derive(Default)]
 struct RawEvent<'a> {
@@ -187,8 +208,9 @@ struct RawEvent<'a> {
     tenant: Option<&'a RawValue>,
     data: Option<&'a RawValue>,
     id: Option<&'a RawValue>,
-    /// Unknown and duplicate members.
-    wrong: Vec<(String, String)>,
+    unknown: Vec<String>,
+    /// Members that appear more than once.
+    twice: Vec<String>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawEvent<'a> {
@@ -223,14 +245,10 @@ impl<'a> RawEvent<'a> {
             "tenant_id" => &mut self.tenant,
             "data" => &mut self.data,
             "id" => &mut self.id,
-            _ => {
-                let meant = (name.len() <= 64).then(|| suggestion(&name, &MEMBERS)).flatten();
-                let hint = meant.unwrap_or_else(|| format!("known: {}", MEMBERS.join(", ")));
-                return self.wrong.push((name, format!("is unknown; {hint}")));
-            }
+            _ => return self.unknown.push(name),
         };
         if member.replace(raw).is_some() {
-            self.wrong.push((name, "appears twice".to_owned()));
+            self.twice.push(name);
         }
     }
 }
@@ -374,6 +392,21 @@ mod tests {
         assert_eq!(event, expected);
         let named = GOOD.replace("{\"type", "{\"id\":\"evt_A-z_0\",\"type");
         assert_eq!(good(&named).id.as_deref(), Some("evt_A-z_0"));
+    }
+
+    #[test]
+    fn of_many_unknown_types_and_members_only_the_first_have_hints() {
+        let members: String = (0..500).map(|nth| format!(",\"tpye{nth}\":0")).collect();
+        let many = GOOD.replace("{}}", &format!("{{}}{members}}}"));
+        for (text, events) in [(GOOD.replace("changed", "chnaged"), 500), (many, 1)] {
+            let mut errors = ValidationErrors::default();
+            for _ in 0..events {
+                read(&item(&text), &Catalogue::shipped(), &mut errors);
+            }
+            let listed: Vec<_> = errors.listed().map(ToString::to_string).collect();
+            let hinted = listed.iter().filter(|text| text.contains("; ")).count();
+            assert_eq!((errors.count(), listed.len(), hinted), (500, 100, 10), "{listed:?}");
+        }
     }
 
     #[test]
