@@ -95,8 +95,8 @@ impl fmt::Display for When {
     }
 }
 
-/// The mark of a webhook's state. One without a 2xx for `warn_for` fails, also while so little is
-/// tried that no warning lasts.
+/// The mark of a webhook's state. One without a 2xx for `warn_for` fails, also while too little is
+/// tried for a warning.
 pub(super) fn webhook_mark(
     state: &str,
     down_since: Option<&When>,

@@ -2,8 +2,9 @@
 //!
 //! Attempts are counted in buckets of a thirtieth of `warn_for`. The window is the current bucket
 //! and the thirty before it. An *episode* begins with a failure and ends when the window has no
-//! failure, or a share of failures of at most half of `warn_share`. A webhook is *down* from the
-//! first failure after a 2xx to the next 2xx.
+//! failure, or a share of failures of at most half of `warn_share`; but a window without attempts
+//! ends none of which owners were warned, unless the last attempt was a 2xx. A webhook is *down*
+//! from the first failure after a 2xx to the next 2xx.
 //!
 //! # Invariants
 //!
@@ -230,7 +231,9 @@ impl Health {
     }
 
     fn end_episode_if_calm(&mut self, policy: &Policy) {
-        if self.window.all().is_calm(policy.warn_share) {
+        // Time without attempts is no recovery.
+        let still_fails = self.is_failing() && self.down.is_some() && self.window.is_empty();
+        if !still_fails && self.window.all().is_calm(policy.warn_share) {
             self.episode = None;
         }
     }
@@ -374,6 +377,29 @@ mod tests {
     fn one_event_that_fails_without_other_traffic_warns_after_thirty_minutes() {
         check(failing_at(&[0, 1, 6]), &[30 * MINUTE]);
         check(failing_at(&[0, 6]), &[]);
+    }
+
+    #[test]
+    fn events_hours_apart_that_all_fail_warn_once_until_one_arrives() {
+        let event = |at: u32| failing_at(&[at, at + 1, at + 6, at + 30]);
+        let mut story: Story = [0, 200, 400].into_iter().flat_map(event).collect();
+        let mut health = Health::default();
+        for (nth, (at, sign)) in story.iter().enumerate() {
+            health = stored_and_read(&health.after(&policy(), *sign, *at).0);
+            assert_eq!(health.is_failing(), nth >= 3, "after attempt {nth}");
+        }
+        assert_eq!(health.failing_since(), Some(START));
+        story.push((START.plus(in_minutes(600)), Observation::Succeeded));
+        story.extend(event(800));
+        check(story, &[30 * MINUTE, in_minutes(830)]);
+    }
+
+    #[test]
+    fn a_ping_that_arrives_ends_an_episode_once_the_window_is_empty() {
+        let mut story = failing_at(&[0, 1, 6, 36]);
+        story.push((START.plus(in_minutes(100)), Observation::PingSucceeded));
+        story.extend(failing_at(&[200, 201, 206]));
+        check(story, &[30 * MINUTE, in_minutes(230)]);
     }
 
     #[test]
@@ -696,7 +722,12 @@ mod tests {
         fn look(&mut self, now: UnixTime) {
             let oldest = (now.0 / width(self.policy)).saturating_sub(30);
             let (failures, share) = self.share(oldest);
-            if failures == 0 || share <= self.policy.warn_share / 2.0 {
+            let in_window = |(at, sign): &(UnixTime, Observation)| {
+                at.0 / width(self.policy) >= oldest && *sign != Observation::PingSucceeded
+            };
+            let fails = self.seen.last().is_some_and(|(_, sign)| *sign == Observation::Failed);
+            let still_fails = self.warned && fails && !self.seen.iter().any(in_window);
+            if !still_fails && (failures == 0 || share <= self.policy.warn_share / 2.0) {
                 (self.episode, self.warned) = (None, false);
             }
             let success = self.seen.iter().rposition(|(_, sign)| *sign != Observation::Failed);

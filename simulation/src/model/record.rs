@@ -162,10 +162,33 @@ impl Record {
 
     /// Whether the window was calm at any moment of a period.
     fn was_calm(&mut self, policy: &Policy, from: UnixTime, to: UnixTime) -> bool {
+        self.had_calm(policy, (from, to), |_, _, _| true)
+    }
+
+    /// Whether the window was calm at any moment since a warning, except without attempts after a
+    /// failure.
+    fn recovered(&mut self, policy: &Policy, warned: UnixTime, to: UnixTime) -> bool {
+        let width = micros(policy.warn_for) / BUCKETS;
+        self.had_calm(policy, (warned, to), |record, at, count| {
+            let since = (at.0 / width).saturating_sub(BUCKETS);
+            let last = count.checked_sub(1).map(|place| record.entries[place].sign);
+            last != Some(Observation::Failed) || record.counted(count, since, width) != (0, 0)
+        })
+    }
+
+    /// Whether the window was calm at a moment of a period that `counts`, which gets the moment
+    /// and how many entries there were.
+    fn had_calm(
+        &mut self,
+        policy: &Policy,
+        (from, to): (UnixTime, UnixTime),
+        counts: impl Fn(&Self, UnixTime, usize) -> bool,
+    ) -> bool {
         self.check(policy);
-        let within = |at: UnixTime| at > from && at <= to;
-        self.calms.iter().rev().any(|(at, _)| within(*at))
-            || self.calms_between(policy, self.known(to), to).into_iter().any(within)
+        let known = self.known(to);
+        let within = |at: UnixTime, count| at > from && at <= to && counts(self, at, count);
+        self.calms.iter().rev().any(|(at, count)| within(*at, *count))
+            || self.calms_between(policy, known, to).into_iter().any(|at| within(at, known))
     }
 
     /// Why a warning now would be wrong; `None` if it would be right.
@@ -183,7 +206,7 @@ impl Record {
         if self.entries.iter().all(|one| one.sign != Observation::Failed || one.at > early) {
             return Some("no failure is as old as `warn_for`");
         }
-        if self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now)) {
+        if self.warned.is_some_and(|warned| !self.recovered(policy, warned, now)) {
             return Some("it is the second in one episode");
         }
         None
@@ -224,7 +247,7 @@ impl Record {
         if !three || self.counted(self.entries.len(), lately, width).0 > 0 {
             return false;
         }
-        let told = self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now));
+        let told = self.warned.is_some_and(|warned| !self.recovered(policy, warned, now));
         // One failure among many 2xx is calm still: the episode then begins with a later one.
         let before_first = UnixTime(first.0.saturating_sub(1));
         !told && !self.was_calm(policy, before_first, now)
