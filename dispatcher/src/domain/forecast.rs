@@ -2,7 +2,8 @@
 //!
 //! It plays the deliveries that wait now by the rules that decide about real attempts: each attempt
 //! starts when it is due, and fails at once. New events and the rate limit are left out: events
-//! bring a warning or a pause forward, the limit and slow failures put them off.
+//! bring a warning or a pause forward, the limit and slow failures put them off. Beyond
+//! the most attempts that it plays, it takes the others to follow as closely.
 //!
 //! Not here: when a queue is drained if the receiver answers (`estimate`).
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-use crate::domain::health::{Notice, Observation, Policy};
+use crate::domain::health::{Health, Notice, Observation, Policy};
 use crate::domain::retry::{Failed, Next, Schedule};
 use crate::domain::webhook::Webhook;
 
@@ -55,43 +56,89 @@ pub fn forecast(
     schedule: &Schedule,
     now: UnixTime,
 ) -> Forecast {
-    let mut forecast = Forecast::default();
+    let (health, found) = (webhook.health.clone(), Forecast::default());
+    let mut play = Play { policy, health, at: now, found };
     if webhook.stopped_since().is_some() {
-        return forecast;
+        return play.found;
     }
     let mut waiting = waiting.to_vec();
-    let mut queue: BinaryHeap<_> =
+    let mut queue: Queue =
         waiting.iter().enumerate().map(|(nth, one)| Reverse((one.due.max(now), nth))).collect();
-    let (mut health, mut at) = (webhook.health.clone(), now);
     for _ in 0..ATTEMPTS_MAX {
-        let attempt = queue.peek().map(|Reverse((due, _))| *due);
-        let timer = health.look_at(policy, at);
-        let is_timer = timer.is_some_and(|timer| attempt.is_none_or(|attempt| timer <= attempt));
-        let Some(next) = (if is_timer { timer } else { attempt }) else { break };
-        at = next;
-        let (after, notice) = if is_timer {
-            health.look(policy, at)
-        } else {
-            play(&mut queue, &mut waiting, (webhook, schedule), &mut forecast);
-            health.after(policy, Observation::Failed, at)
-        };
-        health = after;
-        match notice {
-            Some(Notice::Warn) if forecast.warned_at.is_none() => forecast.warned_at = Some(at),
-            Some(Notice::Pause) => {
-                forecast.paused_at = Some(at);
-                break;
-            }
-            _ => {}
+        let due = queue.peek().map(|Reverse((due, _))| *due);
+        play.wait(due);
+        if due.is_none() || play.found.paused_at.is_some() {
+            return play.found;
         }
+        retry(&mut queue, &mut waiting, (webhook, schedule), &mut play.found);
+        play.fail();
     }
-    forecast
+    let end = |Reverse((due, nth)): &Reverse<(UnixTime, usize)>| {
+        waiting.get(*nth).map(|one| one.deadline((webhook, schedule), *due))
+    };
+    let ends: Vec<UnixTime> = queue.iter().filter_map(end).collect();
+    play.fail_until(&ends);
+    play.found
+}
+
+/// A webhook while all its attempts fail.
+struct Play<'p> {
+    policy: &'p Policy,
+    health: Health,
+    at: UnixTime,
+    found: Forecast,
+}
+
+impl Play<'_> {
+    /// Passes time until the next attempt, or without further attempts until nothing more happens.
+    fn wait(&mut self, attempt: Option<UnixTime>) {
+        let is_before = |timer: &UnixTime| attempt.is_none_or(|attempt| *timer <= attempt);
+        while let Some(timer) = self.health.look_at(self.policy, self.at).filter(is_before) {
+            self.at = timer;
+            let (after, notice) = self.health.look(self.policy, timer);
+            self.record(after, notice);
+        }
+        self.at = attempt.unwrap_or(self.at);
+    }
+
+    /// An attempt fails now.
+    fn fail(&mut self) {
+        let (after, notice) = self.health.after(self.policy, Observation::Failed, self.at);
+        self.record(after, notice);
+    }
+
+    /// Attempts go on as closely as before, until the last of `ends`: only one more counts, that
+    /// without which there would be no pause.
+    fn fail_until(&mut self, ends: &[UnixTime]) {
+        let down_since = self.health.down_since().unwrap_or(self.at);
+        let enough = down_since.plus(self.policy.pause_after / 2).max(self.at);
+        if ends.iter().any(|end| *end >= enough) {
+            self.wait(Some(enough));
+            self.fail();
+        }
+        self.wait(None);
+        let first = ends
+            .iter()
+            .min()
+            .filter(|end| self.found.paused_at.is_none_or(|paused| **end < paused));
+        self.found.given_up_at = self.found.given_up_at.or(first.copied());
+    }
+
+    fn record(&mut self, health: Health, notice: Option<Notice>) {
+        self.health = health;
+        let happens = match notice {
+            Some(Notice::Warn) => &mut self.found.warned_at,
+            Some(Notice::Pause) => &mut self.found.paused_at,
+            None => return,
+        };
+        happens.get_or_insert(self.at);
+    }
 }
 
 type Queue = BinaryHeap<Reverse<(UnixTime, usize)>>;
 
-/// Fails the attempt that is due first, and queues its delivery again if it is retried.
-fn play(
+/// Queues the delivery that is due first again after its failure, if it is retried.
+fn retry(
     queue: &mut Queue,
     waiting: &mut [Upcoming],
     (webhook, schedule): (&Webhook, &Schedule),
@@ -99,13 +146,11 @@ fn play(
 ) {
     let Some(Reverse((at, nth))) = queue.pop() else { return };
     let Some(one) = waiting.get_mut(nth) else { return };
-    let (first, before) = match one.first_attempt_at {
-        Some(first) => (first, one.paused_before),
-        None => (at, webhook.paused_total),
-    };
-    (one.first_attempt_at, one.paused_before) = (Some(first), before);
+    if one.first_attempt_at.is_none() {
+        (one.first_attempt_at, one.paused_before) = (Some(at), webhook.paused_total);
+    }
     let since = *one.since.get_or_insert(at);
-    let deadline = webhook.deadline(first, before, schedule.give_up_after, at);
+    let deadline = one.deadline((webhook, schedule), at);
     match schedule.next(Failed { step: one.step, since, deadline, hint: None }, at) {
         Next::At(due) => {
             one.step = one.step.saturating_add(1);
@@ -114,6 +159,17 @@ fn play(
         Next::GiveUp => {
             forecast.given_up_at.get_or_insert(at);
         }
+    }
+}
+
+impl Upcoming {
+    /// When it fails permanently, if its next attempt starts at `at`.
+    fn deadline(&self, (webhook, schedule): (&Webhook, &Schedule), at: UnixTime) -> UnixTime {
+        let (first, before) = match self.first_attempt_at {
+            Some(first) => (first, self.paused_before),
+            None => (at, webhook.paused_total),
+        };
+        webhook.deadline(first, before, schedule.give_up_after, at)
     }
 }
 
@@ -126,7 +182,6 @@ mod tests {
 
     use super::*;
     use crate::domain::event::EventSet;
-    use crate::domain::health::Health;
     use crate::domain::id::{EndpointId, WebhookId};
     use crate::domain::retry::Mode;
     use crate::domain::webhook::options::WebhookOptions;
@@ -199,6 +254,31 @@ mod tests {
         let found = forecast(&webhook(Health::default()), &[old], &policy, &schedule, NOW);
         let given_up_at = Some(NOW.plus(HOUR));
         assert_eq!(found, Forecast { given_up_at, ..Forecast::default() });
+    }
+
+    #[test]
+    fn attempts_beyond_those_that_are_played_warn_pause_and_lose_as_well() {
+        let (policy, schedule) = contract();
+        let second = Duration::from_secs(1);
+        let after = |hours: Option<u32>| hours.map(|hours| NOW.plus(HOUR * hours));
+        for (delay, count, give_up, paused, lost) in [
+            (10 * MINUTE, 100, 48, Some(24), None),
+            (30 * second, 100, 48, Some(24), None),
+            (5 * second, 2, 48, Some(24), None),
+            (5 * second, 100, 13, Some(24), Some(13)),
+            (5 * second, 100, 6, None, Some(6)),
+        ] {
+            let give_up_after = HOUR * give_up;
+            let schedule = Schedule { delays: vec![delay], give_up_after, ..schedule.clone() };
+            let waiting = vec![fresh(NOW); count];
+            let found = forecast(&webhook(Health::default()), &waiting, &policy, &schedule, NOW);
+            let expected = Forecast {
+                warned_at: Some(NOW.plus(30 * MINUTE)),
+                paused_at: after(paused),
+                given_up_at: after(lost),
+            };
+            assert_eq!(found, expected, "{count} each {delay:?} for {give_up} hours");
+        }
     }
 
     #[test]
