@@ -141,6 +141,8 @@ impl Caller {
 pub enum AuthRefusal {
     /// The call has no token.
     Missing,
+    /// The call has more than one `Authorization` header.
+    Doubled,
     /// The token is not registered.
     Unknown,
     /// The token is no valid access token.
@@ -163,6 +165,8 @@ impl AuthRefusal {
         match self {
             Self::Missing => invalid("Send one `Authorization: Bearer <token>` header.")
                 .with("www-authenticate", "Bearer"),
+            Self::Doubled => invalid("Send one `Authorization` header: this call has more.")
+                .with("www-authenticate", "Bearer error=\"invalid_request\""),
             Self::Unknown => invalid("This token is not registered.")
                 .with("www-authenticate", "Bearer error=\"invalid_token\""),
             Self::Flawed(flaw) => {
@@ -220,7 +224,7 @@ impl Callers {
         let registered = match bearer::read(headers) {
             Bearer::Missing => return Err(AuthRefusal::Missing),
             // A proxy may have checked either of two headers.
-            Bearer::Doubled => return Err(AuthRefusal::Unknown),
+            Bearer::Doubled => return Err(AuthRefusal::Doubled),
             Bearer::Malformed => None,
             Bearer::Token(token) => self.tokens.registered(token).cloned(),
         };
@@ -279,7 +283,7 @@ impl Callers {
         metrics.token_verifications.with_label_values(&[word]).inc();
         verified.map_err(|why| match why {
             Unaccepted::Missing => AuthRefusal::Missing,
-            Unaccepted::Doubled => AuthRefusal::Unknown,
+            Unaccepted::Doubled => AuthRefusal::Doubled,
             Unaccepted::Flawed(flaw) => AuthRefusal::Flawed(flaw),
             Unaccepted::Unavailable => AuthRefusal::Unavailable,
         })
@@ -337,7 +341,7 @@ mod tests {
         }
         assert_eq!(check(&[], Scope::WebhooksRead, None).await, "Missing");
         assert_eq!(check(&["Basic YTpi"], Scope::WebhooksRead, None).await, "Missing");
-        assert_eq!(check(&[&token, &token], Scope::WebhooksRead, None).await, "Unknown");
+        assert_eq!(check(&[&token, &token], Scope::WebhooksRead, None).await, "Doubled");
         for wrong in ["Bearer", "Bearer ", "Bearer weir_x", &token.to_uppercase()] {
             assert_eq!(check(&[wrong], Scope::WebhooksRead, None).await, "Unknown", "{wrong}");
         }
@@ -359,6 +363,8 @@ mod tests {
             challenge(AuthRefusal::Unknown),
             (401, "Bearer error=\"invalid_token\"".to_owned())
         );
+        let doubled = (401, "Bearer error=\"invalid_request\"".to_owned());
+        assert_eq!(challenge(AuthRefusal::Doubled), doubled);
         let expired = challenge(AuthRefusal::Flawed(Flaw::Expired));
         let why = "Bearer error=\"invalid_token\", error_description=\"The token has expired\"";
         assert_eq!(expired, (401, why.to_owned()));
