@@ -49,10 +49,10 @@ pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
         return Some(plain(Reason::Deleted, text.to_owned()));
     };
     if let Some(since) = webhook.secret_lost_at() {
-        return Some(without_secret(since));
+        return Some(without_secret(webhook, since));
     }
     if let Some(since) = webhook.disabled_at {
-        return Some(disabled(since));
+        return Some(disabled(webhook, since));
     }
     if let Some(since) = webhook.paused_at {
         return Some(paused(since));
@@ -107,28 +107,35 @@ fn paused(since: UnixTime) -> WaitingFor {
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Paused, text) }
 }
 
-fn disabled(since: UnixTime) -> WaitingFor {
-    let shown = since.rfc3339();
-    let text = format!("Its webhook has been disabled since {shown}, until its owner enables it.");
+fn disabled(webhook: &Webhook, since: UnixTime) -> WaitingFor {
+    let (shown, then) = (since.rfc3339(), then_reactivates(webhook));
+    let text =
+        format!("Its webhook has been disabled since {shown}, until its owner enables it{then}.");
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Disabled, text) }
 }
 
-fn without_secret(since: UnixTime) -> WaitingFor {
-    let shown = since.rfc3339();
+fn without_secret(webhook: &Webhook, since: UnixTime) -> WaitingFor {
+    let (shown, then) = (since.rfc3339(), then_reactivates(webhook));
+    let enables = if webhook.disabled_at.is_some() { ", then enables it" } else { "" };
     let text = format!(
         "The secret of its webhook was lost; it has been disabled since {shown}, until its owner \
-         rotates the secret."
+         rotates the secret{enables}{then}."
     );
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Disabled, text) }
 }
 
+/// What the owner of a disabled webhook does last, if it is paused as well.
+fn then_reactivates(webhook: &Webhook) -> &'static str {
+    if webhook.paused_at.is_some() { ", then reactivates it" } else { "" }
+}
+
 fn behind_probe() -> WaitingFor {
-    let text = "Its webhook was reactivated; a single delivery is sent first, until a 2xx.";
+    let text = "Its webhook starts again; a single delivery is sent first, until a 2xx.";
     plain(Reason::Probe, text.to_owned())
 }
 
 fn probe(until: Option<UnixTime>) -> WaitingFor {
-    let text = "Its webhook was reactivated; this delivery is sent first, alone.";
+    let text = "Its webhook starts again; this delivery is sent first, alone.";
     WaitingFor { until: until.map(Time), ..plain(Reason::Probe, text.to_owned()) }
 }
 
@@ -367,10 +374,32 @@ mod tests {
             assert_eq!(shown, "Disabled None None None, next None");
             let waiting = waiting.expect("it waits");
             assert_eq!(waiting.since, Some(Time(since)));
-            assert!(
-                waiting.text.contains("disabled since 1970-01-01T00:00:01.000Z"),
-                "{waiting:?}"
+            let then = if paused_at.is_some() { ", then reactivates it" } else { "" };
+            let expected = format!(
+                "Its webhook has been disabled since 1970-01-01T00:00:01.000Z, until its owner \
+                 enables it{then}."
             );
+            assert_eq!(waiting.text, expected);
+        }
+    }
+
+    #[test]
+    fn a_lost_secret_comes_before_all_else_that_stops_a_webhook() {
+        let since = UnixTime(1_000_000);
+        for (disabled_at, paused_at, steps) in [
+            (None, None, "rotates the secret."),
+            (None, Some(NOW), "rotates the secret, then reactivates it."),
+            (Some(NOW), None, "rotates the secret, then enables it."),
+            (Some(NOW), Some(NOW), "rotates the secret, then enables it, then reactivates it."),
+        ] {
+            let mut lost = case(9, 3);
+            let secrets = Arc::new(Secrets::lost(since));
+            lost.webhook = Some(Webhook { disabled_at, secrets, ..webhook(paused_at, None) });
+            let (waiting, shown) = check(&lost);
+            assert_eq!(shown, "Disabled None None None, next None");
+            let text = waiting.expect("it waits").text;
+            assert!(text.contains("since 1970-01-01T00:00:01.000Z"), "{text}");
+            assert!(text.ends_with(steps), "{text}");
         }
     }
 

@@ -58,6 +58,7 @@ pub(super) struct HealthData {
     pub(super) down_since: Option<When>,
     pub(super) paused_since: Option<When>,
     pub(super) disabled_since: Option<When>,
+    pub(super) secret_lost_since: Option<When>,
     pub(super) last_success_at: Option<When>,
     pub(super) last_outcome: Option<String>,
 }
@@ -83,6 +84,12 @@ pub(super) struct EstimateData {
 pub(super) struct CountData {
     pub(super) count: u64,
     pub(super) at_least: bool,
+}
+
+impl CountData {
+    pub(super) fn is_one(self) -> bool {
+        self.count == 1 && !self.at_least
+    }
 }
 
 impl fmt::Display for CountData {

@@ -13,7 +13,7 @@ use weir_common::pages::show::{Mark, grouped, ms, share, span};
 use weir_common::time::UnixTime;
 
 use crate::dashboard::api_answers::{
-    ActivityData, DeliveryData, EventTypeData, List, RotatedData, WebhookDetailData,
+    ActivityData, DeliveryData, EventTypeData, HealthData, List, RotatedData, WebhookDetailData,
 };
 use crate::dashboard::page::{Frame, Section};
 use crate::dashboard::page_error::PageError;
@@ -41,6 +41,8 @@ struct WebhookPage {
     /// The class of the banner in the style.
     banner_class: &'static str,
     types: Vec<EventTypeData>,
+    /// Whether one delivery goes first, and others wait behind it.
+    probes: bool,
     now: UnixTime,
 }
 
@@ -56,7 +58,12 @@ impl WebhookPage {
 
     /// Whether a test would be sent now.
     fn sends_tests(&self) -> bool {
-        !matches!(self.detail.webhook.state.as_str(), "paused" | "disabled")
+        !self.probes && !matches!(self.detail.webhook.state.as_str(), "paused" | "disabled")
+    }
+
+    /// Whether it waits for a new secret.
+    fn is_secret_lost(&self) -> bool {
+        self.detail.health.secret_lost_since.is_some()
     }
 
     /// The newest delivery here whose last attempt failed.
@@ -101,6 +108,7 @@ pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Repl
         times: plot::answer_times(&activity.hours),
         types: types.collect(),
         deliveries: deliveries.data,
+        probes,
         detail,
         activity,
         now,
@@ -139,10 +147,21 @@ fn banner(
             ));
             lines.extend(last.map(|(text, _)| format!("The last attempt: {text}.")));
         }
-        "disabled" => lines.push(format!(
-            "It is disabled{}: deliveries are queued and none is sent. Nothing is lost.",
-            since(&health.disabled_since)
+        "disabled" if health.secret_lost_since.is_some() => lines.push(format!(
+            "Its secret was lost, so it has been disabled{}: deliveries are queued and none is \
+             sent until you rotate the secret. No delivery is lost. If it had headers, a \
+             certificate or an Ed25519 key, set them again first: they were lost as well.",
+            since(&health.secret_lost_since)
         )),
+        "disabled" => {
+            let paused = if health.paused_since.is_some() { " and paused" } else { "" };
+            lines.push(format!(
+                "It is disabled{}{paused}{}: deliveries are queued and none is sent. Nothing is \
+                 lost.",
+                since(&health.disabled_since),
+                since(&health.paused_since)
+            ));
+        }
         _ if facts.probes => lines.push(
             "It was started again: one delivery is sent first, and the others follow after its \
              2xx."
@@ -156,27 +175,40 @@ fn banner(
     lines.extend(health.last_success_at.as_ref().map(|at| {
         format!("It last answered with 2xx at {}, {}.", at.exact(), at.relative(facts.now))
     }));
-    let stopped = match state {
-        "paused" => Some("reactivate"),
-        "disabled" => Some("enable"),
-        _ => None,
-    };
-    if stopped.is_none() {
+    let steps = steps(health);
+    if steps.is_empty() {
         lines.push(page.forecast.if_down.text.0.clone());
     }
     if page.waiting.count > 0 {
-        let up = page.forecast.if_up.as_ref().map(|estimate| estimate.text.0.as_str());
-        let up = up.unwrap_or_default();
-        let (what, waiting) = (stopped.unwrap_or_default(), page.waiting);
-        lines.push(match stopped {
-            Some(_) => format!(
-                "Once you {what} it, one of the {waiting} that wait is sent first. If the answer \
-                 is 2xx, the others follow. {up}"
-            ),
-            None => format!("If it answers from now on, the {waiting} that wait are sent. {up}"),
-        });
+        lines.push(what_waits(page, &steps.join(", then ")));
     }
     lines.into_iter().map(TextWithTimes::from).collect()
+}
+
+/// When what waits is sent: after `steps` of its owner, if there are any.
+fn what_waits(page: &WebhookDetailData, steps: &str) -> String {
+    let up = page.forecast.if_up.as_ref().map(|estimate| estimate.text.0.as_str());
+    let (up, waiting) = (up.unwrap_or_default(), page.waiting);
+    let sent = match (steps, waiting.is_one()) {
+        ("", true) => "If it answers from now on, the delivery that waits is sent.".to_owned(),
+        ("", false) => format!("If it answers from now on, the {waiting} that wait are sent."),
+        (_, true) => format!("Once you {steps}, the delivery that waits is sent."),
+        (_, false) => format!(
+            "Once you {steps}, one of the {waiting} that wait is sent first. If the answer is \
+             2xx, the others follow."
+        ),
+    };
+    format!("{sent} {up}")
+}
+
+/// What an owner does so that deliveries are sent again, in this order; empty if they are.
+fn steps(health: &HealthData) -> Vec<&'static str> {
+    let stops = [
+        (&health.secret_lost_since, "rotate the secret"),
+        (&health.disabled_since, "enable it"),
+        (&health.paused_since, "reactivate it"),
+    ];
+    stops.into_iter().filter_map(|(since, step)| since.as_ref().map(|_| step)).collect()
 }
 
 /// What the banner says apart from the webhook.
@@ -207,12 +239,7 @@ pub(super) async fn confirm_rotate(
     let path = format!("webhooks/{id}");
     let detail: WebhookDetailData = request.get(&path, "").await?;
     let overlap = request.request.active.settings.secrets.rotation_overlap;
-    let text = format!(
-        "{} gets a new secret, which is shown once. The present one signs as well for {}: change \
-         it in your receiver before that ends.",
-        detail.webhook.url,
-        span(overlap)
-    );
+    let text = rotation(&detail, overlap);
     Ok(html(
         200,
         &ConfirmPage {
@@ -226,6 +253,22 @@ pub(super) async fn confirm_rotate(
     ))
 }
 
+/// What a rotation does.
+fn rotation(detail: &WebhookDetailData, overlap: Duration) -> String {
+    let url = &detail.webhook.url;
+    match detail.health.secret_lost_since {
+        Some(_) => format!(
+            "{url} gets a new secret, which is shown once. The present one was lost and signs \
+             nothing any more: the next delivery is signed with the new one alone."
+        ),
+        None => format!(
+            "{url} gets a new secret, which is shown once. The present one signs as well for {}: \
+             change it in your receiver before that ends.",
+            span(overlap)
+        ),
+    }
+}
+
 pub(super) async fn confirm_delete(
     request: &SignedInRequest<'_>,
     id: &str,
@@ -234,11 +277,17 @@ pub(super) async fn confirm_delete(
     let detail: WebhookDetailData = request.get(&path, "").await?;
     let text = match detail.waiting.count {
         0 => format!("{} receives no more events. Nothing waits for it.", detail.webhook.url),
-        _ => format!(
-            "{} receives no more events, and the {} deliveries that wait for it are never sent. \
-             To keep them, disable it instead.",
-            detail.webhook.url, detail.waiting
-        ),
+        _ => {
+            let wait = match detail.waiting.is_one() {
+                true => "delivery that waits for it is".to_owned(),
+                false => format!("{} deliveries that wait for it are", detail.waiting),
+            };
+            format!(
+                "{} receives no more events, and the {wait} never sent. To keep what waits, \
+                 disable it instead.",
+                detail.webhook.url
+            )
+        }
     };
     Ok(html(
         200,
@@ -299,4 +348,121 @@ pub(super) async fn disable(
     let reply = request.call(Method::PATCH, &path, "", Some(&body)).await;
     answer::<Value>(&reply)?;
     Ok(see_other(request.path(&path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dashboard::page::FrameSession;
+
+    const SINCE: &str = "2026-11-24T05:12:03.000Z";
+    const FACTS: BannerFacts =
+        BannerFacts { probes: false, pause_after: Duration::from_secs(86_400), now: UnixTime(0) };
+
+    /// A webhook with these members of its health, and its activity.
+    fn webhook(state: &str, waiting: u64, health: &[&str]) -> (WebhookDetailData, ActivityData) {
+        let health: Value = health.iter().map(|name| (*name, SINCE)).collect();
+        let waiting = json!({"count": waiting, "at_least": false});
+        let detail = json!({
+            "id": "wh_1", "url": "https://a.example/", "events": [], "created_at": SINCE,
+            "state": state, "metadata": {}, "headers": {}, "answers": "failures",
+            "health": health, "waiting": waiting,
+            "forecast": {"if_down": {"text": "If it stays down: …"}},
+        });
+        let total = json!({
+            "attempts": 0, "delivered": 0, "client_errors": 0, "server_errors": 0, "timeouts": 0,
+            "unreachable": 0, "blocked": 0,
+        });
+        let activity = json!({"waiting": waiting, "total": total, "hours": []});
+        let read = "a webhook and its activity";
+        (serde_json::from_value(detail).expect(read), serde_json::from_value(activity).expect(read))
+    }
+
+    /// The lines of a webhook's banner, and its page.
+    fn shown(state: &str, waiting: u64, health: &[&str], probes: bool) -> (String, String) {
+        let (detail, activity) = webhook(state, waiting, health);
+        let lines = banner(&detail, &activity, &FACTS);
+        let text: Vec<_> = lines.into_iter().map(|line| line.0).collect();
+        let session = FrameSession {
+            workspace: "ws_a".to_owned(),
+            section: Section::Webhooks,
+            form_token: String::new(),
+            made_at: UnixTime(0),
+            may_change: true,
+            has_limits: false,
+        };
+        let title = String::new();
+        let frame =
+            Frame { title, session: Some(session), theme: None, logo: None, refreshes: false };
+        let page = WebhookPage {
+            frame,
+            mark: webhook_mark(state, None, (Duration::ZERO, UnixTime(0))),
+            detail,
+            activity,
+            outcomes: String::new(),
+            times: String::new(),
+            deliveries: Vec::new(),
+            banner: Vec::new(),
+            banner_class: "",
+            types: Vec::new(),
+            probes,
+            now: UnixTime(0),
+        };
+        (text.join(" "), page.render().expect("a page"))
+    }
+
+    #[test]
+    fn the_page_of_a_stopped_webhook_has_the_steps_that_start_it_again_in_order() {
+        let (lost, disabled, paused) = ("secret_lost_since", "disabled_since", "paused_since");
+        for (state, health, steps) in [
+            ("paused", &[paused][..], "Once you reactivate it, one of the 3 that wait"),
+            ("disabled", &[disabled], "Once you enable it, one of the 3"),
+            ("disabled", &[disabled, paused], "Once you enable it, then reactivate it, one of"),
+            ("disabled", &[lost], "Once you rotate the secret, one of the 3"),
+            (
+                "disabled",
+                &[lost, disabled, paused],
+                "Once you rotate the secret, then enable it, then reactivate it, one of",
+            ),
+        ] {
+            let (text, page) = shown(state, 3, health, false);
+            assert!(text.contains(steps), "{health:?}: {text}");
+            let is_lost = health.contains(&lost);
+            let why = format!("secret was lost, so it has been disabled since {SINCE}");
+            assert_eq!(text.contains(&why), is_lost, "{text}");
+            assert_eq!(page.contains(">Enable</button>"), !is_lost && state == "disabled");
+            assert_eq!(page.matches("/webhooks/wh_1/rotate").count(), 1, "{page}");
+            assert_eq!(page.contains("class=\"button main\" href"), is_lost, "{page}");
+        }
+    }
+
+    #[test]
+    fn one_delivery_that_waits_is_counted_as_one() {
+        let (text, _) = shown("disabled", 1, &["disabled_since"], false);
+        assert!(text.contains("Once you enable it, the delivery that waits is sent."), "{text}");
+        let (text, _) = shown("failing", 1, &[], false);
+        assert!(text.contains("from now on, the delivery that waits is sent."), "{text}");
+    }
+
+    #[test]
+    fn a_test_is_offered_only_where_one_would_be_sent() {
+        for (state, probes, expected) in [
+            ("delivering", false, true),
+            ("delivering", true, false),
+            ("paused", false, false),
+            ("disabled", false, false),
+        ] {
+            let (_, page) = shown(state, 3, &[], probes);
+            assert_eq!(page.contains("Send a test"), expected, "{state} {probes}");
+        }
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_present_secret_for_a_while_unless_it_was_lost() {
+        let day = Duration::from_secs(86_400);
+        let of = |health: &[&str]| rotation(&webhook("disabled", 0, health).0, day);
+        assert!(of(&["disabled_since"]).contains("The present one signs as well for "));
+        let lost = of(&["secret_lost_since"]);
+        assert!(lost.contains("was lost") && !lost.contains("as well"), "{lost}");
+    }
 }
