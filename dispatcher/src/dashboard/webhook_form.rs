@@ -10,6 +10,10 @@ use serde_json::{Map, Value};
 use weir_common::pages::form::{Form, members};
 
 use crate::dashboard::api_answers::WebhookData;
+use crate::domain::webhook::headers::{HEADERS_MAX, NAME_CHARS_MAX};
+use crate::domain::webhook::options::{
+    METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX,
+};
 
 /// What fields have.
 #[derive(Default, Serialize, Deserialize)]
@@ -47,7 +51,7 @@ impl WebhookForm {
             metadata: form.get("metadata").to_owned(),
             kept_metadata: Vec::new(),
             headers: form.get("headers").to_owned(),
-            kept_headers: form.all("kept_headers").map(ToOwned::to_owned).collect(),
+            kept_headers: kept_headers(form.all("kept_headers").map(ToOwned::to_owned)),
             requests_per_minute: form.get("requests_per_minute").to_owned(),
             answers: form.get("answers").to_owned(),
             ed25519: form.get("ed25519") == "on",
@@ -79,6 +83,18 @@ impl WebhookForm {
         };
         values.shown = serde_json::to_string(&values).unwrap_or_default();
         values
+    }
+
+    /// What the fields had when the form was made, if the form says so.
+    pub(super) fn read_shown(&self) -> Option<Self> {
+        let mut shown: Self = serde_json::from_str(&self.shown).ok()?;
+        shown.kept_headers = kept_headers(shown.kept_headers.into_iter());
+        shown.kept_metadata.retain(|(name, value)| {
+            name.chars().count() <= METADATA_KEY_CHARS_MAX
+                && value.chars().count() <= METADATA_VALUE_CHARS_MAX
+        });
+        shown.kept_metadata.truncate(METADATA_MAX);
+        Some(shown)
     }
 
     /// A field two of whose lines have one name, and that name.
@@ -164,6 +180,11 @@ impl WebhookForm {
     }
 }
 
+/// Names of headers, no more than a webhook may have: a page shows each, in far more bytes.
+fn kept_headers(names: impl Iterator<Item = String>) -> Vec<String> {
+    names.filter(|name| name.chars().count() <= NAME_CHARS_MAX).take(HEADERS_MAX).collect()
+}
+
 /// An entry as a line of its field; `None` if the browser and [`members`] would make another of it.
 fn line(name: &str, value: &str) -> Option<String> {
     let line = format!("{name}: {value}\n");
@@ -234,7 +255,7 @@ mod tests {
         let mut values = WebhookForm::of_webhook(before);
         type_in(&mut values);
         let values = WebhookForm::of_form(&sent(&values));
-        let shown = serde_json::from_str(&values.shown).expect("values");
+        let shown = values.read_shown().expect("values");
         values.change_of(&shown).into()
     }
 
@@ -273,6 +294,26 @@ mod tests {
         check(|values| values.events.truncate(1), json!({"events": ["user.deleted"]}));
         check(|values| values.answers = "all".to_owned(), json!({"answers": "all"}));
         check(|values| values.ed25519 = false, json!({"ed25519": false}));
+    }
+
+    #[test]
+    fn a_form_keeps_no_more_headers_and_entries_than_a_webhook_may_have() {
+        let long = ["<".repeat(10_000)].into_iter();
+        let names: Vec<_> = long.chain((0..1_000).map(|nth| format!("x-{nth}"))).collect();
+        let mut sent = Serializer::new(String::new());
+        sent.extend_pairs(names.iter().map(|name| ("kept_headers", name)));
+        let shown = WebhookForm {
+            kept_metadata: names.iter().map(|one| (String::new(), one.clone())).collect(),
+            kept_headers: names.clone(),
+            ..WebhookForm::default()
+        };
+        sent.append_pair("shown", &serde_json::to_string(&shown).expect("JSON"));
+        let values = WebhookForm::of_form(&Form::read(sent.finish().as_bytes()));
+        let shown = values.read_shown().expect("values");
+        assert_eq!(values.kept_headers, names[1..17]);
+        assert_eq!(shown.kept_headers, names[1..17]);
+        let kept: Vec<_> = shown.kept_metadata.into_iter().map(|(_, value)| value).collect();
+        assert_eq!(kept, names[1..17]);
     }
 
     #[test]

@@ -265,8 +265,7 @@ pub(super) async fn change(
 ) -> Result<Reply, PageError> {
     let path = format!("webhooks/{id}");
     let mut values = WebhookForm::of_form(form);
-    let shown: WebhookForm =
-        serde_json::from_str(&values.shown).map_err(|_| PageError::incomplete_form())?;
+    let shown = values.read_shown().ok_or_else(PageError::incomplete_form)?;
     if let Some(failure) = values.repeated().map(PageError::repeated) {
         values.kept_metadata = shown.kept_metadata;
         return form_page(request, Some(id), values, Seen::PageError(&failure)).await;
