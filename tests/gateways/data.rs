@@ -107,6 +107,15 @@ impl Data {
                 let added = self.scores(key)?.insert(member.to_vec(), score).is_none();
                 Ok(Reply::Number(added.into()))
             }
+            (b"ZADD", [key, b"GT", b"CH", score, member]) => {
+                let score = number(score)?;
+                let scores = self.scores(key)?;
+                let is_higher = scores.get(*member).is_none_or(|known| score > *known);
+                if is_higher {
+                    scores.insert(member.to_vec(), score);
+                }
+                Ok(Reply::Number(is_higher.into()))
+            }
             (b"ZRANGEBYSCORE", [key, from, b"+inf", b"WITHSCORES"]) if from.starts_with(b"(") => {
                 let above = number(&from[1..])?;
                 let found = self.ranked(key)?.into_iter().filter(|(score, _)| *score > above);

@@ -8,6 +8,7 @@ use weir_common::directory::values::Values;
 use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::limit::token_bucket::{BucketQuota, Rate};
+use weir_common::time::Clock;
 use weir_gateway::limit::boost::Boost;
 use weir_gateway::limit::key::{Key, LimitTag, Seed};
 use weir_gateway::limit::shared::BEAT_EVERY;
@@ -147,11 +148,29 @@ async fn left_after_own_restart(loses_first: bool, clocks: &Clocks) -> Vec<u32> 
     let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
     let second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
     sleep(Duration::from_secs(1)).await;
+    let checks = checks(&clock);
+    admit_three(&first, &checks, &clock).await;
+    let saved = stop(first, &clock);
+    let lose = || network.servers[0].data.borrow_mut().flush();
+    if loses_first {
+        lose();
+    }
+    let _again = start_again(&saved, &network, &clock);
+    sleep(Duration::from_secs(1)).await;
+    if !loses_first {
+        lose();
+        sleep(Duration::from_secs(1)).await;
+    }
+    left(&second, &checks, &clock).await
+}
+
+/// Checks of four requests of some quotas.
+fn checks(clock: &Clock) -> Vec<LimitCheck> {
     let rate = Rate::new(1, Duration::from_secs(24 * 3_600)).unwrap();
     let calendar = Calendar { unit: CalendarUnit::Month, zone: parse_zone("UTC").unwrap() };
     let quotas = [
-        check_of(4).quota,
-        Quota::Rolling(RollingQuota { requests: 4, window: Duration::from_secs(3_600) }),
+        Quota::Rolling(RollingQuota { requests: 4, window: Duration::from_secs(31 * 24 * 3_600) }),
+        Quota::Rolling(RollingQuota { requests: 4, window: Duration::from_secs(48 * 3_600) }),
         Quota::Bucket(BucketQuota { rate, burst: 4 }),
         Quota::Calendar(CalendarQuota::new(4, calendar)),
     ];
@@ -160,38 +179,120 @@ async fn left_after_own_restart(loses_first: bool, clocks: &Clocks) -> Vec<u32> 
         let made = LimitCheck::new(key, tag, quota.at(clock.now()));
         LimitCheck { known: true, slot: nth as u64, ..made }
     };
-    let checks: Vec<LimitCheck> = (1..).zip(quotas).map(check).collect();
-    for check in &checks {
+    (1..).zip(quotas).map(check).collect()
+}
+
+async fn admit_three(gateway: &Gateway, checks: &[LimitCheck], clock: &Clock) {
+    for check in checks {
         for _ in 0..3 {
             let now = clock.now().tick;
-            assert!(decide(&first.limiter, &mut [*check], now).await.unwrap().is_admitted());
+            assert!(decide(&gateway.limiter, &mut [*check], now).await.unwrap().is_admitted());
         }
     }
-    let (limiter, mut tasks) = (first.limiter, first.tasks);
+}
+
+/// Stops a gateway. Returns its snapshot.
+fn stop(gateway: Gateway, clock: &Clock) -> Vec<u8> {
+    let (limiter, mut tasks) = (gateway.limiter, gateway.tasks);
     tasks.abort_all();
     let kept = (&limiter.store, limiter.synced());
-    let saved = snapshot::write(kept, Seed::new([0; 16]), b"", limiter.earliest(clock.now()));
-    let lose = || network.servers[0].data.borrow_mut().flush();
-    if loses_first {
-        lose();
-    }
-    let again = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
-    let earlier = snapshot::read(&saved, again.limiter.moment(clock.now())).unwrap();
+    snapshot::write(kept, Seed::new([0; 16]), b"", limiter.earliest(clock.now()))
+}
+
+/// Starts the first gateway with a snapshot.
+fn start_again(saved: &[u8], network: &Network, clock: &Clock) -> Gateway {
+    let again = Gateway::start(clock, Some((config(0, 2), network.way(0))));
+    let earlier = snapshot::read(saved, again.limiter.moment(clock.now())).unwrap();
     again.limiter.restore_synced(&earlier.synced);
-    assert_eq!(earlier.restore(&again.limiter.store), checks.len());
-    sleep(Duration::from_secs(1)).await;
-    if !loses_first {
-        lose();
-        sleep(Duration::from_secs(1)).await;
-    }
+    let _ = earlier.restore(&again.limiter.store);
+    again
+}
+
+/// What is left of each check after a request at a gateway.
+async fn left(gateway: &Gateway, checks: &[LimitCheck], clock: &Clock) -> Vec<u32> {
     let mut left = Vec::new();
-    for check in &checks {
+    for check in checks {
         let now = clock.now().tick;
-        let verdict = decide(&second.limiter, &mut [*check], now).await.unwrap();
+        let verdict = decide(&gateway.limiter, &mut [*check], now).await.unwrap();
         assert!(verdict.is_admitted());
         left.push(verdict.answers().next().unwrap().usage.remaining);
     }
     left
+}
+
+/// What becomes of the store and of another gateway while a gateway is stopped, of whose keys the
+/// other one resets all meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meanwhile {
+    /// The store loses all after the resets.
+    Lost,
+    /// It does, and the other gateway starts again before that.
+    LostAfterUpgrade,
+    /// The store loses all, and the other gateway starts without a snapshot, before the resets.
+    LostBefore,
+    /// More than a day passes after the resets.
+    LongAgo,
+}
+
+/// What is left at the other gateway after the stopped one has started again with its snapshot.
+async fn left_after_missed_resets(meanwhile: Meanwhile, clocks: &Clocks) -> Vec<u32> {
+    let clock = virtual_time::clock_at(START);
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(1), START, (1, 5), None);
+    let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
+    let mut second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+    sleep(Duration::from_secs(1)).await;
+    let checks = checks(&clock);
+    // Resets that the first gateway knows.
+    second.limiter.reset(&checks.iter().collect::<Vec<_>>()).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    admit_three(&first, &checks, &clock).await;
+    let saved = stop(first, &clock);
+    let lose = async || {
+        network.servers[0].data.borrow_mut().flush();
+        sleep(Duration::from_secs(1)).await;
+    };
+    let restart = async |gateway: Gateway| {
+        let _ = stop(gateway, &clock);
+        let started = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+        sleep(Duration::from_secs(1)).await;
+        started
+    };
+    if meanwhile == Meanwhile::LostBefore {
+        second.tasks.abort_all();
+        lose().await;
+        second = restart(second).await;
+    }
+    second.limiter.reset(&checks.iter().collect::<Vec<_>>()).await.unwrap();
+    match meanwhile {
+        Meanwhile::LostBefore => {}
+        Meanwhile::Lost => {
+            sleep(Duration::from_secs(1)).await;
+            lose().await;
+        }
+        Meanwhile::LostAfterUpgrade => {
+            second = restart(second).await;
+            lose().await;
+        }
+        Meanwhile::LongAgo => {
+            let _ = stop(second, &clock);
+            sleep(Duration::from_secs(25 * 3_600)).await;
+            second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+        }
+    }
+    let _again = start_again(&saved, &network, &clock);
+    sleep(Duration::from_secs(2)).await;
+    left(&second, &checks, &clock).await
+}
+
+#[test]
+fn a_gateway_that_was_stopped_applies_resets_although_the_store_has_lost_them() {
+    use Meanwhile::{LongAgo, Lost, LostAfterUpgrade, LostBefore};
+    let left = [Lost, LostAfterUpgrade, LostBefore, LongAgo].map(|meanwhile| {
+        let clocks = Clocks::default();
+        virtual_time::run(&clocks.clone(), left_after_missed_resets(meanwhile, &clocks))
+    });
+    assert_eq!(left, [[3; 4]; 4].map(Vec::from));
 }
 
 #[test]

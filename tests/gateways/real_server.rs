@@ -95,7 +95,12 @@ fn command(rng: &mut SeededRng) -> Vec<Vec<u8>> {
             true => vec!["HDEL".into(), key, format!("f{}", rng.below(3))],
             false => vec!["HGETALL".into(), key],
         },
-        12 => vec!["ZADD".into(), key, number(rng), format!("m{}", rng.below(5))],
+        12 => {
+            let pair = [number(rng), format!("m{}", rng.below(5))];
+            let how: &[&str] = if rng.chance(50) { &["GT", "CH"] } else { &[] };
+            let words = ["ZADD".to_owned(), key].into_iter();
+            words.chain(how.iter().map(|word| (*word).to_owned())).chain(pair).collect()
+        }
         _ => match rng.chance(50) {
             true => vec!["ZREMRANGEBYRANK".into(), key, number(rng), number(rng)],
             false => {

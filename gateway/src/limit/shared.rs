@@ -42,6 +42,8 @@ mod remote;
 mod replay;
 #[path = "shared/reply.rs"]
 pub mod reply;
+#[path = "shared/resets.rs"]
+mod resets;
 #[path = "shared/servers.rs"]
 pub mod servers;
 #[path = "shared/sharded.rs"]

@@ -7,16 +7,17 @@
 //!
 //! 1. A change and its number are written together, and read together: no gateway sees one without
 //!    the other.
-//! 2. What a gateway knows of boosts it tells a store that may have lost them, which keeps what it
-//!    has: another gateway's change since then counts. The end of a boost is kept there until the
-//!    boost would have ended, so that no gateway brings it back. Boosts that
-//!    have ended are deleted, and none that was set since they were read.
+//! 2. What a gateway knows of boosts and resets it tells a store that may have lost them, which
+//!    keeps what it has: another gateway's change since then counts. The end of a boost is kept
+//!    there until the boost would have ended, so that no gateway brings it back. Boosts that have
+//!    ended are deleted, and none that was set since they were read.
 //! 3. After a reset has returned, no gateway whose heartbeats are in time replays what was
 //!    admitted before it, nor remembers for longer than a heartbeat that it was refused.
 //!
 //! # Not here
 //!
-//! Heartbeats (`shared::heartbeat`), what a boost raises (`limit::boost`).
+//! Heartbeats (`shared::heartbeat`), the list of resets (`shared::resets`), what a boost raises
+//! (`limit::boost`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +35,7 @@ use super::super::boost::{Boost, Boosts};
 use super::super::key::{Key, hex};
 use super::super::memory::{MemoryStore, Moved};
 use super::heartbeat::{CHANGES, EVERY, GATEWAYS};
+use super::resets::{ADD_RESETS, KnownResets, RESETS};
 use super::servers::connection::StoreConnection;
 use super::servers::errors::CallError;
 use super::servers::link::Script;
@@ -42,17 +44,6 @@ use super::{SharedStore, StoreAway, is_in_flight, remote};
 
 /// Boosts by key, and those that were ended before their time, each as JSON.
 const BOOSTS: &str = "weir1:{gateways}boosts";
-
-/// Keys that were reset, by the number of the change.
-const RESETS: &str = "weir1:{gateways}resets";
-
-/// Adds a reset: `KEYS` are the number of changes and the resets, `ARGV[1]` is the key. Resets of
-/// more than a day ago matter to no window that a running gateway still replays.
-const ADD_RESET: &str = "local number = redis.call('INCR', KEYS[1])
-redis.call('ZADD', KEYS[2], number, ARGV[1])
-redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
-redis.call('PEXPIRE', KEYS[2], 86400000)
-return number";
 
 /// Stores a boost or its end: `KEYS` are the number of changes and the boosts, `ARGV` the key and
 /// the text; none deletes it.
@@ -101,7 +92,8 @@ for at = 1, #ARGV, 2 do
   end
 end";
 
-/// Boosts that one call publishes again, or forgets: the store does nothing else meanwhile.
+/// Boosts or resets that one call publishes again, or boosts that it forgets: the store does
+/// nothing else meanwhile.
 const AGAIN_MAX: usize = 512;
 
 /// Deletes a key.
@@ -119,12 +111,14 @@ pub(super) struct Applied {
     /// The number of the newest change whose resets were applied, and of which boosts were.
     resets: AtomicU64,
     boosts: AtomicU64,
+    /// The resets that were read, applied or not.
+    known: KnownResets,
     /// Resets that were applied when they were published.
     own_resets: Mutex<BTreeSet<u64>>,
     /// Whether resets were applied since this process started.
     has_followed: AtomicBool,
-    /// Whether the store may lack boosts that this gateway knows.
-    pub(super) may_lack_boosts: AtomicBool,
+    /// Whether the store may lack boosts and resets that this gateway knows.
+    pub(super) may_lack_changes: AtomicBool,
 }
 
 impl Applied {
@@ -189,10 +183,10 @@ impl SharedStore {
     /// Publishes that these keys were reset. Returns the numbers of the changes.
     async fn publish_resets(&self, checks: &[&LimitCheck]) -> Result<Vec<u64>, StoreAway> {
         let registry = self.registry().ok_or(StoreAway)?;
-        let (script, mut numbers) = (Script::new(ADD_RESET), Vec::new());
+        let (script, mut numbers) = (Script::new(ADD_RESETS), Vec::new());
         for check in checks {
-            let own = digits(check.key).into_bytes();
-            let call = script.call(&names([CHANGES, RESETS]), &[own]);
+            let own = [b"0".to_vec(), digits(check.key).into_bytes()];
+            let call = script.call(&names([CHANGES, RESETS]), &own);
             let number = registry.evaluate(&script, &call).await.map_err(unchanged)?;
             numbers.extend(redis::from_redis_value::<u64>(number));
         }
@@ -239,14 +233,22 @@ impl SharedStore {
         registry.evaluate(&script, &call).await.map(drop).map_err(unchanged)
     }
 
-    /// Tells a store that may have lost them all boosts that this gateway knows. Its number of
-    /// changes is above `known` then, so that all gateways read them.
+    /// Tells a store that may have lost them all boosts and resets that this gateway knows. Its
+    /// number of changes is above `known` then, so that all gateways read them.
     async fn publish_again(
         &self,
         connection: &StoreConnection,
         boosts: &Boosts,
         (known, newest): (u64, u64),
     ) -> Result<(), CallError> {
+        // Where resets could not be applied, there are later ones.
+        let (known, script) = (known.max(self.changes.known.newest()), Script::new(ADD_RESETS));
+        for some in self.changes.known.after(0).chunks(AGAIN_MAX) {
+            let pairs = some.iter().flat_map(|(number, own)| [own.clone(), number.to_string()]);
+            let own = std::iter::once(known.to_string()).chain(pairs).map(String::into_bytes);
+            let call = script.call(&names([CHANGES, RESETS]), &own.collect::<Vec<_>>());
+            connection.evaluate(&script, &call).await?;
+        }
         let now = self.clock.now().tick;
         let all = boosts.all().into_iter().filter(|(_, boost)| now < boost.until);
         let texts =
@@ -273,28 +275,28 @@ impl SharedStore {
     ) -> Result<(), CallError> {
         // Resets may be further than boosts, which changes made here can delay.
         let known = self.changes.resets();
-        let may_lack_some = self.changes.may_lack_boosts.load(Ordering::Relaxed);
-        if newest == self.changes.boosts.load(Ordering::Relaxed) && !may_lack_some {
+        let may_lack_changes = self.changes.may_lack_changes.load(Ordering::Relaxed);
+        if newest == self.changes.boosts.load(Ordering::Relaxed) && !may_lack_changes {
             return Ok(());
         }
         self.sync_states.forget_refusals();
         let own_changes = boosts.own_changes();
-        if newest < known || may_lack_some {
+        if newest < known || may_lack_changes {
             self.publish_again(connection, boosts, (known, newest)).await?;
-            self.changes.may_lack_boosts.store(false, Ordering::Relaxed);
+            self.changes.may_lack_changes.store(false, Ordering::Relaxed);
         }
         let (script, id) = (Script::new(READ), self.config.id.clone().into_bytes());
-        let own = [known.to_string().into_bytes(), id];
+        let own = [self.changes.known.newest().to_string().into_bytes(), id];
         let call = script.call(&names([CHANGES, RESETS, BOOSTS, GATEWAYS]), &own);
         let read = connection.evaluate(&script, &call).await?;
         let read = redis::from_redis_value(read);
         let read: Option<Changes> = read.map_err(|why| CallError::Refused(why.to_string()))?;
         // Where it has forgotten all meanwhile, the next heartbeat finds that.
         let Some((number, reset, found)) = read else { return Ok(()) };
-        let own = self.changes.own_resets().clone();
-        let is_own = |nth: &String| nth.parse().is_ok_and(|nth| own.contains(&nth));
-        let others = reset.as_chunks().0.iter().filter(|[_, nth]| !is_own(nth));
-        let forgotten = others.filter_map(|[digits, _]| key_of(digits));
+        self.changes.known.add(reset.as_chunks().0);
+        let (own, later) = (self.changes.own_resets().clone(), self.changes.known.after(known));
+        let others = later.iter().filter(|(number, _)| !own.contains(number));
+        let forgotten = others.filter_map(|(_, digits)| key_of(digits));
         let forgotten = forgotten.map(|key| self.forget(store, key));
         if forgotten.filter(Result::is_err).count() == 0 {
             self.changes.resets.store(number, Ordering::Release);

@@ -298,7 +298,7 @@ impl SharedStore {
     /// Records that a server may have lost all.
     fn owe_node(&self, known: &NodeSet, node: &Arc<StoreNode>) {
         if known.is_registry(node) {
-            self.changes.may_lack_boosts.store(true, Ordering::Relaxed);
+            self.changes.may_lack_changes.store(true, Ordering::Relaxed);
             self.known_since.store(self.clock.now().tick.0, Ordering::Relaxed);
         }
         self.sync_states.owe_all(|check| is_on(known, node, check.slot));
