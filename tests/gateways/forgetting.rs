@@ -342,3 +342,36 @@ fn a_store_is_told_of_many_keys_by_several_calls_at_once() {
     let clocks = Clocks::default();
     assert_eq!(virtual_time::run(&clocks.clone(), left_after_loss(&clocks)), [2; 15]);
 }
+
+/// What is left of four requests for another gateway after a gateway has started while it could not
+/// reach the store, and has admitted its share of a key that was reset before.
+async fn left_after_start_alone(clocks: &Clocks) -> u32 {
+    let clock = virtual_time::clock_at(START);
+    clocks.lock().unwrap().push(clock.clone());
+    let network = Network::start(SeededRng::new(1), START, (1, 5), None);
+    let second = Gateway::start(&clock, Some((config(1, 2), network.way(1))));
+    sleep(Duration::from_secs(1)).await;
+    let own = check_of(4);
+    second.limiter.reset(&[&own]).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let link = network.link(0, Network::port(0));
+    link.is_down.set(true);
+    let first = Gateway::start(&clock, Some((config(0, 2), network.way(0))));
+    sleep(Duration::from_secs(1)).await;
+    let mut admitted = 0;
+    for _ in 0..4 {
+        let verdict = decide(&first.limiter, &mut [own], clock.now().tick).await.unwrap();
+        admitted += u32::from(verdict.is_admitted());
+    }
+    assert_eq!(admitted, 2, "its share");
+    link.is_down.set(false);
+    sleep(Duration::from_secs(2)).await;
+    let verdict = decide(&second.limiter, &mut [own], clock.now().tick).await.unwrap();
+    verdict.answers().next().unwrap().usage.remaining
+}
+
+#[test]
+fn a_reset_of_before_the_start_of_a_gateway_forgets_nothing_that_it_has_admitted() {
+    let clocks = Clocks::default();
+    assert_eq!(virtual_time::run(&clocks.clone(), left_after_start_alone(&clocks)), 1);
+}

@@ -135,6 +135,8 @@ pub struct SharedStore {
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
     id_bits: u64,
     changes: changes::Applied,
+    /// When this process began to count.
+    started_at: Tick,
     /// When a key that the store cannot read was logged last, in ticks.
     fault_reported: AtomicU64,
     /// When it was logged last that keys are between two servers, in ticks.
@@ -163,7 +165,7 @@ impl SharedStore {
     pub fn new(config: SharedConfig, clock: Clock, dial: Arc<dyn Dial>) -> Self {
         let address = (config.address.clone(), config.timeout);
         let nodes = Nodes::new(address, clock.clone(), dial);
-        let time = StoreTime::new(clock.now());
+        let (time, started_at) = (StoreTime::new(clock.now()), clock.now().tick);
         let alone = FleetPosition { nth: config.gateways_min - 1, of: config.gateways_min };
         let id_bits = u64::from_str_radix(&config.id, 16).unwrap_or_default();
         Self {
@@ -177,6 +179,7 @@ impl SharedStore {
             place: AtomicU64::new(packed(alone)),
             known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
+            started_at,
             fault_reported: AtomicU64::new(0),
             moving_reported: AtomicU64::new(0),
             connections: AtomicU64::new(0),

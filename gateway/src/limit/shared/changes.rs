@@ -122,15 +122,16 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    /// The number of the newest reset of other gateways that was applied.
+    /// The number of the newest reset of other gateways that was applied; 0 if none was, by this
+    /// process nor an earlier one.
     pub(super) fn resets(&self) -> u64 {
         // What was forgotten by it is seen by who reads it.
         self.resets.load(Ordering::Acquire)
     }
 
-    /// Resets up to this number were applied by an earlier process.
+    /// Resets up to this number were applied by an earlier process, and none after it.
     pub(super) fn restore_resets(&self, number: u64) {
-        self.resets.fetch_max(number, Ordering::Release);
+        self.resets.fetch_max(number.max(1), Ordering::Release);
     }
 
     /// Whether the store may be told of keys of an earlier process: those that were reset since are
@@ -294,7 +295,12 @@ impl SharedStore {
         // Where it has forgotten all meanwhile, the next heartbeat finds that.
         let Some((number, reset, found)) = read else { return Ok(()) };
         self.changes.known.add(reset.as_chunks().0);
-        let (own, later) = (self.changes.own_resets().clone(), self.changes.known.after(known));
+        let applied = match known {
+            // Those of before this process started concern nothing that it has.
+            0 => connection.time.range(self.started_at)[0].0 / 1_000,
+            known => known,
+        };
+        let (own, later) = (self.changes.own_resets().clone(), self.changes.known.after(applied));
         let others = later.iter().filter(|(number, _)| !own.contains(number));
         let forgotten = others.filter_map(|(_, digits)| key_of(digits));
         let forgotten = forgotten.map(|key| self.forget(store, key));
