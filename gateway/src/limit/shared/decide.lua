@@ -268,6 +268,11 @@ function rarely(kind)
     return outcome, replies, outcome == 0 and decision == 0 and mode == 1
   end
 
+  -- Of a period with or without what was used in the one before.
+  local function is_count(length)
+    return length == 18 or length == 30
+  end
+
   local function is_bucket(length)
     local leases = (length - BUCKET) / LEASE
     return leases >= 0 and leases <= LEASES_MAX and floor(leases) == leases
@@ -308,8 +313,8 @@ function rarely(kind)
         at = unpack('>d', tail, length - 13)
       end
       return {at}, {rest > 0 and whole + 1 or whole}, at, tag
-    elseif tag == 'c1' and length == 18 then
-      local used, at = unpack('>I4d', tail)
+    elseif tag == 'c1' and is_count(length) then
+      local used, at = unpack('>I4d', tail, length - 17)
       return {at}, {used}, at, tag
     end
     local low, _, charged, _, newest, _, _, n, first, base, unit = trailer(key, tail)
@@ -656,13 +661,18 @@ function rarely(kind)
 
   -- Decides and charges a period of a calendar: the one that this server's time is in. `count` of
   -- the period that started at `claimed` are of the gateway that calls.
+  --
+  -- Stored is what was used in the period of the newest charge, and before it, in 12 bytes, what was
+  -- used in an earlier period. A clock that was set back into the latter has perhaps been ahead
+  -- meanwhile, or is behind now: the larger amount counts, and charges add to both.
   local function calendar(
     i, outcome, key, enforced, cost, requests, count,
     previous, starts, stops, last, claimed, horizon, slowest, form
   )
-    local function store(used, at)
+    local function store(used, at, earlier, earlier_at)
       local keep = max(horizon, used * slowest)
-      call('SET', key, pack('>I4dc6', used, at, form), 'PX', ceil(keep / 500) + 1)
+      local text = earlier > 0 and pack('>I4d', earlier, earlier_at) or ''
+      call('SET', key, text .. pack('>I4dc6', used, at, form), 'PX', ceil(keep / 500) + 1)
     end
 
     if time < previous or time >= last then
@@ -672,9 +682,12 @@ function rarely(kind)
     elseif time >= stops then
       starts, stops = stops, last
     end
-    local tail, used, at = call('GETRANGE', key, '-570', '-1'), 0, 0
-    if #tail == 18 and sub(tail, -6) == form then
-      used, at = unpack('>I4d', tail)
+    local tail, used, at, earlier, earlier_at = call('GETRANGE', key, '-570', '-1'), 0, 0, 0, 0
+    if is_count(#tail) and sub(tail, -6) == form then
+      used, at = unpack('>I4d', tail, #tail - 17)
+      if #tail > 18 then
+        earlier, earlier_at = unpack('>I4d', tail)
+      end
     elseif tail ~= '' then
       local times, counts, charged = charges(key, tail, horizon)
       for nth, stamp in ipairs(times) do
@@ -682,34 +695,38 @@ function rarely(kind)
           used, at = used + counts[nth], stamp < charged and stamp or charged
         end
       end
-      store(used, at)
+      store(used, at, 0, 0)
     end
-    -- What was used counts on in the period of a clock that was set back.
     if at < starts then
-      used = 0
+      used, earlier, earlier_at = 0, used, at
     end
-    local forgot = 0
-    if claimed == starts and count > used then
-      used, forgot = count, 1
+    local counted, forgot = used, 0
+    if at >= stops and earlier_at >= starts then
+      counted = max(used, earlier)
+    end
+    if claimed == starts and count > counted then
+      counted, forgot = count, 1
     end
 
     local decision, retry_at = 0, 0
     if cost > requests then
       decision = 2
-    elseif used + cost > requests then
+    elseif counted + cost > requests then
       decision, retry_at = 1, stops
     end
     local replies, charges
     outcome, replies, charges = later(i, outcome, enforced, decision)
     local stamp = 0
     if charges then
-      used, stamp = used + cost, starts
+      used, counted, stamp = used + cost, counted + cost, starts
     end
-    if stamp > 0 or forgot > 0 then
-      store(used, max(at, time))
+    if (stamp > 0 or forgot > 0) and at >= stops then
+      store(used, at, counted, time)
+    elseif stamp > 0 or forgot > 0 then
+      store(counted, max(at, time), earlier, earlier_at)
     end
-    return outcome, pack('>BBdI4ddd', decision, forgot, retry_at, max(0, requests - used),
-      used == 0 and time or stops, stamp, 0) .. replies
+    return outcome, pack('>BBdI4ddd', decision, forgot, retry_at, max(0, requests - counted),
+      counted == 0 and time or stops, stamp, 0) .. replies
   end
 
   -- Grants slots of `requests` in flight to the gateway that calls. It has `used` of them in use,

@@ -126,6 +126,14 @@ proptest! {
     }
 
     #[test]
+    fn calendars_of_a_clock_that_is_set_back_are_decided_as_by_counting(
+        steps in steps(2, 100_000_000_000),
+    ) {
+        let units = [CalendarUnit::Day, CalendarUnit::Month];
+        agrees(&units.map(|unit| calendar(unit, 300, START)), &steps, false)?;
+    }
+
+    #[test]
     fn windows_of_any_length_are_decided_as_by_counting(
         steps in steps(4, 5_000_000), hours in prop_oneof![Just(0), 1..700_u32], alone: bool,
     ) {
@@ -231,11 +239,30 @@ fn the_clock_of_the_server_decides_which_period_it_is() {
     assert_eq!(remaining(period.stops.0 - 1), 8);
     assert_eq!(remaining(period.stops.0), 9);
     // It is set back, and forward again.
-    assert_eq!(remaining(period.stops.0 - 1), 8);
+    assert_eq!(remaining(period.stops.0 - 1), 7);
     assert_eq!(remaining(period.stops.0 + 1), 7);
     store.now = period.stops.0 + 86_400_000_000;
     let reply = store.reply(&[check(&key, quota, 1)], CallMode::Charge, None);
     assert!(matches!(&reply, Value::Error(error) if error.contains("the clocks differ")));
+}
+
+#[test]
+fn a_clock_that_was_ahead_over_midnight_forgets_nothing_of_the_day() {
+    let (mut store, key) = (Store::open(), fresh_key());
+    let quota = calendar(CalendarUnit::Day, 100, START);
+    let Quota::Calendar(CalendarQuota { period, .. }) = quota else { panic!() };
+    let mut admitted = |now: u64, tried: u32| {
+        store.now = now;
+        let checks = [check(&key, quota, 1)];
+        let is_admitted = |_: &u32| store.call(&checks).outcome == SharedOutcome::Admitted;
+        (0..tried).filter(is_admitted).count()
+    };
+    assert_eq!(admitted(START, 60), 60);
+    assert_eq!(admitted(period.stops.0, 30), 30);
+    assert_eq!(admitted(period.stops.0 - 2, 5), 5, "it is set right");
+    assert_eq!(admitted(period.stops.0, 10), 10);
+    assert_eq!(admitted(period.stops.0 - 1, 100), 35, "none but those of the next day are more");
+    assert_eq!(admitted(period.stops.0, 100), 20, "wherever the clock was wrong");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The simplest correct version of the script: remember every charge, and count.
 
-use weir_common::limit::calendar::Count;
+use weir_common::limit::calendar::{CalendarQuota, Count};
 use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::RollingQuota;
 use weir_common::limit::token_bucket::Bucket;
@@ -26,7 +26,8 @@ enum Form {
         since: u64,
     },
     Bucket(Bucket),
-    Count(Count),
+    /// What was used in the period of the newest charge, and in an earlier one.
+    Count(Count, Count),
 }
 
 fn grain(quota: RollingQuota) -> u64 {
@@ -69,14 +70,14 @@ impl Model {
                 (entries.iter().filter(live).copied().collect(), false)
             }
             Form::Bucket(bucket) => (vec![(bucket.at().0, bucket.tokens_spent())], false),
-            Form::Count(count) => (vec![(count.at().0, count.used())], true),
+            Form::Count(count, _) => (vec![(count.at().0, count.used())], true),
         }
     }
 
     fn fit(&mut self, check: &SharedCheck, now: u64) {
         let horizon = check.horizon.window;
         match (&self.form, check.quota) {
-            (Form::Bucket(_), Quota::Bucket(_)) | (Form::Count(_), Quota::Calendar(_)) => {}
+            (Form::Bucket(_), Quota::Bucket(_)) | (Form::Count(..), Quota::Calendar(_)) => {}
             (form, Quota::Rolling(quota)) => {
                 let is_window = matches!(form, Form::Window { .. } | Form::Fresh);
                 let grain = if is_window { 0 } else { grain(quota) };
@@ -100,7 +101,7 @@ impl Model {
                 if !is_window {
                     self.charged = match &self.form {
                         Form::Bucket(bucket) => bucket.at().0,
-                        Form::Count(count) => count.at().0,
+                        Form::Count(count, _) => count.at().0,
                         _ => 0,
                     };
                 }
@@ -129,10 +130,11 @@ impl Model {
                 let charges = self.charges(horizon, now).0;
                 let within = || charges.iter().filter(|(at, _)| *at >= starts.0);
                 let used = within().map(|(_, count)| count).sum();
-                self.form = Form::Count(match within().next_back() {
+                let count = match within().next_back() {
                     Some((at, _)) if used > 0 => Count::of(used, starts, Tick(*at.min(&newest))),
                     _ => Count::default(),
-                });
+                };
+                self.form = Form::Count(count, Count::default());
             }
             (_, Quota::Concurrency(_)) => {}
         }
@@ -148,7 +150,8 @@ impl Model {
             (Form::Bucket(bucket), Quota::Bucket(quota)) => {
                 (bucket.decide(quota, check.cost, Tick(now)), bucket.usage(quota, Tick(now)))
             }
-            (Form::Count(count), Quota::Calendar(quota)) => {
+            (Form::Count(newest, earlier), Quota::Calendar(quota)) => {
+                let count = counted([*newest, *earlier], quota);
                 (count.decide(quota, check.cost), count.usage(quota, Tick(now)))
             }
             other => panic!("{other:?}"),
@@ -178,11 +181,32 @@ impl Model {
             (Form::Bucket(bucket), Quota::Bucket(quota)) => {
                 bucket.charge(quota, check.cost, Tick(now))
             }
-            (Form::Count(count), Quota::Calendar(quota)) => {
-                count.charge(quota, check.cost, Tick(now))
+            (Form::Count(newest, earlier), Quota::Calendar(quota)) => {
+                let mut count = counted([*newest, *earlier], quota);
+                let usage = count.charge(quota, check.cost, Tick(now));
+                if newest.at() >= Tick(quota.period.stops.0) {
+                    *earlier = Count::of(count.used(), quota.period.starts, Tick(now));
+                    let used = newest.used() + check.cost;
+                    *newest = Count::of(used, newest.starts(), newest.at());
+                } else {
+                    if newest.at() < Tick(quota.period.starts.0) {
+                        *earlier = *newest;
+                    }
+                    *newest = count;
+                }
+                usage
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// What counts in the quota's period of the newest charges and of earlier ones.
+fn counted([newest, earlier]: [Count; 2], quota: CalendarQuota) -> Count {
+    let [starts, stops] = [quota.period.starts, quota.period.stops].map(|at| Tick(at.0));
+    match newest.at() >= stops && earlier.at() >= starts && earlier.used() > newest.used() {
+        true => earlier,
+        false => newest,
     }
 }
 
