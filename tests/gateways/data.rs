@@ -108,13 +108,7 @@ impl Data {
                 Ok(Reply::Number(added.into()))
             }
             (b"ZADD", [key, b"GT", b"CH", score, member]) => {
-                let score = number(score)?;
-                let scores = self.scores(key)?;
-                let is_higher = scores.get(*member).is_none_or(|known| score > *known);
-                if is_higher {
-                    scores.insert(member.to_vec(), score);
-                }
-                Ok(Reply::Number(is_higher.into()))
+                self.raise_score(key, number(score)?, member)
             }
             (b"ZRANGEBYSCORE", [key, from, b"+inf", b"WITHSCORES"]) if from.starts_with(b"(") => {
                 let above = number(&from[1..])?;
@@ -184,6 +178,15 @@ impl Data {
         }
         all.sort();
         Ok(all)
+    }
+
+    fn raise_score(&mut self, key: &[u8], score: i64, member: &[u8]) -> Found {
+        let scores = self.scores(key)?;
+        let is_higher = scores.get(member).is_none_or(|known| score > *known);
+        if is_higher {
+            scores.insert(member.to_vec(), score);
+        }
+        Ok(Reply::Number(is_higher.into()))
     }
 
     fn remove_ranked(&mut self, key: &[u8], from: i64, to: i64) -> Found {

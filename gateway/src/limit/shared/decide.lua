@@ -660,7 +660,7 @@ function rarely(kind)
   end
 
   -- Decides and charges a period of a calendar: the one that this server's time is in. `count` of
-  -- the period that started at `claimed` are of the gateway that calls.
+  -- the period that started at `claimed`, or is to start then, are of the gateway that calls.
   --
   -- Stored is what was used in the period of the newest charge, and before it, in 12 bytes, what was
   -- used in an earlier period. A clock that was set back into the latter has perhaps been ahead
@@ -704,7 +704,7 @@ function rarely(kind)
     if at >= stops and earlier_at >= starts then
       counted = max(used, earlier)
     end
-    if claimed == starts and count > counted then
+    if claimed >= starts and count > counted then
       counted, forgot = count, 1
     end
 

@@ -266,6 +266,19 @@ fn a_clock_that_was_ahead_over_midnight_forgets_nothing_of_the_day() {
 }
 
 #[test]
+fn what_a_gateway_used_in_a_period_to_come_counts_in_that_of_a_clock_that_was_set_back() {
+    let (mut store, key) = (Store::open(), fresh_key());
+    let quota = calendar(CalendarUnit::Day, 100, START);
+    let Quota::Calendar(CalendarQuota { period, .. }) = quota else { panic!() };
+    for (starts, left) in [(period.stops, 19), (period.starts, 19), (UnixTime(0), 99)] {
+        store.connection.call(&[b"DEL", &key[..]]);
+        let claim = Some(WitnessClaim::Used { starts, count: 80 });
+        let reply = store.call(&[SharedCheck { claim, ..check(&key, quota, 1) }]);
+        assert_eq!(reply.results[0].remaining, left, "{starts:?}");
+    }
+}
+
+#[test]
 fn a_bucket_is_exact_to_the_unit_although_its_products_exceed_53_bits() {
     let (mut store, key) = (Store::open(), fresh_key());
     let rates = ["999983/31d", "999983/31d", "999979/744h", "999961/30d"];
