@@ -106,11 +106,6 @@ impl ActiveConfig {
         owners.map(|owner| owner.value.as_str()).collect()
     }
 
-    /// Whether a workspace has owners, as far as the file knows; a directory over HTTP may.
-    pub(crate) fn has_owners(&self, workspace: &str) -> bool {
-        self.origin.directory.is_some() || !self.known_owners(workspace).is_empty()
-    }
-
     /// The mails to a workspace's owners, of which `mail` writes each.
     pub(crate) fn to_owners(
         &self,
