@@ -129,10 +129,10 @@ impl Words {
 /// The sorted `words` that `text` is, with only spaces before it, and after it only spaces or a
 /// suffix that some servers strip (an extension, parameters). The text is read once for all of
 /// them, and no further than the longest of them that it begins with.
-fn like<'w>(
-    mut words: &'w [Word],
+fn like(
+    mut words: &[Word],
     text: impl Iterator<Item = char> + Clone,
-) -> impl Iterator<Item = &'w Word> {
+) -> impl Iterator<Item = &Word> {
     let (mut text, mut at) = (without_spaces(text), 0);
     let groups = std::iter::from_fn(move || {
         while !words.is_empty() {
