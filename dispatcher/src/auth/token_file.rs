@@ -196,9 +196,9 @@ mod tests {
              most, not `w/s`; identifiers.workspace_prefix sets another",
             "t.toml:11:1: tokens.name is missing",
             "t.toml:12:10: another token has the same hash",
+            "t.toml:15:1: tokens.scopes is missing",
             "t.toml:15:1: tokens.sha256 is missing",
             "t.toml:15:1: tokens.workspaces is missing",
-            "t.toml:15:1: tokens.scopes is missing",
             "t.toml:16:8: name is empty: logs and lists show it",
         ];
         assert_eq!(found, expected);
