@@ -25,7 +25,7 @@ use weir_common::time::Clock;
 use crate::identity::fair_semaphore::FairSemaphore;
 use crate::request::client_address::network_of;
 
-/// Turns at one time. A network with handshakes has a quarter of them, if others have some.
+/// Turns at one time, at most. One network has a quarter of them at most.
 const TURNS_MAX: usize = 64;
 
 /// The turns of one worker.
