@@ -173,7 +173,7 @@ struct SendTest {
 #[derive(Debug, Args)]
 struct Token {
     /// The token's name
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = token_file::name_of)]
     name: String,
     /// A workspace that the token covers, or *; repeat for several
     #[arg(long = "workspace", required = true)]

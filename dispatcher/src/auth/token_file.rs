@@ -81,14 +81,24 @@ struct Entry {
     token: Token,
 }
 
+/// The name of a token, unless it is blank.
+pub fn name_of(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("is empty: logs and lists show it".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     table.require("name");
     table.require("sha256");
     table.require("workspaces");
     table.require("scopes");
     let name = table.text("name", "A name of your choice, unique in this file.");
-    if let Some(empty) = name.as_ref().filter(|name| name.value.trim().is_empty()) {
-        table.fault_at(empty.at, "name is empty: logs and lists show it");
+    if let Some(name) = &name
+        && let Err(why) = name_of(&name.value)
+    {
+        table.fault_at(name.at, format!("name {why}"));
     }
     let hash = table.sha256("sha256", "The SHA-256 of the token, in 64 hex digits.");
     let workspaces = table.texts(

@@ -412,16 +412,21 @@ mod tests {
         assert_eq!(tries_after(&closed, SAFE, 3), 3);
     }
 
+    /// Checks that a kept connection with this error was found closed.
+    #[track_caller]
+    fn check_found_closed(closed: &Error) {
+        assert!(may_repeat(closed, SAFE));
+        assert!(!may_repeat(closed, AttemptFacts { idempotent: false, ..SAFE }));
+        assert!(!may_repeat(closed, AttemptFacts { reused: false, ..SAFE }));
+        assert!(!may_repeat(closed, AttemptFacts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(closed, AttemptFacts { begun: true, ..SAFE }));
+        assert!(!is_fault(closed, SAFE));
+        assert!(is_fault(closed, AttemptFacts { reused: false, ..SAFE }));
+    }
+
     #[test]
     fn a_kept_connection_found_closed_is_repeated_where_the_method_allows() {
-        let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
-        assert!(may_repeat(&closed, SAFE));
-        assert!(!may_repeat(&closed, AttemptFacts { idempotent: false, ..SAFE }));
-        assert!(!may_repeat(&closed, AttemptFacts { reused: false, ..SAFE }));
-        assert!(!may_repeat(&closed, AttemptFacts { replayable: false, ..SAFE }));
-        assert!(!may_repeat(&closed, AttemptFacts { begun: true, ..SAFE }));
-        assert!(!is_fault(&closed, SAFE));
-        assert!(is_fault(&closed, AttemptFacts { reused: false, ..SAFE }));
+        check_found_closed(&error(ErrorType::ConnectionClosed, RetryType::ReusedOnly));
     }
 
     #[test]
@@ -431,14 +436,7 @@ mod tests {
             Error::because(ErrorType::WriteError, "while writing body", cause).into_up()
         };
         for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
-            let closed = broken(kind);
-            assert!(may_repeat(&closed, SAFE));
-            assert!(!may_repeat(&closed, AttemptFacts { idempotent: false, ..SAFE }));
-            assert!(!may_repeat(&closed, AttemptFacts { reused: false, ..SAFE }));
-            assert!(!may_repeat(&closed, AttemptFacts { replayable: false, ..SAFE }));
-            assert!(!may_repeat(&closed, AttemptFacts { begun: true, ..SAFE }));
-            assert!(!is_fault(&closed, SAFE));
-            assert!(is_fault(&closed, AttemptFacts { reused: false, ..SAFE }));
+            check_found_closed(&broken(kind));
         }
         assert!(!may_repeat(&broken(io::ErrorKind::TimedOut), SAFE));
         let of_stream =

@@ -74,33 +74,31 @@ fn string(text: &str) -> (&str, &str) {
     end.and_then(|end| Some((text.get(..end)?, text.get(end + 1..)?))).unwrap_or((text, ""))
 }
 
-/// What a string stands for. Half a surrogate stands for a letter that names nothing.
+/// What a string stands for, with spaces for its control characters. Half a surrogate stands for a
+/// letter that names nothing.
 fn unescaped(written: &str) -> Cow<'_, str> {
     let Some((before, mut rest)) = written.split_once('\\') else { return written.into() };
-    let mut text = before.to_owned();
+    let mut units: Vec<u16> = before.encode_utf16().collect();
     loop {
         let mut letters = rest.chars();
         let letter = letters.next();
         rest = letters.as_str();
         match letter {
             Some('u') => {
-                let code = rest.get(..4).and_then(|hex| u32::from_str_radix(hex, 16).ok());
-                text.push(code.and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER));
+                let code = rest.get(..4).and_then(|hex| u16::from_str_radix(hex, 16).ok());
+                units.extend(code);
                 rest = code.and_then(|_| rest.get(4..)).unwrap_or(rest);
             }
-            Some('n') => text.push('\n'),
-            Some('r') => text.push('\r'),
-            Some('t') => text.push('\t'),
-            Some('b' | 'f') => text.push(' '),
-            Some(other) => text.push(other),
+            Some('n' | 'r' | 't' | 'b' | 'f') => units.push(b' '.into()),
+            Some(other) => units.extend(other.encode_utf16(&mut [0; 2]).iter()),
             None => {}
         }
         let Some((before, after)) = rest.split_once('\\') else { break };
-        text.push_str(before);
+        units.extend(before.encode_utf16());
         rest = after;
     }
-    text.push_str(rest);
-    text.into()
+    units.extend(rest.encode_utf16());
+    String::from_utf16_lossy(&units).into()
 }
 
 #[cfg(test)]
@@ -109,6 +107,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn escapes_stand_for_their_letters() {
+        for (written, text) in [
+            (r#"a\"b\\c\/d"#, "a\"b\\c/d"),
+            (r"\u0070ass\u0057ord", "passWord"),
+            (r"\ud835\udc29\ud835", "\u{1d429}\u{fffd}"),
+            (r"a\nb\tc", "a b c"),
+            (r"\u12", "12"),
+            (r"\", ""),
+        ] {
+            assert_eq!(unescaped(written), text, "{written}");
+        }
+    }
 
     #[test]
     fn a_text_that_is_json_has_no_secret_under_a_key_that_names_one() {

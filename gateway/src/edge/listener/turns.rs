@@ -49,14 +49,14 @@ impl HandshakeTurns {
             let began = self.clock.now().tick;
             // Other tasks run, and sockets are polled.
             tokio::task::yield_now().await;
-            let others = self.clock.now().tick.since(began);
+            let yielded = self.clock.now().tick;
             let step = poll_fn(|context| match turn {
                 // Something has arrived.
                 None => Poll::Ready(None),
                 Some(_) => {
-                    let began = self.clock.now().tick;
                     let polled = handshake.as_mut().poll(context).map(Some);
-                    self.adapt(others, self.clock.now().tick.since(began));
+                    let step = self.clock.now().tick.since(yielded);
+                    self.adapt(yielded.since(began), step);
                     turn = None;
                     polled
                 }
