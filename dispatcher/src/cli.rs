@@ -40,7 +40,7 @@ use crate::delivery::egress::Rules;
 use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Reason;
-use crate::live_config::{Config, USUAL};
+use crate::live_config::source::{Config, USUAL};
 
 /// The hint after an error about the form of a workspace identifier.
 const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in the events.toml of \

@@ -13,7 +13,8 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::email::outbox::Outbox;
-use crate::live_config::{ActiveConfig, Config, descriptors};
+use crate::live_config::source::Config;
+use crate::live_config::{ActiveConfig, descriptors};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::most_failed::MostFailedWebhooks;

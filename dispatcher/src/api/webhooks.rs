@@ -123,7 +123,7 @@ async fn detail(request: &ApiRequest<'_>, webhook: &Webhook) -> Result<WebhookDe
     let upcoming = request.store().upcoming(webhook.id, FORECAST_DELIVERIES).await?;
     let forecast = forecast(webhook, &upcoming, &settings.health, &settings.retry, request.now);
     let (waiting, if_up) = estimates::of_queue(request, webhook).await?;
-    let mails = request.active.settings.mail.is_some();
+    let mails = request.active.mails_owners(request.workspace);
     Ok(WebhookDetail {
         webhook: WebhookView::of(request.store().ids(), webhook),
         health: HealthView::of(webhook),

@@ -15,7 +15,8 @@ use weir_common::config::document::{Document, lines};
 use weir_common::time::Clock;
 
 use crate::config::settings::Settings;
-use crate::live_config::{ActiveConfig, Config};
+use crate::live_config::ActiveConfig;
+use crate::live_config::source::Config;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview::{self, Previewed};
 

@@ -74,11 +74,8 @@ fn or_dry(dry_run: bool, text: String) -> String {
     if dry_run { format!("nothing is changed; without --dry-run:\n{text}") } else { text }
 }
 
-/// The mails to a webhook's owners: none without `[mail]`.
+/// The mails to a webhook's owners.
 fn mails(active: &ActiveConfig, lost: &LostSecret, now: UnixTime) -> Vec<QueuedMail> {
-    if active.settings.mail.is_none() {
-        return Vec::new();
-    }
     let about = Incident {
         id: lost.id,
         webhook: &lost.webhook,

@@ -105,7 +105,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMai
     }
 }
 
-/// The mails of an alert to owners: none without `[mail]` or without owners.
+/// The mails of an alert to owners.
 fn notices(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
     let active = resources.active.load();
     let mail = match alert.change {
@@ -113,10 +113,6 @@ fn notices(resources: &Resources, alert: &HealthAlert) -> Vec<QueuedMail> {
         HealthChange::Paused => paused,
         HealthChange::Recovered => return Vec::new(),
     };
-    // Without [mail] none is queued, or the first setup would send a backlog of old mails.
-    if active.settings.mail.is_none() {
-        return Vec::new();
-    }
     let id = resources.ids.webhook(alert.webhook);
     let about = Incident {
         id: alert.webhook,

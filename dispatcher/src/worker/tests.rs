@@ -22,7 +22,7 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::DeliveryId;
 use crate::domain::webhook::{Webhook, WebhookUpdate};
-use crate::live_config::{Config, USUAL};
+use crate::live_config::source::{Config, USUAL};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};

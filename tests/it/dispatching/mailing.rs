@@ -149,6 +149,27 @@ fn a_password_is_sent_only_to_a_server_with_a_valid_certificate() {
     });
 }
 
+#[test]
+fn a_forecast_promises_a_mail_only_where_there_are_owners() {
+    let config = mailed(weir_tests::dispatcher::config(), "smtp://127.0.0.1:1");
+    let ownerless = DIRECTORY.replace("\"owner@acme.example\"", "");
+    for (directory, promised) in [(DIRECTORY, true), (&ownerless, false)] {
+        let dispatcher = Dispatcher::start_with(&[], &config, directory);
+        let stage = Stage { receiver: Receiver::start(), dispatcher };
+        stage.receiver.status(500);
+        let webhook = stage.webhook("/hook", &["user.created"]);
+        stage.dispatcher.post_event("user.created");
+        let path = format!("/webhooks/{}", webhook.id);
+        let text = wait::until("a forecast of a warning", || {
+            let shown = stage.dispatcher.acme().get(&path).expect(200).json();
+            let if_down = &shown["forecast"]["if_down"];
+            if_down["warned_at"].is_string().then(|| if_down["text"].to_string())
+        });
+        assert_eq!(text.contains("its owners get a mail"), promised, "{text}");
+        assert_eq!(text.contains("it counts as failing"), !promised, "{text}");
+    }
+}
+
 /// The headers and the text of a mail.
 fn content(mail: &Value) -> String {
     format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())
