@@ -97,8 +97,14 @@ impl Document {
     pub fn read<T>(&self, read: impl FnOnce(&mut Table<'_>) -> T) -> Parsed<T> {
         let (root, errors) = DeTable::parse_recoverable(&self.text);
         for error in errors {
-            let at = error.span().map_or(0, |span| span.start);
-            self.record(FaultKind::Syntax, at, error.message().replace('\n', "; "));
+            let span = error.span().unwrap_or_default();
+            let message = match (error.message(), self.text.get(span.clone())) {
+                ("duplicate key", Some(key)) => {
+                    format!("`{key}` is set twice: merge both, or remove one")
+                }
+                (message, _) => message.replace('\n', "; "),
+            };
+            self.record(FaultKind::Syntax, span.start, message);
         }
         let mut table = Table::new(self, Some(root.get_ref()), 0, String::new());
         let made = read(&mut table);
@@ -371,6 +377,14 @@ mod tests {
         let found = diagnostics("window = = 1\nrequests = 0\n");
         assert!(found.iter().any(|line| line.starts_with("f.toml:1:")), "{found:?}");
         assert!(found.iter().any(|line| line.starts_with("f.toml:2:12:")), "{found:?}");
+    }
+
+    #[test]
+    fn a_key_or_a_table_that_is_set_twice_is_named() {
+        let twice = |key| format!("`{key}` is set twice: merge both, or remove one");
+        let found = diagnostics("requests = 1\nrequests = 2\n[limits.a]\n[limits.a]\n");
+        assert!(found.contains(&format!("f.toml:2:1: {}", twice("requests"))), "{found:?}");
+        assert!(found.contains(&format!("f.toml:4:9: {}", twice("a"))), "{found:?}");
     }
 
     #[test]
