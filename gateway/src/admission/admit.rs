@@ -19,7 +19,8 @@ use crate::limit::report::{self, Named};
 use crate::limit::warnings::{Warning, is_reached, quiet_until};
 use crate::limit::{LimitCheck, Verdict};
 use crate::response::refusal::Refusal;
-use crate::rules::charges::Charges;
+use crate::rules::Limit;
+use crate::rules::charges::{Charge, Charges};
 
 /// What the limits decided.
 pub enum LimitDecision {
@@ -125,39 +126,21 @@ impl CheckedRequest<'_> {
     /// Records what the limits decided, in the metrics and in the facts of the request.
     fn settle(
         &self,
-        Charges { checks, charges }: &Charges,
+        charges: &Charges,
         verdict: &mut Verdict,
         facts: &mut LimitFacts,
     ) -> LimitDecision {
         if verdict.held.is_some() {
             facts.held = verdict.held.take();
         }
-        let (rules, top) = (&self.config.rules, &self.shared.top);
-        let settled = facts.outcomes.len();
-        for ((check, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
-            let meter = self.config.limits.get(charge.limit);
-            let Some(limit) = rules.limits.get(charge.limit) else { continue };
+        let earlier = facts.outcomes.len();
+        let checked = charges.checks.iter().zip(&charges.charges);
+        for ((check, charge), answer) in checked.zip(verdict.answers()) {
+            let Some(limit) = self.config.rules.limits.get(charge.limit) else { continue };
             match answer.decision {
-                Decision::Admit if verdict.is_admitted() => {
-                    meter.inspect(|meter| meter.admit.inc());
-                    top.admitted(check.key, &limit.name, &charge.name, self.nth);
-                    if limit.warn_at > 0 && is_reached(&answer.usage, check.cost, limit.warn_at) {
-                        self.warn(check, (&limit.name, &charge.name), answer.usage);
-                    }
-                }
-                Decision::Admit => {}
-                _ => {
-                    meter.inspect(|meter| {
-                        if check.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
-                    });
-                    top.refused(check.key, &limit.name, &charge.name);
-                    if !check.enforced {
-                        let plan = charge.plan.and_then(|plan| rules.plans.get(plan));
-                        let plan = plan.map_or("", |plan| &plan.name);
-                        let by_plan = &self.shared.metrics.would_refuse;
-                        by_plan.with_label_values(&[&*limit.name, plan]).inc();
-                    }
-                }
+                Decision::Admit if !verdict.is_admitted() => {}
+                Decision::Admit => self.count_admitted(check, (limit, charge), answer.usage),
+                _ => self.count_refused(check, (limit, charge)),
             }
             facts.outcomes.push(LimitOutcome {
                 limit: charge.limit,
@@ -166,36 +149,69 @@ impl CheckedRequest<'_> {
                 remaining: answer.usage.remaining,
             });
         }
-        let name_of = |limit: usize| rules.limits.get(limit).map(|limit| &limit.name);
-        let mut report = report::summary(checks, verdict, self.now);
-        if let Some(binding) = &mut report.binding {
-            binding.index += settled;
+        facts.report = report::summary(&charges.checks, verdict, self.now);
+        if let Some(binding) = &mut facts.report.binding {
+            binding.index += earlier;
         }
         if self.config.settings.headers.ratelimit {
-            let pairs = checks.iter().zip(charges);
-            let named: Vec<Named<'_>> = pairs
-                .map(|(check, charge)| Named {
-                    name: name_of(charge.limit).map_or("", |name| name),
-                    check,
-                })
-                .collect();
-            // Empty where all of them are hidden or only observed.
-            let fields = report::ietf(&named, verdict, self.now);
-            facts.ietf = Some(fields).filter(|(policy, _)| !policy.is_empty());
+            facts.ietf = self.ietf_fields(charges, verdict);
         }
-        let retry_after = report.retry_after.unwrap_or(1);
-        let refusing = report.binding.as_ref().filter(|binding| binding.refuses);
+        self.decision(verdict, facts)
+    }
+
+    fn count_admitted(&self, check: &LimitCheck, (limit, charge): (&Limit, &Charge), usage: Usage) {
+        if let Some(meter) = self.config.limits.get(charge.limit) {
+            meter.admit.inc();
+        }
+        self.shared.top.admitted(check.key, &limit.name, &charge.name, self.nth);
+        if limit.warn_at > 0 && is_reached(&usage, check.cost, limit.warn_at) {
+            self.warn(check, (&limit.name, &charge.name), usage);
+        }
+    }
+
+    fn count_refused(&self, check: &LimitCheck, (limit, charge): (&Limit, &Charge)) {
+        if let Some(meter) = self.config.limits.get(charge.limit) {
+            if check.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
+        }
+        self.shared.top.refused(check.key, &limit.name, &charge.name);
+        if !check.enforced {
+            let plan = charge.plan.and_then(|plan| self.config.rules.plans.get(plan));
+            let plan = plan.map_or("", |plan| &plan.name);
+            let by_plan = &self.shared.metrics.would_refuse;
+            by_plan.with_label_values(&[&*limit.name, plan]).inc();
+        }
+    }
+
+    /// `RateLimit-Policy` and `RateLimit`: none where all limits are hidden or only observed.
+    fn ietf_fields(&self, charges: &Charges, verdict: &Verdict) -> Option<(String, String)> {
+        let checked = charges.checks.iter().zip(&charges.charges);
+        let named: Vec<Named<'_>> = checked
+            .map(|(check, charge)| {
+                let limit = self.config.rules.limits.get(charge.limit);
+                Named { name: limit.map_or("", |limit| &limit.name), check }
+            })
+            .collect();
+        let fields = report::ietf(&named, verdict, self.now);
+        Some(fields).filter(|(policy, _)| !policy.is_empty())
+    }
+
+    /// The decision, with the limit that a refusal names.
+    fn decision(&self, verdict: &Verdict, facts: &LimitFacts) -> LimitDecision {
+        if verdict.is_admitted() {
+            return LimitDecision::Admitted;
+        }
+        let refusing = facts.report.binding.as_ref().filter(|binding| binding.refuses);
         let resource = refusing.and_then(|binding| {
             let outcome = facts.outcomes.get(binding.index)?;
-            Some((name_of(outcome.limit)?.clone(), binding.limit))
+            let limit = self.config.rules.limits.get(outcome.limit)?;
+            Some((limit.name.clone(), binding.limit))
         });
-        facts.report = report;
-        if facts.report.is_too_costly {
-            return LimitDecision::Refused(Refusal::TooCostly { resource });
-        }
-        match verdict.is_admitted() {
-            true => LimitDecision::Admitted,
-            false => LimitDecision::Refused(Refusal::RateLimited { resource, retry_after }),
-        }
+        LimitDecision::Refused(match facts.report.is_too_costly {
+            true => Refusal::TooCostly { resource },
+            false => {
+                let retry_after = facts.report.retry_after.unwrap_or(1);
+                Refusal::RateLimited { resource, retry_after }
+            }
+        })
     }
 }

@@ -28,8 +28,8 @@ use super::boost::{Boost, Boosts, Unset};
 use super::held::{Held, Releases};
 use super::key::Key;
 use super::memory::{MemoryStore, Moved};
-use super::shared::SharedStore;
 use super::shared::sync_state::{SyncedKey, SyncedKeys};
+use super::shared::{SharedStore, Undecided};
 use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
 /// How long a request waits for a check elsewhere: the longest transfer of the counters, and two
@@ -264,10 +264,10 @@ impl Limiter {
         now: Tick,
     ) -> Result<Option<Verdict>, Unreachable> {
         match (self.check(checks, now), &self.shared) {
-            (Err(NeedsWait), Some(shared)) => {
-                let checked = shared.check(&self.store, checks, true).await;
-                checked.map(Result::ok).map_err(|_| Unreachable)
-            }
+            (Err(NeedsWait), Some(shared)) => match shared.check(&self.store, checks, true).await {
+                Err(Undecided::Away) => Err(Unreachable),
+                checked => Ok(checked.ok()),
+            },
             (checked, _) => Ok(checked.ok()),
         }
     }
@@ -278,7 +278,7 @@ impl Limiter {
             return self.store.usage(check, now).map_err(|_| Unreachable);
         };
         let found = shared.check(&self.store, std::slice::from_ref(check), false).await;
-        let found = found.map_err(|_| Unreachable)?.map_err(|_| Unreachable)?;
+        let found = found.map_err(|_| Unreachable)?;
         found.answers().next().map(|answer| answer.usage).ok_or(Unreachable)
     }
 

@@ -91,7 +91,7 @@ use self::slot_leasing::Slots;
 use self::sync_state::SyncStates;
 use self::token_leasing::Leases;
 use self::under_way::UnderWay;
-use super::memory::{MemoryStore, Moved};
+use super::memory::MemoryStore;
 use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
 /// The slot of the entries that unknown keys share.
@@ -115,9 +115,18 @@ pub struct SharedConfig {
     pub id: String,
 }
 
-/// An enforced limit refuses all requests while the store is away.
+/// The store is away, or did not take a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreAway;
+
+/// Why a request is not decided here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// Another process has taken the counters over: it decides.
+    Moved,
+    /// The store is away, and an enforced limit refuses all requests then.
+    Away,
+}
 
 /// The store that gateways share.
 pub struct SharedStore {
@@ -303,7 +312,7 @@ impl SharedStore {
         store: &MemoryStore,
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Result<Result<Verdict, Moved>, StoreAway> {
+    ) -> Result<Verdict, Undecided> {
         let known = self.nodes.known();
         let time = self.time_of(&known, checks);
         let [_, latest] = time.range(self.clock.now().tick);
@@ -312,7 +321,7 @@ impl SharedStore {
         if let Some(node) = node {
             if let Some(connection) = node.connection() {
                 if charge && let Some(verdict) = self.wait_for_lease(store, &effective).await {
-                    return Ok(Ok(verdict));
+                    return Ok(verdict);
                 }
                 let over = Over { node, connection: &connection };
                 let asking = Asking { over, store, charge };
@@ -321,7 +330,7 @@ impl SharedStore {
                     false => self.check_by_itself(asking, &effective).await,
                 };
                 if let Some(verdict) = found {
-                    return Ok(Ok(verdict));
+                    return Ok(verdict);
                 }
             }
             node.availability.decided_alone();

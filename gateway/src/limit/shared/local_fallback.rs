@@ -25,7 +25,7 @@ use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::Stamping;
 use super::servers::store_time::StoreTime;
 use super::share::FleetPosition;
-use super::{Checks, SharedStore, StoreAway, is_in_flight, local};
+use super::{Checks, SharedStore, Undecided, is_in_flight, local};
 
 /// When a client whose gateway has no share should come back, in microseconds: the store may be
 /// back then.
@@ -42,14 +42,17 @@ impl SharedStore {
         (store, time): (&MemoryStore, &StoreTime),
         checks: &[LimitCheck],
         charge: bool,
-    ) -> Result<Result<Verdict, Moved>, StoreAway> {
+    ) -> Result<Verdict, Undecided> {
         let refuses = |check: &LimitCheck| {
             check.enforced && check.on_failure == StoreFailure::Refuse && !is_in_flight(check)
         };
         if checks.iter().any(refuses) {
-            return if store.have_moved(checks) { Ok(Err(Moved)) } else { Err(StoreAway) };
+            return Err(match store.have_moved(checks) {
+                true => Undecided::Moved,
+                false => Undecided::Away,
+            });
         }
-        Ok(self.by_share((store, time), checks, charge))
+        self.by_share((store, time), checks, charge).map_err(|Moved| Undecided::Moved)
     }
 
     /// When a check is decided. Of a window that is a time from `now` on which no other gateway
@@ -79,48 +82,37 @@ impl SharedStore {
         let [earliest, now] = time.range(self.clock.now().tick);
         let place = self.place();
         let shares: Checks = checks.iter().filter_map(|check| share(check, place, now)).collect();
-        // Nothing leaves a window before the store's clock has certainly reached its end.
-        let stamps = shares.iter().map(|share| self.own_stamp(share, now));
-        let stamps: ArrayVec<Tick, CHECKS_MAX> = stamps.collect();
+        let stamps: ArrayVec<Tick, CHECKS_MAX> =
+            shares.iter().map(|share| self.own_stamp(share, now)).collect();
         let stamped = shares.iter().zip(&stamps);
+        // Nothing leaves a window before the store's clock has certainly reached its end.
         let lasting = stamped.map(|(share, at)| lasting(store, share, [earliest, *at]));
         let lasting: Checks = lasting.collect();
+        let with_others: Checks = lasting.iter().map(|check| self.with_under_way(check)).collect();
         let has_none = |check: &LimitCheck| {
             check.enforced && is_shared_out(check) && share(check, place, now).is_none()
         };
         let lacks = checks.iter().any(has_none);
-        let with_others = lasting.iter().map(|check| self.with_under_way(check));
-        let with_others: Checks = with_others.collect();
         let mut verdict = store.decide(&with_others, now, false)?;
         if charge && !lacks && verdict.is_admitted() {
-            let owed_from = stamps.clone();
-            verdict = store.decide_at(&lasting, stamps, true)?;
-            let charged = verdict.answers().zip(shares.iter().zip(&owed_from));
-            let charged = charged.filter(|(answer, _)| answer.decision == Decision::Admit);
-            for (answer, (share, from)) in charged {
-                let check = owed_check(checks, share);
+            verdict = store.decide_at(&lasting, stamps.clone(), true)?;
+            let charged = verdict.answers().zip(shares.iter().zip(stamps));
+            let admits = |answer: &CheckResult| answer.decision == Decision::Admit;
+            for (answer, (share, at)) in charged.filter(|(answer, _)| admits(answer)) {
+                let owed = owed_check(checks, share);
                 match is_in_flight(share) {
                     true => self.slots.note(store, share, now),
-                    false => self.sync_states.owe(check, answer.usage, (UnixTime(from.0), now)),
+                    false => self.sync_states.owe(owed, answer.usage, (UnixTime(at.0), now)),
                 }
             }
         }
-        let retry_at = Tick(now.0 + RETRY_AFTER);
         let mut found = verdict.answers().zip(&shares).peekable();
         let answers = checks.iter().map(|check| {
-            let limit = check.quota.limit();
             let answer = match found.next_if(|(_, share)| share.key == check.key) {
-                Some((answer, _)) => {
-                    let usage = Usage { limit, ..answer.usage };
-                    let decision = match answer.decision {
-                        // More than the share, or than it leaves of what is under way: the store
-                        // may admit it.
-                        Decision::TooLarge if check.cost <= limit => Decision::Refuse { retry_at },
-                        other => other,
-                    };
-                    CheckResult { decision, usage }
-                }
+                Some((answer, _)) => of_whole(check, answer, now),
                 None if has_none(check) => {
+                    let retry_at = retry_at(now);
+                    let limit = check.quota.limit();
                     let usage = Usage { limit, remaining: 0, full_at: retry_at };
                     CheckResult { decision: Decision::Refuse { retry_at }, usage }
                 }
@@ -130,6 +122,22 @@ impl SharedStore {
         });
         Ok(Verdict::new(answers.collect(), verdict.is_admitted() && !lacks))
     }
+}
+
+/// When the store may be back.
+fn retry_at(now: Tick) -> Tick {
+    Tick(now.0 + RETRY_AFTER)
+}
+
+/// The answer for a share as one for the whole allowance. A cost above the share, or above what
+/// calls under way leave of it, is refused for now: the store may admit it.
+fn of_whole(check: &LimitCheck, of_share: &CheckResult, now: Tick) -> CheckResult {
+    let limit = check.quota.limit();
+    let decision = match of_share.decision {
+        Decision::TooLarge if check.cost <= limit => Decision::Refuse { retry_at: retry_at(now) },
+        other => other,
+    };
+    CheckResult { decision, usage: Usage { limit, ..of_share.usage } }
 }
 
 /// Whether this gateway decides a check by its share.
@@ -250,13 +258,13 @@ mod tests {
         let refusing = LimitCheck { on_failure: StoreFailure::Refuse, ..check };
         let decided = async |check| {
             let found = shared.check(&store, &[check], true).await;
-            found.map(|found| found.map(|verdict| verdict.is_admitted()))
+            found.map(|verdict| verdict.is_admitted())
         };
-        assert_eq!(decided(check).await, Ok(Ok(true)));
-        assert_eq!(decided(refusing).await, Err(StoreAway));
+        assert_eq!(decided(check).await, Ok(true));
+        assert_eq!(decided(refusing).await, Err(Undecided::Away));
         let _closed: Vec<_> = (0..store.shards()).map(|nth| store.close(nth)).collect();
         for check in [check, refusing] {
-            assert_eq!(decided(check).await, Ok(Err(Moved)));
+            assert_eq!(decided(check).await, Err(Undecided::Moved));
         }
     }
 
