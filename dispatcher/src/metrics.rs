@@ -11,8 +11,9 @@ use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 use weir_common::config::reload::Reloads;
+use weir_common::directory;
 use weir_common::directory::server::DirectoryMetrics;
-use weir_common::identity::identity_server::IdentityMetrics;
+use weir_common::identity::identity_server::{self, IdentityMetrics};
 use weir_common::metrics;
 use weir_common::time::UnixTime;
 
@@ -108,15 +109,9 @@ impl Metrics {
         start(&metrics.events, &["accepted", "repeated", "refused", "conflict", "busy"]);
         start(&metrics.mails, &["sent", "failed", "dropped"]);
         start(&metrics.operator_events, &["sent", "failed", "dropped"]);
-        start(
-            &metrics.directory_requests,
-            &["known", "unknown", "invalid", "failed", "unanswered"],
-        );
-        start(&metrics.reloads, &["applied", "unchanged", "refused", "failed"]);
-        for kind in ["keys", "introspection"] {
-            for outcome in ["answered", "failed"] {
-                drop(metrics.identity_requests.with_label_values(&[kind, outcome]));
-            }
+        start(&metrics.directory_requests, &directory::server::OUTCOMES);
+        for query in identity_server::QUERIES {
+            drop(metrics.identity_requests.with_label_values(&query));
         }
         metrics
     }

@@ -294,10 +294,15 @@ impl Upstream {
         waits.min().unwrap_or_default()
     }
 
-    /// Sets the gauge of ejected addresses.
+    /// Sets the gauge of ejected addresses, and starts the counters of what fails.
     pub fn show(&self, metrics: &Metrics) {
+        for kind in ["connect", "answer"] {
+            drop(metrics.upstream_failures.with_label_values(&[self.name.as_str(), kind]));
+        }
         for server in &self.servers {
-            let gauge = metrics.upstream_ejected.with_label_values(&[&self.name, &server.name]);
+            let labels = [&self.name, &server.name];
+            drop(metrics.upstream_ejections.with_label_values(&labels));
+            let gauge = metrics.upstream_ejected.with_label_values(&labels);
             gauge.set(i64::try_from(server.ejected()).unwrap_or(i64::MAX));
         }
     }

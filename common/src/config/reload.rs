@@ -70,6 +70,9 @@ impl Reloads {
     /// Counts outcomes, and shows whether the last reload succeeded and when one was applied.
     #[must_use]
     pub fn new(outcomes: &IntCounterVec, was_successful: &IntGauge, applied_at: &Gauge) -> Self {
+        for outcome in ["applied", "unchanged", "refused", "failed"] {
+            drop(outcomes.with_label_values(&[outcome]));
+        }
         Self {
             running: Mutex::default(),
             outcomes: outcomes.clone(),

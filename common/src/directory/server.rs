@@ -21,9 +21,12 @@ use crate::directory::response::TenantKind;
 use crate::http_client::{self, RequestError, Response};
 use crate::time::{Clock, Tick};
 
+/// The outcomes of requests to a directory, in metrics.
+pub const OUTCOMES: [&str; 5] = ["known", "unknown", "invalid", "failed", "unanswered"];
+
 /// The metrics of requests to a directory.
 pub trait DirectoryMetrics: Send + Sync + 'static {
-    /// Counts a request by outcome: known, unknown, invalid, failed or unanswered.
+    /// Counts a request by outcome, one of [`OUTCOMES`].
     fn fetched_entry(&self, outcome: &'static str);
 
     /// Records how long a request took.

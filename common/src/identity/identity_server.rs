@@ -8,6 +8,14 @@ use std::time::Duration;
 use crate::time::{Clock, Tick, UnixTime};
 use reqwest::Client;
 
+/// The kinds and outcomes of requests to identity servers, in metrics.
+pub const QUERIES: [[&str; 2]; 4] = [
+    ["keys", "answered"],
+    ["keys", "failed"],
+    ["introspection", "answered"],
+    ["introspection", "failed"],
+];
+
 /// The metrics of requests to identity servers.
 pub trait IdentityMetrics: Send + Sync + 'static {
     /// Counts a request for `keys`, or one of `introspection`.

@@ -26,7 +26,7 @@ use crate::limit::shared::SharedStore;
 use crate::limit::shared::sync_state::SyncedKeys;
 use crate::limit::warnings::Warnings;
 use crate::request::body_budget::BodyBudget;
-use crate::response::refusal::{RATE_LIMITED, Refusal};
+use crate::response::refusal::{RATE_LIMITED, REASONS, Refusal};
 use crate::rules::retention::Retention;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::ResolvedNames;
@@ -91,7 +91,10 @@ impl Shared {
         seeds: Seeds,
         connections_max: u64,
     ) -> Self {
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::from_zero());
+        for reason in REASONS {
+            drop(metrics.refusals.with_label_values(&[reason]));
+        }
         let active = ActiveConfig::new(checked, None, &metrics, &clock);
         let settings = &active.settings;
         let unknown_keys_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
@@ -148,7 +151,10 @@ impl Shared {
     pub fn count_refusal(&self, refusal: &Refusal) {
         match refusal {
             Refusal::RateLimited { .. } => self.rate_limited.inc(),
-            other => self.metrics.refusals.with_label_values(&[other.reason()]).inc(),
+            other => {
+                debug_assert!(REASONS.contains(&other.reason()), "{}", other.reason());
+                self.metrics.refusals.with_label_values(&[other.reason()]).inc();
+            }
         }
     }
 

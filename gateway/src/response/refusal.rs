@@ -133,6 +133,36 @@ pub enum UpstreamFailure {
     Invalid,
 }
 
+/// Every [`Refusal::reason`].
+pub const REASONS: [&str; 26] = [
+    "malformed-request",
+    "not-http",
+    "head-too-large",
+    "head-timeout",
+    "connect",
+    "unknown-host",
+    "unknown-path",
+    "method-not-allowed",
+    "unauthenticated",
+    "two-tokens",
+    "foreign-token",
+    "identity-unavailable",
+    "directory-unavailable",
+    "limits-unavailable",
+    RATE_LIMITED,
+    "too-costly",
+    "too-many-items",
+    "not-an-array",
+    "encoded-batch",
+    "body-too-large",
+    "body-timeout",
+    "busy",
+    "no-server",
+    "bad-gateway",
+    "gateway-timeout",
+    "internal",
+];
+
 impl Refusal {
     /// Its name in metrics and logs.
     #[must_use]

@@ -11,8 +11,9 @@ use std::time::Duration;
 use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
+use weir_common::directory;
 use weir_common::directory::server::DirectoryMetrics;
-use weir_common::identity::identity_server::IdentityMetrics;
+use weir_common::identity::identity_server::{self, IdentityMetrics};
 use weir_common::metrics;
 use weir_common::time::UnixTime;
 
@@ -121,6 +122,23 @@ metrics! {
 }
 
 impl Metrics {
+    /// Every metric, with a series at zero for each outcome that is known beforehand: a query for
+    /// an increase finds nothing in a series that begins with its first event.
+    #[must_use]
+    pub fn from_zero() -> Self {
+        let metrics = Self::new();
+        for reason in ["total", "address"] {
+            drop(metrics.connections_refused.with_label_values(&[reason]));
+        }
+        for outcome in directory::server::OUTCOMES {
+            drop(metrics.directory_requests.with_label_values(&[outcome]));
+        }
+        for query in identity_server::QUERIES {
+            drop(metrics.identity_requests.with_label_values(&query));
+        }
+        metrics
+    }
+
     /// The counters of one plane, looked up once.
     #[must_use]
     pub fn plane(&self, name: &str) -> PlaneMeter {
@@ -217,6 +235,19 @@ mod tests {
             "weir_gateway_limit_decisions_total{limit=\"workspace\",outcome=\"would_refuse\"} 1"
         ));
         assert!(text.contains("# HELP weir_gateway_connections Open client connections."));
+    }
+
+    #[test]
+    fn outcomes_that_are_known_beforehand_start_at_zero() {
+        let text = String::from_utf8(Metrics::from_zero().text()).unwrap();
+        for series in [
+            "connections_refused_total{reason=\"address\"}",
+            "directory_requests_total{outcome=\"unanswered\"}",
+            "identity_requests_total{kind=\"keys\",outcome=\"failed\"}",
+        ] {
+            let line = format!("weir_gateway_{series} 0");
+            assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
+        }
     }
 
     #[test]
