@@ -9,5 +9,6 @@ pub mod http1;
 pub mod http2;
 pub mod incoming;
 pub mod listener;
+pub mod open_connection;
 pub mod proxy_protocol;
 pub mod session;

@@ -69,12 +69,14 @@ impl Front {
                 head_bytes_max: server.caps.head_bytes_max,
                 requests_max: server.caps.requests_per_connection_max,
                 streams_max: server.caps.streams_max,
+                per_address_max: server.caps.connections_per_address_max,
             }
         };
         let reason = Refusal::Malformed(Malformed::HostForm).reason();
         let http2 = Http2 {
             handler: self.requests.clone(),
             client: connection.client().clone(),
+            open: connection.open(),
             clock: shared.clock.clone(),
             rejected: shared.metrics.refusals.with_label_values(&[reason]),
         };

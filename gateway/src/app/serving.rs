@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::parent_id;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use log::Level;
@@ -36,8 +36,9 @@ use crate::app::workers::Workers;
 use crate::config::shared::Shared;
 use crate::edge::drain::Drain;
 use crate::edge::drain::wait_until_true;
-use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::{self, ListenerContext};
+use crate::edge::open_connection::ConnectionTotal;
+use crate::edge::open_connection::per_address::ConnectionCounts;
 use crate::operations::admin::GatewayAdmin;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
@@ -145,13 +146,14 @@ impl Serving {
         &mut self,
         listeners: Vec<(TcpListener, Option<SocketAddr>)>,
     ) -> io::Result<()> {
-        let open = Arc::new(AtomicU64::new(0));
+        let total = ConnectionTotal::new(self.shared.connections_max);
         let counts = Arc::new(ConnectionCounts::default());
         for (listener, https) in listeners {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
-            let (workers, open, counts) = (self.workers.list.clone(), open.clone(), counts.clone());
-            let context = ListenerContext { workers, open, counts, https };
+            let (workers, total, counts) =
+                (self.workers.list.clone(), total.clone(), counts.clone());
+            let context = ListenerContext { workers, total, counts, https };
             self.clients.accept(listener, context, &self.shared);
             announce(name, address);
         }

@@ -15,7 +15,6 @@ mod lingering_close;
 mod pingora;
 pub mod socket;
 
-use std::any::Any;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem;
@@ -34,6 +33,7 @@ use weir_common::time::{Clock, Tick};
 
 use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::socket::{Handshaken, Socket};
+use crate::edge::open_connection::OpenConnection;
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
@@ -62,14 +62,14 @@ pub struct Connection {
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
     /// How it closes where the client may still be sending unread bytes.
     linger: Option<LingeringClose>,
-    _permits: Box<dyn Any + Send + Sync>,
+    open: Arc<OpenConnection>,
 }
 
 impl Connection {
     /// A connection whose handshakes are complete.
     #[must_use]
     pub fn new(handshaken: Handshaken, clock: Clock, write_timeout: Duration) -> Self {
-        let Handshaken { socket, peer, permits } = handshaken;
+        let Handshaken { socket, peer, open } = handshaken;
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
         // The cell is empty: it was made in the line above.
         let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
@@ -89,7 +89,7 @@ impl Connection {
             stalled_from: None,
             taken: 0,
             alarm: None,
-            _permits: permits,
+            open,
         }
     }
 
@@ -97,6 +97,12 @@ impl Connection {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Where it counts as open.
+    #[must_use]
+    pub fn open(&self) -> Arc<OpenConnection> {
+        self.open.clone()
     }
 
     /// Whether the client chose HTTP/2.

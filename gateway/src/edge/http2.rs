@@ -11,6 +11,9 @@
 //!    stop. Requests in flight are finished, and none is lost.
 //! 3. A panic ends the request it happened in, and no other.
 //! 4. The memory of a connection is bounded: by windows, a send buffer and the size of a head.
+//! 5. Each request in progress beyond the first counts as a connection (`open_connection`); where
+//!    there is no room for it, it waits, as those beyond `streams_max` do.
+//! 6. A client that sends many requests at once waits for those of others in between.
 //!
 //! # Not here
 //!
@@ -37,6 +40,7 @@ use crate::edge::connection::Client;
 use crate::edge::exchange::Exchange;
 use crate::edge::incoming::{Handler, Incoming};
 use crate::edge::listener;
+use crate::edge::open_connection::{OpenConnection, RequestPermit};
 use crate::edge::session::SessionOverride;
 use crate::request::framing::Framing;
 use crate::request::upload::Upload;
@@ -72,6 +76,14 @@ const FAULTS_MAX: usize = 1_024;
 /// Malformed requests in a connection's life, at most; Pingora's own loop has this number.
 const REJECTED_MAX: u32 = 32;
 
+/// Requests that are started one after the other before those of other clients get their turn. Each
+/// turn writes to the socket: so many cost no measurable time.
+const REQUESTS_PER_TURN: u32 = 8;
+
+/// How long a request waits that has no permit, before the next look: one that ended on another
+/// connection gives its permit back.
+const PERMIT_RETRY: Duration = Duration::from_millis(50);
+
 /// How long a client without requests may take to close the connection after GOAWAY.
 pub const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 
@@ -90,6 +102,8 @@ pub struct Http2Bounds {
     pub requests_max: u32,
     /// Requests in progress at one time.
     pub streams_max: u32,
+    /// Connections of its address, and requests in progress that count as one.
+    pub per_address_max: u64,
 }
 
 impl Http2Bounds {
@@ -125,6 +139,8 @@ pub struct Http2<H> {
     pub handler: Arc<H>,
     /// The client.
     pub client: Client,
+    /// Where the connection counts as open.
+    pub open: Arc<OpenConnection>,
     /// The clock.
     pub clock: Clock,
     /// Counts malformed requests.
@@ -153,6 +169,7 @@ pub async fn serve<H: Handler>(
         digest,
         bounds,
         requests: JoinSet::new(),
+        permit: None,
         served: 0,
         faults: 0,
         draining: false,
@@ -170,6 +187,8 @@ struct Driver<H> {
     digest: Arc<Digest>,
     bounds: Http2Bounds,
     requests: JoinSet<()>,
+    /// The permit of the next request, while others are in progress.
+    permit: Option<RequestPermit>,
     served: u32,
     faults: u32,
     /// Whether GOAWAY has been sent.
@@ -188,6 +207,8 @@ enum Event {
     /// The connection has ended or failed.
     Closed,
     TimedOut,
+    /// It is time to look for a permit.
+    Retry,
 }
 
 impl<H: Handler> Driver<H> {
@@ -222,10 +243,16 @@ impl<H: Handler> Driver<H> {
                     let session = SessionOverride::wrap(session, upload.clone(), exchange.clone());
                     let client = self.http2.client.clone();
                     let incoming = Incoming { session, exchange, client, length: None, malformed };
+                    let permit = self.permit.take();
                     self.requests.spawn(upload.within(async move {
                         handler.handle(incoming).await;
+                        drop(permit);
                     }));
+                    if self.served.is_multiple_of(REQUESTS_PER_TURN) {
+                        tokio::task::yield_now().await;
+                    }
                 }
+                Event::Retry => {}
                 Event::Rejected => {
                     self.faults += 1;
                     self.http2.rejected.inc();
@@ -244,7 +271,8 @@ impl<H: Handler> Driver<H> {
     }
 
     async fn next(&mut self, stop: &mut ShutdownWatch) -> Event {
-        let has_room = self.requests.len() < self.bounds.streams_max as usize;
+        let may_start = self.requests.len() < self.bounds.streams_max as usize;
+        let has_room = may_start && self.has_permit();
         let left = self.wait_ends.map(|ends| ends.since(self.http2.clock.now().tick));
         tokio::select! {
             biased;
@@ -252,7 +280,20 @@ impl<H: Handler> Driver<H> {
             Some(ended) = self.requests.join_next() => Event::Ended(ended),
             event = accept(&mut self.connection, &self.digest, has_room) => event,
             () = wait(left) => Event::TimedOut,
+            () = sleep(PERMIT_RETRY), if may_start && !has_room => Event::Retry,
         }
+    }
+
+    /// Whether the next request has a permit: the first in progress has its connection's.
+    fn has_permit(&mut self) -> bool {
+        if self.requests.is_empty() {
+            self.permit = None;
+            return true;
+        }
+        if self.permit.is_none() {
+            self.permit = self.http2.open.enter_request(self.bounds.per_address_max);
+        }
+        self.permit.is_some()
     }
 
     /// Sends GOAWAY. Streams that the client has opened meanwhile are still served.
@@ -313,6 +354,7 @@ mod tests {
 
     use h2::client::{self, ResponseFuture, SendRequest};
     use pingora_http::ResponseHeader;
+    use prometheus::IntGauge;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, duplex, split};
     use tokio::sync::{Semaphore, watch};
     use tokio::task::yield_now;
@@ -320,6 +362,7 @@ mod tests {
 
     use super::*;
     use crate::edge::incoming::Handling;
+    use crate::edge::open_connection::ConnectionTotal;
     use crate::response::refusal::Refusal;
     use crate::response::reply::Reply;
 
@@ -330,6 +373,7 @@ mod tests {
         head_bytes_max: 1_000,
         requests_max: 1_000,
         streams_max: 2,
+        per_address_max: 1_000,
     };
 
     /// More than fits a test's pipe, and less than a client's window.
@@ -375,6 +419,12 @@ mod tests {
         }
     }
 
+    /// One more connection, where there is room.
+    fn open(total: &Arc<ConnectionTotal>) -> Option<OpenConnection> {
+        let gauge = IntGauge::new("open", "open").unwrap();
+        Some(OpenConnection::new(total.enter()?, None, &Arc::default(), &gauge))
+    }
+
     struct World {
         app: Arc<App>,
         client: SendRequest<Bytes>,
@@ -387,6 +437,10 @@ mod tests {
 
     impl World {
         async fn new() -> Self {
+            Self::with(BOUNDS, &ConnectionTotal::new(1_000)).await
+        }
+
+        async fn with(bounds: Http2Bounds, total: &Arc<ConnectionTotal>) -> Self {
             let app = App { started: 0.into(), ended: 0.into(), gate: Semaphore::new(0) };
             let app = Arc::new(app);
             let (ours, far) = duplex(1 << 12);
@@ -414,10 +468,11 @@ mod tests {
             let http2 = Http2 {
                 handler: app.clone(),
                 client: Client { peer, is_secure: true, certificate: None },
+                open: Arc::new(open(total).unwrap()),
                 clock: Clock::manual(UnixTime(0)),
                 rejected: IntCounter::new("rejected", "rejected").unwrap(),
             };
-            ends.spawn(serve(http2, Box::new(ours), BOUNDS, stopping));
+            ends.spawn(serve(http2, Box::new(ours), bounds, stopping));
             let (client, connection) = client::handshake(theirs).await.unwrap();
             ends.spawn(async move { drop(connection.await) });
             Self { app, client, stop, arrives, ends }
@@ -466,6 +521,46 @@ mod tests {
         assert_eq!(world.app.started.load(Ordering::Relaxed), 2, "two are worked on");
         world.app.gate.add_permits(1);
         assert_eq!(third.await.unwrap().status(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_beyond_the_first_waits_for_room_among_all_connections() {
+        let total = ConnectionTotal::new(2);
+        let mut world = World::with(BOUNDS, &total).await;
+        let another = open(&total).unwrap();
+        let first = world.get("/wait").await;
+        world.started(1).await;
+        let second = world.get("/wait").await;
+        world.settle().await;
+        assert_eq!(world.app.started.load(Ordering::Relaxed), 1, "there is no room");
+        drop(another);
+        sleep(PERMIT_RETRY * 2).await;
+        assert_eq!(world.app.started.load(Ordering::Relaxed), 2);
+        assert!(open(&total).is_none(), "each counts as a connection");
+        world.app.gate.add_permits(2);
+        for answer in [first, second] {
+            assert_eq!(answer.await.unwrap().status(), 200);
+        }
+        world.settle().await;
+        assert!(open(&total).is_some(), "an idle connection is one");
+    }
+
+    #[tokio::test]
+    async fn many_requests_at_once_leave_turns_for_others() {
+        let bounds = Http2Bounds { streams_max: 100, ..BOUNDS };
+        let mut world = World::with(bounds, &ConnectionTotal::new(1_000)).await;
+        let mut answers = Vec::new();
+        for _ in 0..60 {
+            answers.push(world.get("/wait").await);
+        }
+        // Of two tasks that give way, one may run last and then first.
+        let (mut before, most) = (0, 2 * REQUESTS_PER_TURN as usize);
+        while before < answers.len() {
+            let started = world.app.started.load(Ordering::Relaxed);
+            assert!(started - before <= most, "{} started at once", started - before);
+            before = started;
+            yield_now().await;
+        }
     }
 
     #[tokio::test]

@@ -16,7 +16,6 @@
 //! Requests on a connection (`http1`, `http2`), when to stop (`app`).
 
 mod handshake;
-pub mod per_address;
 mod turns;
 
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -26,7 +25,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use log::Level;
-use prometheus::IntGauge;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -38,8 +36,9 @@ use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::edge::drain::{Drain, wait_until_true};
 use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
-use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::listener::turns::HandshakeTurns;
+use crate::edge::open_connection::per_address::ConnectionCounts;
+use crate::edge::open_connection::{ConnectionTotal, OpenConnection};
 
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -52,31 +51,13 @@ pub struct Accepted {
     open: OpenConnection,
 }
 
-/// Counts a connection in total, at its worker and at its address, until dropped.
-struct OpenConnection {
-    open: Arc<AtomicU64>,
-    of_worker: Arc<AtomicU64>,
-    /// The metric of open connections.
-    gauge: IntGauge,
-    /// Its permit among those of its address, where that is limited and known when accepting.
-    _permit: Option<ConnectionPermit>,
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.of_worker.fetch_sub(1, Ordering::Relaxed);
-        self.gauge.dec();
-    }
-}
-
 /// What the connections of one listener share.
 #[derive(Clone)]
 pub struct ListenerContext {
     /// The workers that serve its connections.
     pub workers: Arc<Vec<Worker>>,
-    /// Open connections of all listeners, which share one cap.
-    pub open: Arc<AtomicU64>,
+    /// Open connections of all listeners.
+    pub total: Arc<ConnectionTotal>,
     /// Open connections of each address.
     pub counts: Arc<ConnectionCounts>,
     /// The listener's address in the settings, where it is TLS; finds the certificates.
@@ -131,11 +112,9 @@ pub async fn accept(
 }
 
 fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shared: &Shared) {
-    let ListenerContext { workers, open, .. } = context;
+    let ListenerContext { workers, total, .. } = context;
     let refused = |reason| shared.metrics.connections_refused.with_label_values(&[reason]).inc();
-    if open.load(Ordering::Relaxed) >= shared.connections_max {
-        return refused("total");
-    }
+    let Some(total) = total.enter() else { return refused("total") };
     let settings = |has_header| HandshakeSettings {
         https: context.https,
         has_header,
@@ -155,16 +134,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     else {
         return;
     };
-    open.fetch_add(1, Ordering::Relaxed);
-    worker.load.fetch_add(1, Ordering::Relaxed);
-    let gauge = shared.metrics.connections.clone();
-    gauge.inc();
-    let open = OpenConnection {
-        open: open.clone(),
-        of_worker: worker.load.clone(),
-        gauge,
-        _permit: permit,
-    };
+    let open = OpenConnection::new(total, permit, &worker.load, &shared.metrics.connections);
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
         // A worker that has ended closes it.

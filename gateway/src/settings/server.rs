@@ -114,7 +114,8 @@ fn caps(table: &mut Table<'_>) -> Caps {
         connections_max: server_keys::connections_max(
             table,
             20_000,
-            "Connections at one time; further ones are closed.",
+            "Connections at one time; further ones are closed. Each request in progress on an \
+             HTTP/2 connection beyond the first counts as one; further ones wait.",
         ),
         connections_per_address_max: table.number_or(
             "connections_per_address_max",

@@ -1,5 +1,6 @@
 //! One address cannot use all connections, and one connection cannot last forever.
 
+use weir_tests::answer::{Answer, Gate};
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
 use weir_tests::request::Request;
@@ -7,6 +8,7 @@ use weir_tests::wait;
 use weir_tests::world::World;
 
 use super::{NAMES, world_of};
+use crate::http2::Edge;
 
 const REFUSED: &str = "weir_gateway_connections_refused_total{reason=\"address\"}";
 
@@ -90,4 +92,27 @@ fn the_last_request_of_a_connection_gets_connection_close() {
         |answer: weir_tests::response::Response| answer.head.field("connection") == Some("close");
     let closing: Vec<bool> = (0..5).map(|_| closes(client.get("/healthz"))).collect();
     assert_eq!(closing, [false, false, false, false, true]);
+}
+
+#[test]
+fn requests_of_one_client_leave_descriptors_to_others() {
+    let lines = "connections_per_address_max = 5\nconnections_max = 7";
+    let edge = Edge::with(|config| config.with("[server]", lines));
+    let gate = Gate::new();
+    edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
+    // Two connections, and three requests that are not the first of theirs.
+    let mut clients: Vec<_> = (0..2).map(|_| edge.client()).collect();
+    for client in &mut clients {
+        for _ in 0..40 {
+            client.request(&Request::get("/healthz"));
+        }
+    }
+    edge.world.control.wait_for_requests(5);
+    let mut other = Client::connect_from("127.0.0.6", edge.world.gateway.http());
+    other.get("/assets/other").expect(200);
+    clients[0].settle();
+    assert_eq!(edge.world.control.requests().len(), 5);
+    gate.open();
+    edge.world.control.wait_for_requests(80);
+    edge.wait_until_idle();
 }

@@ -191,7 +191,7 @@ fn errors_in_the_directory_are_reported_with_the_others() {
             "[workspaces.ws_x]\norganisation = \"org_acme\"\nlimits.wrkspace = { requests = 1 }",
             "workspace",
         ),
-        ("[workspaces.ws_acme]", "duplicate"),
+        ("[workspaces.ws_acme]", "`ws_acme` is set twice"),
         ("[workspaces.shop_prod]", "identifiers.workspace_prefix sets another"),
     ] {
         let directory = format!("{DIRECTORY}\n{entry}\n");

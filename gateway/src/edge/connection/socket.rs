@@ -1,6 +1,5 @@
 //! A connection's socket: TCP alone, or TLS over it.
 
-use std::any::Any;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::edge::open_connection::OpenConnection;
 use crate::tls;
 use crate::tls::counted::CountedSocket;
 
@@ -32,7 +32,7 @@ pub struct Handshaken {
     /// The client's address: the socket's, or that in a PROXY header.
     pub peer: SocketAddr,
     /// Counts the connection until dropped.
-    pub permits: Box<dyn Any + Send + Sync>,
+    pub open: Arc<OpenConnection>,
 }
 
 impl Socket {

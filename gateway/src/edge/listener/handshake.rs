@@ -17,9 +17,9 @@ use tokio::net::TcpStream;
 
 use crate::config::shared::Shared;
 use crate::edge::connection::socket::{Handshaken, Socket};
-use crate::edge::listener::OpenConnection;
-use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::listener::turns::HandshakeTurns;
+use crate::edge::open_connection::OpenConnection;
+use crate::edge::open_connection::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;
 use crate::tls;
@@ -60,22 +60,22 @@ pub(super) async fn establish(
     (shared, turns): (&Shared, &HandshakeTurns),
 ) -> Result<Handshaken, Failed> {
     let HandshakeSettings { https, has_header, counts } = settings;
-    let (mut peer, mut permit) = (peer, None);
+    let (mut peer, mut open) = (peer, open);
     if has_header && let ProxyHeader::Client(client) = header(&mut socket).await? {
         let active = shared.active.load();
         peer = client;
-        permit = permit_of(&counts, client, &active.settings.server)?;
+        open = open.counted_at(permit_of(&counts, client, &active.settings.server)?);
     }
-    let permits = Box::new((open, permit));
+    let open = Arc::new(open);
     let Some(https) = https else {
-        return Ok(Handshaken { socket: Socket::Plain(socket), peer, permits });
+        return Ok(Handshaken { socket: Socket::Plain(socket), peer, open });
     };
     let config = shared.active.load().origin.tls.config(https).cloned();
     // Addresses of TLS listeners change only with a restart, so this one has a configuration.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let shaken = turns.run(peer.ip(), tls::handshake(config, socket)).await;
     let stream = shaken.map_err(Failed::Handshake)?;
-    Ok(Handshaken { socket: Socket::Tls(Box::new(stream)), peer, permits })
+    Ok(Handshaken { socket: Socket::Tls(Box::new(stream)), peer, open })
 }
 
 /// A permit for a connection of `address`; none for a trusted proxy, which has no limit.

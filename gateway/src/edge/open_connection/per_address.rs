@@ -29,7 +29,10 @@ pub struct ConnectionPermit {
 impl ConnectionCounts {
     /// A permit for one more connection of `address`, where it has fewer than `most`.
     pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<ConnectionPermit> {
-        let owner = network_of(address);
+        self.enter_network(network_of(address), most)
+    }
+
+    fn enter_network(self: &Arc<Self>, owner: IpAddr, most: u64) -> Option<ConnectionPermit> {
         let mut counts = self.counts();
         let count = counts.get(&owner).copied().unwrap_or_default();
         if count >= most {
@@ -41,6 +44,13 @@ impl ConnectionCounts {
 
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionPermit {
+    /// A permit for one more of the same address, where it has fewer than `most`.
+    pub(super) fn another(&self, most: u64) -> Option<Self> {
+        self.counts.enter_network(self.owner, most)
     }
 }
 
