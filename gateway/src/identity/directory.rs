@@ -6,10 +6,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Every wait has a deadline. At most [`REQUESTS_MAX`] requests are in flight, and at most one
-//!    for each name.
-//! 2. An address that invents names is limited by its [`UnknownBudget`], and its lookups queue
-//!    separately from those of other addresses; a cached name costs no request.
+//! 1. Every wait has a deadline, and a lookup waits for its turn ([`LookupTurns`]).
+//! 2. An address that invents names is limited by its [`UnknownBudget`]; a cached name costs no
+//!    request.
 //! 3. While the directory cannot be asked, its last good answer about a tenant is used until it is
 //!    too old; then the tenant's requests are refused. Nothing is guessed.
 //!
@@ -21,12 +20,13 @@
 
 mod compiled;
 mod own_values;
+mod turns;
 pub mod unknown_budget;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use weir_common::directory::cache::{self, Absent, Cached, EntryCache, Last};
 use weir_common::directory::client::DirectoryClient;
@@ -38,19 +38,12 @@ use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::directory::compiled::TenantEntry;
+use crate::identity::directory::turns::{LookupTurns, Party};
 use crate::identity::directory::unknown_budget::{Fruitless, UnknownBudget};
-use crate::identity::keyed_semaphore::KeyedSemaphore;
 use crate::limit::key::{Key, Owner, Scope};
 use crate::rules::Rules;
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::telemetry::metrics::Metrics;
-
-/// Requests in flight: with a directory that takes 1 ms for each, 64,000 a second.
-const REQUESTS_MAX: usize = 64;
-
-/// Requests in flight from one address for names that are not cached: an address that invents names
-/// leaves room for three others.
-const REQUESTS_PER_ADDRESS_MAX: usize = 16;
 
 /// How long a request waits until its tenant, of which nothing is cached, is looked up. After a
 /// restart many are, and clients wait for longer than this.
@@ -80,11 +73,8 @@ struct SharedLookup {
     unusable_log: LogLimiter<Owner>,
     ignored_log: LogLimiter<Owner>,
     refused_log: LogLimiter<Key>,
-    /// One request at a time for each name.
-    flights: KeyedSemaphore<Owner>,
-    /// [`REQUESTS_PER_ADDRESS_MAX`] at a time for each address.
-    addresses: KeyedSemaphore<Key>,
-    in_flight: Semaphore,
+    queue_log: LogLimiter<IpAddr>,
+    turns: LookupTurns,
 }
 
 /// The lookup of one tenant that a request names.
@@ -137,10 +127,14 @@ impl<'l> Lookup<'l> {
         }
     }
 
-    /// The request, with the address if that may have invented the name.
-    fn request(self, last: &LastKnown) -> EntryRequest<'l> {
+    /// The address that may have invented the name, and its network.
+    fn caller(self, last: &LastKnown) -> Option<(Key, IpAddr)> {
         let is_known = self.referenced || matches!(last, Last::Entry(_));
-        ((self.kind, self.name), self.budget.key().filter(|_| !is_known).map(Key::bits))
+        self.budget.caller().filter(|_| !is_known)
+    }
+
+    fn request(self, last: &LastKnown) -> EntryRequest<'l> {
+        ((self.kind, self.name), self.caller(last).map(|(key, _)| key.bits()))
     }
 }
 
@@ -164,9 +158,8 @@ impl RemoteDirectory {
                 unusable_log: LogLimiter::new(LOG_EVERY),
                 ignored_log: LogLimiter::new(LOG_EVERY),
                 refused_log: LogLimiter::new(LOG_EVERY),
-                flights: KeyedSemaphore::new(1),
-                addresses: KeyedSemaphore::new(REQUESTS_PER_ADDRESS_MAX),
-                in_flight: Semaphore::new(REQUESTS_MAX),
+                queue_log: LogLimiter::new(LOG_EVERY),
+                turns: LookupTurns::new(),
             })
         });
         let version = earlier.map_or(0, |earlier| earlier.version + 1);
@@ -227,22 +220,32 @@ impl RemoteDirectory {
         if !self.may_fetch(lookup, &last) {
             return self.fall_back(lookup, last).await;
         }
-        let patience = if last.is_usable(lookup.now) { Duration::ZERO } else { QUEUE_MAX };
+        let is_usable = last.is_usable(lookup.now);
+        let patience = if is_usable { Duration::ZERO } else { QUEUE_MAX };
+        let caller = lookup.caller(&last);
+        let party = caller.map_or(Party::Known, |(key, network)| Party::Caller(key, network));
         let turn = async {
-            let address = match (lookup.budget.key(), &last) {
-                (None, _) | (_, Last::Entry(_)) => None,
-                (Some(key), _) => Some(shared.addresses.acquire(key).await),
-            };
-            let flight = shared.flights.acquire(lookup.owner).await;
-            (address, flight, shared.in_flight.acquire().await)
+            let mut again = false;
+            loop {
+                let turn = shared.turns.next(lookup.owner, party, again).await;
+                again = true;
+                lookup.now = shared.server.now();
+                match (self.cached(lookup).await, turn) {
+                    (Ok(found), _) => break Err(found),
+                    (Err(last), Some(turn)) => break Ok((turn, last)),
+                    (Err(_), None) => {}
+                }
+            }
         };
-        let Ok(_turn) = timeout(patience.max(shared.settings.timeout), turn).await else {
-            return self.fall_back(lookup, last).await;
-        };
-        lookup.now = shared.server.now();
-        let last = match self.cached(lookup).await {
-            Ok(found) => return found,
-            Err(last) => last,
+        let (_turn, last) = match timeout(patience.max(shared.settings.timeout), turn).await {
+            Ok(Ok(turn)) => turn,
+            Ok(Err(found)) => return found,
+            Err(_) => {
+                if let Some((_, network)) = caller.filter(|_| !is_usable) {
+                    unknown_budget::log_queue(&shared.queue_log, network, shared.server.now());
+                }
+                return self.fall_back(lookup, last).await;
+            }
         };
         let request = lookup.request(&last);
         if self.may_fetch(lookup, &last) && shared.server.may_send(request, lookup.now) {

@@ -12,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! What a permit is for (`auth::address_turns`, `listener::turns`).
+//! What a permit is for (`auth::address_turns`, `directory::turns`, `listener::turns`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

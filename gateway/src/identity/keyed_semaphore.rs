@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What a permit is for (`directory`, `auth::address_turns`).
+//! What a permit is for (`directory::turns`, `auth::address_turns`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -46,6 +46,15 @@ impl<K: Copy + Eq + Hash> KeyedSemaphore<K> {
         // No semaphore is ever closed.
         permit.permit = permit.semaphore.clone().acquire_owned().await.ok();
         permit
+    }
+
+    /// A permit, if one is left.
+    pub fn try_acquire(&self, key: K) -> Option<KeyedPermit<'_, K>> {
+        let new = || Arc::new(Semaphore::new(self.permits));
+        let semaphore = self.lock().entry(key).or_insert_with(new).clone();
+        let permit = semaphore.clone().try_acquire_owned().ok();
+        let permit = KeyedPermit { of: self, key, semaphore, permit };
+        permit.permit.is_some().then_some(permit)
     }
 }
 

@@ -80,6 +80,15 @@ pub fn prefix_64(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)
 }
 
+/// The network whose addresses share turns: of IPv6 the /48, all of which one client may have.
+#[must_use]
+pub fn prefix_48(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +142,14 @@ mod tests {
             assert_eq!(client("10.0.0.1", &trusted, forwarded_for), address, "{forwarded_for:?}");
         }
         assert_eq!(client("::ffff:10.0.0.1", &trusted, &["1.1.1.1"]), "1.1.1.1");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_48_share_turns_and_each_ipv4_address_has_its_own() {
+        let network = |address: &str| prefix_48(address.parse().unwrap()).to_string();
+        assert_eq!(network("192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("2001:db8:1:ffff::1"), "2001:db8:1::");
+        assert_eq!(network("2001:db8:2:ffff::1"), "2001:db8:2::");
     }
 }

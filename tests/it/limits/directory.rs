@@ -2,6 +2,7 @@
 
 mod failures;
 mod requests;
+mod turns;
 
 use weir_tests::directory::Directory;
 use weir_tests::response::Response;

@@ -13,7 +13,7 @@
 //!
 //! Not here: requests with one token of one address share a turn (`weir_common::identity`).
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_common::identity::{Fruitless, Query, QueryTurns};
@@ -23,6 +23,7 @@ use crate::identity::fair_semaphore::{FairPermit, FairSemaphore};
 use crate::identity::keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 use crate::limit::key::Owner;
 use crate::limit::limiter::Limiter;
+use crate::request::client_address::prefix_48;
 use crate::rules::Rules;
 use crate::rules::charges::TokenChecks;
 use crate::rules::tenant::Subject;
@@ -121,27 +122,5 @@ impl<'s> QueryTurns for AddressTurns<'s> {
             // What concurrent queries exceed it by is no more than may be in flight.
             self.limiter.charge_local(&check, now);
         }
-    }
-}
-
-/// The network whose addresses share turns: of IPv6 the /48, all of which one client may have.
-fn prefix_48(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_one_ipv6_48_share_turns_and_each_ipv4_address_has_its_own() {
-        let network = |address: &str| prefix_48(address.parse().unwrap()).to_string();
-        assert_eq!(network("192.0.2.7"), "192.0.2.7");
-        assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(network("2001:db8:1:ffff::1"), "2001:db8:1::");
-        assert_eq!(network("2001:db8:2:ffff::1"), "2001:db8:2::");
     }
 }

@@ -26,6 +26,7 @@ use weir_common::time::Tick;
 use crate::limit::key::{Key, Seed};
 use crate::limit::limiter::Limiter;
 use crate::limit::{LimitCheck, Quota};
+use crate::request::client_address::prefix_48;
 use crate::rules::tenant::Subject;
 
 /// Lookups of names that do not exist, per address, in a burst: enough for a script with a wrong
@@ -86,9 +87,10 @@ impl<'s> UnknownBudget<'s> {
         Self { limit: None, now }
     }
 
-    /// The key of the address that is charged, if one is.
-    pub(super) fn key(&self) -> Option<Key> {
-        self.limit.as_ref().map(|(_, [unknown, ..], _)| unknown.key)
+    /// The key of the address that is charged, if one is, and the network of the address.
+    pub(super) fn caller(&self) -> Option<(Key, IpAddr)> {
+        let of = self.limit.as_ref();
+        of.map(|(_, [unknown, ..], address)| (unknown.key, prefix_48(*address)))
     }
 
     /// Whether a name of which nothing is cached may be looked up at `now`.
@@ -130,6 +132,14 @@ impl<'s> UnknownBudget<'s> {
             let fields = [("address", json!(address.to_string())), ("count", json!(count))];
             events::event(Level::Warn, "lookups of unknown names refused", &fields);
         }
+    }
+}
+
+/// Logs that a lookup of this network had no turn in time, and that its request is refused.
+pub(super) fn log_queue(log: &LogLimiter<IpAddr>, network: IpAddr, now: Tick) {
+    if let Some(count) = log.due(network, now) {
+        let fields = [("network", json!(network.to_string())), ("count", json!(count))];
+        events::event(Level::Warn, "lookups refused after waiting for a turn", &fields);
     }
 }
 

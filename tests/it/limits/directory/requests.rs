@@ -16,7 +16,7 @@ use super::super::{at_once, count};
 use super::{ADDRESS, Setup};
 
 /// Entries stay valid for longer than a test, unless the test sets another time.
-const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
+pub(super) const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
 
 #[test]
 fn a_tenant_is_fetched_once_and_limited_as_by_the_file() {
@@ -141,44 +141,6 @@ fn a_request_without_a_tenant_limit_fetches_no_entry() {
     setup.world.call(&batch).expect(200);
     setup.world.get_from("in_acme", "/login").expect(200);
     assert_eq!(setup.directory.fetched(), ["workspaces/ws_acme", "instances/in_acme"]);
-}
-
-#[test]
-fn an_address_that_invents_names_has_a_bounded_number_fetched_and_delays_no_other() {
-    let directory = Directory::start();
-    let world = World::with(|config| {
-        let config = config.with("[server]", "trusted_proxies = [\"127.0.0.1\"]");
-        directory.within(config, &format!("{LONG}\nunknown = \"by_address\""))
-    });
-    let setup = Setup { directory, world };
-    assert_eq!(setup.limit("ws_acme"), 60);
-    let from = |address: &str, workspace: &str| {
-        Request::get(&format!("/v1/workspaces/{workspace}/users")).field("X-Forwarded-For", address)
-    };
-    let started = wait::now();
-    thread::scope(|scope| {
-        for thread in 0..20 {
-            let (setup, from) = (&setup, &from);
-            scope.spawn(move || {
-                let mut client = setup.world.client();
-                for number in 0..50 {
-                    let name = format!("ws_invented_{thread}_{number}");
-                    let status = client.call(&from("198.51.100.7", &name)).status;
-                    assert!([200, 429, 503].contains(&status), "{status}");
-                }
-            });
-        }
-    });
-    let invented =
-        setup.directory.fetched().iter().filter(|path| path.contains("invented")).count();
-    // 60 at once, one each second, and those in flight at the same time as the last.
-    let most = 60 + 16 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
-    assert!((60..=most).contains(&invented), "{invented} questions, of 60 to {most}");
-    assert_eq!(setup.world.gateway.used("address", "198.51.100.7"), 60);
-
-    // This address still reaches a cached tenant, and another address an uncached one.
-    setup.world.call(&from("198.51.100.7", "ws_acme")).expect(200);
-    setup.world.call(&from("198.51.100.8", "ws_quiet")).expect(200);
 }
 
 #[test]
