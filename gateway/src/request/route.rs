@@ -9,7 +9,8 @@
 //! 1. A path with `;parameters`, or with a spelling that only some routes accept, is refused unless
 //!    all its readings lead to the same route and name the same tenants.
 //! 2. Any other path is refused if one of its readings leads to a stricter route or another tenant.
-//! 3. Two routes never have the same path and method: that is an error in the settings.
+//! 3. The same holds of a path with its full-width characters as ASCII.
+//! 4. Two routes never have the same path and method: that is an error in the settings.
 //!
 //! # Not here
 //!
@@ -273,15 +274,18 @@ impl Paths {
         let own = at.and_then(|at| self.routes.get(at));
         target.spellings.within(own.map_or(Spellings::NONE, |own| own.spellings))?;
         let is_plain = target.spellings == Spellings::NONE;
+        let narrow = target.narrowed.as_deref();
         if !is_plain || target::has_parameters(path) {
-            if !self.has_one_meaning(method, path, at) {
+            let mut texts = [Some(path), narrow].into_iter().flatten();
+            if !texts.all(|text| self.has_one_meaning(method, [path, text], at)) {
                 return Err(if is_plain { Malformed::Parameters } else { Malformed::OtherRoute });
             }
-        } else if let Some(own) = own
-            && self.guarded.may_have_readings(path, own.literals)
-            && self.may_reach_stricter(method, path, own)
-        {
-            return Err(Malformed::OtherRoute);
+        } else if let Some(own) = own {
+            let is_stricter = |text| self.may_reach_stricter(method, [path, text], own);
+            let may_differ = self.guarded.may_have_readings(path, own.literals);
+            if may_differ && is_stricter(path) || narrow.is_some_and(is_stricter) {
+                return Err(Malformed::OtherRoute);
+            }
         }
         if let Some(own) = own {
             return Ok(PathMatch::Route(own.route));
@@ -290,21 +294,21 @@ impl Paths {
         Ok(if others.is_empty() { PathMatch::Nothing } else { PathMatch::OtherMethods(others) })
     }
 
-    /// Whether every reading of a path leads to the same route and names the same tenants.
-    fn has_one_meaning(&self, method: &Method, path: &str, at: Option<usize>) -> bool {
+    /// Whether every reading of a path, as `text`, leads to its route and names the same tenants.
+    fn has_one_meaning(&self, method: &Method, [path, text]: [&str; 2], at: Option<usize>) -> bool {
         let own = at.and_then(|at| self.routes.get(at));
         let names = own.map(|own| own.pattern.names(path));
         let same = |reading: &Vec<&str>| {
             self.tree.find_reading(method, reading) == at
                 && own.map(|own| own.pattern.names_of(reading)) == names
         };
-        let readings = self.words.readings(path, self.words.depth());
+        let readings = self.words.readings(text, self.words.depth());
         readings.is_some_and(|readings| readings.iter().all(same))
     }
 
-    /// Whether a reading of a path leads to a route that is stricter than its own, or names
-    /// another tenant.
-    fn may_reach_stricter(&self, method: &Method, path: &str, own: &Own) -> bool {
+    /// Whether a reading of a path, as `text`, leads to a route that is stricter than its own, or
+    /// names another tenant.
+    fn may_reach_stricter(&self, method: &Method, [path, text]: [&str; 2], own: &Own) -> bool {
         let names = own.pattern.names(path);
         let reaches_stricter = |reading: &Vec<&str>| {
             let Some(at) = self.tree.find_reading(method, reading) else { return false };
@@ -313,7 +317,7 @@ impl Paths {
             let is_foreign = others.into_iter().flat_map(|others| others.into_iter().zip(names));
             own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
         };
-        let readings = self.guarded.readings(path, self.words.depth());
+        let readings = self.guarded.readings(text, self.words.depth());
         readings.is_none_or(|readings| readings.iter().any(reaches_stricter))
     }
 
@@ -332,6 +336,7 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
+    mod full_width;
     mod servers;
 
     use super::*;

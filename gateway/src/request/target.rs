@@ -10,7 +10,8 @@
 //!    path and query are.
 //! 2. An accepted path has no segment that a common server would drop, decode or merge, except for
 //!    the reported [`Spellings`], which its route must accept.
-//! 3. No accepted path has `.` or `..` as a segment, however it is decoded and split.
+//! 3. No accepted path has `.` or `..` as a segment, however it is decoded and split, also with its
+//!    full-width characters as ASCII.
 //!
 //! # Not here
 //!
@@ -22,6 +23,8 @@ use std::fmt;
 
 use weir_common::directory::is_host;
 
+use crate::request::escapes::{decoded, escaped};
+use crate::request::full_width;
 use crate::settings::spellings::Spellings;
 
 /// An accepted target.
@@ -35,6 +38,8 @@ pub struct Target<'r> {
     pub origin_form: &'r str,
     /// Spellings in the path that only some routes accept.
     pub spellings: Spellings,
+    /// The path with its full-width characters as ASCII, if it has any.
+    pub narrowed: Option<String>,
 }
 
 impl Spellings {
@@ -144,7 +149,7 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
         Some(_) => return Err(Malformed::Form),
     };
     let (path, query) = origin_form.split_once('?').unwrap_or((origin_form, ""));
-    let spellings = check_path(path)?;
+    let (spellings, narrowed) = read_path(path)?;
     for byte in query.bytes() {
         match byte {
             0..=b' ' | 0x7f => return Err(Malformed::ForbiddenByte),
@@ -152,12 +157,25 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
             _ => {}
         }
     }
-    Ok(Target { host, path, origin_form, spellings })
+    Ok(Target { host, path, origin_form, spellings, narrowed })
 }
 
 /// Checks that a path has exactly one reading, except for the spellings that it returns.
 pub fn check_path(path: &str) -> Result<Spellings, Malformed> {
-    if is_plain(path.as_bytes()) { Ok(Spellings::NONE) } else { check_path_closely(path) }
+    read_path(path).map(|(spellings, _)| spellings)
+}
+
+/// The same, and [`Target::narrowed`].
+fn read_path(path: &str) -> Result<(Spellings, Option<String>), Malformed> {
+    if is_plain(path.as_bytes()) {
+        return Ok((Spellings::NONE, None));
+    }
+    let (spellings, narrowed) = (check_path_closely(path)?, full_width::narrowed(path));
+    let has_dots = |narrow| has_dot_segment(&String::from_utf8_lossy(&decoded(narrow)));
+    match narrowed.as_deref().is_some_and(has_dots) {
+        true => Err(Malformed::DotSegment),
+        false => Ok((spellings, narrowed)),
+    }
 }
 
 /// Whether a path has only segments and bytes with one reading: most have. Every byte is looked at,
@@ -251,40 +269,25 @@ fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
         return Err(Malformed::DoubleEscape);
     }
     let text = std::str::from_utf8(&whole).map_err(|_| Malformed::NotUtf8)?;
-    for segment in text.split('/') {
-        match segment.split(';').next().unwrap_or_default().trim() {
-            "." | ".." => return Err(Malformed::DotSegment),
-            _ => {}
-        }
+    if has_dot_segment(text) {
+        return Err(Malformed::DotSegment);
     }
     let is_name = |segment: &str| !decoded(segment).starts_with(b";");
     if path.split('/').all(is_name) { Ok(spellings) } else { Err(Malformed::EmptySegment) }
 }
 
+/// Whether a decoded path has `.` or `..` as a segment, with spaces or parameters or without.
+fn has_dot_segment(text: &str) -> bool {
+    let is_space = |char: char| char.is_whitespace() || char == '\u{feff}';
+    text.split('/').any(|segment| {
+        let name = segment.split(';').next().unwrap_or_default();
+        matches!(name.trim_matches(is_space), "." | "..")
+    })
+}
+
 /// Whether `text` begins with an escape.
 fn is_escape(text: &[u8]) -> bool {
     text.strip_prefix(b"%").is_some_and(|digits| escaped(digits).is_some())
-}
-
-/// A path with its escapes decoded; a broken escape is left unchanged.
-#[must_use]
-pub fn decoded(path: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let byte = if *first == b'%' { escaped(tail) } else { None };
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
-    }
-    bytes
-}
-
-/// The byte that the two hexadecimal digits at the start of `text` encode.
-#[must_use]
-pub fn escaped(text: &[u8]) -> Option<u8> {
-    let [high, low, ..] = text else { return None };
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    Some(digit(*high)? << 4 | digit(*low)?)
 }
 
 /// The authority and the rest of an absolute-form target.

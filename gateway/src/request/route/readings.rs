@@ -15,12 +15,14 @@
 //!
 //! # Not here
 //!
-//! Which readings are refused (`route`, `rules`), paths that no route accepts (`target`).
+//! Which readings are refused (`route`, `rules`), paths that no route accepts (`target`), the
+//! ASCII of full-width characters (`full_width`): that is read as another path.
 
 use arrayvec::ArrayVec;
 
+use crate::request::escapes;
+use crate::request::full_width::ascii;
 use crate::request::route::{Pattern, Segment};
-use crate::request::target;
 
 /// Most readings of one split of a path: each costs a lookup.
 const READINGS_MAX: usize = 64;
@@ -235,9 +237,10 @@ fn first_letter(segment: &str) -> Option<u8> {
     first.map(|first| first.to_ascii_lowercase())
 }
 
-/// Whether some servers read it as a space: a plus sign is one to some.
+/// Whether some servers read it as a space: a plus sign is one to some, and a byte order mark is
+/// one to JavaScript.
 fn is_space(char: char) -> bool {
-    char.is_whitespace() || char == '+'
+    char.is_whitespace() || char == '+' || char == '\u{feff}'
 }
 
 /// What follows the spaces at the start of a text.
@@ -274,13 +277,6 @@ fn fold(char: char, mut push: impl FnMut(u8)) {
 /// case splits off: of İ, most keep `i` alone.
 fn is_accent(char: char) -> bool {
     matches!(char, '\u{2be}' | '\u{300}'..='\u{36f}')
-}
-
-/// The ASCII character of a full-width one (U+FF01 to U+FF5E).
-fn ascii(char: char) -> char {
-    let code = u32::from(char);
-    let narrow = (0xff01..=0xff5e).contains(&code).then(|| char::from_u32(code - 0xfee0));
-    narrow.flatten().unwrap_or(char)
 }
 
 /// The characters of a text with its escapes decoded, those alone that are UTF-8, without accents.
@@ -321,7 +317,7 @@ impl Decoded<'_> {
 /// The byte of the escape at the start of `text`, and what follows it.
 fn escape(text: &str) -> Option<(u8, &str)> {
     let digits = text.strip_prefix('%')?;
-    Some((target::escaped(digits.as_bytes())?, digits.get(2..)?))
+    Some((escapes::escaped(digits.as_bytes())?, digits.get(2..)?))
 }
 
 #[cfg(test)]

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeSet;
 
+use crate::request::escapes;
 use crate::request::route::tests::Dice;
 use crate::request::route::*;
 
 /// Path, limits, and accepted spellings: s for a slash at the end, e for escapes, / for `%2F`.
-type Row = (&'static str, &'static [Index], &'static str);
+pub(super) type Row = (&'static str, &'static [Index], &'static str);
 
 /// The numbers are each route's limits; a tenant in a path is a check too.
-const CONTROL: &[Row] = &[
+pub(super) const CONTROL: &[Row] = &[
     ("/healthz", &[], ""),
     ("/v1/workspaces/{workspace}/tenants:batch", &[9], ""),
     ("/v1/workspaces/{workspace}/webhooks/{*rest}", &[1, 2], ""),
@@ -43,7 +44,7 @@ fn is_stricter(rows: &[Row], one: Index, other: Index) -> bool {
     limit || tenant("{workspace}") || tenant("{organisation}")
 }
 
-fn paths(rows: &[Row]) -> Paths {
+pub(super) fn paths(rows: &[Row]) -> Paths {
     let patterns: Vec<Pattern> = rows.iter().map(|row| Pattern::read(row.0).unwrap()).collect();
     let entry = |(route, pattern)| RouteEntry {
         route,
@@ -58,7 +59,7 @@ fn paths(rows: &[Row]) -> Paths {
 }
 
 /// The pattern of the route that a path leads to, or why it is refused.
-fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malformed> {
+pub(super) fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malformed> {
     let target = target::read(path.as_bytes(), Some(b"h.test"))?;
     match paths.find(&Method::GET, &target)? {
         PathMatch::Route(route) => Ok(rows[route].0),
@@ -205,7 +206,7 @@ fn each(path: &str, change: impl Fn(&str) -> String) -> String {
 }
 
 fn decode(path: &str) -> String {
-    String::from_utf8_lossy(&target::decoded(path)).into_owned()
+    String::from_utf8_lossy(&escapes::decoded(path)).into_owned()
 }
 
 /// Removes a file extension, which starts after a name: `.x` and `..x` are names.
