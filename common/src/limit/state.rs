@@ -22,7 +22,7 @@ use crate::limit::quota::{Horizon, Quota};
 use crate::limit::rolling::{EXACT_MAX, Log, RollingQuota};
 use crate::limit::slots::{self, Slots};
 use crate::limit::token_bucket::{Bucket, BucketQuota};
-use crate::time::Tick;
+use crate::time::{Tick, UnixTime};
 
 /// What one key has used of one limit: 32 bytes, and what it points to.
 #[derive(Clone, Debug)]
@@ -123,6 +123,30 @@ impl State {
             let place = counts.partition_point(|(time, _)| *time <= at);
             counts.insert(place, (at, cost));
             *log = Log::of_counts(log.is_wide(), counts);
+        }
+    }
+
+    /// Counts what was used after `at`, by the clock of a machine that was ahead of a shared
+    /// store's, as used then: both times of this state are the store's.
+    pub fn bring_back(&mut self, at: Tick) {
+        match self {
+            Self::Log(log) if at < log.newest() => {
+                let times: Vec<Tick> = log.times().map(|time| time.min(at)).collect();
+                *log = Log::of(log.is_wide(), times);
+            }
+            Self::Slots(slots) if at < slots.newest_end() => {
+                let counts = slots.counts().map(|(end, count)| (end.min(at), count));
+                let counts: Vec<(Tick, u32)> = counts.collect();
+                *slots = Slots::of(slots.grain(), counts);
+            }
+            Self::Bucket(bucket) if at < bucket.at() => {
+                *bucket = Bucket::of(bucket.spent(), bucket.token(), at);
+            }
+            // A period that is to come has begun for no store.
+            Self::Count(count) if at < count.at() => {
+                *count = Count::of(count.used(), count.starts().min(UnixTime(at.0)), at);
+            }
+            _ => {}
         }
     }
 

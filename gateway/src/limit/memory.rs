@@ -214,6 +214,14 @@ impl MemoryStore {
         })
     }
 
+    /// Counts what was used of a key after `at`, by a clock that was ahead, as used then.
+    pub fn bring_back(&self, key: Key, at: Tick) -> Result<(), Moved> {
+        self.change(key, |state, _| {
+            state.bring_back(at);
+            false
+        })
+    }
+
     /// Applies `change` to the state of a key, and deletes it where that returns true. `change` is
     /// told whether the shard may have shared states.
     fn change(&self, key: Key, change: impl FnOnce(&mut State, bool) -> bool) -> Result<(), Moved> {

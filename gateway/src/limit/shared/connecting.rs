@@ -246,7 +246,11 @@ impl SharedStore {
             let heard = Heartbeat::read(&texts, &self.config.id, self.config.gateways_min);
             let wrong = || unreachable("its answer to a heartbeat has another form".to_owned());
             let heard = heard.ok_or_else(wrong)?;
+            let guessed = connection.time.guessed(replied);
             self.learn_time(connection, heard.time, (sent, replied));
+            if let Some((guessed, (store, _))) = guessed.zip(own) {
+                self.bring_back((known, node), store, [guessed, replied]);
+            }
             if heard.is_new {
                 // A store that has lost its data has no fingerprint either, nor what was admitted.
                 if is_registry {
@@ -327,8 +331,13 @@ mod tests {
     use std::sync::Mutex;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-    use weir_common::time::{Clock, UnixTime};
+    use weir_common::limit::calendar::{Calendar, CalendarQuota, CalendarUnit, parse_zone};
+    use weir_common::limit::rolling::RollingQuota;
+    use weir_common::limit::token_bucket::{BucketQuota, Rate};
+    use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
+    use super::super::super::key::{Key, LimitTag};
+    use super::super::super::{LimitCheck, Quota};
     use super::super::SharedConfig;
     use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::servers::login::{Dial, Dialled, Session};
@@ -412,6 +421,47 @@ mod tests {
         assert_eq!(place(anew, 250).await, half, "it has lost its data");
         assert_eq!(place(HEARD, 2_750).await, half);
         assert_eq!(place(HEARD, 250).await, FleetPosition::ALONE);
+    }
+
+    #[tokio::test]
+    async fn what_was_admitted_by_a_clock_that_was_ahead_counts_for_its_window_and_no_longer() {
+        // A day and an hour ahead of the server's.
+        let clock = Clock::manual(UnixTime(90_007_000_000));
+        let shared = store_on(&Arc::new(Server(Mutex::new(HEARD))), &clock);
+        let store = MemoryStore::new(16);
+        let rolling =
+            |requests| Quota::Rolling(RollingQuota { requests, window: Duration::from_secs(5) });
+        let rate = Rate::per_second(2);
+        let calendar = Calendar { unit: CalendarUnit::Day, zone: parse_zone("UTC").unwrap() };
+        let quotas = [
+            (rolling(30), 12),
+            (rolling(100_000), 12),
+            (Quota::Bucket(BucketQuota { rate, burst: 30 }), 9),
+            (Quota::Calendar(CalendarQuota::new(30, calendar)), 86_400),
+        ];
+        let at = |seconds: u64| Moment {
+            tick: Tick(seconds * 1_000_000),
+            unix: UnixTime(seconds * 1_000_000),
+        };
+        let check = |nth: u128, now: Moment| {
+            let (quota, _) = quotas[usize::try_from(nth).unwrap()];
+            let key = Key::from_bits(nth << 96 | nth);
+            LimitCheck::new(key, LimitTag::from_bits(nth), quota.at(now))
+        };
+        for nth in 0..4 {
+            let checks = [check(nth, shared.moment(clock.now()))];
+            for _ in 0..5 {
+                assert!(shared.check(&store, &checks, true).await.unwrap().is_admitted());
+            }
+        }
+        shared.beat(Some((&store, &Boosts::default()))).await;
+        for (nth, (quota, until)) in (0..4).zip(quotas) {
+            let usage = |now| store.usage(&check(nth, now), now.tick).unwrap();
+            assert_eq!(usage(at(7)).remaining, quota.limit() - 5, "{quota:?}");
+            let full_at = usage(at(7)).full_at;
+            assert!(full_at < at(until).tick.plus(Duration::from_millis(700)), "{full_at:?}");
+            assert_eq!(usage(at(until + 1)).remaining, quota.limit(), "{quota:?}");
+        }
     }
 
     #[tokio::test]

@@ -6,12 +6,16 @@
 //! 1. An admission leaves a window of at most [`EXACT_MAX`] requests here no earlier than by the
 //!    store's clock, however late the reply was that showed it.
 //! 2. What a call under way may still be given counts as admitted.
-//! 3. A window's stamps have its own unit, and nothing else is charged later than the store's clock
+//! 3. What is admitted alone before the first reply counts for its window after that at the most,
+//!    also where this machine's clock was ahead of the store's.
+//! 4. A window's stamps have its own unit, and nothing else is charged later than the store's clock
 //!    can be: no limit counts otherwise because of those beside it.
 //!
 //! # Not here
 //!
 //! When the store counts as away (`shared::servers::availability`).
+
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
@@ -23,7 +27,10 @@ use weir_common::time::{Moment, Tick, UnixTime};
 use super::super::memory::{MemoryStore, Moved};
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, StoreFailure, Verdict};
 use super::call::Stamping;
-use super::servers::store_time::StoreTime;
+use super::connecting::is_on;
+use super::servers::node::StoreNode;
+use super::servers::nodes::NodeSet;
+use super::servers::store_time::{STEP, StoreTime};
 use super::share::FleetPosition;
 use super::{Checks, SharedStore, Undecided, is_in_flight, local};
 
@@ -64,6 +71,26 @@ impl SharedStore {
         let (step, own) = (unit * STAMP_CLASSES, unit * (self.id_bits % STAMP_CLASSES));
         let at = now.0 - now.0 % step + own;
         Tick(if at < now.0 { at + step } else { at })
+    }
+
+    /// Corrects what this gateway has admitted alone by its machine's clock, where the first reply
+    /// of a server shows that it was ahead: what is after the server's latest time counts as of
+    /// then.
+    pub(super) fn bring_back(
+        &self,
+        (known, node): (&NodeSet, &Arc<StoreNode>),
+        store: &MemoryStore,
+        [guessed, now]: [Tick; 2],
+    ) {
+        let [_, latest] = node.time.range(now);
+        if guessed.since(latest) <= STEP {
+            return;
+        }
+        for owed in self.sync_states.owed(latest, |check| is_on(known, node, check.slot)) {
+            let at = self.own_stamp(&owed.check, latest);
+            // Where another process has the counters, it corrects them.
+            let _ = store.bring_back(owed.check.key, at);
+        }
     }
 
     /// The check of a share of which calls under way may still be given their costs.
@@ -179,7 +206,6 @@ fn lasting(store: &MemoryStore, share: &LimitCheck, [earliest, now]: [Tick; 2]) 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 

@@ -5,24 +5,34 @@
 //!
 //! Not here: what times mean (`limit::shared`).
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime, micros};
 
-/// A step of a server's clock, in microseconds: more than any call takes.
-const STEP: i64 = 1_000_000;
+/// A step of a server's clock: more than any call takes.
+pub(in super::super) const STEP: Duration = Duration::from_secs(1);
 
 /// A server's time less this machine's ticks, in microseconds: at least, and at most.
 #[derive(Debug)]
 pub(in super::super) struct StoreTime {
     ahead: [AtomicI64; 2],
+    /// Whether it has not replied yet.
+    is_guess: AtomicBool,
 }
 
 impl StoreTime {
     /// The time of a server that has not replied yet: this machine's.
     pub(in super::super) fn new(now: Moment) -> Self {
         let ahead = now.unix.0.cast_signed() - now.tick.0.cast_signed();
-        Self { ahead: [AtomicI64::new(ahead), AtomicI64::new(ahead)] }
+        let ahead = [AtomicI64::new(ahead), AtomicI64::new(ahead)];
+        Self { ahead, is_guess: AtomicBool::new(true) }
+    }
+
+    /// The time of a server that has not replied yet, as it was taken to be at a tick.
+    pub(in super::super) fn guessed(&self, now: Tick) -> Option<Tick> {
+        let [guessed, _] = self.range(now);
+        self.is_guess.load(Ordering::Relaxed).then_some(guessed)
     }
 
     /// The earliest and the latest time that the server can have at a tick of this machine.
@@ -47,10 +57,11 @@ impl StoreTime {
     ) -> Option<i64> {
         let ahead = |tick: Tick| time.0.cast_signed() - tick.0.cast_signed();
         let [earliest, latest] = &self.ahead;
+        self.is_guess.store(false, Ordering::Relaxed);
         let set_ahead = ahead(answered) - latest.swap(ahead(sent), Ordering::Relaxed);
         let set_back = ahead(sent) - earliest.swap(ahead(answered), Ordering::Relaxed);
         let step = if set_ahead > 0 { set_ahead } else { set_back.min(0) };
-        (step.abs() > STEP).then_some(step)
+        (step.unsigned_abs() > micros(STEP)).then_some(step)
     }
 }
 
