@@ -7,12 +7,13 @@
 //!    before, and a gateway that comes back misses none.
 //! 2. A store that may have lost resets gets them again from each gateway that knows them, with
 //!    their numbers: a gateway that has applied them does not apply them again.
+//! 3. Of each key only the newest reset is kept, here as in the store.
 //!
 //! # Not here
 //!
 //! When resets are read and applied (`shared::changes`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,34 +43,81 @@ if added > 0 then
 end
 return number";
 
-/// The newest resets, by number: the digits of their keys.
+/// The newest resets.
 #[derive(Debug, Default)]
-pub(super) struct KnownResets(Mutex<BTreeMap<u64, String>>);
+pub(super) struct KnownResets(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The digits of their keys.
+    by_number: BTreeMap<u64, String>,
+    /// Their numbers.
+    by_digits: HashMap<String, u64>,
+}
+
+impl Known {
+    fn add(&mut self, number: u64, digits: &str) {
+        match self.by_digits.insert(digits.to_owned(), number) {
+            Some(later) if later > number => {
+                self.by_digits.insert(digits.to_owned(), later);
+            }
+            earlier => {
+                earlier.map(|earlier| self.by_number.remove(&earlier));
+                self.by_number.insert(number, digits.to_owned());
+            }
+        }
+        if self.by_number.len() > KNOWN_MAX
+            && let Some((_, digits)) = self.by_number.pop_first()
+        {
+            self.by_digits.remove(&digits);
+        }
+    }
+}
 
 impl KnownResets {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, String>> {
+    fn all(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of the newest one; 0 if none is known.
     pub(super) fn newest(&self) -> u64 {
-        self.all().last_key_value().map_or(0, |(number, _)| *number)
+        self.all().by_number.last_key_value().map_or(0, |(number, _)| *number)
     }
 
     /// Adds resets that were read: of each the digits of the key, and the number.
     pub(super) fn add(&self, read: &[[String; 2]]) {
         let mut all = self.all();
         let parsed = read.iter().filter_map(|[digits, nth]| Some((nth.parse().ok()?, digits)));
-        all.extend(parsed.map(|(number, digits)| (number, digits.clone())));
-        while all.len() > KNOWN_MAX {
-            all.pop_first();
-        }
+        parsed.for_each(|(number, digits)| all.add(number, digits));
     }
 
     /// Those after a number, oldest first: their numbers, and the digits of their keys.
     pub(super) fn after(&self, number: u64) -> Vec<(u64, String)> {
         let all = self.all();
-        let later = all.range((Bound::Excluded(number), Bound::Unbounded));
+        let later = all.by_number.range((Bound::Excluded(number), Bound::Unbounded));
         later.map(|(number, digits)| (*number, digits.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_knows_the_newest_reset_of_each_of_ten_thousand_keys() {
+        let known = KnownResets::default();
+        let read = |digits: usize, number: usize| [digits.to_string(), number.to_string()];
+        for key in 0..KNOWN_MAX {
+            known.add(&[read(key, 2 * key + 1)]);
+            known.add(&[read(key, 2 * key + 2)]);
+        }
+        // What was read before is read again.
+        known.add(&[read(7, 15)]);
+        let all = known.after(0);
+        assert_eq!((all.len(), &all[0]), (KNOWN_MAX, &(2, "0".to_owned())));
+        known.add(&[read(KNOWN_MAX, 2 * KNOWN_MAX + 1)]);
+        let all = known.after(0);
+        assert_eq!((all.len(), &all[0]), (KNOWN_MAX, &(4, "1".to_owned())));
+        assert_eq!(known.newest(), 2 * KNOWN_MAX as u64 + 1);
     }
 }
