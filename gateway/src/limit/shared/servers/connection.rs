@@ -14,7 +14,7 @@ use redis::{Cmd, Value, cmd};
 use weir_common::time::Tick;
 
 use super::address::Topology;
-use super::errors::{CallError, ConnectError, is_forbidden, unreachable_for};
+use super::errors::{CallError, ConnectError, is_forbidden, is_unknown, unreachable_for};
 use super::link::{Link, Script};
 use super::sentinel::NamedPrimary;
 use super::store_time::StoreTime;
@@ -130,20 +130,24 @@ impl StoreConnection {
     }
 }
 
-/// The rights that a user lacks, of the names of commands and the errors that they ended with.
+/// What is missing, of the names of commands and the errors that they ended with: rights of the
+/// user, or commands that the server has not.
 fn lacking(tried: &[String]) -> Result<(), ConnectError> {
-    let pairs = tried.as_chunks::<2>().0.iter();
-    let lacking: Vec<String> = pairs
-        .filter(|[_, error]| is_forbidden(error))
-        .map(|[command, _]| format!("+{command}"))
-        .collect();
-    match lacking.is_empty() {
-        true => Ok(()),
-        false => Err(ConnectError::Rejected(format!(
-            "its user lacks rights that docs/scaling.md lists: {}",
-            lacking.join(" ")
-        ))),
-    }
+    let those = |is_missing: fn(&str) -> bool, sign: &str| {
+        let pairs = tried.as_chunks::<2>().0.iter();
+        let missing = pairs.filter(|[_, error]| is_missing(error));
+        missing.map(|[command, _]| format!("{sign}{command}")).collect::<Vec<_>>().join(" ")
+    };
+    let why = match (those(is_forbidden, "+"), those(is_unknown, "")) {
+        (rights, _) if !rights.is_empty() => {
+            format!("its user lacks rights that docs/scaling.md lists: {rights}")
+        }
+        (_, commands) if !commands.is_empty() => {
+            format!("it has no command of these names, as after `rename-command`: {commands}")
+        }
+        _ => return Ok(()),
+    };
+    Err(ConnectError::Rejected(why))
 }
 
 /// A store without a fingerprint takes that of the first gateway.
@@ -196,6 +200,22 @@ fn check_eviction(info: &str) -> Result<(), ConnectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_that_a_server_has_not_are_named() {
+        let unknown = "ERR Unknown Redis command called from script script: 1f, on @user_script:6.";
+        let tried = |error: &str| lacking(&["time", "", "hgetall", error].map(str::to_owned));
+        assert_eq!(tried(""), Ok(()));
+        assert_eq!(tried("WRONGTYPE it"), Ok(()), "of the key, which is another's");
+        for (error, words) in [
+            (unknown, "`rename-command`: hgetall"),
+            ("ERR Unknown command called from script", "`rename-command`: hgetall"),
+            ("NOPERM no permissions", "lists: +hgetall"),
+        ] {
+            let why = tried(error).unwrap_err().to_string();
+            assert!(why.ends_with(words), "{why}");
+        }
+    }
 
     #[test]
     fn a_store_of_another_secret_is_refused_with_the_way_to_take_it_back() {

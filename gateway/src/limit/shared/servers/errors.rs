@@ -118,6 +118,11 @@ pub(super) fn is_forbidden(error: &str) -> bool {
     FORBIDS.iter().any(|words| error.contains(words))
 }
 
+/// Whether a server says that it does not have a command that a script calls.
+pub(super) fn is_unknown(error: &str) -> bool {
+    error.contains("Unknown") && error.contains("command called from")
+}
+
 /// What the server says of a call decides what becomes of the connection.
 pub(in super::super) fn failed(error: &RedisError) -> CallError {
     let mut text = error.to_string();
