@@ -2,6 +2,7 @@
 //!
 //! A text counts as JSON from its first letter on, however it goes on: cut off, several values one
 //! after another, with numbers that no parser reads. So it is split into strings and marks only.
+//! JSON that was encoded twice and lost its outer quotes counts, too: `{\"a\":1}`.
 //!
 //! Invariant: the work is linear in the length of the text. JSON in the texts of JSON is read to
 //! [`LEVELS_MAX`] levels, which bounds the stack, too.
@@ -15,26 +16,41 @@ use crate::domain::sensitive::{keys, never_allowed};
 /// level, so that the length of a text bounds no levels.
 const LEVELS_MAX: usize = 4;
 
-/// Whether a text is JSON that has a text under a key that names a secret.
-pub(super) fn has_secret(text: &str) -> bool {
-    has_secret_to(text, LEVELS_MAX)
+const BELOW_KEY: &str = "a JSON text with a secret";
+
+/// What finds the kind of secret in a text, JSON or not.
+type Finder = fn(&str) -> Option<&'static str>;
+
+/// The kind of secret in a text that is JSON: a text under a key that names one, or what `find`
+/// finds in a string whose escapes hid it.
+pub(super) fn secret(text: &str, find: Finder) -> Option<&'static str> {
+    secret_to(text, LEVELS_MAX, find)
 }
 
-fn has_secret_to(text: &str, levels: usize) -> bool {
+fn secret_to(text: &str, levels: usize, find: Finder) -> Option<&'static str> {
+    // Most texts have no quote.
+    if levels == 0 || !text.contains('"') {
+        return None;
+    }
     let shown = text.trim_matches(is_blank);
-    if levels == 0 || !shown.contains('"') || !shown.starts_with(['{', '[', '"']) {
-        return false;
+    if !shown.starts_with(['{', '[', '"']) {
+        return None;
     }
     // How many brackets are open, and how many were at the key of the secret whose value this is.
     let (mut depth, mut named, mut is_value) = (0_usize, None, false);
     let mut rest = shown;
     while let Some(at) = rest.find(['{', '[', '}', ']', ',', ':', '"']) {
-        let (mark, after) = rest.split_at(at).1.split_at(1);
+        let (before, from) = rest.split_at(at);
+        let (mark, after) = from.split_at(1);
         rest = after;
         match mark {
             "{" | "[" => depth += 1,
             "\"" => {
-                let (written, after) = string(rest);
+                let (mut written, after) = string(rest);
+                if before.ends_with('\\') && written.len() == rest.len() {
+                    // Encoded once more from here on: no quote ends a string.
+                    written = shown.get(shown.len() - from.len() - 1..).unwrap_or(written);
+                }
                 let text = unescaped(written);
                 rest = after;
                 let follows = after.trim_start();
@@ -44,9 +60,17 @@ fn has_secret_to(text: &str, levels: usize) -> bool {
                         named = has_texts.then_some(depth);
                     }
                     Some(_) => {}
-                    None if named.is_some() && !text.is_empty() => return true,
-                    None if has_secret_to(&text, levels - 1) => return true,
-                    None => {}
+                    None if named.is_some() && !text.is_empty() => return Some(BELOW_KEY),
+                    None => {
+                        let hidden = match &text {
+                            Cow::Owned(text) => find(text),
+                            Cow::Borrowed(_) => None,
+                        };
+                        let found = hidden.or_else(|| secret_to(&text, levels - 1, find));
+                        if found.is_some() {
+                            return found;
+                        }
+                    }
                 }
             }
             "}" | "]" => depth = depth.saturating_sub(1),
@@ -56,7 +80,7 @@ fn has_secret_to(text: &str, levels: usize) -> bool {
         let has_ended = |of: &mut usize| depth < *of || depth == *of && !matches!(mark, ":" | "\"");
         named.take_if(has_ended);
     }
-    false
+    None
 }
 
 fn names_secret(key: &str) -> bool {
@@ -108,6 +132,10 @@ mod tests {
 
     use super::*;
 
+    fn has_secret(text: &str) -> bool {
+        secret(text, |_| None).is_some()
+    }
+
     #[test]
     fn escapes_stand_for_their_letters() {
         for (written, text) in [
@@ -141,6 +169,9 @@ mod tests {
             r#"{"password":["","hunter2"]}"#.to_owned(),
             r#"{"access\u005ftoken":"abc"}"#.to_owned(),
             r#"{"a":"\\","password":"hunter2"}"#.to_owned(),
+            r#"{\"password\":\"hunter2\"}"#.to_owned(),
+            r#"{\n  \"user\": {\"password\": \"cut of"#.to_owned(),
+            r#"{"a":1} [{\"a\":\"{\\\"password\\\":\\\"hunter2\\\"}\"}]"#.to_owned(),
         ] {
             assert!(has_secret(&text), "{text}");
         }
@@ -152,6 +183,8 @@ mod tests {
             r#"{"password":"","note":"a"}"#,
             r#"[{"password":[true,1]},"a",{"b":"c"}]"#,
             r#"{"a":"the \"password\":"}"#,
+            r#"{\"note\":\"the password\",\"password\":true}"#,
+            r#"[the \"password\" of \"Ada\"]"#,
             "[see] the \"password\": it is \"old\"",
         ] {
             assert!(!has_secret(text), "{text}");
@@ -217,9 +250,11 @@ mod tests {
         fn whole_json_has_the_secrets_that_its_parsed_value_has(value in values()) {
             let short = value.to_string();
             let pretty = serde_json::to_string_pretty(&value).unwrap();
+            let twice = json!(pretty).to_string();
             let expected = short.starts_with(['{', '[']) && has_named_text(&value, false);
             prop_assert_eq!(has_secret(&short), expected, "{}", short);
             prop_assert_eq!(has_secret(&pretty), expected, "{}", pretty);
+            prop_assert_eq!(has_secret(twice.trim_matches('"')), expected, "{}", twice);
         }
     }
 }

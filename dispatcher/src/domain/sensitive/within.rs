@@ -4,11 +4,13 @@
 //! 2. In a URL, a password before the host, and a parameter of the query or the fragment with a
 //!    name that no setting may allow, unless its value is a yes, a no or a placeholder. Others,
 //!    such as `token`, are often those of links that expire.
-//! 3. In a text that is JSON, a key with such a name whose value is a text.
+//! 3. In a text that is JSON, a key with such a name whose value is a text; and 1 and 2 in its
+//!    strings, whatever is escaped.
 //!
 //! Invariant: the work is linear in the length of the text, whatever it is made of. Each letter is
 //! in one part and one word, a part is decoded at most four times, and the search for a header in
-//! it ends once [`READS_MAX`] times its length was read.
+//! it ends once [`READS_MAX`] times its length was read. Strings are searched again only where an
+//! escape was decoded.
 //!
 //! Not here: texts that are a secret as a whole (`sensitive::values`), JSON (`embedded_json`).
 
@@ -33,11 +35,13 @@ const READS_MAX: usize = 8;
 
 /// The kind of secret that the text contains.
 pub(super) fn secret(text: &str) -> Option<&'static str> {
+    secret_of_text(text).or_else(|| embedded_json::secret(text, secret_of_text))
+}
+
+/// The kind of secret that the text contains as it is written.
+fn secret_of_text(text: &str) -> Option<&'static str> {
     if has_jwt(text, &mut 0) {
         return Some(JWT);
-    }
-    if embedded_json::has_secret(text) {
-        return Some("a JSON text with a secret");
     }
     if !text.contains(':') {
         return None;
@@ -188,6 +192,28 @@ mod tests {
             "access_token=abc is how the call begins",
             "eyJ.eyJ.eyJ and eyJhbGciOiJIUzI1NiJ9",
             "://",
+        ] {
+            assert_eq!(secret(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn escapes_in_a_text_of_json_hide_no_secret() {
+        let php = r#"{"url":"https:\/\/u:hunter2@x.test\/cb"}"#;
+        for text in [
+            php.to_owned(),
+            r#"{"url":"https://x.test/cb?state=1\u0026access_token=abc"}"#.to_owned(),
+            r#"["https:\/\/x.test\/cb#state=1\u0026id_token=abc"]"#.to_owned(),
+            format!("{{\"raw\":\"{}\"}}", SIGNED.replace('.', r"\u002e")),
+            serde_json::json!({ "body": php }).to_string(),
+            php.replace('\\', r"\\").replace('"', "\\\""),
+        ] {
+            assert!(secret(&text).is_some(), "{text}");
+        }
+        for text in [
+            r#"{"url":"https:\/\/x.test\/cb?state=1\u0026token_type=bearer"}"#,
+            r#"{"note":"\"password\" is no part of https:\/\/u@x.test\/a?q=1"}"#,
+            r#"{"path":"C:\\users","hint":"a\/password:\/b@c"}"#,
         ] {
             assert_eq!(secret(text), None, "{text}");
         }
