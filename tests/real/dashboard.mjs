@@ -191,6 +191,9 @@ const LOOKS = {
   phone: { colorScheme: "light", viewport: { width: 360, height: 844 } },
 };
 
+/** Widths of tablets, and of zoomed windows, at which tables are widest. */
+const WIDTHS = [660, 768, 880];
+
 /** Every page in every look: no violation, no overflow, and not too heavy. */
 async function pages() {
   await become(503);
@@ -328,19 +331,28 @@ async function look(page, urls) {
     for (const [label, url] of Object.entries(urls)) {
       await page.goto(url);
       await inspect(page, label, name);
+      for (const width of name === "light" ? WIDTHS : []) {
+        await page.setViewportSize({ width, height: 800 });
+        await fits(page, label, `${width} px`);
+      }
+      await page.setViewportSize(options.viewport);
     }
   }
   await page.emulateMedia(LOOKS.light);
   await page.setViewportSize(LOOKS.light.viewport);
 }
 
-async function inspect(page, label, name) {
+async function fits(page, label, name) {
   const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
+}
+
+async function inspect(page, label, name) {
   if (stage.pictures) {
     await page.screenshot({ path: `${stage.pictures}/${label}-${name}.png`, fullPage: true });
     await page.screenshot({ path: `${stage.pictures}/${label}-${name}-top.png` });
   }
-  assert.ok(width <= 0, `${label}, ${name}: ${width} px too wide`);
+  await fits(page, label, name);
   assert.deepEqual(await hardToRead(page), [], `${label}, ${name}`);
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() =>
