@@ -241,6 +241,7 @@ fn show(trace: &mut Trace, keep: AttemptSettings) -> bool {
 #[cfg(test)]
 mod tests {
     mod families;
+    mod handshakes;
     mod proxied;
     mod read_limit;
     mod recorded;

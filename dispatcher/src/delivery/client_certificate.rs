@@ -1,16 +1,13 @@
 //! Reads the client certificate that an owner gives a webhook, and shows it in handshakes.
 //!
-//! # Invariants
+//! Invariant: a key that is accepted belongs to its certificate.
 //!
-//! 1. A key that is accepted belongs to its certificate.
-//! 2. No TLS session of one certificate is resumed with another, or without one.
-//!
-//! Not here: what is kept of it (`domain::webhook::client_certificate`).
+//! Not here: what is kept of it (`domain::webhook::client_certificate`); that no TLS session of one
+//! certificate is resumed with another, for none is resumed (`http_client`).
 
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use sha2::{Digest, Sha256};
@@ -81,7 +78,6 @@ pub(super) fn tls_with(
     let own = certified(certificate.chain(), certificate.key())?;
     let mut tls = of_all.clone();
     tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(own));
-    tls.resumption = Resumption::disabled();
     Ok(tls)
 }
 

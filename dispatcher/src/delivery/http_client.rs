@@ -1,12 +1,14 @@
 //! Builds HTTP clients: trusted certificates, no redirects, no proxies.
 //!
+//! Invariant: every connection verifies the receiver's certificate: no TLS session is resumed.
+//!
 //! Not here: which addresses may be called (`egress`), deadlines (`client`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder, redirect};
-use rustls::client::WantsClientCert;
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::SingleCertAndKey;
@@ -69,6 +71,9 @@ pub(crate) fn tls_of(egress: &Egress) -> Result<ClientConfig, ClientError> {
 
 fn http1(mut tls: ClientConfig) -> ClientConfig {
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // A resumed session verifies no certificate: one that expired meanwhile would go unseen. Nor is
+    // it bound to the client certificate that it began with. Connections are reused instead.
+    tls.resumption = Resumption::disabled();
     tls
 }
 

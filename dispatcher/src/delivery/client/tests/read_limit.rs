@@ -53,7 +53,7 @@ impl Flood {
 }
 
 /// Whether a whole request arrived.
-async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
+pub(super) async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\nhello") {
         if !matches!(stream.read_buf(&mut request).await, Ok(1..)) {
@@ -89,7 +89,7 @@ async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
     (outcome, bytes.recv().await.expect("the connection ended"))
 }
 
-fn acceptor() -> TlsAcceptor {
+pub(super) fn acceptor() -> TlsAcceptor {
     let file = |name: &str| format!("{FIXTURES}/{name}");
     let chain = CertificateDer::pem_file_iter(file("server.pem")).expect("it is there");
     let chain = chain.collect::<Result<Vec<_>, _>>().expect("it has one");
