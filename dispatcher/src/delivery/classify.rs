@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
-use rustls::CertificateError;
+use rustls::{AlertDescription as Alert, CertificateError, InvalidMessage, PeerIncompatible};
 use weir_common::time::{UnixTime, micros};
 
 use crate::delivery::connection::ConnectError;
@@ -68,7 +68,9 @@ pub(crate) fn reason_of(error: &ConnectError, received: u64) -> Option<Reason> {
 /// The reason of an attempt whose webhook has a certificate that expires at `expires`.
 pub(crate) fn of_certificate(reason: Reason, expires: UnixTime, now: UnixTime) -> Reason {
     match reason {
-        Reason::HandshakeRefused if expires <= now => Reason::ClientCertificateExpired(expires),
+        Reason::HandshakeRefused | Reason::TlsAlgorithm if expires <= now => {
+            Reason::ClientCertificateExpired(expires)
+        }
         reason => reason,
     }
 }
@@ -98,8 +100,18 @@ fn tls_reason(error: &rustls::Error) -> Reason {
     match error {
         rustls::Error::InvalidCertificate(error) => certificate_reason(error),
         rustls::Error::NoCertificatesPresented => Reason::CertificateInvalid,
+        rustls::Error::AlertReceived(Alert::ProtocolVersion)
+        | rustls::Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13) => {
+            Reason::TlsVersion
+        }
+        rustls::Error::AlertReceived(Alert::HandshakeFailure | Alert::InsufficientSecurity) => {
+            Reason::TlsAlgorithm
+        }
         rustls::Error::AlertReceived(_) => Reason::HandshakeRefused,
-        // What arrived was no handshake, or none that both sides understand.
+        rustls::Error::InvalidMessage(
+            InvalidMessage::HandshakePayloadTooLarge | InvalidMessage::CertificatePayloadTooLarge,
+        ) => Reason::CertificateTooLarge,
+        // What arrived was no handshake.
         _ => Reason::NoTls,
     }
 }
@@ -240,6 +252,7 @@ mod tests {
         let (expires, later) = (UnixTime(7), UnixTime(8));
         let expired = Reason::ClientCertificateExpired(expires);
         assert_eq!(of_certificate(Reason::HandshakeRefused, expires, later), expired);
+        assert_eq!(of_certificate(Reason::TlsAlgorithm, expires, later), expired);
         let valid = of_certificate(Reason::HandshakeRefused, later, expires);
         assert_eq!(valid, Reason::HandshakeRefused);
         assert_eq!(of_certificate(Reason::NoTls, expires, later), Reason::NoTls);
@@ -253,6 +266,24 @@ mod tests {
         };
         assert_eq!(certificate_reason(&refused), Reason::CertificateAlgorithm);
         assert_eq!(certificate_reason(&CertificateError::BadEncoding), Reason::CertificateInvalid);
+    }
+
+    #[test]
+    fn what_two_sides_of_a_handshake_lack_in_common_is_named() {
+        let alert = rustls::Error::AlertReceived;
+        for (error, words) in [
+            (alert(Alert::ProtocolVersion), "the server speaks no TLS version that we"),
+            (PeerIncompatible::ServerDoesNotSupportTls12Or13.into(), "the server speaks no TLS v"),
+            (alert(Alert::HandshakeFailure), "the server found no TLS algorithm in c"),
+            (alert(Alert::InsufficientSecurity), "the server found no TLS algorithm "),
+            (alert(Alert::CertificateRequired), "the server refused the TLS handshake"),
+            (InvalidMessage::HandshakePayloadTooLarge.into(), "the TLS certificate and its chain"),
+            (InvalidMessage::CertificatePayloadTooLarge.into(), "the TLS certificate and its ch"),
+            (InvalidMessage::InvalidContentType.into(), "the server speaks no TLS on this port"),
+        ] {
+            let found = tls_reason(&error).in_words();
+            assert!(found.starts_with(words), "{error:?}: {found}");
+        }
     }
 
     #[test]

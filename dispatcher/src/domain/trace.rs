@@ -51,6 +51,8 @@ pub enum Reason {
     CertificateRevoked,
     /// The certificate is signed by an algorithm, or with a key, that is not accepted.
     CertificateAlgorithm,
+    /// The certificate and its chain are longer than a handshake's message may be.
+    CertificateTooLarge,
     /// The certificate is invalid for another reason.
     CertificateInvalid,
     /// The receiver refused the handshake.
@@ -59,8 +61,13 @@ pub enum Reason {
     ClientCertificateExpired(UnixTime),
     /// The connection ended during the handshake.
     HandshakeBroken,
-    /// The receiver does not speak TLS, or no version and cipher in common.
+    /// The receiver does not speak TLS, or breaks its rules.
     NoTls,
+    /// The receiver speaks no version of TLS that is accepted.
+    TlsVersion,
+    /// The receiver found no algorithm in common: of the key exchange, the cipher, or its
+    /// certificate. Of TLS 1.2, some refuse a client without a certificate in the same way.
+    TlsAlgorithm,
     /// The connection was reset after as many bytes of the response.
     Reset(u64),
     /// The connection was closed after as many bytes of the response.
@@ -113,11 +120,19 @@ impl Reason {
             Self::CertificateAlgorithm => {
                 "the TLS certificate is signed by an algorithm or with a key that is not accepted"
             }
+            Self::CertificateTooLarge => {
+                "the TLS certificate and its chain are too large: 64 KiB is the most"
+            }
             Self::CertificateRevoked => "the TLS certificate was revoked",
             Self::CertificateInvalid => "the TLS certificate is not valid",
             Self::HandshakeRefused => "the server refused the TLS handshake",
             Self::HandshakeBroken => "the connection broke during the TLS handshake",
-            Self::NoTls => "the server speaks no TLS on this port, or no version we do",
+            Self::NoTls => "the server speaks no TLS on this port, or none that we understand",
+            Self::TlsVersion => "the server speaks no TLS version that we do: 1.2 and 1.3",
+            Self::TlsAlgorithm => {
+                "the server found no TLS algorithm in common, of the key exchange, the cipher or \
+                 its certificate's key, or it needs a client certificate"
+            }
             Self::NotHttp => "the answer was no HTTP",
             Self::TooLong => "the answer's headers were too long",
             Self::NoConnection => "no connection in time",
@@ -148,6 +163,9 @@ impl Reason {
             Self::ClientCertificateExpired(at) => (17, at.0),
             Self::CertificateSelfSigned => (18, 0),
             Self::CertificateAlgorithm => (19, 0),
+            Self::TlsVersion => (20, 0),
+            Self::TlsAlgorithm => (21, 0),
+            Self::CertificateTooLarge => (22, 0),
         }
     }
 
@@ -172,6 +190,9 @@ impl Reason {
             17 => Self::ClientCertificateExpired(UnixTime(number)),
             18 => Self::CertificateSelfSigned,
             19 => Self::CertificateAlgorithm,
+            20 => Self::TlsVersion,
+            21 => Self::TlsAlgorithm,
+            22 => Self::CertificateTooLarge,
             _ => return None,
         })
     }
@@ -323,6 +344,9 @@ mod tests {
             ),
             (Reason::CertificateSelfSigned, "the TLS certificate is self-signed, or an authority"),
             (Reason::CertificateAlgorithm, "the TLS certificate is signed by an algorithm or with"),
+            (Reason::TlsVersion, "the server speaks no TLS version that we do: 1.2 and 1.3"),
+            (Reason::TlsAlgorithm, "the server found no TLS algorithm in common, of the key"),
+            (Reason::CertificateTooLarge, "the TLS certificate and its chain are too large"),
         ];
         let mut codes = Vec::new();
         for (reason, words) in table {
@@ -332,7 +356,7 @@ mod tests {
             codes.push(reason.code().0);
         }
         codes.dedup();
-        assert_eq!(codes, (1..=19).collect::<Vec<_>>());
+        assert_eq!(codes, (1..=22).collect::<Vec<_>>());
     }
 
     #[test]
