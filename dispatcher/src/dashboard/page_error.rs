@@ -90,12 +90,23 @@ impl PageError {
     }
 
     pub(super) fn repeated((field, name): (&str, &str)) -> Self {
-        let error = FieldError {
-            pointer: format!("/{field}"),
-            detail: format!("{name} is in two lines: a name has one value"),
-        };
+        let why = format!("{name} is in two lines: a name has one value");
         let detail = "Two lines of a field have one name, so nothing was changed.";
-        Self { errors: vec![error], ..Self::new(422, "Not saved", detail) }
+        Self::not_saved(422, detail, (field, why))
+    }
+
+    pub(super) fn overtaken((field, now): (&str, &str)) -> Self {
+        let why = format!(
+            "was changed to \u{201c}{now}\u{201d} since this form was opened: open it again to \
+             change that"
+        );
+        let detail = "A field was changed meanwhile, so nothing was changed now.";
+        Self::not_saved(409, detail, (field, why))
+    }
+
+    fn not_saved(status: u16, detail: &str, (field, why): (&str, String)) -> Self {
+        let error = FieldError { pointer: format!("/{field}"), detail: why };
+        Self { errors: vec![error], ..Self::new(status, "Not saved", detail) }
     }
 
     pub(super) fn broken(error: &str) -> Self {

@@ -1,7 +1,8 @@
 //! What the fields of a webhook's form have, and what the API is sent of them. (core)
 //!
 //! Invariant: a form changes what was changed in it and nothing else, whatever the webhook has, and
-//! whatever others changed since the form was made.
+//! whatever others changed since the form was made. Of one header or entry of the metadata the last
+//! form wins; a text that others changed meanwhile is not overwritten.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +62,7 @@ impl WebhookForm {
         }
     }
 
-    /// What a webhook has. WebhookForm of headers are never shown.
+    /// What a webhook has. Values of headers are never shown.
     pub(super) fn of_webhook(webhook: &WebhookData) -> Self {
         let lines = webhook.metadata.iter().filter_map(|(name, value)| line(name, value));
         let kept = webhook.metadata.iter().filter(|(name, value)| line(name, value).is_none());
@@ -128,16 +129,42 @@ impl WebhookForm {
         body
     }
 
-    /// What was changed in the form, which showed these values first. What a field named then and
-    /// does not name any more is removed.
-    pub(super) fn change_of(&self, shown: &Self) -> Map<String, Value> {
+    /// A field that was changed in the form and meanwhile to something else by others, and what the
+    /// webhook has now.
+    pub(super) fn overtaken<'n>(
+        &self,
+        shown: &Self,
+        now: &'n Self,
+    ) -> Option<(&'static str, &'n str)> {
+        let fields: [(_, fn(&Self) -> &String); 3] = [
+            ("url", |of| &of.url),
+            ("description", |of| &of.description),
+            ("requests_per_minute", |of| &of.requests_per_minute),
+        ];
+        let is_overtaken = |of: &fn(&Self) -> &String| {
+            let [typed, before, now] = [self, shown, now].map(|form| sent_back(of(form)));
+            typed != before && now != before && now != typed
+        };
+        let found = fields.iter().find(|(_, of)| is_overtaken(of));
+        found.map(|(name, of)| (*name, of(now).as_str()))
+    }
+
+    /// What was changed in the form, which showed these values first, of a webhook that has others
+    /// `now`. What a field named then and does not name any more is removed.
+    pub(super) fn change_of(&self, shown: &Self, now: &Self) -> Map<String, Value> {
         let mut body = Map::new();
         let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
         if self.url != sent_back(&shown.url) {
             set("url", self.url.as_str().into());
         }
-        if BTreeSet::from_iter(&self.events) != BTreeSet::from_iter(&shown.events) {
-            set("events", self.events.clone().into());
+        let (typed, before) =
+            (BTreeSet::from_iter(&self.events), BTreeSet::from_iter(&shown.events));
+        if typed != before {
+            let mut events = now.events.clone();
+            events.retain(|one| typed.contains(one) || !before.contains(one));
+            let added = typed.difference(&before).filter(|one| !now.events.contains(one));
+            events.extend(added.map(|one| (*one).clone()));
+            set("events", events.into());
         }
         if self.description != sent_back(&shown.description) {
             set("description", self.description.as_str().into());
@@ -252,11 +279,59 @@ mod tests {
 
     /// The change that a form makes which was made for `before`.
     fn change(before: &WebhookData, type_in: impl FnOnce(&mut WebhookForm)) -> Value {
+        let now = WebhookForm::of_webhook(before);
+        change_since(before, &now, type_in).expect("none is overtaken").into()
+    }
+
+    /// The same, of a webhook that has other values now; the field that others changed.
+    fn change_since(
+        before: &WebhookData,
+        now: &WebhookForm,
+        type_in: impl FnOnce(&mut WebhookForm),
+    ) -> Result<Map<String, Value>, (&'static str, String)> {
         let mut values = WebhookForm::of_webhook(before);
         type_in(&mut values);
         let values = WebhookForm::of_form(&sent(&values));
         let shown = values.read_shown().expect("values");
-        values.change_of(&shown).into()
+        match values.overtaken(&shown, now) {
+            Some((name, has)) => Err((name, has.to_owned())),
+            None => Ok(values.change_of(&shown, now)),
+        }
+    }
+
+    #[test]
+    fn types_that_others_added_or_removed_meanwhile_stay_so() {
+        let before = webhook("", &BTreeMap::new());
+        let mut now = WebhookForm::of_webhook(&before);
+        let tick = |values: &mut WebhookForm| {
+            values.events = ["user.created", "plan.changed"].map(str::to_owned).to_vec();
+        };
+        now.events = ["user.deleted", "tenant.created"].map(str::to_owned).to_vec();
+        let changed = change_since(&before, &now, tick).expect("types are merged");
+        assert_eq!(changed["events"], json!(["tenant.created", "plan.changed"]));
+        tick(&mut now);
+        let changed = change_since(&before, &now, tick).expect("types are merged");
+        assert_eq!(changed["events"], json!(["user.created", "plan.changed"]));
+    }
+
+    #[test]
+    fn a_text_that_others_changed_meanwhile_is_not_overwritten() {
+        let before = webhook("one", &BTreeMap::new());
+        let mut now = WebhookForm::of_webhook(&before);
+        let describe = |text: &'static str| {
+            move |values: &mut WebhookForm| text.clone_into(&mut values.description)
+        };
+        describe("two")(&mut now);
+        now.requests_per_minute.clear();
+        let overtaken = Err(("description", "two".to_owned()));
+        assert_eq!(change_since(&before, &now, describe("three")), overtaken);
+        for (text, sent) in [("one", json!({})), ("two", json!({ "description": "two" }))] {
+            let changed = change_since(&before, &now, describe(text)).map(Value::from);
+            assert_eq!(changed, Ok(sent), "{text}");
+        }
+        let faster = |values: &mut WebhookForm| values.requests_per_minute = "9".to_owned();
+        let overtaken = Err(("requests_per_minute", String::new()));
+        assert_eq!(change_since(&before, &now, faster), overtaken);
     }
 
     proptest! {

@@ -266,11 +266,14 @@ pub(super) async fn change(
     let path = format!("webhooks/{id}");
     let mut values = WebhookForm::of_form(form);
     let shown = values.read_shown().ok_or_else(PageError::incomplete_form)?;
-    if let Some(failure) = values.repeated().map(PageError::repeated) {
+    let detail: WebhookDetailData = request.get(&path, "").await?;
+    let now = WebhookForm::of_webhook(&detail.webhook);
+    let overtaken = || values.overtaken(&shown, &now).map(PageError::overtaken);
+    if let Some(failure) = values.repeated().map(PageError::repeated).or_else(overtaken) {
         values.kept_metadata = shown.kept_metadata;
         return form_page(request, Some(id), values, Seen::PageError(&failure)).await;
     }
-    let body = values.change_of(&shown);
+    let body = values.change_of(&shown, &now);
     if body.is_empty() {
         return Ok(see_other(request.path(&path)));
     }

@@ -375,4 +375,13 @@ fn a_form_that_was_left_open_changes_only_what_was_changed_in_it() {
     visitor.post(&page, &fields("a: 8\nb: 2")).expect(303);
     assert_eq!(acme.webhook(&webhook.id)["metadata"], json!({ "a": "8", "c": "3" }));
     visitor.post(&page, &fields("a: 8")[1..]).expect(400);
+    patch(json!({ "events": ["user.created", "plan.changed"] }));
+    let mut other = fields("a: 8\nb: 2");
+    other[2].1 = "user.deleted";
+    visitor.post(&page, &other).expect(303);
+    assert_eq!(acme.webhook(&webhook.id)["events"], json!(["plan.changed", "user.deleted"]));
+    other[3].1 = "mine";
+    let refused = visitor.post(&page, &other).expect(409).text();
+    assert!(refused.contains("changed to \u{201c}new\u{201d}"), "{refused}");
+    assert_eq!(acme.webhook(&webhook.id)["description"], "new");
 }
