@@ -17,6 +17,7 @@ pub mod mail_address;
 pub mod masking;
 pub mod operator_event;
 pub mod outcome;
+pub mod pace;
 pub mod port;
 pub mod public_id;
 pub mod retry;

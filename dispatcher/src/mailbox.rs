@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use weir_common::time::Tick;
 
 use crate::domain::delivery::{Arrival, DELIVERY_OVERHEAD_BYTES, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
@@ -32,7 +33,9 @@ pub enum Command {
     /// The API needs the status of deliveries.
     ReadStatus(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
     /// The API sends a request of its own: counts it, or answers how long it has to wait.
-    Charge(CheckedUrl, oneshot::Sender<Result<(), Duration>>),
+    Charge(CheckedUrl, oneshot::Sender<Result<Charged, Duration>>),
+    /// A request of the API's own that started at this time has ended.
+    Ended(CheckedUrl, Tick),
     /// Operators need to know what waits.
     Survey(oneshot::Sender<Survey>),
 }
@@ -42,6 +45,23 @@ pub enum Command {
 pub struct Mailbox {
     sender: mpsc::UnboundedSender<Command>,
     queued: Arc<QueuedArrivals>,
+}
+
+/// A request of the API's own, which counts as in flight until this is dropped.
+#[derive(Debug)]
+pub struct Charged {
+    /// Taken when it is dropped.
+    check: Option<CheckedUrl>,
+    started: Tick,
+    sender: mpsc::UnboundedSender<Command>,
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        if let Some(check) = self.check.take() {
+            let _ = self.sender.send(Command::Ended(check, self.started));
+        }
+    }
 }
 
 /// Deliveries that the worker has not processed yet.
@@ -135,10 +155,15 @@ impl Mailbox {
 
     /// Counts a request in the rate limits of its receiver, or returns the time until they admit
     /// it; `None` if the worker has ended.
-    pub async fn charge(&self, check: CheckedUrl) -> Option<Result<(), Duration>> {
+    pub async fn charge(&self, check: CheckedUrl) -> Option<Result<Charged, Duration>> {
         let (answer, answered) = oneshot::channel();
         let _ = self.sender.send(Command::Charge(check, answer));
         answered.await.ok()
+    }
+
+    /// A request that was counted at `started`.
+    pub(crate) fn charged(&self, check: CheckedUrl, started: Tick) -> Charged {
+        Charged { check: Some(check), started, sender: self.sender.clone() }
     }
 }
 

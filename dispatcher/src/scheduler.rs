@@ -10,9 +10,9 @@
 //!
 //! # Invariants
 //!
-//! 1. No endpoint starts more attempts within any window than its rate limit allows, across all
-//!    workspaces, no webhook more than its owner allows, and no workspace more at one host than its
-//!    limit there.
+//! 1. No endpoint gets more requests within any window than its rate limit allows, across all
+//!    workspaces, no webhook sends more than its owner allows, and no workspace more to one host than
+//!    its limit there.
 //! 2. A paused or disabled webhook starts no attempt, a probing one has at most one in flight.
 //! 3. Endpoints are served in the order in which they became able to start an attempt, so no
 //!    endpoint and no webhook starves. On an endpoint workspaces take turns, and so do the webhooks
@@ -51,6 +51,7 @@ mod queues;
 pub mod rate_limit;
 mod ready_list;
 mod responsiveness;
+mod starts;
 mod status;
 pub mod survey;
 pub mod target;
@@ -106,7 +107,7 @@ pub struct Policies {
 /// An event for the scheduler.
 #[derive(Debug)]
 pub enum Input {
-    /// An attempt started before this process did, at this time.
+    /// The request of an attempt was sent before this process started, at this time.
     StartedBefore(EarlierStart, Tick),
     /// An earlier process was killed before this time: any endpoint may have as many unrecorded
     /// starts as may be in flight on it. Sent after all [`Input::StartedBefore`], the oldest first.
@@ -171,7 +172,7 @@ enum Mode {
 }
 
 /// A hundred thousand endpoints may wait, so their state is small.
-const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 176);
+const _: () = assert!(size_of::<Endpoint>() <= 152 && size_of::<Backlog>() <= 176);
 
 /// All endpoints and webhooks that have work.
 #[derive(Debug)]
@@ -229,7 +230,7 @@ impl Scheduler {
     /// Applies an event.
     pub fn handle(&mut self, input: Input, now: Moment) {
         match input {
-            Input::StartedBefore(start, started) => self.seed(&start, started),
+            Input::StartedBefore(start, sent) => self.seed(&start, sent),
             Input::KilledBefore(at) => self.seed_unrecorded(self.policies.limits.per_endpoint, at),
             Input::Restored(queue) => self.restore(*queue, now),
             Input::Configured(policies) => {

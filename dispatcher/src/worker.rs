@@ -30,8 +30,8 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
 use crate::config::settings::Settings;
+use crate::domain::pace::{counted, longest_window};
 use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::options::OWN_WINDOW;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
@@ -129,8 +129,8 @@ pub enum Drained {
 fn policies(settings: &Settings) -> Policies {
     let egress = &settings.egress;
     let limits = Limits {
-        quota: egress.per_endpoint(),
-        per_host: egress.per_host(),
+        quota: counted(egress.per_endpoint()),
+        per_host: counted(egress.per_host()),
         per_endpoint: egress.in_flight_per_endpoint(),
         total: egress.in_flight_max,
     };
@@ -148,14 +148,14 @@ impl Worker {
         let (now, store) = (resources.clock.now(), &resources.store);
         let active = resources.active.load_full();
         let policies = policies(&active.settings);
-        let window = micros(policies.limits.quota.window.max(OWN_WINDOW));
+        let window = micros(longest_window(policies.limits.quota));
         let mut scheduler = Scheduler::new(policies, resources.memory.cached_bytes);
         let since = UnixTime(now.unix.0.saturating_sub(window));
         let mut starts = store.starts_since(since).await?;
-        starts.sort_by_key(|start| start.started_at);
+        starts.sort_by_key(|start| start.sent_at);
         for start in starts {
-            let started = now.tick_of(start.started_at);
-            scheduler.handle(Input::StartedBefore(start, started), now);
+            let sent = now.tick_of(start.sent_at);
+            scheduler.handle(Input::StartedBefore(start, sent), now);
         }
         let unclean = store.unclean_shutdowns();
         for found in unclean.into_iter().filter(|found| *found >= since) {
@@ -296,8 +296,13 @@ impl Worker {
             Command::Charge(check, answer) => {
                 self.reload(now);
                 let charged = self.scheduler.charge_check(&check, now.tick);
+                let charged = charged.map(|()| self.resources.mailbox.charged(check, now.tick));
+                // If the caller has stopped waiting, the request ends here.
                 let _ = answer.send(charged.map_err(|at| at.since(now.tick)));
                 return;
+            }
+            Command::Ended(check, started) => {
+                return self.scheduler.end_check(&check, started, now.tick);
             }
             Command::Survey(answer) => {
                 // The caller may have stopped waiting.

@@ -128,7 +128,7 @@ impl World {
         self.model.audit_mails(process.conn());
         self.model.kept(process.conn());
         self.model.read_anew(now);
-        let window = self.model.settings.egress.window;
+        let window = self.model.counted_window();
         let places = self.model.settings.egress.in_flight_per_endpoint();
         let doubts = &mut self.model.doubts;
         doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));

@@ -110,6 +110,21 @@ impl Log {
         }
     }
 
+    /// Moves an admission at `from` to the later time `to`, at or before the present; the log has
+    /// one at `from`, or one that counts as later. Takes as long as there are admissions between.
+    pub fn postpone(&mut self, from: Tick, to: Tick) {
+        let Some(age) = self.newest.0.checked_sub(from.0) else { return };
+        let mut nth = self.expired(age.saturating_add(1), self.newest);
+        while nth + 1 < self.len && self.time(nth + 1) < to {
+            self.set(nth, self.time(nth + 1));
+            nth += 1;
+        }
+        if nth < self.len && self.time(nth) < to {
+            self.newest = self.newest.max(to);
+            self.set(nth, to);
+        }
+    }
+
     /// The key's usage at `now`.
     #[must_use]
     pub fn usage(&self, quota: RollingQuota, now: Tick) -> Usage {
@@ -167,8 +182,7 @@ impl Log {
 
     /// The ticks of the admissions in the log, oldest first.
     pub fn times(&self) -> impl Iterator<Item = Tick> {
-        let time = |nth| Tick(self.newest.0.saturating_sub(self.age(nth, self.newest)));
-        (0..self.len).map(time)
+        (0..self.len).map(|nth| self.time(nth))
     }
 
     /// When every admission has left the window: the state then equals a fresh one.
@@ -277,14 +291,24 @@ impl Log {
             self.resize(grown.max(needed).clamp(RING_MIN, EXACT_MAX as usize));
         }
         for _ in 0..count {
-            let place = self.place(self.len as usize);
-            if let Some(low) = self.ring.get_mut(place) {
-                *low = low_half(at);
-            }
-            if let Some(high) = self.ring.get_mut(place + 1).filter(|_| self.wide) {
-                *high = low_half(Tick(at.0 >> 32));
-            }
+            self.set(self.len, at);
             self.len += 1;
+        }
+    }
+
+    /// The tick of the nth oldest admission.
+    fn time(&self, nth: u32) -> Tick {
+        Tick(self.newest.0.saturating_sub(self.age(nth, self.newest)))
+    }
+
+    /// Writes the nth oldest timestamp, or the next one to be added.
+    fn set(&mut self, nth: u32, at: Tick) {
+        let place = self.place(nth as usize);
+        if let Some(low) = self.ring.get_mut(place) {
+            *low = low_half(at);
+        }
+        if let Some(high) = self.ring.get_mut(place + 1).filter(|_| self.wide) {
+            *high = low_half(Tick(at.0 >> 32));
         }
     }
 
@@ -435,6 +459,31 @@ mod tests {
         ) {
             let window = Duration::from_secs(3 * 3_600);
             agrees_with_the_model(&[RollingQuota { requests, window }], &steps)?;
+        }
+
+        #[test]
+        fn a_moved_admission_counts_as_one_of_its_new_time(
+            times in prop::collection::vec(0..50_u64, 1..40),
+            moves in prop::collection::vec((0..40_usize, 0..60_u64), 1..20),
+            wide in any::<bool>(),
+        ) {
+            let mut model: Vec<Tick> = times.into_iter().map(Tick).collect();
+            model.sort_unstable();
+            let window = Duration::from_secs(if wide { 3_600 } else { 60 });
+            let quota = RollingQuota { requests: 100, window };
+            let mut log = Log::default();
+            for time in &model {
+                let _ = log.charge(quota, 1, *time);
+            }
+            for (nth, to) in moves {
+                let nth = nth % model.len();
+                let from = model[nth];
+                model[nth] = from.max(Tick(to));
+                model.sort_unstable();
+                log.postpone(from, Tick(to));
+                prop_assert!(log.times().eq(model.iter().copied()), "{model:?}");
+                prop_assert_eq!(log.newest(), model[model.len() - 1]);
+            }
         }
 
         #[test]

@@ -36,6 +36,7 @@ use crate::domain::webhook::options::WebhookOptions;
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::http_errors::{self, ValidationError, ValidationErrors, validation_problem};
 use crate::ingest::event::{self, Sample};
+use crate::mailbox::Charged;
 use crate::scheduler::checks::CheckedUrl;
 
 /// How long it takes at least to find that a receiver cannot be reached: as long as an attempt
@@ -137,7 +138,7 @@ async fn call(
     let (client, workspace) = (&request.active.client, Arc::<str>::from(request.workspace));
     let url = Url::parse(callee.url).map_err(|_| problems::broken())?;
     let _permit = request.test_limit.permit(request.workspace)?;
-    charge(request, &url, &workspace).await?;
+    let charged = charge(request, &url, &workspace).await?;
     let started = request.state.clock.now();
     let signed = Signed {
         event_id: &event.id,
@@ -156,6 +157,7 @@ async fn call(
         AttemptRequest { url, headers, body, fresh_connection: true, client_certificate, keep };
     let sent = on_behalf_of(workspace, client.challenge(attempt, challenge.unwrap_or_default()));
     let (response, echo) = sent.await;
+    drop(charged);
     let took = request.state.clock.now().tick.since(started.tick);
     let AttemptResponse { outcome, trace, .. } = response;
     match outcome {
@@ -175,13 +177,17 @@ async fn call(
 }
 
 /// Counts a call in all limits.
-async fn charge(request: &ApiRequest<'_>, url: &Url, workspace: &Arc<str>) -> Result<(), Reply> {
+async fn charge(
+    request: &ApiRequest<'_>,
+    url: &Url,
+    workspace: &Arc<str>,
+) -> Result<Charged, Reply> {
     test_limit::charged(request)?;
     let endpoint = request.store().endpoint_of(url.as_str()).await;
     let endpoint = endpoint.map_err(|error| request.failed(&error))?;
     let check = CheckedUrl { endpoint, workspace: Arc::clone(workspace), url: url.clone() };
     match request.state.mailbox.charge(check).await {
-        Some(Ok(())) => Ok(()),
+        Some(Ok(charged)) => Ok(charged),
         Some(Err(wait)) => Err(test_limit::receiver_limited(wait)),
         None => Err(problems::busy("The dispatcher is stopping.")),
     }

@@ -18,7 +18,7 @@ use crate::domain::transcript::Transcript;
 pub struct Attempt {
     /// Counted from 1.
     pub number: u32,
-    /// When it started; the rate limit counts starts.
+    /// When it started.
     pub started_at: UnixTime,
     /// From the start to the outcome.
     pub took: Duration,
@@ -73,7 +73,7 @@ pub struct AttemptRecord {
     pub paused_before: Duration,
 }
 
-/// The start of an attempt, as it counts in rate limits after a restart.
+/// An attempt, as it counts in rate limits after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlierStart {
     /// The endpoint.
@@ -84,6 +84,6 @@ pub struct EarlierStart {
     pub workspace: Option<Arc<str>>,
     /// The endpoint's URL, unless it was forgotten.
     pub url: Option<Arc<str>>,
-    /// The start.
-    pub started_at: UnixTime,
+    /// The latest time at which its request can have been sent.
+    pub sent_at: UnixTime,
 }

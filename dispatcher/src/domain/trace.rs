@@ -222,6 +222,13 @@ impl Trace {
         self.reused || (self.connect.is_some() && (!tls || self.tls.is_some()))
     }
 
+    /// From the start of an attempt that `took` so long to the latest time at which its request can
+    /// have been sent: without a response that is its end.
+    #[must_use]
+    pub fn sent_within(&self, took: Duration) -> Duration {
+        took.saturating_sub(self.first_byte.unwrap_or_default())
+    }
+
     /// Why the deadline came first: the phase that had not ended. `received` counts the bytes of
     /// the response.
     #[must_use]

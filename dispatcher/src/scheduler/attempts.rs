@@ -122,6 +122,7 @@ fn exhausted(
 impl Scheduler {
     /// Decides the consequences of an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
+        self.sent(&result, now.tick);
         let StartedAttempt { webhook, started, .. } = result.attempt;
         let took = result.ended.tick.since(started.tick);
         let responsiveness = Responsiveness::of(&result.outcome, took, self.policies.deadline);

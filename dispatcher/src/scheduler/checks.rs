@@ -16,7 +16,7 @@ use weir_common::time::Tick;
 
 use crate::domain::id::EndpointId;
 use crate::scheduler::Scheduler;
-use crate::scheduler::pace::free_at;
+use crate::scheduler::starts::SentAttempt;
 
 /// The receiver of such a request.
 #[derive(Clone, Debug)]
@@ -37,24 +37,34 @@ impl Scheduler {
         let at_host = self.paces.host_free_at(host, &limits, now);
         let starts = match check.endpoint {
             Some(endpoint) => &mut self.endpoint(endpoint).starts,
-            None => self.paces.starts_at(&check.url, || self.unrecorded.log(limits.quota)),
+            None => self.paces.starts_at(&check.url, || self.unrecorded.starts(limits.quota)),
         };
-        let free_at = free_at(starts, limits.quota, now).max(at_host);
+        let free_at = starts.free_at(limits.quota, now).max(at_host);
         if free_at > now {
             return Err(free_at);
         }
-        let _ = starts.charge(limits.quota, 1, now);
-        self.paces.charge_host(host, &limits, now);
+        starts.begin(limits.quota, now);
+        self.paces.begin_at_host(host, &limits, now);
         Ok(())
+    }
+
+    /// Counts a request that started at `started` and has ended as sent now. If its URL became an
+    /// endpoint's meanwhile, it counts there from its start.
+    pub fn end_check(&mut self, check: &CheckedUrl, started: Tick, now: Tick) {
+        let (limits, attempt) = (self.policies.limits, SentAttempt { started, sent: now });
+        let starts = match check.endpoint {
+            Some(endpoint) => &mut self.endpoint(endpoint).starts,
+            None => self.paces.starts_at(&check.url, Default::default),
+        };
+        starts.end(limits.quota, attempt, now);
+        let host = self.paces.key(&check.workspace, &check.url);
+        self.paces.end_at_host(host, &limits, attempt, now);
     }
 
     /// Counts what was sent to a URL before it was this endpoint's.
     pub(super) fn inherit_checks(&mut self, endpoint: EndpointId, url: &Url) {
         let quota = self.policies.limits.quota;
         let Some(earlier) = self.paces.take_starts_at(url) else { return };
-        let starts = &mut self.endpoint(endpoint).starts;
-        for time in earlier.times() {
-            let _ = starts.charge(quota, 1, time);
-        }
+        self.endpoint(endpoint).starts.inherit(&earlier, quota);
     }
 }

@@ -9,13 +9,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use weir_common::limit::rolling::Log;
 use weir_common::time::Tick;
 
 use crate::domain::id::WebhookId;
 use crate::scheduler::concurrency::{Occupancy, Parked};
 use crate::scheduler::load::Load;
 use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::starts::Starts;
 
 /// The longest backoff: the cause may be corrected at any time.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// An endpoint with work.
 #[derive(Debug, Default)]
 pub(super) struct Endpoint {
-    pub(super) starts: Log,
+    pub(super) starts: Starts,
     pub(super) under_way: Load,
     /// The limit of attempts in flight; lower while attempts time out.
     pub(super) limit: usize,
@@ -43,7 +43,7 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// An endpoint without attempts in flight.
-    pub(super) fn new(limit: usize, starts: Log) -> Self {
+    pub(super) fn new(limit: usize, starts: Starts) -> Self {
         Self { limit, starts, ..Self::default() }
     }
 

@@ -6,20 +6,22 @@
 //!
 //! Invariant: a start is asked of both limits, and of the endpoint's, before it is counted in any.
 //!
-//! Not here: who asks and counts (`pick`), the endpoint's own limit (`rate_limit`).
+//! Not here: who asks and counts (`pick`), the endpoint's own limit (`rate_limit`), for how long a
+//! start counts (`starts`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use url::Url;
-use weir_common::limit::decision::Decision;
-use weir_common::limit::rolling::{Log, RollingQuota};
+use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::Tick;
 
 use crate::domain::attempt::EarlierStart;
 use crate::domain::id::WebhookId;
+use crate::domain::pace::counted;
 use crate::domain::webhook::options::per_minute;
 use crate::scheduler::rate_limit::{Limits, Unrecorded};
+use crate::scheduler::starts::{SentAttempt, Starts};
 
 /// A workspace and a host, hashed with a random key: few bytes for each of many webhooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,10 +43,10 @@ pub(super) struct Pace {
 /// The starts that count in these limits.
 #[derive(Debug, Default)]
 pub(super) struct Paces {
-    webhooks: HashMap<WebhookId, Log>,
-    hosts: HashMap<HostKey, Log>,
+    webhooks: HashMap<WebhookId, Starts>,
+    hosts: HashMap<HostKey, Starts>,
     /// What was sent to URLs that are no endpoints yet.
-    urls: HashMap<UrlKey, Log>,
+    urls: HashMap<UrlKey, Starts>,
     keys: RandomState,
 }
 
@@ -62,19 +64,19 @@ impl Paces {
         now: Tick,
     ) -> Tick {
         let own = pace.own.map_or(now, |quota| match self.webhooks.get(&pace.webhook) {
-            Some(log) => free_at(log, quota, now),
-            None => free_at(&unrecorded.log(quota), quota, now),
+            Some(starts) => starts.free_at(quota, now),
+            None => unrecorded.starts(quota).free_at(quota, now),
         });
         own.max(self.host_free_at(pace.host, limits, now))
     }
 
     /// When a workspace's limit at a host admits a start; `now` if it does now.
     pub(super) fn host_free_at(&self, host: HostKey, limits: &Limits, now: Tick) -> Tick {
-        self.hosts.get(&host).map_or(now, |log| free_at(log, limits.per_host, now))
+        self.hosts.get(&host).map_or(now, |starts| starts.free_at(limits.per_host, now))
     }
 
     /// Counts a start in both.
-    pub(super) fn charge(
+    pub(super) fn begin(
         &mut self,
         pace: Pace,
         limits: &Limits,
@@ -82,25 +84,45 @@ impl Paces {
         now: Tick,
     ) {
         if let Some(quota) = pace.own {
-            let log = self.webhooks.entry(pace.webhook).or_insert_with(|| unrecorded.log(quota));
-            let _ = log.charge(quota, 1, now);
+            let new = || unrecorded.starts(quota);
+            self.webhooks.entry(pace.webhook).or_insert_with(new).begin(quota, now);
         }
-        self.charge_host(pace.host, limits, now);
+        self.begin_at_host(pace.host, limits, now);
     }
 
     /// Counts a start at a host.
-    pub(super) fn charge_host(&mut self, host: HostKey, limits: &Limits, now: Tick) {
-        let _ = self.hosts.entry(host).or_default().charge(limits.per_host, 1, now);
+    pub(super) fn begin_at_host(&mut self, host: HostKey, limits: &Limits, now: Tick) {
+        self.hosts.entry(host).or_default().begin(limits.per_host, now);
+    }
+
+    /// Ends an attempt of a webhook that counts in its owner's limit.
+    pub(super) fn end(&mut self, webhook: WebhookId, attempt: SentAttempt, now: Tick) {
+        if let Some(starts) = self.webhooks.get_mut(&webhook) {
+            starts.end(counted(per_minute(u32::MAX)), attempt, now);
+        }
+    }
+
+    /// Ends an attempt at a host.
+    pub(super) fn end_at_host(
+        &mut self,
+        host: HostKey,
+        limits: &Limits,
+        attempt: SentAttempt,
+        now: Tick,
+    ) {
+        if let Some(starts) = self.hosts.get_mut(&host) {
+            starts.end(limits.per_host, attempt, now);
+        }
     }
 
     /// What was sent to a URL that is no endpoint's.
-    pub(super) fn starts_at(&mut self, url: &Url, new: impl FnOnce() -> Log) -> &mut Log {
+    pub(super) fn starts_at(&mut self, url: &Url, new: impl FnOnce() -> Starts) -> &mut Starts {
         let key = UrlKey(self.keys.hash_one(url.as_str()));
         self.urls.entry(key).or_insert_with(new)
     }
 
     /// Removes what was sent to a URL.
-    pub(super) fn take_starts_at(&mut self, url: &Url) -> Option<Log> {
+    pub(super) fn take_starts_at(&mut self, url: &Url) -> Option<Starts> {
         if self.urls.is_empty() {
             return None;
         }
@@ -108,47 +130,38 @@ impl Paces {
     }
 
     /// Counts a start before this process did.
-    pub(super) fn seed(&mut self, start: &EarlierStart, limits: &Limits, started: Tick) {
+    pub(super) fn seed(&mut self, start: &EarlierStart, limits: &Limits, sent: Tick) {
         if let Some(webhook) = start.webhook {
-            let quota = per_minute(u32::MAX);
-            let _ = self.webhooks.entry(webhook).or_default().charge(quota, 1, started);
+            let quota = counted(per_minute(u32::MAX));
+            self.webhooks.entry(webhook).or_default().count(quota, sent);
         }
         let url = start.url.as_deref().and_then(|url| Url::parse(url).ok());
         if let (Some(workspace), Some(url)) = (&start.workspace, url) {
-            self.charge_host(self.key(workspace, &url), limits, started);
+            let host = self.key(workspace, &url);
+            self.hosts.entry(host).or_default().count(limits.per_host, sent);
         }
     }
 
     /// Counts the starts that an earlier process may have made without a record, of webhooks: at a
     /// host there may be any number.
     pub(super) fn seed_unrecorded(&mut self, count: usize, at: Tick) {
-        let quota = per_minute(u32::MAX);
-        for log in self.webhooks.values_mut() {
-            for _ in 0..count {
-                let _ = log.charge(quota, 1, at);
-            }
+        let quota = counted(per_minute(u32::MAX));
+        for starts in self.webhooks.values_mut() {
+            (0..count).for_each(|_| starts.count(quota, at));
         }
     }
 
     /// Applies a changed window.
     pub(super) fn fit(&mut self, limits: &Limits, now: Tick) {
-        self.hosts.values_mut().for_each(|log| log.fit(limits.per_host, now));
-        self.urls.values_mut().for_each(|log| log.fit(limits.quota, now));
+        self.hosts.values_mut().for_each(|starts| starts.fit(limits.per_host, now));
+        self.urls.values_mut().for_each(|starts| starts.fit(limits.quota, now));
     }
 
     /// Evicts what no longer counts.
     pub(super) fn forget_idle(&mut self, limits: &Limits, now: Tick) {
-        let own = per_minute(1);
-        self.webhooks.retain(|_, log| log.full_at(own) > now);
-        self.hosts.retain(|_, log| log.full_at(limits.per_host) > now);
-        self.urls.retain(|_, log| log.full_at(limits.quota) > now);
-    }
-}
-
-/// When the quota admits a start; `now` if it does now.
-pub(super) fn free_at(log: &Log, quota: RollingQuota, now: Tick) -> Tick {
-    match log.decide(quota, 1, now) {
-        Decision::Admit | Decision::TooLarge => now,
-        Decision::Refuse { retry_at } => retry_at,
+        let own = counted(per_minute(1));
+        self.webhooks.retain(|_, starts| starts.count_any(own, now));
+        self.hosts.retain(|_, starts| starts.count_any(limits.per_host, now));
+        self.urls.retain(|_, starts| starts.count_any(limits.quota, now));
     }
 }

@@ -19,7 +19,6 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::attempts::StartedAttempt;
 use crate::scheduler::backlog::{Backlog, MemoryLimit, Readiness};
 use crate::scheduler::concurrency::Refused;
-use crate::scheduler::pace::free_at;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::webhooks::Flow;
 
@@ -108,7 +107,7 @@ impl Scheduler {
             self.slots.park(id, why, &mut endpoint.parked);
             return None;
         }
-        let free_at = free_at(&endpoint.starts, quota, now.tick).max(endpoint.backs_off_until());
+        let free_at = endpoint.starts.free_at(quota, now.tick).max(endpoint.backs_off_until());
         let (mut later, mut kept, mut could_start) = (None::<Tick>, false, false);
         for nth in 0..endpoint.turns.len() {
             let webhook =
@@ -206,9 +205,9 @@ impl Scheduler {
         let delivery = backlog.pop_first(flow, now.tick)?;
         self.cached_bytes = self.cached_bytes + backlog.weight() - before;
         let limits = &self.policies.limits;
-        let _ = endpoint.starts.charge(limits.quota, 1, now.tick);
+        endpoint.starts.begin(limits.quota, now.tick);
         if let Some(pace) = self.webhooks.pace(webhook) {
-            self.paces.charge(pace, limits, &self.unrecorded, now.tick);
+            self.paces.begin(pace, limits, &self.unrecorded, now.tick);
         }
         let (was, bytes) = (endpoint.occupancy(), delivery.body.len());
         endpoint.under_way = endpoint.under_way.plus(bytes);

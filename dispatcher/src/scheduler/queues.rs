@@ -10,7 +10,7 @@ use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::{Arrival, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::domain::webhook::options::OWN_WINDOW;
+use crate::domain::pace::longest_window;
 use crate::domain::webhook::{Probe, Queue};
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
@@ -295,12 +295,12 @@ impl Scheduler {
             self.endpoint(*endpoint).turns.retain(|one| one != webhook);
         }
         let quota = self.policies.limits.quota;
-        self.unrecorded.forget(quota.window.max(OWN_WINDOW), now);
+        self.unrecorded.forget(longest_window(quota), now);
         self.paces.forget_idle(&self.policies.limits, now);
         self.endpoints.retain(|_, endpoint| {
             !endpoint.turns.is_empty()
                 || endpoint.under_way.attempts > 0
-                || endpoint.starts.full_at(quota) > now
+                || endpoint.starts.count_any(quota, now)
         });
         let backlogs = &self.backlogs;
         self.webhooks.forget_idle(|webhook| backlogs.contains_key(&webhook));
@@ -311,7 +311,7 @@ impl Scheduler {
         // use every slot before the first timeout.
         let limit = (self.policies.limits.per_endpoint / 4).max(1);
         let (quota, unrecorded) = (self.policies.limits.quota, &self.unrecorded);
-        let new = || Box::new(Endpoint::new(limit, unrecorded.log(quota)));
+        let new = || Box::new(Endpoint::new(limit, unrecorded.starts(quota)));
         self.endpoints.entry(id).or_insert_with(new)
     }
 }

@@ -1,14 +1,17 @@
 //! The rate limit, and the starts that count in it, those of earlier processes included. (core)
 //!
-//! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
+//! Not here: when a start is admitted (`pick`), for how long a start counts (`starts`).
 
 use std::time::Duration;
 
-use weir_common::limit::rolling::{EXACT_MAX, Log, RollingQuota};
+use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::time::Tick;
 
 use crate::domain::attempt::EarlierStart;
-use crate::domain::id::EndpointId;
+use crate::domain::id::{EndpointId, WebhookId};
+use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
+use crate::scheduler::pace::HostKey;
+use crate::scheduler::starts::{SentAttempt, Starts};
 use crate::scheduler::{Scheduler, most};
 
 /// The rate limit, and the limits of attempts in flight.
@@ -30,9 +33,11 @@ pub struct Limits {
 pub(super) struct Unrecorded(Vec<(usize, Tick)>);
 
 impl Unrecorded {
-    /// The log of a receiver without recorded starts.
-    pub(super) fn log(&self, quota: RollingQuota) -> Log {
-        self.0.iter().fold(Log::default(), |log, (count, at)| charge_all(log, quota, *count, *at))
+    /// Those of a receiver without recorded ones.
+    pub(super) fn starts(&self, quota: RollingQuota) -> Starts {
+        let mut starts = Starts::default();
+        self.0.iter().for_each(|(count, at)| count_all(&mut starts, quota, *count, *at));
+        starts
     }
 
     /// Drops what has left the longest window.
@@ -58,11 +63,33 @@ impl Scheduler {
         self.paces.fit(&limits, now);
     }
 
-    /// Counts an attempt that started before this process did.
-    pub(super) fn seed(&mut self, start: &EarlierStart, started: Tick) {
+    /// Counts an attempt that has ended at the time of its request, from now on.
+    pub(super) fn sent(&mut self, result: &AttemptResult, now: Tick) {
+        let StartedAttempt { webhook, endpoint, started, ref target, .. } = result.attempt;
+        let within = result.trace.sent_within(result.ended.tick.since(started.tick));
+        let attempt = SentAttempt { started: started.tick, sent: started.tick.plus(within) };
+        let host = self.paces.key(&target.workspace, &target.url);
+        self.end_in_limits((webhook, endpoint, host), attempt, now);
+    }
+
+    /// Ends an attempt in all limits that count it.
+    pub(super) fn end_in_limits(
+        &mut self,
+        (webhook, endpoint, host): (WebhookId, EndpointId, HostKey),
+        attempt: SentAttempt,
+        now: Tick,
+    ) {
+        let limits = self.policies.limits;
+        self.endpoint(endpoint).starts.end(limits.quota, attempt, now);
+        self.paces.end(webhook, attempt, now);
+        self.paces.end_at_host(host, &limits, attempt, now);
+    }
+
+    /// Counts an attempt that was sent before this process started.
+    pub(super) fn seed(&mut self, start: &EarlierStart, sent: Tick) {
         let quota = self.policies.limits.quota;
-        let _ = self.endpoint(start.endpoint).starts.charge(quota, 1, started);
-        self.paces.seed(start, &self.policies.limits, started);
+        self.endpoint(start.endpoint).starts.count(quota, sent);
+        self.paces.seed(start, &self.policies.limits, sent);
     }
 
     /// Counts `count` starts at `at` on every endpoint: an earlier process may have made them
@@ -72,15 +99,12 @@ impl Scheduler {
         self.paces.seed_unrecorded(count, at);
         let quota = self.policies.limits.quota;
         for endpoint in self.endpoints.values_mut() {
-            endpoint.starts = charge_all(std::mem::take(&mut endpoint.starts), quota, count, at);
+            count_all(&mut endpoint.starts, quota, count, at);
         }
     }
 }
 
-/// The log with `count` more starts at `at`, or as many as the largest limit counts.
-fn charge_all(mut starts: Log, quota: RollingQuota, count: usize, at: Tick) -> Log {
-    for _ in 0..count.min(EXACT_MAX as usize) {
-        let _ = starts.charge(quota, 1, at);
-    }
-    starts
+/// Counts `count` more starts at `at`, or as many as the largest limit counts.
+fn count_all(starts: &mut Starts, quota: RollingQuota, count: usize, at: Tick) {
+    (0..count.min(EXACT_MAX as usize)).for_each(|_| starts.count(quota, at));
 }

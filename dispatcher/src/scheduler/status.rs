@@ -7,7 +7,6 @@ use weir_common::time::{Moment, Tick};
 use crate::domain::delivery::DeliveryStatus;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::Scheduler;
-use crate::scheduler::pace::free_at;
 
 impl Scheduler {
     /// The state of a waiting delivery.
@@ -16,7 +15,7 @@ impl Scheduler {
         let Some(backlog) = self.backlogs.get(&webhook) else { return DeliveryStatus::default() };
         let endpoint = self.endpoints.get(&backlog.endpoint);
         let quota = self.policies.limits.quota;
-        let paced = endpoint.map(|endpoint| free_at(&endpoint.starts, quota, now.tick));
+        let paced = endpoint.map(|endpoint| endpoint.starts.free_at(quota, now.tick));
         let paced = paced.max(Some(self.paced_until(webhook, now.tick)));
         let paced = paced.filter(|until| *until > now.tick);
         let blocked = paced.max(backlog.probe_at());

@@ -11,7 +11,6 @@ use weir_common::time::Tick;
 use crate::domain::id::WebhookId;
 use crate::scheduler::Scheduler;
 use crate::scheduler::backlog::{Backlog, Readiness};
-use crate::scheduler::pace::free_at;
 use crate::scheduler::webhooks::Flow;
 
 /// Webhooks of which the reason is determined, about a microsecond each; the others are taken to
@@ -153,7 +152,7 @@ impl Scheduler {
         let Some(endpoint) = self.endpoints.get(&backlog.endpoint) else { return WaitsFor::Turn };
         if endpoint.backs_off_until() > now {
             WaitsFor::Later
-        } else if free_at(&endpoint.starts, self.policies.limits.quota, now) > now {
+        } else if endpoint.starts.free_at(self.policies.limits.quota, now) > now {
             WaitsFor::Pace
         } else if endpoint.parked.is_somewhere() {
             WaitsFor::Slot

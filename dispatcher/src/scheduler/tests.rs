@@ -318,10 +318,12 @@ proptest! {
         per_endpoint in 1_usize..5,
         total in 1_usize..8,
         story in prop::collection::vec((0_u64..40, 1_i64..5, 0_u64..30, 0_u8..12), 1..250),
+        connects in prop::collection::vec(prop_oneof![Just(0), 0_u64..120], 1..6),
     ) {
         // Webhooks 1 and 2 share an endpoint; 3 and 4 have their own.
         let hooks = [(1, 1), (2, 1), (3, 3), (4, 4)];
         let mut world = World::new(limits(requests, 50, per_endpoint, total), &hooks);
+        world.connects = connects;
         let mut count = 0;
         for (pass, webhook, later, what) in story {
             world.now += pass;

@@ -18,6 +18,7 @@ use weir_common::time::UnixTime;
 use crate::domain::event::EventSet;
 use crate::domain::health::Policy;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::pace::counted;
 use crate::domain::webhook::options::per_minute;
 use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
 use crate::scheduler::pace::{HostKey, Pace};
@@ -153,7 +154,7 @@ impl Webhooks {
     /// The limits of a webhook's starts, apart from its endpoint's.
     pub(super) fn pace(&self, webhook: WebhookId) -> Option<Pace> {
         let Known { webhook: Webhook { options, .. }, host, .. } = &**self.known.get(&webhook)?;
-        let own = options.requests_per_minute.map(|most| per_minute(most.get()));
+        let own = options.requests_per_minute.map(|most| counted(per_minute(most.get())));
         Some(Pace { webhook, own, host: *host })
     }
 

@@ -246,6 +246,7 @@ impl Model {
         at: Moment,
     ) {
         self.note(at, || format!("attempt ends: {id:?}, {outcome}"));
+        self.lately.end(id, at.tick);
         let loose = self.is_loose(id, at);
         let reordering = self.hooks[&self.deliveries[&id].hook].reordering;
         self.promises_end(id, outcome, loose || reordering, at.tick);

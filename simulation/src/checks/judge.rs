@@ -71,7 +71,9 @@ impl Model {
     fn may_start(&self, hook: &Hook, now: Moment) -> Option<String> {
         let url = hook.url;
         let egress = &self.settings.egress;
-        let started = self.starts[url].within(now.tick.0, micros(egress.window));
+        let window = self.counted_window();
+        let started = self.lately.counted(window, now.tick).filter(|one| one.url == url).count();
+        let started = started.max(self.starts[url].within(now.tick.0, micros(window)));
         // Starts that are counted late count for longer.
         let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();

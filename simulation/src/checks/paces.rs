@@ -9,6 +9,8 @@ use std::time::Duration;
 use weir_common::time::Tick;
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::domain::id::DeliveryId;
+use weir_dispatcher::domain::pace::counted;
+use weir_dispatcher::domain::webhook::options::per_minute;
 
 use crate::model::starts::Start;
 use crate::model::{Hook, Model, violated};
@@ -22,7 +24,7 @@ impl Model {
         let hook = &self.hooks[&self.deliveries[&id].hook];
         let (hook, ws, own) = (hook.id, hook.ws.clone(), hook.options.requests_per_minute);
         let host = self.host(url);
-        let start = Start { at: now, delivery: id, hook, ws, host, counts: true };
+        let start = Start { at: now, url, ended: None, delivery: id, hook, ws, host, counts: true };
         self.lately.add(start.clone());
         if self.clock_set {
             return;
@@ -43,17 +45,23 @@ impl Model {
 
     /// Whether one of the limits may hold a webhook back.
     pub(crate) fn is_paced(&self, hook: &Hook, now: Tick) -> bool {
-        let window = self.settings.egress.window;
+        let window = self.counted_window();
         // Starts that are counted late count for longer.
         let doubts = self.doubts.iter().filter(|(at, _)| now.since(*at) < 2 * window);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();
-        let own = self.lately.within(MINUTE, now).filter(|one| one.hook == hook.id).count();
+        let minute = counted(per_minute(1)).window;
+        let own = self.lately.counted(minute, now).filter(|one| one.hook == hook.id).count();
         let host = self.host(hook.url);
         let here = |one: &&Start| one.ws == hook.ws && one.host == host;
-        let here = self.lately.within(window, now).filter(here).count();
+        let here = self.lately.counted(window, now).filter(here).count();
         let owners = hook.options.requests_per_minute;
         owners.is_some_and(|most| own + unseen >= most.get() as usize)
             || self.decided_by().any(|settings| here >= per_host(settings))
+    }
+
+    /// For how long a request counts in its endpoint's limit.
+    pub(crate) fn counted_window(&self) -> Duration {
+        counted(self.settings.egress.per_endpoint()).window
     }
 
     fn host(&self, url: usize) -> String {

@@ -7,13 +7,16 @@ use std::time::Duration;
 use weir_common::time::Tick;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 
-/// As long as the longest window of these limits.
-const KEPT: Duration = Duration::from_secs(60);
+/// Longer than the longest window of these limits, and an attempt before it.
+const KEPT: Duration = Duration::from_secs(180);
 
 /// The start of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     pub(crate) at: Tick,
+    pub(crate) url: usize,
+    /// The end of the attempt: its request may have been sent then.
+    pub(crate) ended: Option<Tick>,
     pub(crate) delivery: DeliveryId,
     pub(crate) hook: WebhookId,
     pub(crate) ws: Arc<str>,
@@ -22,7 +25,7 @@ pub(crate) struct Start {
     pub(crate) counts: bool,
 }
 
-/// The starts of the last minute, in order.
+/// The starts of the last minutes, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Starts(VecDeque<Start>);
 
@@ -39,8 +42,23 @@ impl Starts {
         self.0.iter().filter(move |start| now.since(start.at) < window)
     }
 
+    /// Those that may still count in a limit with this window.
+    pub(crate) fn counted(&self, window: Duration, now: Tick) -> impl Iterator<Item = &Start> {
+        let counts = move |one: &&Start| one.ended.is_none_or(|end| now.since(end) < window);
+        self.0.iter().filter(counts)
+    }
+
+    /// Records the end of an attempt.
+    pub(crate) fn end(&mut self, delivery: DeliveryId, at: Tick) {
+        let flying = |one: &&mut Start| one.delivery == delivery && one.ended.is_none();
+        self.0.iter_mut().filter(flying).for_each(|one| one.ended = Some(at));
+    }
+
     /// Records that a later process may not know of some.
     pub(crate) fn forget(&mut self, which: impl Fn(&Start) -> bool) {
-        self.0.iter_mut().filter(|start| which(start)).for_each(|start| start.counts = false);
+        for start in self.0.iter_mut().filter(|start| which(start)) {
+            start.counts = false;
+            start.ended = start.ended.or(Some(start.at));
+        }
     }
 }

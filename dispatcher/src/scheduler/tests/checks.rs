@@ -30,10 +30,13 @@ fn a_check_counts_in_its_endpoints_limit_with_the_deliveries() {
     let of = check(Some(1), 1, URL);
     assert_eq!(world.endpoints.charge_check(&of, at(10).tick), Ok(()));
     assert_eq!(world.endpoints.charge_check(&of, at(20).tick), Err(at(1_000).tick));
+    world.endpoints.end_check(&of, at(10).tick, at(10).tick);
+    world.now = 999;
+    world.end(None);
     let charged = world.endpoints.charge_check(&of, at(1_000).tick);
     assert_eq!(charged, Ok(()), "what was refused does not count");
+    world.endpoints.end_check(&of, at(1_000).tick, at(1_000).tick);
     world.now = 1_001;
-    world.end(None);
     (0..3).for_each(|_| world.arrive(1, 0, true));
     world.drain();
     let starts: Vec<u64> = world.starts.iter().map(|(when, ..)| *when).collect();
@@ -72,12 +75,24 @@ fn a_check_counts_in_a_workspaces_limit_at_the_host() {
 }
 
 #[test]
+fn a_check_in_flight_counts_and_one_that_has_ended_counts_from_its_end() {
+    let mut scheduler = scheduler(limits(1, 1_000, 100, 100));
+    let of = check(None, 1, URL);
+    assert_eq!(scheduler.charge_check(&of, at(0).tick), Ok(()));
+    assert!(scheduler.charge_check(&of, at(5_000).tick).is_err(), "one is in flight");
+    scheduler.end_check(&of, at(0).tick, at(5_000).tick);
+    assert_eq!(scheduler.charge_check(&of, at(5_999).tick), Err(at(6_000).tick));
+    assert_eq!(scheduler.charge_check(&of, at(6_000).tick), Ok(()));
+}
+
+#[test]
 fn checks_that_no_longer_count_are_forgotten() {
     let mut scheduler = scheduler(second());
     for nth in 0..1_000_u64 {
         let of = check(None, 1, &format!("https://hooks.example/{nth}"));
         let now = at(10 * nth);
         assert_eq!(scheduler.charge_check(&of, now.tick), Ok(()));
+        scheduler.end_check(&of, now.tick, now.tick);
         scheduler.handle(Input::Tidy, now);
     }
     let later = Tick(at(10_000).tick.0 + Duration::from_secs(60).as_micros() as u64);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use url::Url;
 use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
@@ -23,6 +24,7 @@ use crate::scheduler::queues::Ended;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::starts::SentAttempt;
 use crate::scheduler::webhooks::Flow;
 use crate::scheduler::{CACHED_BYTES_ALL, Input, Policies, Scheduler};
 
@@ -137,8 +139,8 @@ impl Scheduler {
     pub(super) fn started_before(&mut self, endpoint: i64, webhook: Option<i64>, ms: u64) {
         let (endpoint, webhook) = (EndpointId(endpoint), webhook.map(WebhookId));
         let workspace = webhook.map(|webhook| ws(webhook.0));
-        let (url, started_at) = (Some(hook(1, 1, Flow::Open).url), at(ms).unix);
-        let start = EarlierStart { endpoint, webhook, workspace, url, started_at };
+        let (url, sent_at) = (Some(hook(1, 1, Flow::Open).url), at(ms).unix);
+        let start = EarlierStart { endpoint, webhook, workspace, url, sent_at };
         self.handle(Input::StartedBefore(start, at(ms).tick), at(ms));
     }
 
@@ -149,6 +151,17 @@ impl Scheduler {
 
     /// Ends an attempt as if its result were on disk; its delivery fails unless it waits again.
     pub(super) fn recorded(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
+        let quota = self.policies.limits.quota;
+        if let Some(backlog) = self.backlogs.get(&webhook)
+            && let Some(endpoint) = self.endpoints.get_mut(&backlog.endpoint)
+        {
+            endpoint.starts.end_oldest(quota, now.tick);
+        }
+        self.written(webhook, ended, now);
+    }
+
+    /// Ends an attempt that has ended in its limits.
+    fn written(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
         if ended.again.is_none() {
             self.probed(webhook, ended.delivery, NextState::FailedPermanent);
         }
@@ -174,6 +187,12 @@ pub(super) struct World {
     /// Results of reads that the scheduler has not received yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
     pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
+    /// When the receiver sees each request.
+    pub(super) seen: Vec<(u64, EndpointId)>,
+    /// How long attempts take to connect, in turns.
+    pub(super) connects: Vec<u64>,
+    /// When each attempt in flight started, and when its request is sent.
+    pub(super) sent: HashMap<DeliveryId, (EndpointId, SentAttempt)>,
     pub(super) next_id: i64,
 }
 
@@ -205,6 +224,9 @@ impl World {
             reads: Vec::new(),
             read: Vec::new(),
             starts: Vec::new(),
+            seen: Vec::new(),
+            connects: vec![0],
+            sent: HashMap::new(),
             next_id: 0,
         }
     }
@@ -228,7 +250,7 @@ impl World {
         }
     }
 
-    /// Runs all due actions; attempts last `took` milliseconds.
+    /// Runs all due actions; attempts last `took` milliseconds once they have connected.
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
@@ -239,8 +261,13 @@ impl World {
                         !self.ends.iter().any(|(_, _, other)| other.id == ready.id),
                         "under way twice"
                     );
+                    let connect = self.connects[self.starts.len() % self.connects.len()];
+                    let sent = self.now + connect;
+                    let times = SentAttempt { started: at(self.now).tick, sent: at(sent).tick };
+                    self.seen.push((sent, endpoint));
+                    self.sent.insert(ready.id, (endpoint, times));
                     self.starts.push((self.now, endpoint, webhook, ready.id));
-                    self.ends.push((self.now + took, webhook, ready));
+                    self.ends.push((sent + took, webhook, ready));
                 }
                 Pick::Wait(_) => return,
                 Pick::Read(read) => self.reads.push(read),
@@ -294,7 +321,13 @@ impl World {
             if let Some(later) = &later {
                 stored.insert((later.due, later.id), later.clone());
             }
-            self.endpoints.recorded(
+            if let Some((endpoint, times)) = self.sent.remove(&one.id) {
+                let url = Url::parse(&hook(1, 1, Flow::Open).url).expect("a URL");
+                let host = self.endpoints.paces.key(&ws(webhook.0), &url);
+                let now = at(self.now).tick;
+                self.endpoints.end_in_limits((webhook, endpoint, host), times, now);
+            }
+            self.endpoints.written(
                 webhook,
                 ended(one.id, later, Responsiveness::Prompt),
                 at(self.now),
@@ -323,9 +356,10 @@ impl World {
 
     pub(super) fn check_pace(&self) {
         let mut by_endpoint: HashMap<EndpointId, Vec<u64>> = HashMap::new();
-        for (when, endpoint, ..) in &self.starts {
+        for (when, endpoint) in &self.seen {
             by_endpoint.entry(*endpoint).or_default().push(*when);
         }
+        by_endpoint.values_mut().for_each(|seen| seen.sort_unstable());
         let window = self.limits.quota.window.as_millis() as u64;
         for starts in by_endpoint.values() {
             for (nth, first) in starts.iter().enumerate() {

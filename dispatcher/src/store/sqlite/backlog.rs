@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -48,7 +49,7 @@ const THIS: &str = select_ready!(
 const TRIED: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
 
-const STARTS: &str = "SELECT a.id, a.endpoint, d.webhook, w.workspace, a.started_at, a.took \
+const STARTS: &str = "SELECT a.id, a.endpoint, d.webhook, w.workspace, a.started_at, a.took, a.trace \
     FROM attempts a LEFT JOIN deliveries d ON d.id = a.delivery \
     LEFT JOIN webhooks w ON w.id = d.webhook WHERE a.id < ?1 ORDER BY a.id DESC LIMIT 1024";
 
@@ -231,12 +232,12 @@ impl NewestStarts {
 
 fn keep_newest(starts: &mut Vec<EarlierStart>) {
     if starts.len() > STARTS_MAX {
-        starts.select_nth_unstable_by_key(STARTS_MAX, |start| Reverse(start.started_at));
+        starts.select_nth_unstable_by_key(STARTS_MAX, |start| Reverse(start.sent_at));
         starts.truncate(STARTS_MAX);
     }
 }
 
-/// The attempts that started at or after `since`, of each endpoint the newest [`STARTS_MAX`].
+/// The attempts whose request was sent at or after `since`, of each endpoint the newest [`STARTS_MAX`].
 pub(super) fn starts_since(
     session: &WriteSession,
     since: UnixTime,
@@ -253,16 +254,18 @@ pub(super) fn starts_since(
             any = true;
             before = row.get("id")?;
             let started_at = rows::time(row, "started_at")?;
-            let ended = started_at.0.saturating_add(rows::unsigned(row, "took")?);
-            if ended.saturating_add(DISORDER) < since.0 {
+            let took = Duration::from_micros(rows::unsigned(row, "took")?);
+            if started_at.plus(took).0.saturating_add(DISORDER) < since.0 {
                 return Ok(starts.all());
             }
-            if started_at >= since {
+            // A damaged trace counts as none.
+            let sent_at = started_at.plus(rows::trace(row).unwrap_or_default().sent_within(took));
+            if sent_at >= since {
                 let webhook = row.get::<_, Option<i64>>("webhook")?.map(WebhookId);
                 let endpoint = EndpointId(row.get("endpoint")?);
                 let workspace = workspaces.read(&session.conn, row.get("workspace")?)?;
                 let url = urls.read(&session.conn, Some(endpoint.0))?;
-                starts.add(EarlierStart { endpoint, webhook, workspace, url, started_at });
+                starts.add(EarlierStart { endpoint, webhook, workspace, url, sent_at });
             }
         }
         if !any {
@@ -282,7 +285,7 @@ mod tests {
             webhook: None,
             workspace: None,
             url: None,
-            started_at: UnixTime(nth),
+            sent_at: UnixTime(nth),
         };
         let (mut starts, many) = (NewestStarts::default(), 3 * u64::from(EXACT_MAX));
         // In an order that is neither that of the starts nor its reverse.
@@ -292,7 +295,7 @@ mod tests {
         }
         starts.add(start(2, 0));
         let mut kept = starts.all();
-        kept.sort_by_key(|start| (start.endpoint, start.started_at));
+        kept.sort_by_key(|start| (start.endpoint, start.sent_at));
         let newest = (many - u64::from(EXACT_MAX)..many).map(|nth| start(1, nth));
         assert!(kept.into_iter().eq(newest.chain([start(2, 0)])));
     }

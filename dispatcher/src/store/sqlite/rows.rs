@@ -357,7 +357,7 @@ pub(super) fn outcome_class(name: &str) -> Result<OutcomeClass, Fault> {
 }
 
 /// What an attempt came across, from its column.
-fn trace(row: &Row<'_>) -> Result<Trace, Fault> {
+pub(super) fn trace(row: &Row<'_>) -> Result<Trace, Fault> {
     let Some(stored) = row.get_ref("trace")?.as_blob_or_null().map_err(rusqlite::Error::from)?
     else {
         return Ok(Trace::default());

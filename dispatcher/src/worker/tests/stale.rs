@@ -1,6 +1,6 @@
 //! A delivery whose reused connection was closed is sent again once, on a new connection.
 
-use crate::worker::tests::stories::{FAST, SLOW};
+use crate::worker::tests::stories::{COUNTED, FAST, SLOW};
 use crate::worker::tests::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +21,7 @@ async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_
     stage.start().await;
     stage.rate_limited(&webhook, &ids[3..]).await;
     assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
-    stage.turn(MINUTE).await;
+    stage.turn(COUNTED).await;
     for id in ids {
         until("it is delivered", async || {
             stage.nudge().await;

@@ -13,6 +13,9 @@ allow_networks = ["127.0.0.0/8"]
 ports = []
 "#;
 
+/// For how long a request counts in it.
+pub(super) const COUNTED: Duration = Duration::from_millis(60_100);
+
 /// A rate limit that no test reaches.
 pub(super) const FAST: &str = r#"
 [egress]
@@ -78,7 +81,7 @@ async fn the_pace_is_kept_after_a_kill_and_a_stop() {
     stage.start().await;
     stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
-    stage.turn(MINUTE).await;
+    stage.turn(COUNTED).await;
     stage.received(12).await;
     stage.rate_limited(&webhook, &waiting).await;
     assert_eq!(stage.stop().await, Drained::Yes);

@@ -215,7 +215,7 @@ pub(super) async fn at_another_url_a_webhook_probes_anew_and_at_once(store: &dyn
 /// The starts since then, in order.
 pub(super) async fn starts(store: &dyn Store, since: UnixTime) -> Vec<(EndpointId, UnixTime)> {
     let found = store.starts_since(since).await.unwrap();
-    let mut found: Vec<_> = found.iter().map(|one| (one.endpoint, one.started_at)).collect();
+    let mut found: Vec<_> = found.iter().map(|one| (one.endpoint, one.sent_at)).collect();
     found.sort();
     found
 }
@@ -236,7 +236,7 @@ pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     store.record(batch, updates, vec![], vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
     // Their starts are recorded anyway: they count in the rate limit of their endpoints.
-    let expected = [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))];
+    let expected = [(gone.endpoint, t(4)), (kept.endpoint, t(4)), (kept.endpoint, t(4))];
     assert_eq!(starts(store, t(0)).await, expected);
     assert!(store.load(gone.id).await.unwrap().is_none());
 }
@@ -292,13 +292,16 @@ pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &
     let slow = {
         let mut slow = ended(&one, id, t(105), again);
         slow.attempt.took = secs(10);
+        slow.attempt.trace.first_byte = Some(secs(8));
         AttemptRecord { endpoint: other_endpoint, ..slow }
     };
     let mut all: Vec<AttemptRecord> = (0..2_000).map(|_| ended(&one, id, t(10), again)).collect();
     all.extend([t(99), t(100), t(110)].map(|start| ended(&one, id, start, again)));
     all.push(slow);
     record(store, all).await;
-    let expected = [(one.endpoint, t(100)), (one.endpoint, t(110)), (other_endpoint, t(105))];
+    // Each counts from the latest time at which its request can have been sent.
+    let of_one = [t(100), t(101), t(111)].map(|sent| (one.endpoint, sent));
+    let expected = [of_one[0], of_one[1], of_one[2], (other_endpoint, t(107))];
     assert_eq!(starts(store, t(100)).await, expected);
     let found = store.starts_since(t(100)).await.unwrap();
     let of_one = |start: &EarlierStart| {
@@ -309,7 +312,7 @@ pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &
         |endpoint| found.iter().find(|start| start.endpoint == endpoint).unwrap().url.clone();
     assert_eq!([one.endpoint, other_endpoint].map(url_of), [Some(one.url), None]);
     assert_eq!(store.starts_since(t(0)).await.unwrap().len(), 2_004);
-    assert_eq!(store.starts_since(t(111)).await.unwrap(), []);
+    assert_eq!(store.starts_since(t(112)).await.unwrap(), []);
 }
 
 pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Store) {

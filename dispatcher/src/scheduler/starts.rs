@@ -1,0 +1,105 @@
+//! The starts that count in one rate limit. (core)
+//!
+//! A receiver sees a request when it is sent: after the lookup, the connection and the handshake,
+//! which take longer for one attempt than for another. An attempt in flight may be seen at any time
+//! until it ends.
+//!
+//! # Invariants
+//!
+//! 1. An attempt in flight counts, however long ago it started; one that has ended counts for a
+//!    window after its request was sent.
+//! 2. So no receiver sees more requests in a window than the limit admits: of any that it sees
+//!    within one, the last to start found all others counted.
+//!
+//! Not here: which limits there are (`pace`, `rate_limit`), when a request was sent (`Trace`).
+
+use weir_common::limit::decision::Decision;
+use weir_common::limit::rolling::{Log, RollingQuota};
+use weir_common::time::Tick;
+
+/// The starts that count in one rate limit.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// Each attempt at its start, and once it has ended, at the time of its request.
+    log: Log,
+    /// The starts of attempts in flight, in order.
+    in_flight: Vec<Tick>,
+}
+
+/// When an attempt that has ended started, and when its request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentAttempt {
+    pub(super) started: Tick,
+    /// The latest possible time.
+    pub(super) sent: Tick,
+}
+
+impl Starts {
+    /// When the quota admits a start; `now` if it does now. The end of an attempt may admit one
+    /// earlier.
+    pub(super) fn free_at(&self, quota: RollingQuota, now: Tick) -> Tick {
+        let beyond = self.in_flight.partition_point(|start| start.plus(quota.window) <= now);
+        let cost = u32::try_from(beyond).unwrap_or(u32::MAX).saturating_add(1);
+        match self.log.decide(quota, cost, now) {
+            Decision::Admit => now,
+            Decision::TooLarge => now.plus(quota.window),
+            Decision::Refuse { retry_at } => retry_at,
+        }
+    }
+
+    /// Counts an attempt that starts now.
+    pub(super) fn begin(&mut self, quota: RollingQuota, now: Tick) {
+        self.count(quota, now);
+        self.in_flight.push(now);
+    }
+
+    /// Counts an attempt that has ended, and whose request was sent at this time.
+    pub(super) fn count(&mut self, quota: RollingQuota, sent: Tick) {
+        let _ = self.log.charge(quota, 1, sent);
+    }
+
+    /// Counts an attempt in flight, if it does count here, at the time of its request from now on.
+    pub(super) fn end(&mut self, quota: RollingQuota, attempt: SentAttempt, now: Tick) {
+        let SentAttempt { started, sent } = attempt;
+        let nth = self.in_flight.partition_point(|start| *start < started);
+        if self.in_flight.get(nth) != Some(&started) {
+            return;
+        }
+        self.in_flight.remove(nth);
+        if started.plus(quota.window) > now {
+            self.log.postpone(started, sent);
+        } else {
+            // The start has left the window.
+            self.count(quota, sent);
+        }
+    }
+
+    /// Applies a changed window.
+    pub(super) fn fit(&mut self, quota: RollingQuota, now: Tick) {
+        self.log.fit(quota, now);
+    }
+
+    /// Whether any attempt counts.
+    pub(super) fn count_any(&self, quota: RollingQuota, now: Tick) -> bool {
+        !self.in_flight.is_empty() || self.log.full_at(quota) > now
+    }
+
+    /// Counts the attempts of `earlier` as well, which are in flight no longer.
+    pub(super) fn inherit(&mut self, earlier: &Self, quota: RollingQuota) {
+        earlier.log.times().for_each(|time| self.count(quota, time));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Starts {
+        /// Ends the oldest attempt in flight, whose request was sent at its start.
+        pub(crate) fn end_oldest(&mut self, quota: RollingQuota, now: Tick) {
+            if let Some(started) = self.in_flight.first().copied() {
+                self.end(quota, SentAttempt { started, sent: started }, now);
+            }
+        }
+    }
+}
