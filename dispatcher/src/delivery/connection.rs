@@ -35,7 +35,7 @@ use weir_common::time::{Clock, Tick};
 use crate::config::settings::AttemptSettings;
 use crate::delivery::client_certificate;
 use crate::delivery::egress::dns::is_shortage;
-use crate::delivery::egress::{AddressError, Rules};
+use crate::delivery::egress::{self, AddressError, Rules};
 use crate::delivery::http_client::AGENT;
 use crate::delivery::proxy::{Proxy, ProxyError};
 use crate::delivery::read_limit::{Meter, Metered};
@@ -53,22 +53,26 @@ const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 /// The head start of the preferred address family (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Scheme, host and port of a connection, and the client that it shows.
+/// Scheme, host and port of a connection, the workspace that uses it, and the client that it shows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     tls: bool,
     host: Host<String>,
     port: u16,
+    /// A receiver may hold the next request on a connection: connections of another workspace are
+    /// not used for this one.
+    workspace: Option<Arc<str>>,
     /// The certificate of one webhook: connections with another are not used for it.
     client: Option<CertificateId>,
 }
 
 impl Origin {
-    /// The origin of a URL.
+    /// The origin of a URL, for the workspace of the current attempt.
     pub(crate) fn of(url: &Url, certificate: Option<&ClientCertificate>) -> Option<Self> {
         let (host, tls) = (url.host()?.to_owned(), url.scheme() == "https");
         let client = certificate.filter(|_| tls).map(ClientCertificate::identity);
-        Some(Self { tls, host, port: url.port_or_known_default()?, client })
+        let (port, workspace) = (url.port_or_known_default()?, egress::workspace());
+        Some(Self { tls, host, port, workspace, client })
     }
 
     fn server_name(&self) -> io::Result<ServerName<'static>> {

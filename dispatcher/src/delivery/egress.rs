@@ -9,7 +9,8 @@
 //!    when they are called: a registration proves nothing about later lookups.
 //! 3. An owner cannot distinguish a name with forbidden addresses from one without any: otherwise
 //!    owners could map the internal network.
-//! 4. Lookups use the permits of the attempt's workspace ([`on_behalf_of`]).
+//! 4. Lookups use the permits of the attempt's workspace, and requests its connections
+//!    ([`on_behalf_of`]).
 
 pub mod address;
 pub mod canonical_url;
@@ -35,9 +36,15 @@ tokio::task_local! {
     static WORKSPACE: Arc<str>;
 }
 
-/// Runs an attempt whose lookups use the workspace's permits.
+/// Runs an attempt whose lookups use the workspace's permits, and its request the workspace's
+/// connections.
 pub fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> impl Future<Output = F::Output> {
     WORKSPACE.scope(workspace, attempt)
+}
+
+/// The workspace of the current attempt; `None` for one of no workspace.
+pub(crate) fn workspace() -> Option<Arc<str>> {
+    WORKSPACE.try_with(Arc::clone).ok()
 }
 
 /// The operator's egress rules.

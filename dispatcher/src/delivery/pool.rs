@@ -1,9 +1,11 @@
-//! The pool of idle connections, by origin.
+//! The pool of idle connections, by origin: no workspace uses another's.
 //!
 //! # Invariants
 //!
 //! 1. A connection idle for [`IDLE_MAX`] is closed.
 //! 2. A connection older than [`AGE_MAX`], or closed by the receiver, is not reused.
+//! 3. For [`NEW_FOR`] after a receiver was silent on a reused connection until the deadline, no
+//!    connection to its origin is reused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,6 +27,12 @@ pub(crate) const AGE_MAX: Duration = Duration::from_secs(4 * 60);
 /// needs as many as run in parallel, or local ports run out in TIME_WAIT.
 const IDLE_PER_ORIGIN_MAX: usize = 128;
 
+/// A receiver that works after its answer holds the next request on that connection for as long.
+pub(crate) const NEW_FOR: Duration = Duration::from_secs(3_600);
+
+/// The most origins without reuse that are remembered: a few megabytes.
+const SILENT_MAX: usize = 20_000;
+
 /// The idle connections.
 pub(crate) struct Pool {
     clock: Clock,
@@ -34,6 +42,8 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Idle {
     connections: HashMap<Origin, Vec<(Tick, Connection)>>,
+    /// Origins whose receivers were silent on a reused connection, and when they were.
+    silent: HashMap<Origin, Tick>,
     /// Closes expired connections; runs while any are idle.
     sweeper: JoinSet<()>,
     sweeping: bool,
@@ -48,6 +58,9 @@ impl Pool {
     pub(crate) fn checkout(&self, origin: &Origin) -> Option<Connection> {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
+        if idle.needs_new(origin, now) {
+            return None;
+        }
         let waiting = idle.connections.get_mut(origin)?;
         while let Some((since, connection)) = waiting.pop() {
             let young = now.since(connection.opened) < AGE_MAX;
@@ -63,6 +76,9 @@ impl Pool {
     pub(crate) fn keep(self: &Arc<Self>, origin: Origin, connection: Connection) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
+        if idle.needs_new(&origin, now) {
+            return;
+        }
         let waiting = idle.connections.entry(origin).or_default();
         if waiting.len() < IDLE_PER_ORIGIN_MAX {
             waiting.push((now, connection));
@@ -71,6 +87,19 @@ impl Pool {
             idle.sweeping = true;
             while idle.sweeper.try_join_next().is_some() {}
             idle.sweeper.spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+
+    /// Records that a receiver was silent on a reused connection until the deadline.
+    pub(crate) fn was_silent(&self, origin: &Origin) {
+        let now = self.clock.now().tick;
+        let mut idle = self.lock();
+        idle.connections.remove(origin);
+        if idle.silent.len() >= SILENT_MAX {
+            idle.silent.retain(|_, since| now.since(*since) < NEW_FOR);
+        }
+        if idle.silent.len() < SILENT_MAX {
+            idle.silent.insert(origin.clone(), now);
         }
     }
 
@@ -94,6 +123,18 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Idle {
+    /// Whether connections to an origin are not reused.
+    fn needs_new(&mut self, origin: &Origin, now: Tick) -> bool {
+        let Some(since) = self.silent.get(origin) else { return false };
+        let needs_new = now.since(*since) < NEW_FOR;
+        if !needs_new {
+            self.silent.remove(origin);
+        }
+        needs_new
     }
 }
 

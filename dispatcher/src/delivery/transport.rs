@@ -8,7 +8,9 @@
 //! 2. No redirect is followed, proxy settings of the environment are ignored, and an attempt sends
 //!    one request.
 //! 3. A connection is reused up to an age of `pool::AGE_MAX`, so that DNS changes take effect.
-//! 4. A reused connection that closes before the first byte of the response counts as no attempt:
+//! 4. No workspace uses another's connections, nor any whose receiver was silent on a reused one
+//!    until the deadline (`pool`).
+//! 5. A reused connection that closes before the first byte of the response counts as no attempt:
 //!    the outcome is `Fault::StaleConnection`, which a new connection never has.
 //!
 //! Not here: the deadline of an attempt (`client`), which addresses may be called (`egress`).
@@ -251,6 +253,30 @@ impl HttpTransport {
     }
 }
 
+/// An attempt that waits for its response on a reused connection; dropped before it is over, its
+/// deadline has come.
+struct Waiting<'a> {
+    pool: &'a Pool,
+    origin: &'a Origin,
+    meter: Arc<Meter>,
+    is_over: bool,
+}
+
+impl Waiting<'_> {
+    /// Ends the wait before the deadline.
+    fn over(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over && self.meter.count() == 0 {
+            self.pool.was_silent(self.origin);
+        }
+    }
+}
+
 #[async_trait]
 impl Transport for HttpTransport {
     async fn send(
@@ -268,7 +294,11 @@ impl Transport for HttpTransport {
             progress.trace =
                 Trace { reused: true, address: connection.address, ..Trace::default() };
             progress.response = Some(connection.meter());
-            match self.post(&mut connection, request, &mut progress.trace).await {
+            let (pool, meter) = (&*self.pool, connection.meter());
+            let waiting = Waiting { pool, origin: &origin, meter, is_over: false };
+            let posted = self.post(&mut connection, request, &mut progress.trace).await;
+            waiting.over();
+            match posted {
                 Ok(response) => return Ok(self.answer(response, connection, origin)),
                 Err(mut failed) => match failed.take_message() {
                     // The connection had closed before anything was sent: try another one.
