@@ -14,12 +14,6 @@ pub fn unusable(kind: TenantKind, name: &str, why: &str) {
     events::event(Level::Error, "directory entry invalid", &fields);
 }
 
-/// Logs that the directory did not answer for an entry, while there is no outage.
-pub fn unanswered(kind: TenantKind, name: &str, why: &str) {
-    let fields = [("entry", json!(kind.path(name))), ("error", json!(why))];
-    events::event(Level::Error, "directory lookup unanswered", &fields);
-}
-
 /// Logs the start of an outage.
 pub(super) fn outage(url: &str, why: &str) {
     let fields = [("url", json!(url)), ("error", json!(why))];

@@ -17,9 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use log::Level;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::sleep;
+use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::config::settings;
@@ -128,7 +131,8 @@ impl Outbox {
             match SmtpSender::new(mail) {
                 Ok(new) => *sender = Some((mail.clone(), Arc::new(new))),
                 Err(error) => {
-                    log::error!("mail disabled: cannot set up TLS for mail.smtp: {error}");
+                    let fields = [("error", error.to_string().into())];
+                    events::event(Level::Error, "mail disabled", &fields);
                     return ERROR_INTERVAL;
                 }
             }
@@ -217,11 +221,13 @@ impl Outbox {
             Ok(false) if posted == Posted::Sent => log_result(&mail, posted, why),
             Ok(false) => {
                 let why = why.unwrap_or_default();
-                log::info!("mail {} withdrawn, and not retried: {why}", mail.id.0);
+                log_mail(Level::Info, "mail withdrawn", &mail, &[("error", why.into())]);
             }
             // The mail counts as sent; if it was not, it is lost.
             Err(error) => {
-                log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
+                let fields =
+                    [("result", outcome(posted).into()), ("error", error.to_string().into())];
+                log_mail(Level::Error, "mail result not recorded", &mail, &fields);
             }
         }
     }
@@ -257,27 +263,37 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 
 /// Logs an error of the store; returns the wait.
 fn after_error(error: &StoreError) -> Duration {
-    log::error!("outbox read failed: {error}");
+    let fields = [("error", error.to_string().into())];
+    events::event(Level::Error, "outbox read failed", &fields);
     ERROR_INTERVAL
 }
 
 /// Logs the result of a mail, without its address.
 fn log_result(mail: &Mail, posted: Posted, why: Option<String>) {
-    let (id, why) = (mail.id.0, why.unwrap_or_default());
+    let error = ("error", why.unwrap_or_default().into());
     match posted {
-        Posted::Sent => log::info!("mail {id} sent"),
-        Posted::Abandoned => log::error!("mail {id} abandoned{}: {why}", about(mail)),
-        Posted::Again(at) => log::warn!("mail {id} retried at {}: {why}", at.rfc3339()),
+        Posted::Sent => log_mail(Level::Info, "mail sent", mail, &[]),
+        Posted::Abandoned => log_mail(Level::Error, "mail abandoned", mail, &[error]),
+        Posted::Again(at) => {
+            log_mail(Level::Warn, "mail retried", mail, &[("until", at.rfc3339().into()), error]);
+        }
     }
 }
 
+/// Logs what happened to a mail, and what it is about.
+fn log_mail(level: Level, message: &str, mail: &Mail, more: &[(&'static str, Value)]) {
+    let fields: Vec<(&str, Value)> = about(mail).into_iter().chain(more.iter().cloned()).collect();
+    events::event(level, message, &fields);
+}
+
 /// What a mail is about, as its log line names it.
-fn about(mail: &Mail) -> String {
+fn about(mail: &Mail) -> Vec<(&'static str, Value)> {
+    let mut fields = vec![("mail", mail.id.0.into())];
     // The key is the kind, the webhook, the beginning of the episode and the owner.
-    match (&mail.workspace, mail.mail.key.split(':').nth(1)) {
-        (Some(workspace), Some(webhook)) => format!(" (webhook {webhook} of {workspace})"),
-        _ => String::new(),
+    if let (Some(workspace), Some(webhook)) = (&mail.workspace, mail.mail.key.split(':').nth(1)) {
+        fields.extend([("workspace", (&**workspace).into()), ("webhook", webhook.into())]);
     }
+    fields
 }
 
 /// Where a mail to owners goes, after `failures` earlier lookups.
@@ -304,16 +320,21 @@ fn log_recipients(
     to: &Addressing,
 ) {
     let UnaddressedMail { id, workspace, failures } = mail;
-    let id = id.0;
+    let error = ("error", found.as_ref().err().map(String::as_str).into());
+    let (mail, workspace) = (("mail", id.0.into()), ("workspace", workspace.as_str().into()));
     match (to, found) {
-        (Addressing::Abandoned, Err(why)) => {
-            log::error!("mail {id} abandoned: owners of {workspace} not found: {why}");
+        (Addressing::Abandoned, Err(_)) => {
+            events::event(
+                Level::Error,
+                "mail abandoned: owners not found",
+                &[mail, workspace, error],
+            );
         }
-        (_, Err(why)) if *failures == 0 => {
-            log::warn!("mail {id} waits: owners of {workspace} not found: {why}");
+        (_, Err(_)) if *failures == 0 => {
+            events::event(Level::Warn, "mail waits: owners not found", &[mail, workspace, error]);
         }
         (_, Ok(owners)) if owners.is_empty() => {
-            log::warn!("mail {id} dropped: {workspace} has no owners in the directory");
+            events::event(Level::Warn, "mail dropped: no owners", &[mail, workspace]);
         }
         _ => {}
     }
@@ -457,9 +478,11 @@ mod tests {
             key: "paused:wh_1:17:a@x.example".to_owned(),
         };
         let mut mail = Mail { id: MailId(1), mail, workspace: Some("ws_a".into()), failures: 0 };
-        assert_eq!(about(&mail), " (webhook wh_1 of ws_a)");
+        let number = ("mail", 1.into());
+        let expected = [number.clone(), ("workspace", "ws_a".into()), ("webhook", "wh_1".into())];
+        assert_eq!(about(&mail), expected);
         mail.workspace = None;
-        assert_eq!(about(&mail), "");
+        assert_eq!(about(&mail), [number]);
     }
 
     fn check(failures: u32, expected: Option<u64>) {

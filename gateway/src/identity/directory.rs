@@ -27,6 +27,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use log::Level;
+use serde_json::json;
 use tokio::time::timeout;
 use weir_common::directory::cache::{self, Absent, Cached, EntryCache, Last};
 use weir_common::directory::client::DirectoryClient;
@@ -34,6 +36,7 @@ use weir_common::directory::error_log;
 use weir_common::directory::response::{self, RawEntry, TenantKind};
 use weir_common::directory::server::{DirectoryServer, EntryRequest, FetchedEntry};
 use weir_common::directory::settings::HttpDirectory;
+use weir_common::log::events;
 use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Tick};
 
@@ -290,7 +293,7 @@ impl RemoteDirectory {
             }
             FetchedEntry::Unusable(why) => _ = self.unusable(lookup, &why, now),
             FetchedEntry::Unanswered(_) if self.is_out() => {}
-            FetchedEntry::Unanswered(why) => self.log(lookup, &why, now, error_log::unanswered),
+            FetchedEntry::Unanswered(why) => self.log(lookup, &why, now, unanswered),
         }
         if request.1.is_some() {
             lookup.budget.charge(Fruitless::failed(matches!(last, Last::Nothing)), now);
@@ -386,4 +389,10 @@ impl RemoteDirectory {
     pub async fn fill(&self) -> [u64; 2] {
         self.shared.cache.fill().await
     }
+}
+
+/// Logs that the directory did not answer for an entry, while there is no outage.
+fn unanswered(kind: TenantKind, name: &str, why: &str) {
+    let fields = [("entry", json!(kind.path(name))), ("error", json!(why))];
+    events::event(Level::Error, "directory lookup unanswered", &fields);
 }

@@ -84,7 +84,7 @@ fn wait_out(broken: impl Fn(&mut Directory), why: &str) {
     let mut stage = stage(&directory, &mailbox, "timeout = \"300ms\"");
     pause(&stage);
     let both = wait::within(wait::PATIENCE, || {
-        Some(lines(&stage, "waits: owners of ws_acme not found")).filter(|all| all.len() == 2)
+        Some(lines(&stage, "mail waits: owners not found")).filter(|all| all.len() == 2)
     });
     let waiting = both.unwrap_or_else(|| panic!("{why}: {}", stage.dispatcher.log().text()));
     let reasons = waiting.iter().filter(|line| line.to_string().contains(why)).count();
@@ -94,7 +94,7 @@ fn wait_out(broken: impl Fn(&mut Directory), why: &str) {
     // Long enough for further lookups.
     wait::pass(Duration::from_secs(2));
     assert_eq!(mailbox.mails(), [] as [Value; 0], "{why}");
-    assert!(lines(&stage, "waits: owners").is_empty(), "{why}: it is logged once");
+    assert!(lines(&stage, "mail waits: owners").is_empty(), "{why}: it is logged once");
     directory.server.start_again();
     directory.set(ENTRY, OWNERS);
     directory.recover();
@@ -144,7 +144,7 @@ fn a_workspace_that_the_directory_does_not_know_gets_no_mail() {
     let stage = stage(&directory, &mailbox, "");
     pause(&stage);
     wait::until("both mails to be dropped", || {
-        (lines(&stage, "ws_acme has no owners in the directory").len() == 2).then_some(())
+        (lines(&stage, "mail dropped: no owners").len() == 2).then_some(())
     });
     assert_eq!(directory.fetched(), [ENTRY], "a 404 is kept, too");
     assert_eq!(mailbox.mails(), [] as [Value; 0]);
