@@ -593,6 +593,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_folded_header_line_is_read_as_one() {
+        let folded = "HTTP/1.1 503 Busy\r\nX-Note: one\r\n two\r\nRetry-After: 7\r\n\
+            Content-Length: 0\r\n\r\n";
+        let receiver = Receiver::answering(folded).await;
+        let response = client(&[], 10_000).0.deliver(request(&receiver.url("http"))).await;
+        assert_eq!(response.outcome, Outcome::Failed(Failure::Status(503)));
+        assert_eq!(response.retry_after, Some(Duration::from_secs(7)));
+    }
+
+    #[tokio::test]
     async fn a_response_that_is_no_http_is_a_connection_failure() {
         let flood = (0..200).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
         let line = format!("X: {}\r\n", "y".repeat(1024 * 1024));

@@ -292,6 +292,8 @@ impl Connection {
         let stream = Metered::new(stream, meter.clone(), ANSWER_BYTES_MAX);
         let mut builder = Builder::new();
         builder.max_buf_size(ANSWER_BYTES_MAX);
+        // RFC 9112, 5.2: a user agent reads a folded line as one.
+        builder.allow_obsolete_multiline_headers_in_responses(true);
         let (sender, connection) =
             builder.handshake(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
         let mut driver = JoinSet::new();
