@@ -182,7 +182,9 @@ mod tests {
 
     #[test]
     fn what_is_alerted_on_has_a_series_before_its_first_event() {
-        let text = String::from_utf8(Metrics::from_zero().text()).unwrap();
+        let metrics = Metrics::from_zero();
+        let _reloads = metrics.of_reloads();
+        let text = String::from_utf8(metrics.text()).unwrap();
         for series in [
             "attempts_total{outcome=\"internal_resources\"}",
             "attempts_total{outcome=\"internal_proxy\"}",

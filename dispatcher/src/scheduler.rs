@@ -11,8 +11,8 @@
 //! # Invariants
 //!
 //! 1. No endpoint gets more requests within any window than its rate limit allows, across all
-//!    workspaces, no webhook sends more than its owner allows, and no workspace more to one host than
-//!    its limit there.
+//!    workspaces, no webhook sends more than its owner allows, and no workspace more to one host
+//!    than its limit there.
 //! 2. A paused or disabled webhook starts no attempt, a probing one has at most one in flight.
 //! 3. Endpoints are served in the order in which they became able to start an attempt, so no
 //!    endpoint and no webhook starves. On an endpoint workspaces take turns, and so do the webhooks

@@ -171,6 +171,8 @@ pub(crate) struct Model {
     /// Starts at each URL, as its receiver saw them.
     pub(crate) starts: Vec<Pace>,
     pub(crate) lately: Starts,
+    /// Deliveries with an attempt whose answer is not kept.
+    pub(crate) unanswered: BTreeSet<DeliveryId>,
     pub(crate) places: Vec<InFlightSlots>,
     /// When processes were found to have been killed, and how many attempts may have been in flight
     /// then: each of these counts as a start for one window.
@@ -203,6 +205,7 @@ impl Model {
             bodies: Same::default(),
             starts: vec![Pace::default(); urls.len()],
             lately: Starts::default(),
+            unanswered: BTreeSet::new(),
             places: vec![places; urls.len()],
             urls,
             settings,
@@ -290,6 +293,7 @@ impl Model {
     /// Forgets attempts in flight: the process was killed, or has ended.
     pub(crate) fn forget_flights(&mut self) {
         self.lately.forget(|start| self.under_way.contains_key(&start.delivery));
+        self.lately.end_all();
         self.under_way.clear();
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

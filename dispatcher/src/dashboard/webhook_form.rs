@@ -136,17 +136,20 @@ impl WebhookForm {
         shown: &Self,
         now: &'n Self,
     ) -> Option<(&'static str, &'n str)> {
-        let fields: [(_, fn(&Self) -> &String); 3] = [
-            ("url", |of| &of.url),
-            ("description", |of| &of.description),
-            ("requests_per_minute", |of| &of.requests_per_minute),
-        ];
-        let is_overtaken = |of: &fn(&Self) -> &String| {
-            let [typed, before, now] = [self, shown, now].map(|form| sent_back(of(form)));
+        fn texts(form: &WebhookForm) -> [(&'static str, &str); 3] {
+            let WebhookForm { url, description, requests_per_minute, .. } = form;
+            [
+                ("url", url),
+                ("description", description),
+                ("requests_per_minute", requests_per_minute),
+            ]
+        }
+        let fields = texts(self).into_iter().zip(texts(shown)).zip(texts(now));
+        let mut overtaken = fields.filter(|((typed, before), now)| {
+            let [typed, before, now] = [typed, before, now].map(|(_, text)| sent_back(text));
             typed != before && now != before && now != typed
-        };
-        let found = fields.iter().find(|(_, of)| is_overtaken(of));
-        found.map(|(name, of)| (*name, of(now).as_str()))
+        });
+        overtaken.next().map(|(_, of_now)| of_now)
     }
 
     /// What was changed in the form, which showed these values first, of a webhook that has others

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::time::Moment;
+use weir_common::time::{Moment, Tick};
 
 use crate::domain::attempt::{Attempt, AttemptRecord};
 use crate::domain::delivery::{NextState, QueuedDelivery};
@@ -15,8 +15,10 @@ use crate::domain::outcome::{Fault, Outcome};
 use crate::domain::trace::Trace;
 use crate::domain::transcript::Transcript;
 use crate::domain::webhook::Webhook;
+use crate::scheduler::pace::HostKey;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::starts::SentAttempt;
 use crate::scheduler::target::Target;
 use crate::scheduler::transition::{self, Evidence, Verdict};
 use crate::scheduler::writes::{AttemptReport, Exhausted, PendingWrite};
@@ -120,6 +122,28 @@ fn exhausted(
 }
 
 impl Scheduler {
+    /// Counts an attempt that has ended at the time of its request, from now on.
+    pub(super) fn sent(&mut self, result: &AttemptResult, now: Tick) {
+        let StartedAttempt { webhook, endpoint, started, ref target, .. } = result.attempt;
+        let within = result.trace.sent_within(result.ended.tick.since(started.tick));
+        let attempt = SentAttempt { started: started.tick, sent: started.tick.plus(within) };
+        let host = self.paces.key(&target.workspace, &target.url);
+        self.end_in_limits((webhook, endpoint, host), attempt, now);
+    }
+
+    /// Ends an attempt in all limits that count it.
+    pub(super) fn end_in_limits(
+        &mut self,
+        (webhook, endpoint, host): (WebhookId, EndpointId, HostKey),
+        attempt: SentAttempt,
+        now: Tick,
+    ) {
+        let limits = self.policies.limits;
+        self.endpoint(endpoint).starts.end(limits.quota, attempt, now);
+        self.paces.end(webhook, attempt, now);
+        self.paces.end_at_host(host, &limits, attempt, now);
+    }
+
     /// Decides the consequences of an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
         self.sent(&result, now.tick);

@@ -8,10 +8,8 @@ use weir_common::limit::rolling::{EXACT_MAX, RollingQuota};
 use weir_common::time::Tick;
 
 use crate::domain::attempt::EarlierStart;
-use crate::domain::id::{EndpointId, WebhookId};
-use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
-use crate::scheduler::pace::HostKey;
-use crate::scheduler::starts::{SentAttempt, Starts};
+use crate::domain::id::EndpointId;
+use crate::scheduler::starts::Starts;
 use crate::scheduler::{Scheduler, most};
 
 /// The rate limit, and the limits of attempts in flight.
@@ -61,28 +59,6 @@ impl Scheduler {
             self.put(id, now);
         }
         self.paces.fit(&limits, now);
-    }
-
-    /// Counts an attempt that has ended at the time of its request, from now on.
-    pub(super) fn sent(&mut self, result: &AttemptResult, now: Tick) {
-        let StartedAttempt { webhook, endpoint, started, ref target, .. } = result.attempt;
-        let within = result.trace.sent_within(result.ended.tick.since(started.tick));
-        let attempt = SentAttempt { started: started.tick, sent: started.tick.plus(within) };
-        let host = self.paces.key(&target.workspace, &target.url);
-        self.end_in_limits((webhook, endpoint, host), attempt, now);
-    }
-
-    /// Ends an attempt in all limits that count it.
-    pub(super) fn end_in_limits(
-        &mut self,
-        (webhook, endpoint, host): (WebhookId, EndpointId, HostKey),
-        attempt: SentAttempt,
-        now: Tick,
-    ) {
-        let limits = self.policies.limits;
-        self.endpoint(endpoint).starts.end(limits.quota, attempt, now);
-        self.paces.end(webhook, attempt, now);
-        self.paces.end_at_host(host, &limits, attempt, now);
     }
 
     /// Counts an attempt that was sent before this process started.

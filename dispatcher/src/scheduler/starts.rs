@@ -68,8 +68,8 @@ impl Starts {
         self.in_flight.remove(nth);
         if started.plus(quota.window) > now {
             self.log.postpone(started, sent);
-        } else {
-            // The start has left the window.
+        } else if sent.plus(quota.window) > now {
+            // The start has left the window, the request has not.
             self.count(quota, sent);
         }
     }
@@ -92,7 +92,25 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn an_attempt_whose_end_is_found_late_counts_from_its_request_on() {
+        let window = Duration::from_secs(60);
+        let quota = RollingQuota { requests: 2, window };
+        let at = |seconds: u64| Tick(seconds * 1_000_000);
+        let mut starts = Starts::default();
+        starts.begin(quota, at(0));
+        starts.begin(quota, at(1));
+        for (started, sent) in [(at(1), at(70)), (at(0), at(2))] {
+            starts.end(quota, SentAttempt { started, sent }, at(72));
+        }
+        assert_eq!(starts.free_at(quota, at(72)), at(72), "one of two has left the window");
+        starts.begin(quota, at(72));
+        assert_eq!(starts.free_at(quota, at(72)), at(130));
+    }
 
     impl Starts {
         /// Ends the oldest attempt in flight, whose request was sent at its start.

@@ -31,7 +31,8 @@ pub(crate) struct Starts(VecDeque<Start>);
 
 impl Starts {
     pub(crate) fn add(&mut self, start: Start) {
-        while self.0.front().is_some_and(|first| start.at.since(first.at) >= KEPT) {
+        let is_old = |one: &Start| one.ended.is_some_and(|end| start.at.since(end) >= KEPT);
+        while self.0.front().is_some_and(is_old) {
             self.0.pop_front();
         }
         self.0.push_back(start);
@@ -56,9 +57,11 @@ impl Starts {
 
     /// Records that a later process may not know of some.
     pub(crate) fn forget(&mut self, which: impl Fn(&Start) -> bool) {
-        for start in self.0.iter_mut().filter(|start| which(start)) {
-            start.counts = false;
-            start.ended = start.ended.or(Some(start.at));
-        }
+        self.0.iter_mut().filter(|start| which(start)).for_each(|start| start.counts = false);
+    }
+
+    /// Records that the process has ended, and with it the attempts in flight.
+    pub(crate) fn end_all(&mut self) {
+        self.0.iter_mut().for_each(|start| start.ended = start.ended.or(Some(start.at)));
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         "requests",
         1..=rolling::EXACT_MAX.into(),
         100,
-        "Rate limit: attempts that may start per endpoint within the window.",
+        "Rate limit: requests that an endpoint gets at most within any window.",
     );
     let egress = Egress {
         deadline: wait(
