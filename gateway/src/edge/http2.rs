@@ -76,8 +76,8 @@ const FAULTS_MAX: usize = 1_024;
 /// Malformed requests in a connection's life, at most; Pingora's own loop has this number.
 const REJECTED_MAX: u32 = 32;
 
-/// Requests that are started one after the other before those of other clients get their turn. Each
-/// turn writes to the socket: so many cost no measurable time.
+/// Requests of one connection that are started before other clients get their turn. A turn writes
+/// to the socket: fewer requests in one would cost more writes.
 const REQUESTS_PER_TURN: u32 = 8;
 
 /// How long a request waits that has no permit, before the next look: one that ended on another

@@ -73,10 +73,9 @@ impl OpenConnection {
     }
 
     /// Counts it at the address that its PROXY header has named.
-    pub(in crate::edge) fn counted_at(self, of_address: Option<ConnectionPermit>) -> Self {
-        let mut counted = self;
-        counted.of_address = of_address;
-        counted
+    pub(in crate::edge) fn counted_at(mut self, of_address: Option<ConnectionPermit>) -> Self {
+        self.of_address = of_address;
+        self
     }
 
     /// A permit for one more request in progress, where connections are fewer than the maxima; that
