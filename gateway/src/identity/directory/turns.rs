@@ -112,11 +112,11 @@ mod tests {
     }
 
     /// Whether one party's lookup of a name has a turn at once, while others wait and hold turns.
-    fn check(crowd: impl Iterator<Item = (usize, Party)>, last: (usize, Party), expected: bool) {
+    fn check(before: impl Iterator<Item = (usize, Party)>, last: (usize, Party), expected: bool) {
         let turns = LookupTurns::new();
         let mut context = Context::from_waker(Waker::noop());
         let mut others = Vec::new();
-        for (nth, party) in crowd {
+        for (nth, party) in before {
             let mut turn = Box::pin(turns.next(name(nth), party, false));
             let polled = turn.as_mut().poll(&mut context);
             others.push((turn, polled));

@@ -57,15 +57,13 @@ struct Known {
 
 impl Known {
     fn add(&mut self, number: u64, digits: &str) {
-        match self.by_digits.insert(digits.to_owned(), number) {
-            Some(later) if later > number => {
-                self.by_digits.insert(digits.to_owned(), later);
-            }
-            earlier => {
-                earlier.map(|earlier| self.by_number.remove(&earlier));
-                self.by_number.insert(number, digits.to_owned());
-            }
+        if self.by_digits.get(digits).is_some_and(|known| *known >= number) {
+            return;
         }
+        if let Some(earlier) = self.by_digits.insert(digits.to_owned(), number) {
+            self.by_number.remove(&earlier);
+        }
+        self.by_number.insert(number, digits.to_owned());
         if self.by_number.len() > KNOWN_MAX
             && let Some((_, digits)) = self.by_number.pop_first()
         {
