@@ -13,9 +13,12 @@ pub mod arrival;
 pub mod body;
 pub mod buffering;
 pub mod context;
+pub mod failure;
 pub mod forwarding;
 pub mod respond;
+pub mod response_head;
 pub mod retry;
+pub mod server_results;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,10 +60,10 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         context: &mut Box<RequestContext>,
     ) -> Result<Box<HttpPeer>> {
-        let upstream = context.upstream_of_route().ok_or_else(retry::no_server)?.clone();
+        let upstream = context.upstream_of_route().ok_or_else(failure::no_server)?.clone();
         let now = self.shared.clock.now().tick;
         context.upstream.picked_at.get_or_insert(now);
-        let pick = upstream.pick(&context.upstream.tried, now).ok_or_else(retry::no_server)?;
+        let pick = upstream.pick(&context.upstream.tried, now).ok_or_else(failure::no_server)?;
         if context.upstream.tried.is_full() {
             context.upstream.tried.remove(0);
         }
@@ -101,7 +104,7 @@ impl ProxyHttp for Proxy {
         // A tunnel is no body.
         let is_body = context.response.status != Some(StatusCode::SWITCHING_PROTOCOLS.as_u16());
         if is_body && context.body_bytes_max().is_some_and(|most| context.body_bytes > most) {
-            return Err(retry::body_too_large());
+            return Err(failure::body_too_large());
         }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
         // second end would be parsed as the start of the next request.
@@ -119,8 +122,8 @@ impl ProxyHttp for Proxy {
     ) -> Result<()> {
         forwarding::check_size(head)?;
         forwarding::unify_length(head)?;
-        if retry::is_interim(head.status) {
-            retry::count_interim(context)?;
+        if response_head::is_interim(head.status) {
+            response_head::count_interim(context)?;
             upload::invited();
             forwarding::end_hop(head, session.req_header().version);
             forwarding::remove_limits_of(head);
@@ -139,7 +142,7 @@ impl ProxyHttp for Proxy {
         }
         context.response.status = Some(head.status.as_u16());
         context.upstream.answered_at = Some(self.shared.clock.now().tick);
-        retry::record_response_head(&self.shared, context, head.status);
+        server_results::record_response_head(&self.shared, context, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(upstream) = context.upstream_of_route()
         {
@@ -148,7 +151,7 @@ impl ProxyHttp for Proxy {
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
-        if context.holds_slot() && retry::has_no_body(&session.req_header().method, head) {
+        if context.holds_slot() && response_head::has_no_body(&session.req_header().method, head) {
             context.release();
         }
         let client = session.req_header().version;
@@ -189,7 +192,7 @@ impl ProxyHttp for Proxy {
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
         let again = context.upstream.tried.len() < retry::tries(context);
-        retry::record_connect_failure(&self.shared, context, &error, again);
+        server_results::record_connect_failure(&self.shared, context, &error, again);
         error.set_retry(again);
         error
     }
@@ -211,12 +214,12 @@ impl ProxyHttp for Proxy {
         };
         let tries = retry::tries_after(&error, facts, retry::tries(context));
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
-        retry::record_broken_connection(&self.shared, context, &error, again);
+        server_results::record_broken_connection(&self.shared, context, &error, again);
         let silent = context.exchange.was_silent();
         let is_fault = retry::is_fault(&error, facts) || (silent && !context.upstream.answered);
         // A server may give up a client that withholds its body, or waits for a `100 Continue`.
         if is_fault && !upload::is_owed() {
-            retry::record_failure(&self.shared, context);
+            server_results::record_failure(&self.shared, context);
         }
         // Pingora panics if the error is left at `RetryType::ReusedOnly`.
         error.set_retry(again);

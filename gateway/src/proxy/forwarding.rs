@@ -28,7 +28,7 @@ use crate::limit::key::hex;
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::forwarded::{forwarded, is_traceparent};
 use crate::proxy::forwarding::response_fields::{add_fields, add_text, allow_pages, push_lines};
-use crate::proxy::retry;
+use crate::proxy::response_head;
 use crate::request::client_address::{FORWARDED_FOR, address_text};
 use crate::request::cookies;
 use crate::settings::trusted::{self, folded};
@@ -373,7 +373,7 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
             head.remove_header(name);
         }
     }
-    if retry::is_interim(head.status) {
+    if response_head::is_interim(head.status) {
         // The final response has our own, and a 1xx has no body to frame (RFC 9112, 6.1).
         remove_seldom(head, header::CONNECTION.as_str());
         remove_seldom(head, header::TRANSFER_ENCODING.as_str());

@@ -22,7 +22,7 @@ use crate::limit::report::Report;
 use crate::proxy::access_line::{self, LineFacts};
 use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields;
-use crate::proxy::{body, retry};
+use crate::proxy::{body, failure, response_head, server_results};
 use crate::response::grpc::{self, Dialect};
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
@@ -90,14 +90,13 @@ pub async fn fail(
     context: &mut RequestContext,
 ) -> u16 {
     let silent = context.exchange.was_silent() && !context.upstream.answered;
-    let refusal = retry::refusal(error, context, silent);
+    let refusal = failure::refusal(error, context, silent);
     let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
         && !context.upstream.unconnected;
-    if let Some(upstream) = context.upstream_of_route().filter(|_| of_server) {
-        let failures = &shared.metrics.upstream_failures;
-        failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
+    if of_server {
+        server_results::count_failure(shared, context, "answer");
     }
-    let is_answer = |status: StatusCode| !retry::is_interim(status);
+    let is_answer = |status: StatusCode| !response_head::is_interim(status);
     let begun = session.response_written().is_some_and(|head| is_answer(head.status));
     let Some(refusal) = refusal.filter(|_| !begun) else { return 0 };
     let status = refusal.status();
@@ -118,7 +117,7 @@ pub async fn finish(
     context: &mut RequestContext,
 ) {
     context.buffered = None;
-    retry::record_end(shared, context);
+    server_results::record_end(shared, context);
     let now = shared.clock.now();
     let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
     if let Some(meter) =

@@ -1,4 +1,4 @@
-//! Records the result of each try at a server, and decides whether another follows.
+//! Decides whether a request that a server has failed is sent again.
 //!
 //! # Invariants
 //!
@@ -11,31 +11,14 @@
 //!
 //! # Not here
 //!
-//! When a server is ejected (`ejection`), which is tried next (`upstream`), texts of
-//! refusals (`refusal`).
+//! Which server is tried next (`upstream`), what is recorded of the one that failed
+//! (`server_results`), and what the client is told (`failure`).
 
 use std::io;
 
-use http::header::CONTENT_LENGTH;
-use http::{Method, StatusCode};
-use log::Level;
-use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
-use pingora_http::ResponseHeader;
-use serde_json::json;
-use weir_common::log::events;
+use pingora_core::{Error, ErrorSource, ErrorType, RetryType};
 
-use crate::admission;
-use crate::config::shared::Shared;
-use crate::edge::http1::session::BROKEN_BODY;
 use crate::proxy::context::{RequestContext, TRIES_MAX};
-use crate::request::target::Malformed;
-use crate::response::refusal::{Refusal, UpstreamFailure};
-use crate::upstream::ejection::Change;
-use crate::upstream::single_request;
-
-/// Interim responses (1xx) to one request, at most: each restarts the wait for the final one. A
-/// server that sends a 102 twice a minute may work for an hour and a half.
-const INTERIMS_MAX: u32 = 200;
 
 /// The facts of a try that failed.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +86,12 @@ pub fn may_repeat(error: &Error, facts: AttemptFacts) -> bool {
     allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
 }
 
+/// The configured number of tries for a request.
+#[must_use]
+pub fn tries(context: &RequestContext) -> usize {
+    context.upstream_of_route().map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
+}
+
 /// The number of tries of a request after an error, where `set` are configured. A server that
 /// refuses streams gets no more than those, since it may be overloaded.
 #[must_use]
@@ -119,237 +108,6 @@ pub fn tries_after(error: &Error, facts: AttemptFacts, set: usize) -> usize {
 #[must_use]
 pub fn is_fault(error: &Error, facts: AttemptFacts) -> bool {
     *error.esource() == ErrorSource::Upstream && done(error, facts.reused) == Done::Failed
-}
-
-/// Whether connecting failed at the server, and not for a lack of sockets or ports of ours.
-#[must_use]
-pub fn is_refused(error: &Error) -> bool {
-    !matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError)
-}
-
-/// Records that the server that was tried last failed the request.
-pub fn record_failure(shared: &Shared, context: &mut RequestContext) {
-    context.upstream.failed = true;
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
-    let change = upstream.failed(pick, shared.clock.now().tick);
-    log_change(shared, context, change);
-}
-
-/// Records that connecting to the server that was tried last failed, and logs that unless another
-/// try follows (`again`).
-pub fn record_connect_failure(
-    shared: &Shared,
-    context: &mut RequestContext,
-    error: &Error,
-    again: bool,
-) {
-    context.upstream.unconnected = true;
-    let Some(upstream) = context.upstream_of_route() else { return };
-    let failures = &shared.metrics.upstream_failures;
-    failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
-    if !is_refused(error) {
-        return;
-    }
-    record_unreachable(shared, context, error, again);
-    record_failure(shared, context);
-}
-
-/// Records that a connection to the server that was tried last failed after it was opened. One that
-/// ends by a TLS alert counts as never opened: a server of TLS 1.3 refuses our certificate so.
-pub fn record_broken_connection(
-    shared: &Shared,
-    context: &RequestContext,
-    error: &Error,
-    again: bool,
-) {
-    match is_tls_alert(error) {
-        true => record_unreachable(shared, context, error, again),
-        false => record_connected(context),
-    }
-}
-
-/// Whether the server ended the connection by a TLS alert.
-fn is_tls_alert(error: &Error) -> bool {
-    let cause = error.root_cause();
-    let of_http2 = || cause.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
-    let of_socket = cause.downcast_ref::<io::Error>().or_else(of_http2);
-    let of_tls = of_socket.and_then(io::Error::get_ref);
-    let of_tls = of_tls.and_then(|error| error.downcast_ref::<rustls::Error>());
-    matches!(of_tls, Some(rustls::Error::AlertReceived(_)))
-}
-
-/// Records that the server that was tried last accepts no connection, and logs that unless another
-/// try follows (`again`).
-fn record_unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
-    upstream.connected(pick, false);
-    if !again && upstream.should_log(shared.clock.now().tick) {
-        let fields = [
-            ("upstream", json!(upstream.name)),
-            ("address", json!(pick.address.to_string())),
-            ("error", json!(single_request::cause(error))),
-        ];
-        events::event(Level::Warn, "upstream unreachable", &fields);
-    }
-}
-
-/// Records that connecting to the server that was tried last succeeded.
-fn record_connected(context: &RequestContext) {
-    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
-        upstream.connected(pick, true);
-    }
-}
-
-/// Records the response head of the server that was tried last.
-pub fn record_response_head(shared: &Shared, context: &mut RequestContext, status: StatusCode) {
-    context.upstream.failed = false;
-    context.upstream.answered = true;
-    record_connected(context);
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
-    let is_gateway_error = matches!(status.as_u16(), 502..=504);
-    if is_gateway_error && upstream.settings.ejection.gateway_errors {
-        record_failure(shared, context);
-    } else if upstream.is_ejected(pick) {
-        // A server that works again returns now, and not at the end of a long response.
-        let change = upstream.succeeded(pick);
-        log_change(shared, context, change);
-    }
-}
-
-/// Whether a response is followed by another: 1xx, but for the 101 that ends HTTP.
-#[must_use]
-pub fn is_interim(status: StatusCode) -> bool {
-    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
-}
-
-/// Whether the head of a response is all of it, as far as the head tells.
-#[must_use]
-pub fn has_no_body(method: &Method, head: &ResponseHeader) -> bool {
-    let is_empty = head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0");
-    is_empty || method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304)
-}
-
-/// Counts an interim response, and fails beyond `INTERIMS_MAX`.
-pub fn count_interim(context: &mut RequestContext) -> Result<()> {
-    context.upstream.interims += 1;
-    if context.upstream.interims > INTERIMS_MAX {
-        let error = Error::explain(ErrorType::InvalidHTTPHeader, "interim answers without end");
-        return Err(error.into_up());
-    }
-    Ok(())
-}
-
-/// Records the end of the request, as a success of its server unless that failed.
-pub fn record_end(shared: &Shared, context: &RequestContext) {
-    if !context.upstream.answered || context.upstream.failed {
-        return;
-    }
-    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
-        let change = upstream.succeeded(pick);
-        log_change(shared, context, change);
-    }
-}
-
-fn log_change(shared: &Shared, context: &RequestContext, change: Option<Change>) {
-    let (Some(upstream), Some(change)) = (context.upstream_of_route(), change) else { return };
-    let Some(pick) = context.picked() else { return };
-    let Some(server) = upstream.servers.get(pick.server) else { return };
-    let labels = [upstream.name.as_str(), server.name.as_str()];
-    let ejected = i64::try_from(server.ejected()).unwrap_or(i64::MAX);
-    shared.metrics.upstream_ejected.with_label_values(&labels).set(ejected);
-    let of_server = [
-        ("upstream", json!(upstream.name)),
-        ("server", json!(server.name)),
-        ("address", json!(pick.address.to_string())),
-    ];
-    match change {
-        Change::Ejected(pause) => {
-            shared.metrics.upstream_ejections.with_label_values(&labels).inc();
-            let [upstream, server, address] = of_server;
-            let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
-            events::event(Level::Warn, "upstream server ejected", &fields);
-        }
-        Change::Returned => {
-            events::event(Level::Info, "upstream server returned", &of_server);
-        }
-    }
-}
-
-/// The configured number of tries for a request.
-#[must_use]
-pub fn tries(context: &RequestContext) -> usize {
-    context.upstream_of_route().map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
-}
-
-/// The error where no server can be tried.
-#[must_use]
-pub fn no_server() -> Box<Error> {
-    Error::explain(ErrorType::HTTPStatus(503), "no server is healthy")
-}
-
-/// The error of a body that turns out to be larger than its route accepts.
-#[must_use]
-pub fn body_too_large() -> Box<Error> {
-    Error::explain(ErrorType::HTTPStatus(413), "a body that is too large").into_down()
-}
-
-/// The refusal for a failure; none where the client has disconnected. `silent` is set where a
-/// server that was to switch protocols did not respond, which the client's connection times.
-#[must_use]
-pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<Refusal> {
-    if *error.etype() == ErrorType::HTTPStatus(413) {
-        let bytes_max = context.body_bytes_max().unwrap_or_default();
-        return Some(Refusal::BodyTooLarge { bytes_max });
-    }
-    match refusal_of(error) {
-        None if silent => Some(Refusal::GatewayTimeout),
-        Some(Refusal::NoServer { .. }) => {
-            Some(admission::no_server(context.upstream_of_route().map(|upstream| &**upstream)))
-        }
-        Some(Refusal::BadGateway(_)) if context.upstream.unconnected && !context.upstream.sent => {
-            Some(Refusal::BadGateway(UpstreamFailure::Unreachable))
-        }
-        refusal => refusal,
-    }
-}
-
-fn refusal_of(error: &Error) -> Option<Refusal> {
-    if *error.etype() == BROKEN_BODY {
-        return Some(Refusal::Malformed(Malformed::Framing));
-    }
-    match (error.etype(), error.esource()) {
-        (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer { retry_after: 1 }),
-        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
-        (
-            ErrorType::WriteError
-            | ErrorType::ReadError
-            | ErrorType::ConnectionClosed
-            | ErrorType::H2Error
-            | ErrorType::WriteTimedout,
-            ErrorSource::Downstream,
-        ) => None,
-        (_, ErrorSource::Downstream) => Some(Refusal::NotHttp),
-        (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
-            Some(Refusal::GatewayTimeout)
-        }
-        (kind, ErrorSource::Upstream) => Some(Refusal::BadGateway(no_answer(kind))),
-        _ => Some(Refusal::Internal),
-    }
-}
-
-fn no_answer(kind: &ErrorType) -> UpstreamFailure {
-    match kind {
-        ErrorType::InvalidHTTPHeader | ErrorType::InvalidH2 | ErrorType::H2Downgrade => {
-            UpstreamFailure::Invalid
-        }
-        _ => UpstreamFailure::BrokenOff,
-    }
 }
 
 #[cfg(test)]
@@ -479,18 +237,6 @@ mod tests {
         }
         let theirs = goaway_error(h2::Reason::ENHANCE_YOUR_CALM).await;
         assert!(is_fault(&Error::because(ErrorType::H2Error, "", theirs).into_up(), SAFE));
-    }
-
-    #[test]
-    fn an_alert_is_found_below_an_error_of_reading() {
-        let of = |kind, cause: rustls::Error| {
-            let cause = io::Error::new(io::ErrorKind::InvalidData, cause);
-            is_tls_alert(&Error::because(kind, "reading a response", cause))
-        };
-        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
-        assert!(of(ErrorType::ReadError, alert.clone()) && of(ErrorType::WriteError, alert));
-        assert!(!of(ErrorType::ReadError, rustls::Error::DecryptError));
-        assert!(!is_tls_alert(&error(ErrorType::ConnectionClosed, false.into())));
     }
 
     #[test]
