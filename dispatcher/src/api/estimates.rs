@@ -25,9 +25,6 @@ use crate::store::types::{Job, JobScope, Matches};
 /// Webhooks whose queues one estimate reads, at most; more make it a lower bound still.
 const WEBHOOKS_MAX: usize = 100;
 
-/// No delivery has this number: the status of an endpoint is read with it.
-const NO_DELIVERY: DeliveryId = DeliveryId(0);
-
 /// The deliveries of one webhook that are meant.
 struct Share {
     webhook: WebhookId,
@@ -78,7 +75,7 @@ async fn of_shares(
     if shares.is_empty() {
         return Ok(None);
     }
-    let of = shares.iter().map(|share| (share.webhook, NO_DELIVERY)).collect();
+    let of = shares.iter().map(|share| (share.webhook, DeliveryId::NONE)).collect();
     let reply = request.state.mailbox.statuses(of);
     let statuses = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
     let mut queues = Vec::new();
@@ -98,7 +95,7 @@ pub(super) async fn waiting(
     webhook: WebhookId,
 ) -> Result<usize, StoreError> {
     let end = UnixTime(i64::MAX as u64);
-    request.store().ahead_of(webhook, end, NO_DELIVERY, AHEAD_MAX).await
+    request.store().ahead_of(webhook, end, DeliveryId::NONE, AHEAD_MAX).await
 }
 
 /// When all that waits for a webhook is sent if its receiver answers at once, and its owner ends a
@@ -115,7 +112,7 @@ pub(super) async fn of_queue(
         Some(_) => None,
         None => store.nth_due(id, others).await?,
     };
-    let reply = request.state.mailbox.statuses(vec![(id, NO_DELIVERY)]);
+    let reply = request.state.mailbox.statuses(vec![(id, DeliveryId::NONE)]);
     let statuses = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
     let status = statuses.first().copied().unwrap_or_default();
     let queue = QueueLength {
@@ -137,7 +134,8 @@ async fn queue_length(
     until: UnixTime,
 ) -> Result<QueueLength, StoreError> {
     let after = until.plus(Duration::from_micros(1));
-    let due = request.store().ahead_of(webhook.id, after, NO_DELIVERY, AHEAD_MAX).await? as u64;
+    let due =
+        request.store().ahead_of(webhook.id, after, DeliveryId::NONE, AHEAD_MAX).await? as u64;
     let mut due_in = Duration::ZERO;
     if let Some(others) = share.waiting.checked_sub(1) {
         let nth = usize::try_from(others).unwrap_or(AHEAD_MAX).min(AHEAD_MAX);

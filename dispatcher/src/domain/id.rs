@@ -20,3 +20,9 @@ ids! {
     /// A mail's row.
     MailId;
 }
+
+impl DeliveryId {
+    /// Where there is no delivery: only the start of an attempt counts, after a fault of the
+    /// dispatcher or once the delivery or webhook was deleted. No delivery has this number.
+    pub const NONE: Self = Self(0);
+}

@@ -28,9 +28,6 @@ use crate::scheduler::{Notification, Scheduler};
 /// longer each time.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
-/// Takes the place of a delivery in a record of which only the start counts.
-const NO_DELIVERY: DeliveryId = DeliveryId(0);
-
 /// A started attempt.
 #[derive(Debug)]
 pub struct StartedAttempt {
@@ -225,7 +222,7 @@ impl Scheduler {
         }
         // The start still counts in the rate limit, also after a restart, so only it is written.
         let record = AttemptRecord {
-            delivery: NO_DELIVERY,
+            delivery: DeliveryId::NONE,
             webhook,
             endpoint,
             attempt,

@@ -24,10 +24,6 @@ const STATE: &str = "SELECT d.state, d.job, d.webhook, d.redeliveries \
     FROM deliveries d JOIN webhooks w ON w.id = d.webhook \
     WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
-/// Stored instead of a delivery's number where only the start of an attempt counts: after a fault
-/// of the dispatcher, or once the delivery or webhook was deleted. Never a real number.
-pub(super) const NO_DELIVERY: i64 = 0;
-
 /// What a record did not change, since something else did meanwhile.
 #[derive(Default)]
 pub(super) struct Stale {
@@ -96,7 +92,7 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<Applied,
         (delivery, endpoint, number, started_at, took, outcome, over_at, trace) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     session.conn.prepare_cached(sql)?.execute((
-        if found.is_some() { ended.delivery.0 } else { NO_DELIVERY },
+        if found.is_some() { ended.delivery.0 } else { DeliveryId::NONE.0 },
         ended.endpoint.0,
         ended.attempt.number,
         at(ended.attempt.started_at),

@@ -18,7 +18,6 @@ use crate::domain::attempt::RecordedAttempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::forecast::Upcoming;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
-use crate::store::sqlite::attempts;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::job_counts::Redelivered;
 use crate::store::sqlite::listing::{Merged, RowKey};
@@ -264,7 +263,7 @@ fn drop_earlier(session: &WriteSession, id: DeliveryId, now: UnixTime) -> Result
     let (kept, most) = (rows::count(ATTEMPTS_MAX), rows::count(LEAVING_MAX));
     // Of those that leave, no delivery would drop the transcripts.
     session.conn.prepare_cached(DROP_ANSWERS)?.execute((id.0, kept, most))?;
-    let row = (id.0, kept, most, attempts::NO_DELIVERY, at(session.steady.of_unix(now)));
+    let row = (id.0, kept, most, DeliveryId::NONE.0, at(session.steady.of_unix(now)));
     session.conn.prepare_cached(LEAVE)?.execute(row)?;
     Ok(())
 }

@@ -23,11 +23,12 @@ use weir_common::time::UnixTime;
 
 use crate::config::settings::Retention;
 use crate::domain::delivery::DeliveryState;
+use crate::domain::id::DeliveryId;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::steady_clock::before;
 use crate::store::sqlite::writer::session::WriteSession;
-use crate::store::sqlite::{attempts, deliveries, stops, webhooks};
+use crate::store::sqlite::{deliveries, stops, webhooks};
 
 /// A month. No rate-limit window is longer: an endpoint that was unused for this long has no start
 /// that still counts. The result of a job is available for as long.
@@ -64,7 +65,7 @@ const ANSWERS: (&str, &str) = (
 
 const DROP_ANSWER: &str = "DELETE FROM transcripts WHERE attempt = ?1";
 
-/// The oldest attempts that are stored without a delivery (`attempts::NO_DELIVERY`), for their
+/// The oldest attempts that are stored without a delivery (`DeliveryId::NONE`), for their
 /// start only.
 const ORPHANS: (&str, &str) = (
     "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
@@ -238,7 +239,7 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
     conn.prepare_cached(sql)?.execute([id])?;
     if waits {
         let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
-        conn.prepare_cached(sql)?.execute((id, attempts::NO_DELIVERY, at(now)))?;
+        conn.prepare_cached(sql)?.execute((id, DeliveryId::NONE.0, at(now)))?;
     } else {
         conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
     }
