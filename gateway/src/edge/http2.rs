@@ -12,7 +12,7 @@
 //! 3. A panic ends the request it happened in, and no other.
 //! 4. The memory of a connection is bounded: by windows, a send buffer and the size of a head.
 //! 5. Each request in progress beyond the first counts as a connection (`open_connection`); where
-//!    there is no room for it, it waits, as those beyond `streams_max` do.
+//!    there is no room for it, it waits. One that its client cancels meanwhile is not handled.
 //! 6. A client that sends many requests at once waits for those of others in between.
 //!
 //! # Not here
@@ -40,7 +40,8 @@ use crate::edge::connection::Client;
 use crate::edge::exchange::Exchange;
 use crate::edge::incoming::{Handler, Incoming};
 use crate::edge::listener;
-use crate::edge::open_connection::{OpenConnection, RequestPermit};
+use crate::edge::open_connection::OpenConnection;
+use crate::edge::open_connection::request_permits::{RequestPermit, RequestPermits};
 use crate::edge::session::SessionOverride;
 use crate::request::framing::Framing;
 use crate::request::upload::Upload;
@@ -79,10 +80,6 @@ const REJECTED_MAX: u32 = 32;
 /// Requests of one connection that are started before other clients get their turn. A turn writes
 /// to the socket: fewer requests in one would cost more writes.
 const REQUESTS_PER_TURN: u32 = 8;
-
-/// How long a request waits that has no permit, before the next look: one that ended on another
-/// connection gives its permit back.
-const PERMIT_RETRY: Duration = Duration::from_millis(50);
 
 /// How long a client without requests may take to close the connection after GOAWAY.
 pub const GOAWAY_WAIT: Duration = Duration::from_secs(2);
@@ -164,12 +161,12 @@ pub async fn serve<H: Handler>(
     let Ok(Ok(connection)) = opened else { return };
     let driver = Driver {
         wait_ends: Some(http2.clock.now().tick.plus(bounds.idle_timeout)),
+        permits: RequestPermits::new(http2.open.clone(), bounds.per_address_max),
         http2,
         connection,
         digest,
         bounds,
         requests: JoinSet::new(),
-        permit: None,
         served: 0,
         faults: 0,
         draining: false,
@@ -187,8 +184,7 @@ struct Driver<H> {
     digest: Arc<Digest>,
     bounds: Http2Bounds,
     requests: JoinSet<()>,
-    /// The permit of the next request, while others are in progress.
-    permit: Option<RequestPermit>,
+    permits: Arc<RequestPermits>,
     served: u32,
     faults: u32,
     /// Whether GOAWAY has been sent.
@@ -207,8 +203,6 @@ enum Event {
     /// The connection has ended or failed.
     Closed,
     TimedOut,
-    /// It is time to look for a permit.
-    Retry,
 }
 
 impl<H: Handler> Driver<H> {
@@ -234,25 +228,11 @@ impl<H: Handler> Driver<H> {
                 Event::Stream(session) => {
                     self.served = self.served.saturating_add(1);
                     self.wait_ends = None;
-                    let handler = self.http2.handler.clone();
-                    let upload = Upload::new(self.http2.clock.clone());
-                    let exchange = Arc::new(Exchange::default());
-                    let session = ServerSession::new_http2(*session);
-                    let head = session.req_header();
-                    let malformed = Framing::of(&head.headers, head.version).err();
-                    let session = SessionOverride::wrap(session, upload.clone(), exchange.clone());
-                    let client = self.http2.client.clone();
-                    let incoming = Incoming { session, exchange, client, length: None, malformed };
-                    let permit = self.permit.take();
-                    self.requests.spawn(upload.within(async move {
-                        handler.handle(incoming).await;
-                        drop(permit);
-                    }));
+                    self.start(session);
                     if self.served.is_multiple_of(REQUESTS_PER_TURN) {
                         tokio::task::yield_now().await;
                     }
                 }
-                Event::Retry => {}
                 Event::Rejected => {
                     self.faults += 1;
                     self.http2.rejected.inc();
@@ -271,8 +251,7 @@ impl<H: Handler> Driver<H> {
     }
 
     async fn next(&mut self, stop: &mut ShutdownWatch) -> Event {
-        let may_start = self.requests.len() < self.bounds.streams_max as usize;
-        let has_room = may_start && self.has_permit();
+        let has_room = self.requests.len() < self.bounds.streams_max as usize;
         let left = self.wait_ends.map(|ends| ends.since(self.http2.clock.now().tick));
         tokio::select! {
             biased;
@@ -280,20 +259,26 @@ impl<H: Handler> Driver<H> {
             Some(ended) = self.requests.join_next() => Event::Ended(ended),
             event = accept(&mut self.connection, &self.digest, has_room) => event,
             () = wait(left) => Event::TimedOut,
-            () = sleep(PERMIT_RETRY), if may_start && !has_room => Event::Retry,
         }
     }
 
-    /// Whether the next request has a permit: the first in progress has its connection's.
-    fn has_permit(&mut self) -> bool {
-        if self.requests.is_empty() {
-            self.permit = None;
-            return true;
-        }
-        if self.permit.is_none() {
-            self.permit = self.http2.open.enter_request(self.bounds.per_address_max);
-        }
-        self.permit.is_some()
+    /// Starts the task of a request, which waits for its permit.
+    fn start(&mut self, mut session: Box<HttpSession>) {
+        let handler = self.http2.handler.clone();
+        let upload = Upload::new(self.http2.clock.clone());
+        let client = self.http2.client.clone();
+        let (permits, permit) = (self.permits.clone(), self.permits.try_enter());
+        self.requests.spawn(upload.clone().within(async move {
+            let Some(permit) = permitted(permit, &permits, &mut session).await else { return };
+            let exchange = Arc::new(Exchange::default());
+            let session = ServerSession::new_http2(*session);
+            let head = session.req_header();
+            let malformed = Framing::of(&head.headers, head.version).err();
+            let session = SessionOverride::wrap(session, upload, exchange.clone());
+            let incoming = Incoming { session, exchange, client, length: None, malformed };
+            handler.handle(incoming).await;
+            drop(permit);
+        }));
     }
 
     /// Sends GOAWAY. Streams that the client has opened meanwhile are still served.
@@ -325,6 +310,23 @@ async fn wait(left: Option<Duration>) {
     match left {
         Some(left) => sleep(left).await,
         None => pending().await,
+    }
+}
+
+/// A request's permit, which it may have already; none where its client cancels it meanwhile.
+async fn permitted(
+    permit: Option<RequestPermit>,
+    permits: &Arc<RequestPermits>,
+    session: &mut HttpSession,
+) -> Option<RequestPermit> {
+    if permit.is_some() {
+        return permit;
+    }
+    tokio::select! {
+        // Boxed, for it is rare.
+        permit = Box::pin(permits.enter()) => Some(permit),
+        // An error means that the connection has ended.
+        _ = session.idle() => None,
     }
 }
 
@@ -363,6 +365,7 @@ mod tests {
     use super::*;
     use crate::edge::incoming::Handling;
     use crate::edge::open_connection::ConnectionTotal;
+    use crate::edge::open_connection::request_permits::RETRY;
     use crate::response::refusal::Refusal;
     use crate::response::reply::Reply;
 
@@ -525,17 +528,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_beyond_the_first_waits_for_room_among_all_connections() {
-        let total = ConnectionTotal::new(2);
-        let mut world = World::with(BOUNDS, &total).await;
-        let another = open(&total).unwrap();
+        let (bounds, total) = (Http2Bounds { streams_max: 3, ..BOUNDS }, ConnectionTotal::new(2));
+        let mut world = World::with(bounds, &total).await;
         let first = world.get("/wait").await;
         world.started(1).await;
+        let another = open(&total).expect("one request is no second connection");
         let second = world.get("/wait").await;
         world.settle().await;
         assert_eq!(world.app.started.load(Ordering::Relaxed), 1, "there is no room");
+        for _ in 0..3 * RESETS_UNSEEN_MAX {
+            drop(world.get("/wait").await);
+            world.settle().await;
+        }
         drop(another);
-        sleep(PERMIT_RETRY * 2).await;
-        assert_eq!(world.app.started.load(Ordering::Relaxed), 2);
+        sleep(RETRY * 2).await;
+        assert_eq!(
+            world.app.started.load(Ordering::Relaxed),
+            2,
+            "but for those that are cancelled"
+        );
         assert!(open(&total).is_none(), "each counts as a connection");
         world.app.gate.add_permits(2);
         for answer in [first, second] {

@@ -6,9 +6,13 @@
 //! Invariant: connections and such requests together are at most `connections_max`, and those of an
 //! address at most `connections_per_address_max`.
 //!
-//! Not here: which connections are one address's (`open_connection::per_address`).
+//! # Not here
+//!
+//! Which connections are one address's (`per_address`), which request of a connection waits
+//! (`request_permits`).
 
 pub mod per_address;
+pub(in crate::edge) mod request_permits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,15 +82,14 @@ impl OpenConnection {
         self
     }
 
-    /// A permit for one more request in progress, where connections are fewer than the maxima; that
-    /// of its address may have changed since it was opened.
-    #[must_use]
-    pub fn enter_request(&self, of_address_max: u64) -> Option<RequestPermit> {
+    /// A permit for a request in progress beyond the first, where there are fewer connections than
+    /// the maxima.
+    fn enter_additional(&self, of_address_max: u64) -> Option<AdditionalPermit> {
         let of_address = match &self.of_address {
             Some(own) => Some(own.another(of_address_max)?),
             None => None,
         };
-        Some(RequestPermit { _total: self.total.0.enter()?, _of_address: of_address })
+        Some(AdditionalPermit { _total: self.total.0.enter()?, _of_address: of_address })
     }
 }
 
@@ -99,7 +102,7 @@ impl Drop for OpenConnection {
 
 /// Counts a request as a connection until dropped.
 #[derive(Debug)]
-pub struct RequestPermit {
+struct AdditionalPermit {
     _total: TotalPermit,
     _of_address: Option<ConnectionPermit>,
 }
@@ -118,13 +121,13 @@ mod tests {
             Some(OpenConnection::new(total.enter()?, of_address, &Arc::default(), &gauge))
         };
         let own = open(counts.enter(address, 3)).unwrap();
-        let requests: Vec<_> = (0..5).filter_map(|_| own.enter_request(3)).collect();
+        let requests: Vec<_> = (0..5).filter_map(|_| own.enter_additional(3)).collect();
         assert_eq!(requests.len(), 2, "three of its address");
         assert!(counts.enter(address, 3).is_none());
         let of_proxy = open(None).unwrap();
-        assert!(open(None).is_none() && of_proxy.enter_request(3).is_none(), "four in total");
+        assert!(open(None).is_none() && of_proxy.enter_additional(3).is_none(), "four in total");
         drop(requests);
-        assert!(open(None).is_some() && of_proxy.enter_request(3).is_some());
+        assert!(open(None).is_some() && of_proxy.enter_additional(3).is_some());
         drop((own, of_proxy));
         assert_eq!((total.open.load(Ordering::Relaxed), gauge.get()), (0, 0));
     }

@@ -1,0 +1,85 @@
+//! Permits for the requests in progress on one HTTP/2 connection.
+//!
+//! The first in progress has its connection's; each other one counts as a connection. Requests
+//! that wait get permits in the order in which they came.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+use tokio::time::sleep;
+
+use crate::edge::open_connection::{AdditionalPermit, OpenConnection};
+
+/// How long a request waits that has no permit, before the next look: one that ended on another
+/// connection gives its permit back.
+pub(in crate::edge) const RETRY: Duration = Duration::from_millis(50);
+
+/// Permits of one connection's requests.
+#[derive(Debug)]
+pub(in crate::edge) struct RequestPermits {
+    open: Arc<OpenConnection>,
+    /// Connections of its address, and requests that count as one.
+    per_address_max: u64,
+    /// Whether a request in progress has the connection's own.
+    own_is_used: AtomicBool,
+    /// Held by the request that waits longest.
+    turn: Mutex<()>,
+    /// A request has ended.
+    ended: Notify,
+}
+
+/// Permits a request until dropped.
+#[derive(Debug)]
+pub(in crate::edge) struct RequestPermit {
+    of: Arc<RequestPermits>,
+    /// None: it has its connection's own.
+    additional: Option<AdditionalPermit>,
+}
+
+impl RequestPermits {
+    pub(in crate::edge) fn new(open: Arc<OpenConnection>, per_address_max: u64) -> Arc<Self> {
+        let own_is_used = AtomicBool::new(false);
+        let (turn, ended) = (Mutex::new(()), Notify::new());
+        Arc::new(Self { open, per_address_max, own_is_used, turn, ended })
+    }
+
+    /// A permit for a request that has arrived, where none waits and there is room.
+    pub(in crate::edge) fn try_enter(self: &Arc<Self>) -> Option<RequestPermit> {
+        let _turn = self.turn.try_lock().ok()?;
+        self.free()
+    }
+
+    /// Waits for a permit, after those that came before.
+    pub(in crate::edge) async fn enter(self: &Arc<Self>) -> RequestPermit {
+        let _turn = self.turn.lock().await;
+        loop {
+            if let Some(permit) = self.free() {
+                return permit;
+            }
+            tokio::select! {
+                () = self.ended.notified() => {}
+                () = sleep(RETRY) => {}
+            }
+        }
+    }
+
+    fn free(self: &Arc<Self>) -> Option<RequestPermit> {
+        let additional = match self.own_is_used.swap(true, Ordering::Relaxed) {
+            true => Some(self.open.enter_additional(self.per_address_max)?),
+            false => None,
+        };
+        Some(RequestPermit { of: self.clone(), additional })
+    }
+}
+
+impl Drop for RequestPermit {
+    fn drop(&mut self) {
+        // Dropped before the notice, so that who waits finds it.
+        if self.additional.take().is_none() {
+            self.of.own_is_used.store(false, Ordering::Relaxed);
+        }
+        self.of.ended.notify_one();
+    }
+}
