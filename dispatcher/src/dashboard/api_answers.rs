@@ -55,6 +55,7 @@ pub(super) struct WebhookDetailData {
 
 #[derive(Deserialize)]
 pub(super) struct HealthData {
+    pub(super) failing_since: Option<When>,
     pub(super) down_since: Option<When>,
     pub(super) paused_since: Option<When>,
     pub(super) disabled_since: Option<When>,

@@ -93,7 +93,7 @@ pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Repl
     let probe =
         |one: &DeliveryData| one.waiting_for.as_ref().is_some_and(|why| why.reason == "probe");
     let probes = deliveries.data.iter().any(probe);
-    let facts = BannerFacts { probes, pause_after: health.pause_after, now };
+    let facts = BannerFacts { probes, may_change: frame.may_change(), now };
     let down_since = detail.health.down_since.as_ref();
     let mark = webhook_mark(&detail.webhook.state, down_since, (health.warn_for, now));
     let banner = banner(&detail, &activity, &facts);
@@ -132,7 +132,8 @@ fn banner(
     match state {
         "failing" => {
             lines.push(format!(
-                "This endpoint fails: {} of the last {} attempts did, in 24 hours.",
+                "This endpoint has been failing{}: {} of the last {} attempts did, in 24 hours.",
+                since(&health.failing_since),
                 grouped(activity.total.failed()),
                 grouped(activity.total.attempts)
             ));
@@ -140,10 +141,9 @@ fn banner(
         }
         "paused" => {
             lines.push(format!(
-                "Deliveries are paused{}: no attempt was answered with 2xx for {}. Nothing is \
-                 lost.",
+                "Deliveries are paused{}: no attempt was answered with 2xx{}. Nothing is lost.",
                 since(&health.paused_since),
-                span(facts.pause_after)
+                since(&health.down_since)
             ));
             lines.extend(last.map(|(text, _)| format!("The last attempt: {text}.")));
         }
@@ -182,6 +182,9 @@ fn banner(
     if page.waiting.count > 0 {
         lines.push(what_waits(page, &steps.join(", then ")));
     }
+    if state == "failing" && facts.may_change && !facts.probes {
+        lines.push("Once you have mended it, press “Send a test” to see its answer.".to_owned());
+    }
     lines.into_iter().map(TextWithTimes::from).collect()
 }
 
@@ -215,7 +218,8 @@ fn steps(health: &HealthData) -> Vec<&'static str> {
 struct BannerFacts {
     /// Whether one delivery goes first.
     probes: bool,
-    pause_after: Duration,
+    /// Whether the session may press its buttons.
+    may_change: bool,
     now: UnixTime,
 }
 
@@ -356,8 +360,7 @@ mod tests {
     use crate::dashboard::page::FrameSession;
 
     const SINCE: &str = "2026-11-24T05:12:03.000Z";
-    const FACTS: BannerFacts =
-        BannerFacts { probes: false, pause_after: Duration::from_secs(86_400), now: UnixTime(0) };
+    const FACTS: BannerFacts = BannerFacts { probes: false, may_change: true, now: UnixTime(0) };
 
     /// A webhook with these members of its health, and its activity.
     fn webhook(state: &str, waiting: u64, health: &[&str]) -> (WebhookDetailData, ActivityData) {
@@ -381,7 +384,7 @@ mod tests {
     /// The lines of a webhook's banner, and its page.
     fn shown(state: &str, waiting: u64, health: &[&str], probes: bool) -> (String, String) {
         let (detail, activity) = webhook(state, waiting, health);
-        let lines = banner(&detail, &activity, &FACTS);
+        let lines = banner(&detail, &activity, &BannerFacts { probes, ..FACTS });
         let text: Vec<_> = lines.into_iter().map(|line| line.0).collect();
         let session = FrameSession {
             workspace: "ws_a".to_owned(),
@@ -442,6 +445,17 @@ mod tests {
         assert!(text.contains("Once you enable it, the delivery that waits is sent."), "{text}");
         let (text, _) = shown("failing", 1, &[], false);
         assert!(text.contains("from now on, the delivery that waits is sent."), "{text}");
+    }
+
+    #[test]
+    fn a_banner_has_since_when_an_endpoint_fails_and_what_to_press() {
+        let (text, page) = shown("failing", 3, &["failing_since", "down_since"], false);
+        assert!(text.contains(&format!("has been failing since {SINCE}: ")), "{text}");
+        assert!(text.contains("press “Send a test”") && page.contains(">Send a test<"), "{text}");
+        let (text, page) = shown("failing", 3, &["failing_since", "down_since"], true);
+        assert!(!text.contains("press") && !page.contains(">Send a test<"), "{text}");
+        let (text, _) = shown("paused", 3, &["paused_since", "down_since"], false);
+        assert!(text.contains(&format!("answered with 2xx since {SINCE}. ")), "{text}");
     }
 
     #[test]
