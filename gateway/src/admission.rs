@@ -27,7 +27,7 @@ pub mod request_head;
 pub mod resolve;
 
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ pub async fn admit(
         Classified::Preflight(reply) => return Admission::Answer(reply),
         Classified::Refused(refusal) => return Admission::Refuse(refusal),
     };
-    let address = facts.client.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let address = facts.client.address;
     // Filled in place: they are large to move.
     let mut charges = Charges::default();
     let resolved = authenticate_and_resolve(
@@ -254,6 +254,7 @@ fn label(tenant: &mut TenantLabels, identity: Identity<'_>, guessed: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
@@ -269,6 +270,7 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
+    use crate::admission::facts::LimitFacts;
     use crate::config::checked::{CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
@@ -326,7 +328,8 @@ mod tests {
                 let (started_at, config) = (shared.clock.now(), shared.active.load_full());
                 let arrival =
                     Arrival { head: &head, length: None, malformed: None, started_at, nth: 0 };
-                admit(&shared, &config, arrival, &mut RequestFacts::default()).await
+                let mut facts = RequestFacts::of(Ipv4Addr::LOCALHOST.into());
+                admit(&shared, &config, arrival, &mut facts).await
             });
         }
     }
@@ -413,8 +416,8 @@ mod tests {
         let charge = |mut charges: Charges| {
             let request =
                 CheckedRequest { shared: &shared, config: &config, now: clock.now(), nth: 0 };
-            let mut facts = RequestFacts::default();
-            runtime.block_on(request.charge(&mut charges, &mut facts.limits)).is_ok()
+            let mut facts = LimitFacts::default();
+            runtime.block_on(request.charge(&mut charges, &mut facts)).is_ok()
         };
         assert_eq!((0..99).filter(|_| charge(made(clock.now()))).count(), 60);
         let earlier = made(clock.now());

@@ -10,8 +10,6 @@
 //!
 //! Which heads are accepted (`admission::request_head`), which routes exist (`rules`).
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use http::Method;
 use ipnet::IpNet;
 use pingora_http::RequestHeader;
@@ -83,10 +81,10 @@ pub(super) fn classify<'r>(
 }
 
 fn find_client(trusted: &[IpNet], head: &RequestHeader, facts: &mut RequestFacts) {
-    let peer = facts.client.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let peer = facts.client.peer;
     let is_trusted = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
     let forwarded_for = head::values(head, &FORWARDED_FOR);
-    facts.client.address = Some(client_address(peer, trusted, forwarded_for));
+    facts.client.address = client_address(peer, trusted, forwarded_for);
     facts.client.is_trusted_proxy = is_trusted;
     facts.given_id = head::given_id(head).filter(|_| is_trusted);
 }
@@ -119,6 +117,8 @@ pub fn refusal_of(route_error: RouteError) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -126,9 +126,8 @@ mod tests {
         let trusted = ["10.0.0.0/8".parse().unwrap()];
         let mut head = RequestHeader::build("GET", b"/", None).unwrap();
         head.append_header(&FORWARDED_FOR, &b"\xe9, 198.51.100.7"[..]).unwrap();
-        let mut facts = RequestFacts::default();
-        facts.client.peer = Some("10.0.0.1".parse().unwrap());
+        let mut facts = RequestFacts::of([10, 0, 0, 1].into());
         find_client(&trusted, &head, &mut facts);
-        assert_eq!(facts.client.address, Some("198.51.100.7".parse().unwrap()));
+        assert_eq!(facts.client.address, IpAddr::from([198, 51, 100, 7]));
     }
 }

@@ -14,7 +14,6 @@ use crate::limit::report::Report;
 use crate::request::route::Index;
 
 /// What is known of a request.
-#[derive(Default)]
 pub struct RequestFacts {
     /// The request id that a trusted proxy sent; it replaces the generated one.
     pub given_id: Option<Box<str>>,
@@ -29,10 +28,9 @@ pub struct RequestFacts {
 }
 
 /// Where a request comes from.
-#[derive(Default)]
 pub struct ClientFacts {
     /// The peer address of its connection.
-    pub peer: Option<IpAddr>,
+    pub peer: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub is_trusted_proxy: bool,
     /// Whether the connection is TLS.
@@ -40,7 +38,22 @@ pub struct ClientFacts {
     /// The client's certificate as a header value, if it sent one.
     pub certificate: Option<Arc<str>>,
     /// The client's address, behind any trusted proxies.
-    pub address: Option<IpAddr>,
+    pub address: IpAddr,
+}
+
+impl RequestFacts {
+    /// What a connection from `peer` shows before anything is read.
+    #[must_use]
+    pub fn of(peer: IpAddr) -> Self {
+        let (is_trusted_proxy, secure, certificate) = (false, false, None);
+        Self {
+            given_id: None,
+            origin_form: None,
+            client: ClientFacts { peer, is_trusted_proxy, secure, certificate, address: peer },
+            tenant: TenantLabels::default(),
+            limits: LimitFacts::default(),
+        }
+    }
 }
 
 /// The tenants of a request, as far as admission found them.

@@ -76,9 +76,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     let mut line = Line::new();
     line.shown("time", context.started_at.unix.rfc3339_shown());
     line.text("id", &context.request_id());
-    if let Some(client) = context.facts.client.address {
-        line.text("client", &address_text(client));
-    }
+    line.text("client", &address_text(context.facts.client.address));
     line.text("method", facts.method);
     line.some("host", facts.host);
     line.text("path", facts.path);

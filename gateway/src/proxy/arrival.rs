@@ -23,7 +23,7 @@ use crate::edge::incoming::{Handler, Handling, Incoming};
 use crate::proxy::Proxy;
 use crate::proxy::body::{Unread, awaits_continue};
 use crate::proxy::buffering;
-use crate::proxy::context::{InFlight, RequestContext};
+use crate::proxy::context::RequestContext;
 use crate::proxy::respond;
 use crate::request::target::Malformed;
 use crate::request::upload;
@@ -74,13 +74,8 @@ impl RequestHandler {
     async fn process(&self, incoming: Incoming) {
         let shared = &self.shared;
         let Incoming { mut session, exchange, client, length, malformed } = incoming;
-        let (id, nth) = shared.next_request();
-        let in_flight = InFlight::new(&shared.metrics.in_flight);
-        let (now, config) = (shared.clock.now(), shared.active.load_full());
         let place = Box::new_uninit();
-        let context = RequestContext::new(now, config, (id, nth), exchange, in_flight);
-        let mut context = Box::write(place, context);
-        context.facts.client.peer = Some(client.peer);
+        let mut context = Box::write(place, RequestContext::new(shared, client.peer, exchange));
         context.facts.client.secure = client.is_secure;
         context.facts.client.certificate = client.certificate;
         begin(shared, &mut session, &context);

@@ -8,8 +8,6 @@
 //! Not here: reading a body (`body`), counting (`request::batch`), whether one is buffered at all
 //! (`rules`), returning it (`edge::exchange`).
 
-use std::net::Ipv4Addr;
-
 use http::header;
 use pingora_core::protocols::http::ServerSession;
 
@@ -86,9 +84,6 @@ fn owner(context: &RequestContext) -> BodyOwner {
     let (tenant, client) = (&context.facts.tenant, &context.facts.client);
     match &tenant.workspace {
         Some(workspace) if tenant.has_entry => BodyOwner::Workspace(workspace.clone()),
-        workspace => {
-            let address = client.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-            BodyOwner::Network(network_of(address), workspace.clone())
-        }
+        workspace => BodyOwner::Network(network_of(client.address), workspace.clone()),
     }
 }

@@ -3,7 +3,7 @@
 //! Not here: any decision. Each field is set by the file that decides it.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -15,6 +15,7 @@ use weir_common::time::{Moment, Tick};
 
 use crate::admission::facts::RequestFacts;
 use crate::config::active::ActiveConfig;
+use crate::config::shared::Shared;
 use crate::edge::exchange::Exchange;
 use crate::limit::key::hex;
 use crate::request::body_budget::BudgetPermit;
@@ -92,12 +93,11 @@ pub struct ResponseFacts {
 }
 
 /// Counts a request as in flight until dropped.
-pub struct InFlight(IntGauge);
+struct InFlight(IntGauge);
 
 impl InFlight {
     /// Increments the gauge.
-    #[must_use]
-    pub fn new(gauge: &IntGauge) -> Self {
+    fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
@@ -118,28 +118,23 @@ pub struct Replayed {
 }
 
 impl RequestContext {
-    /// A request whose head has just been read, with its id and number.
+    /// A request from `peer` whose head has just been read.
     #[must_use]
-    pub fn new(
-        started_at: Moment,
-        config: Arc<ActiveConfig>,
-        (id, nth): (u128, u64),
-        exchange: Arc<Exchange>,
-        in_flight: InFlight,
-    ) -> Self {
+    pub fn new(shared: &Shared, peer: IpAddr, exchange: Arc<Exchange>) -> Self {
+        let (id, nth) = shared.next_request();
         Self {
-            started_at,
-            config,
+            started_at: shared.clock.now(),
+            config: shared.active.load_full(),
             id,
             nth,
-            facts: RequestFacts::default(),
+            facts: RequestFacts::of(peer),
             upstream: UpstreamFacts::default(),
             response: ResponseFacts::default(),
             buffered: None,
             body_bytes: 0,
             exchange,
             cors_plane: None,
-            _in_flight: in_flight,
+            _in_flight: InFlight::new(&shared.metrics.in_flight),
         }
     }
 
@@ -162,11 +157,11 @@ impl RequestContext {
         self.facts.limits.held = None;
     }
 
-    /// The server and address that were tried last.
+    /// The upstream, and the server and address of it that were tried last.
     #[must_use]
-    pub fn picked(&self) -> Option<Pick> {
+    pub fn last_try(&self) -> Option<(&Upstream, Pick)> {
         let (server, address) = (self.upstream.server?, *self.upstream.tried.last()?);
-        Some(Pick { server, address })
+        Some((self.upstream_of_route()?, Pick { server, address }))
     }
 
     /// The request id in logs and headers.

@@ -176,12 +176,9 @@ fn complete(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
 fn name_client(headers: &mut HeaderMap, client: &ClientFacts) -> Result<()> {
-    let Some(peer) = client.peer.map(|peer| peer.to_canonical()) else {
-        return Ok(());
-    };
     let scheme = if client.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
-    let hop_for = address_text(peer);
+    let hop_for = address_text(client.peer.to_canonical());
     let hop = forwarded(&hop_for, host.to_str().unwrap_or_default(), scheme);
     if client.is_trusted_proxy {
         // Byte for byte, as the proxy sent them: a client's own part of a line may be no text.
@@ -394,6 +391,7 @@ fn remove_seldom(head: &mut ResponseHeader, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::facts::RequestFacts;
 
     /// The lengths that are forwarded of these, in a response of this status.
     #[track_caller]
@@ -422,8 +420,8 @@ mod tests {
 
     #[test]
     fn what_a_trusted_proxy_sent_of_earlier_hops_is_passed_on_byte_for_byte() {
-        let peer = Some("10.0.0.1".parse().unwrap());
-        let mut client = ClientFacts { peer, is_trusted_proxy: true, ..ClientFacts::default() };
+        let mut client = RequestFacts::of([10, 0, 0, 1].into()).client;
+        client.is_trusted_proxy = true;
         let mut sent = HeaderMap::new();
         let mut add = |name, value: &'static [u8]| {
             sent.append(name, HeaderValue::from_bytes(value).unwrap());

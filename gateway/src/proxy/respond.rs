@@ -7,7 +7,7 @@
 //!
 //! Not here: the response itself (`response`), and the fields of every response (`forwarding`).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use http::{Method, StatusCode, Version, header};
 use pingora_core::protocols::http::date::get_cached_date;
@@ -63,9 +63,7 @@ pub async fn charge_answer(shared: &Shared, context: &mut RequestContext) {
     // The request may have waited for this answer.
     let (now, nth) = (shared.clock.now(), context.nth);
     let request = CheckedRequest { shared, config: &context.config, now, nth };
-    let address = context.facts.client.address.or(context.facts.client.peer);
-    let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    request.charge_refusal(address, &mut context.facts.limits).await;
+    request.charge_refusal(context.facts.client.address, &mut context.facts.limits).await;
 }
 
 /// The answer to what `peer` has sent and is no request.

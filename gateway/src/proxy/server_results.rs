@@ -28,9 +28,7 @@ pub fn count_failure(shared: &Shared, context: &RequestContext, kind: &str) {
 /// Records that the server that was tried last failed the request.
 pub fn record_failure(shared: &Shared, context: &mut RequestContext) {
     context.upstream.failed = true;
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
+    let Some((upstream, pick)) = context.last_try() else { return };
     let change = upstream.failed(pick, shared.clock.now().tick);
     log_change(shared, context, change);
 }
@@ -84,9 +82,7 @@ fn is_tls_alert(error: &Error) -> bool {
 /// Records that the server that was tried last accepts no connection, and logs that unless another
 /// try follows (`again`).
 fn record_unreachable(shared: &Shared, context: &RequestContext, error: &Error, again: bool) {
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
+    let Some((upstream, pick)) = context.last_try() else { return };
     upstream.connected(pick, false);
     if !again && upstream.should_log(shared.clock.now().tick) {
         let fields = [
@@ -100,7 +96,7 @@ fn record_unreachable(shared: &Shared, context: &RequestContext, error: &Error, 
 
 /// Records that connecting to the server that was tried last succeeded.
 fn record_connected(context: &RequestContext) {
-    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
+    if let Some((upstream, pick)) = context.last_try() {
         upstream.connected(pick, true);
     }
 }
@@ -110,9 +106,7 @@ pub fn record_response_head(shared: &Shared, context: &mut RequestContext, statu
     context.upstream.failed = false;
     context.upstream.answered = true;
     record_connected(context);
-    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
-        return;
-    };
+    let Some((upstream, pick)) = context.last_try() else { return };
     let is_gateway_error = matches!(status.as_u16(), 502..=504);
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
         record_failure(shared, context);
@@ -128,15 +122,14 @@ pub fn record_end(shared: &Shared, context: &RequestContext) {
     if !context.upstream.answered || context.upstream.failed {
         return;
     }
-    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
+    if let Some((upstream, pick)) = context.last_try() {
         let change = upstream.succeeded(pick);
         log_change(shared, context, change);
     }
 }
 
 fn log_change(shared: &Shared, context: &RequestContext, change: Option<Change>) {
-    let (Some(upstream), Some(change)) = (context.upstream_of_route(), change) else { return };
-    let Some(pick) = context.picked() else { return };
+    let (Some(change), Some((upstream, pick))) = (change, context.last_try()) else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
     let ejected = i64::try_from(server.ejected()).unwrap_or(i64::MAX);
