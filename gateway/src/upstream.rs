@@ -37,6 +37,7 @@ use arc_swap::ArcSwap;
 use pingora_core::protocols::tls::CaType;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::CertKey;
+use prometheus::IntGaugeVec;
 use weir_common::time::Tick;
 
 use crate::request::upload;
@@ -294,16 +295,28 @@ impl Upstream {
         waits.min().unwrap_or_default()
     }
 
-    /// Sets the gauge of ejected addresses, and starts the counters of what fails.
-    pub fn show(&self, metrics: &Metrics) {
+    /// Starts the counters of what fails.
+    pub fn start_counters(&self, metrics: &Metrics) {
         for kind in ["connect", "answer"] {
             drop(metrics.upstream_failures.with_label_values(&[self.name.as_str(), kind]));
         }
         for server in &self.servers {
             let labels = [&self.name, &server.name];
             drop(metrics.upstream_ejections.with_label_values(&labels));
-            let gauge = metrics.upstream_ejected.with_label_values(&labels);
-            gauge.set(i64::try_from(server.ejected()).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets the gauges of its servers.
+    pub fn show(&self, metrics: &Metrics) {
+        let set = |gauges: &IntGaugeVec, server: &Server, count: usize| {
+            let gauge = gauges.with_label_values(&[&self.name, &server.name]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        for server in &self.servers {
+            set(&metrics.upstream_ejected, server, server.ejected());
+            if self.settings.health.is_some() {
+                set(&metrics.upstream_healthy, server, server.healthy());
+            }
         }
     }
 

@@ -79,6 +79,7 @@ impl Front {
             open: connection.open(),
             clock: shared.clock.clone(),
             rejected: shared.metrics.refusals.with_label_values(&[reason]),
+            waiting: shared.metrics.requests_waiting.clone(),
         };
         http2::serve(http2, Box::new(connection), bounds, end.close_after_response).await;
     }

@@ -14,8 +14,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::parent_id;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use log::Level;
@@ -120,7 +120,8 @@ impl Serving {
     /// busy.
     pub(super) fn serve_operators(&mut self, listener: TcpListener) -> io::Result<()> {
         let (shared, watch) = (self.shared.clone(), self.watch.clone());
-        let admin = Arc::new(Admin::new(GatewayAdmin { shared, watch })?);
+        let admin =
+            Arc::new(Admin::new(GatewayAdmin { shared, watch, scraping: Mutex::default() })?);
         let bounds = self.bounds();
         self.operators.add("admin", listener, admin, bounds)
     }

@@ -139,7 +139,7 @@ impl ActiveConfig {
             let known = earlier.and_then(known);
             let credentials = origin.credentials.get(nth).unwrap_or(&none);
             let upstream = Upstream::new(settings, credentials, known.as_deref());
-            upstream.show(metrics);
+            upstream.start_counters(metrics);
             Arc::new(upstream)
         };
         let upstreams = settings.upstreams.iter().enumerate().map(upstream).collect();

@@ -207,9 +207,6 @@ impl Shared {
         let now = self.limiter.moment(self.clock.now());
         Retention::of(&earlier.rules).retain_in(&self.limiter.store, &checked.rules, now.tick);
         log::set_max_level(checked.settings.log.level);
-        // Removed servers must not stay in the metrics; health checks soon set the others again.
-        self.metrics.upstream_healthy.reset();
-        self.metrics.upstream_ejected.reset();
         let (metrics, clock) = (&self.metrics, &self.clock);
         let active = ActiveConfig::with_verifier(checked, verifier, Some(&earlier), metrics, clock);
         active.set_addresses(resolved);

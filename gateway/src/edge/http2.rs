@@ -31,7 +31,7 @@ use pingora_core::protocols::http::v2::server::{
 };
 use pingora_core::protocols::{Digest, Stream};
 use pingora_core::server::ShutdownWatch;
-use prometheus::IntCounter;
+use prometheus::{IntCounter, IntGauge};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use weir_common::time::{Clock, Tick};
@@ -142,6 +142,8 @@ pub struct Http2<H> {
     pub clock: Clock,
     /// Counts malformed requests.
     pub rejected: IntCounter,
+    /// Shows requests that wait for a permit.
+    pub waiting: IntGauge,
 }
 
 /// Serves a connection until it and all of its requests have ended.
@@ -161,7 +163,11 @@ pub async fn serve<H: Handler>(
     let Ok(Ok(connection)) = opened else { return };
     let driver = Driver {
         wait_ends: Some(http2.clock.now().tick.plus(bounds.idle_timeout)),
-        permits: RequestPermits::new(http2.open.clone(), bounds.per_address_max),
+        permits: RequestPermits::new(
+            http2.open.clone(),
+            bounds.per_address_max,
+            http2.waiting.clone(),
+        ),
         http2,
         connection,
         digest,
@@ -356,7 +362,6 @@ mod tests {
 
     use h2::client::{self, ResponseFuture, SendRequest};
     use pingora_http::ResponseHeader;
-    use prometheus::IntGauge;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, duplex, split};
     use tokio::sync::{Semaphore, watch};
     use tokio::task::yield_now;
@@ -436,6 +441,8 @@ mod tests {
         arrives: watch::Sender<bool>,
         /// The tasks of the pipe, the server and the client.
         ends: JoinSet<()>,
+        /// Requests that wait for a permit.
+        waiting: IntGauge,
     }
 
     impl World {
@@ -468,17 +475,19 @@ mod tests {
                 let _ = tokio::join!(down, up);
             });
             let peer = [127, 0, 0, 1].into();
+            let waiting = IntGauge::new("waiting", "waiting").unwrap();
             let http2 = Http2 {
                 handler: app.clone(),
                 client: Client { peer, is_secure: true, certificate: None },
                 open: Arc::new(open(total).unwrap()),
                 clock: Clock::manual(UnixTime(0)),
                 rejected: IntCounter::new("rejected", "rejected").unwrap(),
+                waiting: waiting.clone(),
             };
             ends.spawn(serve(http2, Box::new(ours), bounds, stopping));
             let (client, connection) = client::handshake(theirs).await.unwrap();
             ends.spawn(async move { drop(connection.await) });
-            Self { app, client, stop, arrives, ends }
+            Self { app, client, stop, arrives, ends, waiting }
         }
 
         async fn get(&mut self, path: &str) -> ResponseFuture {
@@ -536,10 +545,12 @@ mod tests {
         let second = world.get("/wait").await;
         world.settle().await;
         assert_eq!(world.app.started.load(Ordering::Relaxed), 1, "there is no room");
+        assert_eq!(world.waiting.get(), 1);
         for _ in 0..3 * RESETS_UNSEEN_MAX {
             drop(world.get("/wait").await);
             world.settle().await;
         }
+        assert_eq!(world.waiting.get(), 1);
         drop(another);
         sleep(RETRY * 2).await;
         assert_eq!(
@@ -593,7 +604,7 @@ mod tests {
         let mut world = World::new().await;
         drop(world.get("/wait").await);
         world.started(1).await;
-        let World { app, client, mut ends, stop: _stop, arrives: _arrives } = world;
+        let World { app, client, mut ends, stop: _stop, .. } = world;
         drop(client);
         for _ in 0..2 {
             ends.join_next().await.unwrap().unwrap();

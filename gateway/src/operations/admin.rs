@@ -14,8 +14,8 @@ mod readiness;
 mod screen;
 mod tenants;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use http::Method;
@@ -45,6 +45,8 @@ pub struct GatewayAdmin {
     pub shared: Arc<Shared>,
     /// What the screen shows of the last hour.
     pub watch: Arc<Watch>,
+    /// Held while metrics are shown.
+    pub scraping: Mutex<()>,
 }
 
 #[async_trait]
@@ -83,6 +85,11 @@ impl Program for GatewayAdmin {
                 metrics.directory_entries.with_label_values(&[kind]).set(entries);
             }
         }
+        // One at a time: between a reset and what follows no other sees half of them.
+        let _alone = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics.upstream_healthy.reset();
+        metrics.upstream_ejected.reset();
+        active.upstreams.iter().for_each(|upstream| upstream.show(metrics));
         metrics.text()
     }
 

@@ -92,14 +92,9 @@ pub async fn health(shared: Arc<Shared>) {
                 let mut next = due.get(&key).map_or(now, |next| after.min(*next));
                 if now >= next {
                     next = after;
-                    let addresses = server.addresses();
-                    if addresses.is_empty() {
-                        let labels = [&upstream.name, &server.name];
-                        shared.metrics.upstream_healthy.with_label_values(&labels).set(0);
-                    }
-                    for address in addresses.iter().cloned() {
-                        let (shared, connector) = (shared.clone(), connector.clone());
-                        checks.spawn(check(shared, connector, upstream.clone(), nth, address));
+                    for address in server.addresses().iter().cloned() {
+                        let (connector, upstream) = (connector.clone(), upstream.clone());
+                        checks.spawn(check(connector, upstream, nth, address));
                     }
                 }
                 later.insert(key, next);
@@ -115,7 +110,6 @@ pub async fn health(shared: Arc<Shared>) {
 /// Checks the health of a server at one of its addresses, over the same kind of connection as
 /// requests, and records the result.
 async fn check(
-    shared: Arc<Shared>,
     connector: Arc<Connector>,
     upstream: Arc<Upstream>,
     nth: usize,
@@ -144,8 +138,6 @@ async fn check(
         ];
         events::event(Level::Warn, "upstream server health changed", &fields);
     }
-    let gauge = shared.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
-    gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
 }
 
 /// Reloads when one of the configuration's files changes. They began to be read at `began`.

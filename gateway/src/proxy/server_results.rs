@@ -132,8 +132,6 @@ fn log_change(shared: &Shared, context: &RequestContext, change: Option<Change>)
     let (Some(change), Some((upstream, pick))) = (change, context.last_try()) else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
-    let ejected = i64::try_from(server.ejected()).unwrap_or(i64::MAX);
-    shared.metrics.upstream_ejected.with_label_values(&labels).set(ejected);
     let of_server = [
         ("upstream", json!(upstream.name)),
         ("server", json!(server.name)),

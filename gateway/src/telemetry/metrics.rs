@@ -83,6 +83,9 @@ metrics! {
     buffered_bytes: IntGauge = "batch_buffered_bytes";
     /// Open client connections.
     connections: IntGauge = "connections";
+    /// Requests over HTTP/2 that wait because connections, and those requests that count as one,
+    /// are at their maximum.
+    requests_waiting: IntGauge = "requests_waiting";
     /// Connections closed on arrival, by reason: too many in total, or from one address.
     connections_refused: IntCounterVec = "connections_refused_total", "reason";
     /// Failed PROXY headers and TLS handshakes, by reason.

@@ -1,6 +1,7 @@
 //! Active health probes, and servers given by host name.
 
 use weir_tests::answer::Answer;
+use weir_tests::request::Request;
 use weir_tests::upstream::{Received, Upstream};
 use weir_tests::wait;
 use weir_tests::world::World;
@@ -30,8 +31,7 @@ fn an_unhealthy_server_gets_no_requests_until_it_recovers() {
         format!("servers = [\"{}\", \"{}\"]{HEALTH}", healthy.address(), unhealthy.address());
     let world = World::with(|config| config.with("[upstreams.control]", &servers));
     let metrics = |number: &str| {
-        let request = weir_tests::request::Request::get("/metrics");
-        let text = world.gateway.call_admin(&request).expect(200).text();
+        let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let line = format!(
             "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {number}",
             unhealthy.address()
@@ -107,6 +107,27 @@ fn a_server_may_be_a_host_name() {
     let world = World::with(|config| config.with("[upstreams.control]", &servers));
     world.get("/healthz").expect(200);
     assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn a_reload_takes_a_removed_server_out_of_the_metrics_and_no_other() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    let lines = |names: &str| format!("servers = [{names}]{}", HEALTH.replace("50ms", "1h"));
+    let [kept, removed] = servers.each_ref().map(|server| server.address().to_string());
+    let both = lines(&format!("\"{kept}\", \"{removed}\""));
+    let world = World::with(|config| config.with("[upstreams.control]", &both));
+    let is_shown = |server: &str| {
+        let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
+        ["healthy", "ejected"].map(|of| {
+            let series = format!("upstream_{of}{{server=\"{server}\",upstream=\"control\"}}");
+            text.contains(&series)
+        })
+    };
+    assert_eq!([&kept, &removed].map(|server| is_shown(server)), [[true; 2]; 2]);
+    let one = world.config().with("[upstreams.control]", &lines(&format!("\"{kept}\"")));
+    world.gateway.write_config(&one.to_string());
+    world.gateway.reload().expect(200);
+    assert_eq!([&kept, &removed].map(|server| is_shown(server)), [[true; 2], [false; 2]]);
 }
 
 #[test]

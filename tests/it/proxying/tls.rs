@@ -275,19 +275,25 @@ fn health_probes_use_the_protocol_of_requests() {
     let nginx = secure_nginx(&files, "server", "http2");
     let health = "\nhttp = \"2\"\n[upstreams.control.health]\npath = \"/are-you-well\"\n\
         interval = \"50ms\"\nunhealthy_after = 1\nhealthy_after = 1";
-    for (files, expected) in [(&files, 1), (&other, 0)] {
-        let ca = line(files, "ca", "ca.crt");
-        let world = world_before(&nginx, &format!("{ca}\nserver_name = \"backend.test\"{health}"));
+    let ca = |files| line(files, "ca", "ca.crt");
+    let lines = format!("{}\nserver_name = \"backend.test\"{health}", ca(&other));
+    let world = world_before(&nginx, &lines);
+    let check = |healthy: u32, status: u16| {
         wait::until("a request to the server", || {
             let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
             let line = format!(
-                "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {expected}",
+                "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {healthy}",
                 nginx.address()
             );
             text.contains(&line).then_some(())
         });
-        assert_eq!(world.get("/healthz").status, if expected == 1 { 200 } else { 503 });
-    }
+        assert_eq!(world.get("/healthz").status, status);
+    };
+    check(0, 503);
+    let trusting = world.config().with("[upstreams.control]", &ca(&files));
+    world.gateway.write_config(&trusting.to_string());
+    world.gateway.reload().expect(200);
+    check(1, 200);
 }
 
 #[test]

@@ -70,17 +70,15 @@ fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
 
 /// Whether an error is a shortage of this machine.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, OutOfMemory, WouldBlock};
     /// Too many open files, system-wide and per process: `io::ErrorKind` has no variants for
     /// them; the numbers are the same on Linux, macOS and the BSDs.
     const NO_FILES: [i32; 2] = [23, 24];
     /// No buffer space for a socket.
     const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
     let by_number = error.raw_os_error().is_some_and(|n| NO_FILES.contains(&n) || n == NO_BUFFERS);
-    // No memory; no free local port; no thread.
-    let by_kind = matches!(
-        error.kind(),
-        io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable | io::ErrorKind::WouldBlock
-    );
+    // No memory; no free local port, of any source or of `egress.source`; no thread.
+    let by_kind = matches!(error.kind(), OutOfMemory | AddrNotAvailable | AddrInUse | WouldBlock);
     by_number || by_kind
 }
 

@@ -7,14 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prometheus::IntGauge;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
 use crate::edge::open_connection::{AdditionalPermit, OpenConnection};
 
-/// How long a request waits that has no permit, before the next look: one that ended on another
-/// connection gives its permit back.
+/// How long a request waits that has no permit, before it first looks for one that was given back
+/// on another connection; then twice as long each time, up to [`RETRY_MAX`].
 pub(in crate::edge) const RETRY: Duration = Duration::from_millis(50);
+
+/// With 20,000 connections that wait, a core is busy with looking for a twentieth of the time.
+const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Permits of one connection's requests.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(in crate::edge) struct RequestPermits {
     turn: Mutex<()>,
     /// A request has ended.
     ended: Notify,
+    /// The metric of requests that wait.
+    waiting: IntGauge,
 }
 
 /// Permits a request until dropped.
@@ -39,10 +45,14 @@ pub(in crate::edge) struct RequestPermit {
 }
 
 impl RequestPermits {
-    pub(in crate::edge) fn new(open: Arc<OpenConnection>, per_address_max: u64) -> Arc<Self> {
+    pub(in crate::edge) fn new(
+        open: Arc<OpenConnection>,
+        per_address_max: u64,
+        waiting: IntGauge,
+    ) -> Arc<Self> {
         let own_is_used = AtomicBool::new(false);
         let (turn, ended) = (Mutex::new(()), Notify::new());
-        Arc::new(Self { open, per_address_max, own_is_used, turn, ended })
+        Arc::new(Self { open, per_address_max, own_is_used, turn, ended, waiting })
     }
 
     /// A permit for a request that has arrived, where none waits and there is room.
@@ -53,14 +63,16 @@ impl RequestPermits {
 
     /// Waits for a permit, after those that came before.
     pub(in crate::edge) async fn enter(self: &Arc<Self>) -> RequestPermit {
+        let _waits = Waits::new(&self.waiting);
         let _turn = self.turn.lock().await;
+        let mut pause = RETRY;
         loop {
             if let Some(permit) = self.free() {
                 return permit;
             }
             tokio::select! {
                 () = self.ended.notified() => {}
-                () = sleep(RETRY) => {}
+                () = sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
             }
         }
     }
@@ -81,5 +93,21 @@ impl Drop for RequestPermit {
             self.of.own_is_used.store(false, Ordering::Relaxed);
         }
         self.of.ended.notify_one();
+    }
+}
+
+/// Counts a request as waiting until dropped.
+struct Waits<'a>(&'a IntGauge);
+
+impl<'a> Waits<'a> {
+    fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
