@@ -7,6 +7,7 @@ use http::Method;
 use weir_common::http_server::reply::Reply;
 use weir_common::pages::form::{Form, query};
 use weir_common::pages::reply::html;
+use weir_common::pages::show::span;
 use weir_common::time::UnixTime;
 
 use crate::dashboard::api_answers::{
@@ -50,6 +51,10 @@ struct DeliveriesPage {
     outcomes: Vec<(&'static str, String)>,
     /// How many match, and how long to redeliver them would take; of those given up.
     preview: Option<PreviewData>,
+    /// The newest of all, where none was given up.
+    newest: Option<DeliveryData>,
+    /// For how long those that were given up are kept.
+    kept: String,
     /// The queries of the next page and of the export.
     next: Option<String>,
     export: String,
@@ -129,6 +134,10 @@ async fn list(request: &SignedInRequest<'_>, failed: bool) -> Result<Reply, Page
         true => Some(filter::preview(request, &filters).await?),
         false => None,
     };
+    let newest = match failed && list.data.is_empty() {
+        true => newest(request).await?,
+        false => None,
+    };
     let (section, title) = match failed {
         true => (Section::Failed, "Failed"),
         false => (Section::Deliveries, "Deliveries"),
@@ -146,6 +155,8 @@ async fn list(request: &SignedInRequest<'_>, failed: bool) -> Result<Reply, Page
         types: request.event_types().await?,
         outcomes: classes.map(|name| (name, outcome(name).0)).into(),
         preview,
+        newest,
+        kept: span(request.request.active.settings.retention.failed),
         next,
         export,
         now: request.request.now(),
@@ -153,6 +164,12 @@ async fn list(request: &SignedInRequest<'_>, failed: bool) -> Result<Reply, Page
         asked,
     };
     Ok(html(page.failure.as_ref().map_or(200, PageError::status), &page))
+}
+
+/// The newest delivery of the workspace.
+async fn newest(request: &SignedInRequest<'_>) -> Result<Option<DeliveryData>, PageError> {
+    let one: List<DeliveryData> = request.get("deliveries", &query([("limit", "1")])).await?;
+    Ok(one.data.into_iter().next())
 }
 
 /// The webhooks to choose from: the first, those of the deliveries, and the one that is asked for.

@@ -35,13 +35,14 @@ pub struct Incident<'a> {
 pub fn warning(incident: &Incident<'_>, to: &str) -> NewMail {
     let origin = origin(incident.url);
     let subject = format!("Webhook deliveries to {origin} are failing");
+    let page = page(incident).map(|page| format!("\nIts deliveries and their answers:\n{page}\n"));
     let text = format!(
         "Too many deliveries to one of your webhooks fail.\n\n{}\n\
          What happens next: a delivery that fails is tried again, later and later. If none\n\
          succeeds for long, deliveries pause until you reactivate the webhook; events stay\n\
          queued. There is no further mail unless deliveries pause, or recover and fail anew.\n{}",
-        facts(incident, &origin, "Failing since"),
-        link(incident),
+        facts(incident, &origin, ("▲ Failing", "Failing since")),
+        page.unwrap_or_default(),
     );
     incident.mail(MailKind::Warning, to, subject, text)
 }
@@ -55,10 +56,9 @@ pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
         "No delivery to one of your webhooks has succeeded for so long that deliveries are\n\
          paused.\n\n{}\n\
          What happens next: nothing is sent until you reactivate the webhook. Events stay\n\
-         queued, none are dropped, and are delivered in order once it is reactivated.\n{}{}",
-        facts(incident, &origin, "Down since"),
+         queued, none are dropped, and are delivered in order once it is reactivated.\n{}",
+        facts(incident, &origin, ("■ Paused", "Down since")),
         how(incident),
-        link(incident),
     );
     incident.mail(MailKind::Paused, to, subject, text)
 }
@@ -74,10 +74,9 @@ pub fn secret_lost(incident: &Incident<'_>, more: &[&str], to: &str) -> NewMail 
         "We have lost what signs the deliveries of one of your webhooks, by a fault of ours.\n\
          No other party has it.\n\n{}Lost: {lost}\n\n\
          What happens next: nothing is sent until the webhook has a new secret. Events stay\n\
-         queued, none are dropped, and are delivered in order once it has one.\n{}{}",
-        facts(incident, &origin, "Disabled since"),
+         queued, none are dropped, and are delivered in order once it has one.\n{}",
+        facts(incident, &origin, ("○ Disabled", "Disabled since")),
         how_to_rotate(incident, !more.is_empty()),
-        link(incident),
     );
     incident.mail(MailKind::SecretLost, to, subject, text)
 }
@@ -93,17 +92,18 @@ fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
         String::new()
     };
     format!(
-        "{first}\nTo get a new secret, call\n\
+        "{first}{}\
          POST /v1/workspaces/{workspace}/webhooks/{webhook}:rotate-secret\n\
          and let your receiver accept it at once: deliveries begin within moments. To choose\n\
-         the secret yourself, call POST …/webhooks/{webhook}/secrets instead.\n"
+         the secret yourself, call POST …/webhooks/{webhook}/secrets instead.\n",
+        open_or_call(incident, "To get a new secret,"),
     )
 }
 
-fn facts(incident: &Incident<'_>, origin: &str, since: &str) -> String {
+fn facts(incident: &Incident<'_>, origin: &str, (state, since): (&str, &str)) -> String {
     let last = incident.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
     format!(
-        "Endpoint: {origin}\nWebhook: {}\nWorkspace: {}\n{since}: {}\n{}",
+        "State: {state}\nEndpoint: {origin}\nWebhook: {}\nWorkspace: {}\n{since}: {}\n{}",
         incident.webhook,
         incident.workspace,
         incident.since.rfc3339(),
@@ -111,23 +111,31 @@ fn facts(incident: &Incident<'_>, origin: &str, since: &str) -> String {
     )
 }
 
-/// How an owner reactivates a webhook by the API, within the workspace's rate limit.
+/// How an owner reactivates a webhook: on its page, or by the API within the workspace's limits.
 fn how(incident: &Incident<'_>) -> String {
+    let Incident { workspace, webhook, .. } = incident;
     format!(
-        "\nTo reactivate it, correct the endpoint first, then call\n\
-         POST /v1/workspaces/{}/webhooks/{}:reactivate\n\
+        "{}\
+         POST /v1/workspaces/{workspace}/webhooks/{webhook}:reactivate\n\
          If the answer is 429, your workspace has used up its rate limit: wait as many\n\
          seconds as Retry-After says, and call again. Nothing is lost by waiting.\n",
-        incident.workspace, incident.webhook,
+        open_or_call(incident, "To reactivate it, correct the endpoint first, then"),
     )
 }
 
-fn link(incident: &Incident<'_>) -> String {
-    let Some(link) = incident.link else {
-        return String::new();
-    };
-    let link = link.trim_end_matches('/');
-    format!("\n{link}/workspaces/{}/webhooks/{}\n", incident.workspace, incident.webhook)
+/// A sentence that goes on with the webhook's page, if it has one, or a call that follows.
+fn open_or_call(incident: &Incident<'_>, sentence: &str) -> String {
+    match page(incident) {
+        Some(page) => format!("\n{sentence} open\n{page}\n\nor call\n"),
+        None => format!("\n{sentence} call\n"),
+    }
+}
+
+/// The URL of the webhook's page.
+fn page(incident: &Incident<'_>) -> Option<String> {
+    let Incident { link, workspace, webhook, .. } = incident;
+    let link = link.as_ref()?.trim_end_matches('/');
+    Some(format!("{link}/workspaces/{workspace}/webhooks/{webhook}"))
 }
 
 impl Incident<'_> {
@@ -200,6 +208,10 @@ mod tests {
     #[test]
     fn the_mail_of_a_pause_explains_how_to_reactivate_and_what_429_means() {
         let [warning, paused] = both(&ABOUT, "a@example.com");
+        let page = "then open\nhttps://dash.example/workspaces/ws_acme/webhooks/wh_1\n\nor call\n";
+        assert!(paused.text.contains(page), "{}", paused.text);
+        assert!(paused.text.contains("State: ■ Paused\n"), "{}", paused.text);
+        assert!(warning.text.contains("State: ▲ Failing\n"), "{}", warning.text);
         for part in ["\nPOST /v1/workspaces/ws_acme/webhooks/wh_1:reactivate\n", "Retry-After"] {
             assert!(paused.text.contains(part), "{part} in {}", paused.text);
             assert!(!warning.text.contains(part), "{part} in {}", warning.text);

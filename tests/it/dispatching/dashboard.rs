@@ -2,6 +2,7 @@
 //! no browser would send.
 
 mod browser;
+mod empty_pages;
 mod entering;
 mod sessions;
 
