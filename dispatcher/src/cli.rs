@@ -37,6 +37,7 @@ use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
+use crate::delivery::signature::SECRET_PREFIX;
 use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Reason;
@@ -257,8 +258,10 @@ impl WithSecret {
             (None, Some(file)) => secret(&file)?,
             (None, None) => return Err("a secret is needed: --secret-file or --secret".to_owned()),
         };
-        if !secret.expose().starts_with("whsec_") {
-            return Err("a webhook's secret begins with whsec_; this one does not".to_owned());
+        if !secret.expose().starts_with(SECRET_PREFIX) {
+            return Err(format!(
+                "a webhook's secret begins with {SECRET_PREFIX}; this one does not"
+            ));
         }
         Ok(secret)
     }

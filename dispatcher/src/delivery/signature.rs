@@ -29,6 +29,9 @@ pub const SECRET_PREFIX: &str = "whsec_";
 /// Bytes of a secret that is brought along, as Standard Webhooks has them.
 const GIVEN_BYTES: RangeInclusive<usize> = 24..=64;
 
+/// Characters of a secret that is read at all: the longest that [`is_secret`] permits has 94.
+pub(crate) const SECRET_CHARS_MAX: usize = 96;
+
 /// What [`is_secret`] requires.
 pub const SECRET_FORM: &str = "must be `whsec_` and the base64 of 24 to 64 bytes, with padding";
 

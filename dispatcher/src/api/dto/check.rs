@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::dto::attempt::TimingsView;
+use crate::delivery::egress::canonical_url::URL_BYTES_MAX;
+use crate::delivery::signature::SECRET_CHARS_MAX;
 use crate::domain::attempt::Attempt;
 use crate::domain::outcome::Outcome;
 
@@ -15,11 +17,11 @@ use crate::domain::outcome::Outcome;
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CheckBody {
     /// Where the ping goes: an absolute https URL whose host is public.
-    #[schemars(length(max = 2048), extend("format" = "uri"))]
+    #[schemars(length(max = URL_BYTES_MAX), extend("format" = "uri"))]
     pub(in crate::api) url: String,
     /// The key that signs the ping: `whsec_` and the base64 of 24 to 64 bytes. Default: a new one,
     /// which the receiver cannot know.
-    #[schemars(length(max = 96))]
+    #[schemars(length(max = SECRET_CHARS_MAX))]
     pub(in crate::api) secret: Option<String>,
 }
 

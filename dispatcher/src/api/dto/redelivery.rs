@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::dto::{Kind, OutcomeName, Time};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::public_id::PublicIds;
-use crate::store::types::{Job, Matches};
+use crate::store::types::{Job, Matches, NAMED_MAX};
 
 /// Webhooks that a count lists: as many as a page.
 const WEBHOOKS_LISTED_MAX: usize = 100;
@@ -16,7 +16,7 @@ const WEBHOOKS_LISTED_MAX: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct NewRedelivery {
     /// The `id`s of deliveries, in any state; without any other member but `dry_run`.
-    #[schemars(length(min = 1, max = 100), extend("uniqueItems" = true))]
+    #[schemars(length(min = 1, max = NAMED_MAX), extend("uniqueItems" = true))]
     pub(in crate::api) deliveries: Option<Vec<String>>,
     /// Whether to count the deliveries and redeliver none. Default: false.
     pub(in crate::api) dry_run: Option<bool>,

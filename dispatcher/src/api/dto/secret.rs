@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::dto::Time;
+use crate::delivery::signature::SECRET_CHARS_MAX;
 
 /// A secret to add.
 #[derive(Deserialize, JsonSchema)]
@@ -14,7 +15,7 @@ use crate::api::dto::Time;
 pub(in crate::api) struct NewSecretBody {
     /// The key, brought along from another system: `whsec_` and the base64 of 24 to 64 bytes.
     /// Default: a new one.
-    #[schemars(length(max = 96))]
+    #[schemars(length(max = SECRET_CHARS_MAX))]
     pub(in crate::api) secret: Option<String>,
 }
 

@@ -10,11 +10,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::dto::{Subscribed, Time};
+use crate::delivery::egress::canonical_url::URL_BYTES_MAX;
+use crate::delivery::signature::SECRET_CHARS_MAX;
 use crate::domain::event::EventSet;
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::client_certificate::{CHAIN_CHARS_MAX, KEY_CHARS_MAX};
 use crate::domain::webhook::headers::{self, HEADERS_MAX, NAME_CHARS_MAX, VALUE_CHARS_MAX};
 use crate::domain::webhook::options::{
-    METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX,
+    DESCRIPTION_CHARS_MAX, METADATA_KEY_CHARS_MAX, METADATA_MAX, METADATA_VALUE_CHARS_MAX,
+    REQUESTS_PER_MINUTE_MAX,
 };
 use crate::domain::webhook::signing_key::SigningKey;
 use crate::domain::webhook::{DisabledReason, Webhook, WebhookState};
@@ -25,13 +29,13 @@ use crate::domain::webhook::{DisabledReason, Webhook, WebhookState};
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct NewWebhookBody {
     /// Where deliveries go: an absolute https URL whose host is public.
-    #[schemars(length(max = 2048), extend("format" = "uri"))]
+    #[schemars(length(max = URL_BYTES_MAX), extend("format" = "uri"))]
     pub(in crate::api) url: String,
     /// The event types that it subscribes to.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(in crate::api) events: Vec<Subscribed>,
     /// What it is for, in the owner's words.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = DESCRIPTION_CHARS_MAX))]
     pub(in crate::api) description: Option<String>,
     /// Up to 16 strings of the owner's, by name.
     #[serde(default, deserialize_with = "unless_null")]
@@ -44,7 +48,7 @@ pub(in crate::api) struct NewWebhookBody {
     /// Which attempts' answers are kept. Default: `failures`.
     pub(in crate::api) answers: Option<Answers>,
     /// The most attempts that start within a minute; the platform's own limits apply as well.
-    #[schemars(range(min = 1, max = 60_000))]
+    #[schemars(range(min = 1, max = REQUESTS_PER_MINUTE_MAX))]
     pub(in crate::api) requests_per_minute: Option<u32>,
     /// A certificate for receivers that verify their clients, instead of the platform's.
     pub(in crate::api) client_certificate: Option<CertificateBody>,
@@ -53,7 +57,7 @@ pub(in crate::api) struct NewWebhookBody {
     pub(in crate::api) ed25519: Option<bool>,
     /// The key that signs deliveries, brought along from another system: `whsec_` and the base64 of
     /// 24 to 64 bytes. Default: a new one.
-    #[schemars(length(max = 96))]
+    #[schemars(length(max = SECRET_CHARS_MAX))]
     pub(in crate::api) secret: Option<String>,
     /// Whether the receiver must answer a challenge before the webhook is created.
     pub(in crate::api) verify: Option<bool>,
@@ -64,13 +68,13 @@ pub(in crate::api) struct NewWebhookBody {
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct WebhookPatch {
     /// The new URL.
-    #[schemars(length(max = 2048), extend("format" = "uri"))]
+    #[schemars(length(max = URL_BYTES_MAX), extend("format" = "uri"))]
     pub(in crate::api) url: Option<String>,
     /// The new event types, replacing the present ones.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(in crate::api) events: Option<Vec<Subscribed>>,
     /// The new description; an empty one removes it.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = DESCRIPTION_CHARS_MAX))]
     pub(in crate::api) description: Option<String>,
     /// Entries to set; null removes one, and the others stay.
     #[serde(default, deserialize_with = "unless_null")]
@@ -83,7 +87,7 @@ pub(in crate::api) struct WebhookPatch {
     /// Which attempts' answers are kept.
     pub(in crate::api) answers: Option<Answers>,
     /// The most attempts that start within a minute; 0 leaves the platform's own limits.
-    #[schemars(range(max = 60_000))]
+    #[schemars(range(max = REQUESTS_PER_MINUTE_MAX))]
     pub(in crate::api) requests_per_minute: Option<u32>,
     /// The new client certificate, replacing the present one; an empty object removes it.
     pub(in crate::api) client_certificate: Option<CertificateBody>,
@@ -102,10 +106,10 @@ pub(in crate::api) struct WebhookPatch {
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CertificateBody {
     /// The client's certificate in PEM, and those that lead to the receiver's authority.
-    #[schemars(length(max = 16384))]
+    #[schemars(length(max = CHAIN_CHARS_MAX))]
     pub(in crate::api) certificate: Option<String>,
     /// Its private key in PEM, without a passphrase.
-    #[schemars(length(max = 8192))]
+    #[schemars(length(max = KEY_CHARS_MAX))]
     pub(in crate::api) key: Option<String>,
 }
 

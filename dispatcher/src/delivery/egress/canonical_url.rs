@@ -19,7 +19,7 @@ use crate::delivery::egress::address;
 use crate::domain::port;
 
 /// Longer than real URLs, shorter than what servers refuse.
-const URL_BYTES_MAX: usize = 2 * 1024;
+pub(crate) const URL_BYTES_MAX: usize = 2 * 1024;
 
 /// The longest DNS name, and its longest label.
 const NAME_BYTES_MAX: usize = 253;
