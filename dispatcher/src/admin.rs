@@ -27,9 +27,7 @@ use weir_common::time::UnixTime;
 use crate::admin::watch::Watch;
 use crate::api::bad_query;
 use crate::api::query::Query;
-use crate::http_errors;
 use crate::state::{self, State};
-use crate::store::StoreError;
 use crate::store::types::Job;
 
 /// Unfinished jobs that a list shows: those of two hundred workspaces at least.
@@ -135,7 +133,7 @@ impl DispatcherAdmin {
                     listed.map(|one| self.shown(&one.workspace, &one.job)).collect();
                 shown(&json!({"redeliveries": jobs, "more": open.len() > JOBS_LISTED_MAX}))
             }
-            Err(error) => failed(&self.state, &error),
+            Err(error) => self.state.store_failed(&error),
         }
     }
 
@@ -145,7 +143,7 @@ impl DispatcherAdmin {
         match state.store.cancel_job(workspace, id, state.clock.now().unix).await {
             Ok(Some(job)) => shown(&self.shown(workspace, &job)),
             Ok(None) => not_found(),
-            Err(error) => failed(&self.state, &error),
+            Err(error) => self.state.store_failed(&error),
         }
     }
 
@@ -161,9 +159,4 @@ impl DispatcherAdmin {
             "waiting": job.sum(|one| one.waiting),
         })
     }
-}
-
-fn failed(state: &State, error: &StoreError) -> Reply {
-    state.metrics.store_failed(error);
-    http_errors::store(error)
 }

@@ -181,7 +181,7 @@ impl Api {
             | OperationKind::Describe => self.state.store.event_types().await,
             _ => Ok(Vec::new()),
         };
-        let used = used.map_err(|error| failed(&self.state, &error))?;
+        let used = used.map_err(|error| self.state.store_failed(&error))?;
         let request = ApiRequest {
             state: &self.state,
             exports: &self.exports,
@@ -293,9 +293,8 @@ impl ApiRequest<'_> {
         answer.map_err(|error| self.failed(&error))?.ok_or_else(http_errors::not_found)
     }
 
-    /// Counts an error of the store, and makes its response.
     fn failed(&self, error: &StoreError) -> Reply {
-        failed(self.state, error)
+        self.state.store_failed(error)
     }
 
     /// The body, if it matches the schema; `more` adds checks that a schema cannot express.
@@ -342,11 +341,6 @@ impl ApiRequest<'_> {
     }
 }
 
-fn failed(state: &State, error: &StoreError) -> Reply {
-    state.metrics.store_failed(error);
-    http_errors::store(error)
-}
-
 pub(crate) fn bad_query(errors: ValidationErrors) -> Reply {
     http_errors::validation_problem(400, "invalid-query", "Invalid query", &errors)
 }
@@ -369,10 +363,6 @@ fn no_content() -> Reply {
 /// Random bytes for secrets and identifiers, or 500.
 fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
     let mut bytes = [0; COUNT];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "system random source failed", &fields);
-        problems::broken()
-    })?;
+    http_errors::fill_random(&mut bytes)?;
     Ok(bytes)
 }

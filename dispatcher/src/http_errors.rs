@@ -1,4 +1,5 @@
-//! Problem responses for invalid bodies and queries, and for errors of the store.
+//! Problem responses for invalid bodies and queries, and for errors of the store and of the
+//! system's random source.
 //!
 //! Invariant: a response to an invalid body or query lists every error at once, up to bounds of
 //! their number and of their bytes: clients that read no response keep it in memory.
@@ -239,6 +240,15 @@ pub(crate) fn store(error: &StoreError) -> Reply {
             problems::broken()
         }
     }
+}
+
+/// Fills `bytes` from the system's random source, or 500.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Reply> {
+    getrandom::fill(bytes).map_err(|error| {
+        let fields = [("error", error.to_string().into())];
+        events::event(Level::Error, "system random source failed", &fields);
+        problems::broken()
+    })
 }
 
 /// 404, both if there is no such object and if the token may not access it, so that a client

@@ -19,11 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Method};
-use log::Level;
 use tokio::sync::Semaphore;
 use weir_common::http_server::reply::Reply;
 use weir_common::http_server::{Acceptance, Call, Handler, Head, problems};
-use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::auth::{Caller, Scope};
@@ -88,11 +86,7 @@ impl Ingest {
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
         drop(pending);
-        let failed = |error| {
-            self.state.metrics.store_failed(&error);
-            http_errors::store(&error)
-        };
-        match accepted.map_err(failed)? {
+        match accepted.map_err(|error| self.state.store_failed(&error))? {
             Accepted::Stored { new, arrivals } => {
                 self.count_accepted(&new, arrivals.len());
                 self.state.mailbox.arrived(arrivals);
@@ -237,7 +231,7 @@ fn read(
 ) -> Result<ParsedCall, Reply> {
     let (valid, pointers) = validate(call, &active.settings.ingest, &active.catalogue, caller)?;
     let now = clock.now().unix;
-    let events = assign_ids(valid, now).map_err(|()| problems::broken())?;
+    let events = assign_ids(valid, now)?;
     Ok(ParsedCall { events, pointers, now })
 }
 
@@ -303,13 +297,10 @@ fn too_large(errors: &ValidationErrors) -> Reply {
 }
 
 /// The events as they are stored, each with an identifier and its envelope.
-fn assign_ids(valid: Vec<ValidEvent<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> {
+fn assign_ids(valid: Vec<ValidEvent<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, Reply> {
     let without_id = valid.iter().filter(|event| event.id.is_none()).count();
     let mut random = vec![0; without_id * ID_RANDOM_BYTES];
-    getrandom::fill(&mut random).map_err(|error| {
-        let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "system random source failed", &fields);
-    })?;
+    http_errors::fill_random(&mut random)?;
     // Sorted, so that identifiers ascend in the order of the call and the index grows at its end.
     let mut random: Vec<&[u8]> = random.chunks_exact(ID_RANDOM_BYTES).collect();
     random.sort_unstable();

@@ -8,17 +8,19 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, Semaphore};
 use weir_common::config::reload::{Reload, Reloads, run_blocking};
 use weir_common::config::watch::{Stamp, stamp, watch};
+use weir_common::http_server::reply::Reply;
 use weir_common::identity::keyless;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::email::outbox::Outbox;
+use crate::http_errors;
 use crate::live_config::source::Config;
 use crate::live_config::{ActiveConfig, descriptors};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::most_failed::MostFailedWebhooks;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::worker::{Memory, Resources};
 
 /// State shared by listeners and background tasks.
@@ -94,6 +96,12 @@ impl State {
     pub fn outbox(&self) -> Outbox {
         let (store, clock) = (self.store.clone(), self.clock.clone());
         Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
+    }
+
+    /// Counts an error of the store, and makes its response.
+    pub(crate) fn store_failed(&self, error: &StoreError) -> Reply {
+        self.metrics.store_failed(error);
+        http_errors::store(error)
     }
 
     /// Reads the configuration again, if it has changed and needs no restart.

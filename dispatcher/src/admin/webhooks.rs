@@ -13,7 +13,6 @@ use weir_common::http_server::problems::{method_not_allowed, refusal};
 use weir_common::http_server::reply::Reply;
 use weir_common::time::UnixTime;
 
-use crate::admin::failed;
 use crate::api::bad_query;
 use crate::api::query::{OperatorQuery, Query};
 use crate::domain::id::DeliveryId;
@@ -58,7 +57,7 @@ pub(super) async fn route(state: &State, path: &str, call: &Call) -> Option<Repl
     } else {
         reactivate(state, query).await
     };
-    Some(done.map_or_else(|error| failed(state, &error), |value| shown(&value)))
+    Some(done.map_or_else(|error| state.store_failed(&error), |value| shown(&value)))
 }
 
 async fn list(state: &State, query: OperatorQuery) -> Result<Value, StoreError> {

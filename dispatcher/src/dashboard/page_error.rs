@@ -7,7 +7,6 @@ use serde::Deserialize;
 use weir_common::http_server::reply::Reply;
 use weir_common::log::events;
 
-use crate::http_errors;
 use crate::state::State;
 use crate::store::StoreError;
 
@@ -116,8 +115,7 @@ impl PageError {
     }
 
     pub(super) fn store(state: &State, error: &StoreError) -> Self {
-        state.metrics.store_failed(error);
-        Self::of_api(&http_errors::store(error))
+        Self::of_api(&state.store_failed(error))
     }
 
     /// What the API refused.
