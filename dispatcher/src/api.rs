@@ -12,34 +12,21 @@
 
 mod dashboard;
 mod deliveries;
-mod test_limit;
-
+mod dto;
 mod estimates;
 mod event_types;
-
 mod export;
-
-mod validate;
-
 mod openapi;
-
-mod routes;
-
 mod pace;
-
 pub(crate) mod query;
-
 mod redeliveries;
+mod routes;
 mod secrets;
-
-mod dto;
-
+mod test_limit;
 pub(crate) mod times;
-
 mod url_checks;
-
+mod validate;
 mod wait_reason;
-
 mod webhooks;
 
 use std::sync::Arc;

@@ -11,9 +11,8 @@
 //!
 //! Not here: what makes an event valid (`ingest::event`, `catalogue`).
 
-pub(crate) mod parse;
-
 pub(crate) mod event;
+pub(crate) mod parse;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
