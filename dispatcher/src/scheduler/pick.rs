@@ -19,6 +19,7 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::attempts::StartedAttempt;
 use crate::scheduler::backlog::{Backlog, MemoryLimit, Readiness};
 use crate::scheduler::concurrency::Refused;
+use crate::scheduler::queues::change;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::webhooks::Flow;
 
@@ -201,9 +202,9 @@ impl Scheduler {
         let limit = self.memory_limit();
         let target = self.webhooks.target(webhook)?;
         let (endpoint, backlog) = (self.endpoints.get_mut(&id)?, self.backlogs.get_mut(&webhook)?);
-        let (before, first) = (backlog.weight(), backlog.in_flight.is_empty());
-        let delivery = backlog.pop_first(flow, now.tick)?;
-        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+        let first = backlog.in_flight.is_empty();
+        let pop = |backlog: &mut Backlog| backlog.pop_first(flow, now.tick);
+        let delivery = change(backlog, &mut self.cached_bytes, pop)?;
         let limits = &self.policies.limits;
         endpoint.starts.begin(limits.quota, now.tick);
         if let Some(pace) = self.webhooks.pace(webhook) {
@@ -258,9 +259,7 @@ impl Scheduler {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         for webhook in &endpoint.turns {
             let Some(backlog) = self.backlogs.get_mut(webhook) else { continue };
-            let before = backlog.weight();
-            backlog.shed();
-            self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+            change(backlog, &mut self.cached_bytes, Backlog::shed);
         }
     }
 

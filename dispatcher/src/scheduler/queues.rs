@@ -40,9 +40,9 @@ impl Scheduler {
             // Once the webhook is read, its deliveries are read as well.
             return self.load(webhook);
         };
-        let before = backlog.weight();
-        backlog.arrived(ready, limit, self.webhooks.flow(webhook), now);
-        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+        let flow = self.webhooks.flow(webhook);
+        let add = |backlog: &mut Backlog| backlog.arrived(ready, limit, flow, now);
+        change(backlog, &mut self.cached_bytes, add);
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -53,9 +53,8 @@ impl Scheduler {
             return self.load(webhook);
         }
         if let Some(backlog) = self.backlogs.get_mut(&webhook).filter(|backlog| !backlog.gone) {
-            self.cached_bytes -= backlog.weight();
             let endpoint = backlog.endpoint;
-            backlog.forget(endpoint, now);
+            change(backlog, &mut self.cached_bytes, |backlog| backlog.forget(endpoint, now));
             self.put(endpoint, now);
         }
     }
@@ -156,8 +155,7 @@ impl Scheduler {
         match self.backlogs.get_mut(&webhook) {
             Some(backlog) => {
                 let before = backlog.endpoint;
-                self.cached_bytes -= backlog.weight();
-                backlog.forget(endpoint, now);
+                change(backlog, &mut self.cached_bytes, |backlog| backlog.forget(endpoint, now));
                 if before != endpoint {
                     self.endpoint(before).turns.retain(|one| *one != webhook);
                     self.put(before, now);
@@ -179,8 +177,7 @@ impl Scheduler {
     pub(super) fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(backlog) = self.backlogs.get_mut(&webhook) else { return };
         let endpoint = backlog.endpoint;
-        self.cached_bytes -= backlog.weight();
-        backlog.forget(endpoint, now);
+        change(backlog, &mut self.cached_bytes, |backlog| backlog.forget(endpoint, now));
         backlog.gone = true;
         self.remove_if_drained(webhook);
         self.put(endpoint, now);
@@ -227,9 +224,7 @@ impl Scheduler {
         let limit = self.memory_limit();
         let backlog = self.backlogs.get_mut(&webhook);
         let Some(backlog) = backlog.filter(|backlog| backlog.round == round) else { return };
-        let before = backlog.weight();
-        backlog.fetched(fetched, limit, now);
-        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+        change(backlog, &mut self.cached_bytes, |backlog| backlog.fetched(fetched, limit, now));
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -248,9 +243,7 @@ impl Scheduler {
         if one.is_none() {
             self.webhooks.probe_with(webhook, Probe::Any);
         }
-        let before = backlog.weight();
-        backlog.fetched_one(one, now);
-        self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+        change(backlog, &mut self.cached_bytes, |backlog| backlog.fetched_one(one, now));
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
     }
@@ -263,9 +256,9 @@ impl Scheduler {
         let Some((counted_on, bytes)) = backlog.ended(delivery, now.tick) else { return };
         self.slots.ended(&backlog.workspace, bytes, backlog.in_flight.is_empty());
         if let Some(ready) = again {
-            let before = backlog.weight();
-            backlog.add(ready, limit, self.webhooks.flow(webhook), now);
-            self.cached_bytes = self.cached_bytes + backlog.weight() - before;
+            let flow = self.webhooks.flow(webhook);
+            let add = |backlog: &mut Backlog| backlog.add(ready, limit, flow, now);
+            change(backlog, &mut self.cached_bytes, add);
         }
         let endpoint_now = backlog.endpoint;
         let most = self.policies.limits.per_endpoint;
@@ -314,4 +307,16 @@ impl Scheduler {
         let new = || Box::new(Endpoint::new(limit, unrecorded.starts(quota)));
         self.endpoints.entry(id).or_insert_with(new)
     }
+}
+
+/// Changes a queue, and adds what it then has in memory to `cached_bytes`, or takes it away.
+pub(super) fn change<T>(
+    backlog: &mut Backlog,
+    cached_bytes: &mut usize,
+    how: impl FnOnce(&mut Backlog) -> T,
+) -> T {
+    let before = backlog.weight();
+    let result = how(backlog);
+    *cached_bytes = *cached_bytes + backlog.weight() - before;
+    result
 }
