@@ -17,6 +17,14 @@ use crate::time::Clock;
 /// each handshake whose client sends an address as the server name.
 const SILENT: [&str; 2] = ["pingora", "rustls"];
 
+/// The levels of a program's own log, as settings name them; the first is the default.
+pub const LEVELS: [(&str, LevelFilter); 4] = [
+    ("info", LevelFilter::Info),
+    ("error", LevelFilter::Error),
+    ("warn", LevelFilter::Warn),
+    ("debug", LevelFilter::Debug),
+];
+
 static LOG: OnceLock<JsonLines> = OnceLock::new();
 
 /// Installs the log for the whole process. A second call only changes the level.

@@ -15,12 +15,12 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use log::LevelFilter;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, WAIT, span_of};
 use weir_common::config::server_keys;
 use weir_common::directory::settings::HttpDirectory;
 use weir_common::identity::settings::{IdentitySettings, claim};
+use weir_common::log::events;
 
 use crate::config::settings::{
     Auth, DirectorySource, EventSettings, Identity, IngestSettings, Log, Retention, SecretSettings,
@@ -301,14 +301,12 @@ fn directory(table: &mut Table<'_>) -> DirectorySource {
 }
 
 fn log(table: &mut Table<'_>) -> Log {
-    let levels = [
-        ("info", LevelFilter::Info),
-        ("error", LevelFilter::Error),
-        ("warn", LevelFilter::Warn),
-        ("debug", LevelFilter::Debug),
-    ];
     Log {
-        level: table.choice("level", &levels, "The lowest level that is logged to standard error."),
+        level: table.choice(
+            "level",
+            &events::LEVELS,
+            "The lowest level that is logged to standard error.",
+        ),
         attempts: table.choice(
             "attempts",
             &[("stdout", true), ("off", false)],

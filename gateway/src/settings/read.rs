@@ -1,11 +1,11 @@
 //! Reads `gateway.toml`: each key with its bounds, its default and its description, in one place.
 
-use log::LevelFilter;
 use serde_json::json;
 use weir_common::config::document::table::Table;
 use weir_common::config::document::{Document, Parsed, Spanned, suggestion};
 use weir_common::directory::values_by_limit;
 use weir_common::identifier::IdForm;
+use weir_common::log::events;
 
 use crate::settings::cors::cors;
 use crate::settings::directory::directory;
@@ -99,14 +99,8 @@ fn raw_settings(root: &mut Table<'_>) -> RawSettings {
 }
 
 fn log(table: &mut Table<'_>) -> Log {
-    let levels = [
-        ("info", LevelFilter::Info),
-        ("error", LevelFilter::Error),
-        ("warn", LevelFilter::Warn),
-        ("debug", LevelFilter::Debug),
-    ];
     Log {
-        level: table.choice("level", &levels, "The least level written to standard error."),
+        level: table.choice("level", &events::LEVELS, "The least level written to standard error."),
         access: table.choice(
             "access",
             &[("stdout", true), ("off", false)],

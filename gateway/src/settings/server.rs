@@ -9,7 +9,7 @@ use weir_common::config::server_keys::{self, overlap};
 
 use crate::settings::edge::https;
 use crate::settings::trusted::trusted_headers;
-use crate::settings::values::{addresses, networks, plain, small};
+use crate::settings::values::{addresses, plain, small};
 use crate::settings::{Caps, ServerSettings};
 
 pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
@@ -26,14 +26,10 @@ pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
         admin_token_file: plain(server_keys::admin_token_file(table, &admin)),
         threads: server_keys::threads(table),
         https: table.list("https", "Listeners with TLS.", https),
-        trusted_proxies: networks(
-            table,
-            "trusted_proxies",
-            "Networks whose X-Forwarded-For is trusted.",
-        ),
+        trusted_proxies: table
+            .networks("trusted_proxies", "Networks whose X-Forwarded-For is trusted."),
         trusted_headers: trusted_headers(table),
-        proxy_protocol_from: networks(
-            table,
+        proxy_protocol_from: table.networks(
             "proxy_protocol_from",
             "Networks whose connections begin with a PROXY header (v1 or v2).",
         ),

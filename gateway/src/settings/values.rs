@@ -1,8 +1,7 @@
-//! Values that several tables of `gateway.toml` have: waits, addresses, networks, counts.
+//! Values that several tables of `gateway.toml` have: addresses, texts, counts.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use ipnet::IpNet;
 use weir_common::config::document::Spanned;
 use weir_common::config::document::table::Table;
 
@@ -30,22 +29,6 @@ pub(super) fn address(table: &Table<'_>, text: &Spanned<String>) -> Option<Socke
         );
     }
     parsed
-}
-
-pub(super) fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
-    let texts = table.texts(key, doc);
-    let network = |text: &Spanned<String>| {
-        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
-        let parsed = text.value.parse().ok().or_else(single);
-        if parsed.is_none() {
-            table.fault_at(
-                text.at,
-                format!("`{}` is not a network, such as \"10.0.0.0/8\"", text.value),
-            );
-        }
-        parsed
-    };
-    texts.iter().filter_map(network).collect()
 }
 
 pub(super) fn plain(text: Option<Spanned<String>>) -> Option<String> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::HeaderName;
 use ipnet::IpNet;
 use url::Url;
+use weir_common::config::document::span_of;
 use weir_common::config::document::table::Table;
-use weir_common::config::document::{Spanned, span_of};
 use weir_common::limit::rolling;
 
 use crate::config::read::{count, long, span, wait};
@@ -181,19 +181,9 @@ fn proxy(table: &mut Table<'_>) -> Option<ProxyAddress> {
 }
 
 fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
-    let texts = table.texts("allow_networks", "Private networks that may be called.");
+    let networks = table.networks("allow_networks", "Private networks that may be called.");
     table.set_default("allow_networks", Vec::<String>::new().into());
-    let network = |text: &Spanned<String>| {
-        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
-        let parsed = text.value.parse().ok().or_else(single);
-        if parsed.is_none() {
-            let message =
-                format!("`{}` is not a network; write it like \"10.0.0.0/8\"", text.value);
-            table.fault_at(text.at, message);
-        }
-        parsed
-    };
-    texts.iter().filter_map(network).collect()
+    networks
 }
 
 fn ports(table: &mut Table<'_>) -> Vec<u16> {
@@ -332,7 +322,7 @@ mod tests {
     #[test]
     fn networks_are_ranges_or_addresses() {
         let text = "[egress]\nallow_networks = [\"10.0.0.0/8\", \"::1\", \"lan\"]";
-        let expected = ["d:2:40: `lan` is not a network; write it like \"10.0.0.0/8\""];
+        let expected = ["d:2:40: `lan` is not a network, such as \"10.0.0.0/8\""];
         let shown: Vec<_> =
             check(text, &expected).egress.allow_networks.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["10.0.0.0/8", "::1/128"]);

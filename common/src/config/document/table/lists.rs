@@ -1,9 +1,11 @@
 //! Values of a settings file that are lists, or of more than one type. Each item of a list is read
 //! by itself, and each invalid one is reported.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use toml::de::DeValue;
 
@@ -67,6 +69,21 @@ impl Table<'_> {
         let texts =
             ItemKind { shape: json!({"type": "string"}), wanted: "a list of texts".into(), read };
         self.items(key, doc, texts)
+    }
+
+    /// A list of networks, of which an address is one; empty where not given.
+    pub fn networks(&mut self, key: &str, doc: &str) -> Vec<IpNet> {
+        let texts = self.texts(key, doc);
+        let network = |text: &Spanned<String>| {
+            let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
+            let parsed = text.value.parse().ok().or_else(single);
+            if parsed.is_none() {
+                let message = format!("`{}` is not a network, such as \"10.0.0.0/8\"", text.value);
+                self.fault_at(text.at, message);
+            }
+            parsed
+        };
+        texts.iter().filter_map(network).collect()
     }
 
     /// A text, or a list of texts, each of the form that the regular expression `pattern` tells
