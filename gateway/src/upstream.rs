@@ -29,8 +29,8 @@ pub mod credentials;
 pub mod ejection;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -38,6 +38,7 @@ use pingora_core::protocols::tls::CaType;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::CertKey;
 use prometheus::IntGaugeVec;
+use weir_common::log::limiter::LogLimiter;
 use weir_common::time::Tick;
 
 use crate::request::upload;
@@ -78,8 +79,7 @@ pub struct Upstream {
     /// name.
     group: u64,
     turn: AtomicUsize,
-    /// When it was last logged that the upstream is unreachable.
-    logged: Mutex<Option<Tick>>,
+    unreachable_log: LogLimiter<()>,
 }
 
 /// One server: `host:port`, with one address or several.
@@ -191,7 +191,7 @@ impl Upstream {
             client_certificate: credentials.shown(),
             group: credentials.number(&settings.name),
             turn: AtomicUsize::new(0),
-            logged: Mutex::default(),
+            unreachable_log: LogLimiter::new(LOG_EVERY),
         }
     }
 
@@ -270,12 +270,7 @@ impl Upstream {
 
     /// Whether to log now that the upstream is unreachable: once every [`LOG_EVERY`].
     pub fn should_log(&self, now: Tick) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = logged.is_none_or(|logged| now.since(logged) >= LOG_EVERY);
-        if due {
-            *logged = Some(now);
-        }
-        due
+        self.unreachable_log.due((), now).is_some()
     }
 
     /// The state of the picked address; none if the name no longer resolves to it.

@@ -72,6 +72,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use weir_common::limit::decision::{Decision, Usage};
+use weir_common::log::limiter::LogLimiter;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use self::coalescing::Coalescing;
@@ -96,6 +97,9 @@ use super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 
 /// The slot of the entries that unknown keys share.
 const UNKNOWN_SLOT: u64 = 0;
+
+/// How often it is logged that the store cannot read a key, or has keys between two servers.
+const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 /// The checks of a request, with the keys of the states that apply.
 type Checks = ArrayVec<LimitCheck, CHECKS_MAX>;
@@ -146,10 +150,10 @@ pub struct SharedStore {
     changes: changes::Applied,
     /// When this process began to count.
     started_at: Tick,
-    /// When a key that the store cannot read was logged last, in ticks.
-    fault_reported: AtomicU64,
-    /// When it was logged last that keys are between two servers, in ticks.
-    moving_reported: AtomicU64,
+    /// Of keys that the store cannot read.
+    fault_log: LogLimiter<()>,
+    /// Of keys between two servers.
+    moving_log: LogLimiter<()>,
     connections: AtomicU64,
     sync_states: SyncStates,
     under_way: UnderWay,
@@ -189,8 +193,8 @@ impl SharedStore {
             known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
             started_at,
-            fault_reported: AtomicU64::new(0),
-            moving_reported: AtomicU64::new(0),
+            fault_log: LogLimiter::new(FAULTS_EVERY),
+            moving_log: LogLimiter::new(FAULTS_EVERY),
             connections: AtomicU64::new(0),
             sync_states: SyncStates::default(),
             under_way: UnderWay::default(),

@@ -168,7 +168,7 @@ impl SharedStore {
 
     /// Logs that keys are between a server and another one, once in a while.
     fn report_moving(&self, node: &StoreNode) {
-        if self.is_due(&self.moving_reported) {
+        if self.moving_log.due((), self.clock.now().tick).is_some() {
             let why = "a slot is moving, or was left half moved: redis-cli --cluster fix ends that";
             let fields = [("store", json!(node.address.to_string())), ("error", json!(why))];
             events::event(Level::Warn, "keys are between two servers of the shared store", &fields);

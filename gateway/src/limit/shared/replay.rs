@@ -15,7 +15,6 @@
 //!
 //! When a key is owed (`shared::sync_state`), the form of calls (`shared::call`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use log::Level;
@@ -51,9 +50,6 @@ const FAULTY_AFTER: Duration = Duration::from_secs(5);
 
 /// What the script says where a calendar's period is none that it can be in.
 const CLOCKS_DIFFER: &str = "the clocks differ by a period";
-
-/// How often it is logged that the store cannot read a key, or has keys between two servers.
-const FAULTS_EVERY: Duration = Duration::from_secs(60);
 
 impl SharedStore {
     /// The earliest and the latest time that a server of the store can have at a tick of this
@@ -186,7 +182,7 @@ impl SharedStore {
     /// Logs that the store cannot read a key, once in a while: a reset of the key mends it, unless
     /// the clocks differ.
     pub(super) fn report_fault(&self, why: &str) {
-        if !self.is_due(&self.fault_reported) {
+        if self.fault_log.due((), self.clock.now().tick).is_none() {
             return;
         }
         let message = match why.contains(CLOCKS_DIFFER) {
@@ -194,17 +190,6 @@ impl SharedStore {
             false => "shared store cannot read a key",
         };
         events::event(Level::Error, message, &[("error", json!(why))]);
-    }
-
-    /// Whether something is logged again that was logged last at `reported`, in ticks: it is from
-    /// now on.
-    pub(super) fn is_due(&self, reported: &AtomicU64) -> bool {
-        let (now, last) = (self.clock.now().tick, reported.load(Ordering::Relaxed));
-        let is_due = last == 0 || now.since(Tick(last)) >= FAULTS_EVERY;
-        if is_due {
-            reported.store(now.0.max(1), Ordering::Relaxed);
-        }
-        is_due
     }
 
     /// A check of a request, and what its call tells the store of its key: `has_lost` where that
