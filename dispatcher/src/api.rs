@@ -74,18 +74,15 @@ pub struct Api {
 impl Handler for Api {
     async fn handle(&self, call: Call) -> Reply {
         let active = self.state.active.load_full();
-        let answered = match self.permitted(&active, &call.method, &call.path, &call.headers).await
-        {
-            Ok(permitted) => self.answer(&active, &call, permitted).await,
-            Err(refusal) => Err(refusal),
-        };
-        answered.unwrap_or_else(|reply| reply)
+        let credential = Credential::Token(&call.headers);
+        self.answer(&active, &call, credential).await.unwrap_or_else(|reply| reply)
     }
 
     /// Refuses a call by its head, before its body is read.
     async fn accepts(&self, head: &Head) -> Result<Acceptance, Reply> {
         let active = self.state.active.load_full();
-        let called = self.permitted(&active, &head.method, head.uri.path(), &head.headers).await?;
+        let credential = Credential::Token(&head.headers);
+        let called = self.permitted(&active, (&head.method, head.uri.path()), credential).await?;
         Ok(called.caller.map_or(Acceptance::Open, |_| Acceptance::Verified))
     }
 
@@ -110,41 +107,30 @@ impl Api {
         active: &ActiveConfig,
         call: &Call,
     ) -> Reply {
-        let permitted = match operation(&call.method, &call.path) {
-            Ok((operation, parameters)) => {
-                let workspace = parameters.workspace_named();
-                let checked = operation.scope.map(|scope| caller.check(scope, workspace));
-                checked.unwrap_or(Ok(())).map_err(|refusal| refusal.reply()).map(|()| Permitted {
-                    operation,
-                    parameters,
-                    caller: Some(caller.clone()),
-                })
-            }
-            Err(refusal) => Err(refusal),
-        };
-        let answered = match permitted {
-            Ok(permitted) => self.answer(active, call, permitted).await,
-            Err(refusal) => Err(refusal),
-        };
-        answered.unwrap_or_else(|reply| reply)
+        let credential = Credential::Session(caller);
+        self.answer(active, call, credential).await.unwrap_or_else(|reply| reply)
     }
 
-    /// The operation of a call, if its token may call it.
+    /// The operation of a call, if its caller may make it.
     async fn permitted<'p>(
         &self,
         active: &ActiveConfig,
-        method: &Method,
-        path: &'p str,
-        headers: &HeaderMap,
+        (method, path): (&Method, &'p str),
+        credential: Credential<'_>,
     ) -> Result<Permitted<'p>, Reply> {
         let (operation, parameters) = operation(method, path)?;
-        let mut caller = None;
-        if let Some(scope) = operation.scope {
-            let (metrics, now) = (&self.state.metrics, self.state.clock.now());
-            let wanted = (scope, parameters.workspace_named());
-            let found = active.callers.authorise(headers, wanted, now, metrics).await;
-            caller = Some(found.map_err(|refusal| refusal.reply())?);
-        }
+        let Some(scope) = operation.scope else {
+            return Ok(Permitted { operation, parameters, caller: None });
+        };
+        let workspace = parameters.workspace_named();
+        let caller = match credential {
+            Credential::Token(headers) => {
+                let (metrics, now) = (&self.state.metrics, self.state.clock.now());
+                active.callers.authorise(headers, (scope, workspace), now, metrics).await
+            }
+            Credential::Session(caller) => caller.check(scope, workspace).map(|()| caller.clone()),
+        };
+        let caller = Some(caller.map_err(|refusal| refusal.reply())?);
         Ok(Permitted { operation, parameters, caller })
     }
 
@@ -152,9 +138,10 @@ impl Api {
         &self,
         active: &ActiveConfig,
         call: &Call,
-        permitted: Permitted<'_>,
+        credential: Credential<'_>,
     ) -> Result<Reply, Reply> {
-        let Permitted { operation, parameters, caller } = permitted;
+        let Permitted { operation, parameters, caller } =
+            self.permitted(active, (&call.method, &call.path), credential).await?;
         let query = Query::read(call.query.as_deref(), operation.query);
         // An operation with parameters reads them itself, and reports all errors together.
         if operation.query.is_empty() {
@@ -212,6 +199,15 @@ impl Api {
             OperationKind::Describe => Ok(json(200, &openapi::document(&request.types))),
         }
     }
+}
+
+/// What identifies the caller of a call.
+#[derive(Clone, Copy)]
+enum Credential<'a> {
+    /// The token in these headers.
+    Token(&'a HeaderMap),
+    /// A session of this caller.
+    Session(&'a Caller),
 }
 
 /// A call that its caller may make.
