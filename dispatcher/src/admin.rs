@@ -106,7 +106,7 @@ impl Program for DispatcherAdmin {
         if call.method != method {
             return Some(method_not_allowed(allow));
         }
-        if let Err(errors) = Query::of_names(call.query.as_deref(), &[]).none() {
+        if let Err(errors) = Query::read(call.query.as_deref(), &[]).none() {
             return Some(bad_query(errors));
         }
         Some(match job {

@@ -46,7 +46,7 @@ use crate::api::deliveries::Viewer;
 use crate::api::event_types::TypeNames;
 use crate::api::export::Exports;
 use crate::api::query::Query;
-use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
+use crate::api::routes::{Operation, PathParameters, RetiredTypes, RouteMatch};
 use crate::api::test_limit::TestLimit;
 use crate::auth::Caller;
 use crate::catalogue::sensitive_data;
@@ -142,21 +142,17 @@ impl Api {
     ) -> Result<Reply, Reply> {
         let Permitted { operation, parameters, caller } =
             self.permitted(active, (&call.method, &call.path), credential).await?;
-        let query = Query::read(call.query.as_deref(), operation.query);
+        let query = Query::read(call.query.as_deref(), &routes::names(operation.query));
         // An operation with parameters reads them itself, and reports all errors together.
         if operation.query.is_empty() {
             query.none().map_err(bad_query)?;
         }
-        let used = match operation.kind {
-            OperationKind::ListDeliveries
-            | OperationKind::ExportDeliveries
-            | OperationKind::RedeliverMany
-            | OperationKind::ListEventTypes
-            | OperationKind::Describe => self.state.store.event_types().await,
-            _ => Ok(Vec::new()),
+        let used = match operation.retired_types {
+            RetiredTypes::Used => self.state.store.event_types().await,
+            RetiredTypes::None | RetiredTypes::OfWebhook => Ok(Vec::new()),
         };
         let used = used.map_err(|error| self.state.store_failed(&error))?;
-        let request = ApiRequest {
+        let mut request = ApiRequest {
             state: &self.state,
             exports: &self.exports,
             test_limit: &self.test_limit,
@@ -171,33 +167,10 @@ impl Api {
             call,
             now: self.state.clock.now().unix,
         };
-        match operation.kind {
-            OperationKind::CreateWebhook => webhooks::create(&request).await,
-            OperationKind::CheckUrl => url_checks::check(&request).await,
-            OperationKind::ListWebhooks => webhooks::list(&request).await,
-            OperationKind::ReadWebhook => webhooks::read(&request).await,
-            OperationKind::ChangeWebhook => webhooks::change(&request.keeping_types().await?).await,
-            OperationKind::DeleteWebhook => webhooks::delete(&request).await,
-            OperationKind::ReactivateWebhook => webhooks::reactivate(&request).await,
-            OperationKind::RotateSecret => secrets::rotate(&request).await,
-            OperationKind::AddSecret => secrets::add(&request).await,
-            OperationKind::ListSecrets => secrets::list(&request).await,
-            OperationKind::RemoveSecret => secrets::remove(&request).await,
-            OperationKind::PingWebhook => webhooks::ping(&request).await,
-            OperationKind::ReadActivity => dashboard::activity(&request).await,
-            OperationKind::CreateLink => dashboard::link(&request).await,
-            OperationKind::ListDeliveries => deliveries::list(&request).await,
-            OperationKind::ExportDeliveries => export::deliveries(&request).await,
-            OperationKind::ReadDelivery => deliveries::read(&request).await,
-            OperationKind::Redeliver => deliveries::redeliver(&request).await,
-            OperationKind::RedeliverMany => redeliveries::create(&request).await,
-            OperationKind::ListRedeliveries => redeliveries::list(&request).await,
-            OperationKind::CancelRedelivery => redeliveries::cancel(&request).await,
-            OperationKind::ReadRedelivery => redeliveries::read(&request).await,
-            OperationKind::ReadEvent => deliveries::event(&request).await,
-            OperationKind::ListEventTypes => Ok(event_types::list(&request)),
-            OperationKind::Describe => Ok(json(200, &openapi::document(&request.types))),
+        if operation.retired_types == RetiredTypes::OfWebhook {
+            request.types.kept = request.retired_types_of_webhook().await?;
         }
+        (operation.handle)(&request).await
     }
 }
 
@@ -257,13 +230,12 @@ impl ApiRequest<'_> {
         self.state.store.as_ref()
     }
 
-    /// The request with the retired types that the webhook of the path has.
-    async fn keeping_types(mut self) -> Result<Self, Reply> {
+    /// The types that the webhook of the path has and the catalogue has no more.
+    async fn retired_types_of_webhook(&self) -> Result<Vec<EventType>, Reply> {
         let id = self.webhook_id()?;
         let webhook = self.found(self.store().webhook(self.workspace, id).await)?;
         let is_retired = |one: &EventType| self.active.catalogue.find(one.name()).is_none();
-        self.types.kept = webhook.events.types().filter(is_retired).collect();
-        Ok(self)
+        Ok(webhook.events.types().filter(is_retired).collect())
     }
 
     /// The webhook of the path.
@@ -337,6 +309,11 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
             problems::broken()
         }
     }
+}
+
+/// The OpenAPI document.
+fn describe(request: &ApiRequest<'_>) -> Reply {
+    json(200, &openapi::document(&request.types))
 }
 
 fn no_content() -> Reply {

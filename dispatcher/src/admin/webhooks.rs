@@ -47,7 +47,7 @@ pub(super) async fn route(state: &State, path: &str, call: &Call) -> Option<Repl
         let detail = "The filter is in the query, after `?`, and the call has no body.";
         return Some(refusal(400, "unexpected-body", "Unexpected body", detail));
     }
-    let query = Query::of_names(call.query.as_deref(), known);
+    let query = Query::read(call.query.as_deref(), known);
     let query = match query.operator_webhooks(state.store.ids()) {
         Ok(query) => query,
         Err(errors) => return Some(bad_query(errors)),

@@ -245,8 +245,8 @@ fn problem() -> Value {
 mod tests {
     use super::*;
     use crate::api::query::Query;
-    use crate::api::routes::request_schema;
     use crate::api::routes::table::DELIVERIES_QUERY;
+    use crate::api::routes::{names, request_schema};
     use crate::catalogue::Catalogue;
     use crate::domain::public_id::PublicIds;
 
@@ -330,7 +330,7 @@ mod tests {
         };
         let is_valid = |text: &str| {
             let ids = PublicIds::new([7; 32]);
-            Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids, &types).is_ok()
+            Query::read(Some(text), &names(DELIVERIES_QUERY)).deliveries(&ids, &types).is_ok()
         };
         for name in ["state", "type", "outcome", "order"] {
             let words = schema(name)["enum"].as_array().expect("words");

@@ -10,7 +10,6 @@ use weir_common::identifier::is_identifier;
 use weir_common::time::UnixTime;
 
 use crate::api::event_types::TypeNames;
-use crate::api::routes::Parameter;
 use crate::api::times::time_of;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
@@ -47,14 +46,8 @@ pub(crate) struct OperatorQuery {
 }
 
 impl Query {
-    /// Splits the text after the `?` for an operation of the API.
-    pub(super) fn read(text: Option<&str>, known: &'static [Parameter]) -> Self {
-        let names: Vec<&'static str> = known.iter().map(|parameter| parameter.name).collect();
-        Self::of_names(text, &names)
-    }
-
     /// Splits the text after the `?`, of which these parameters are known.
-    pub(crate) fn of_names(text: Option<&str>, known: &[&'static str]) -> Self {
+    pub(crate) fn read(text: Option<&str>, known: &[&'static str]) -> Self {
         let Self { mut found, mut errors } = Self::default();
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -284,11 +277,12 @@ mod tests {
     fn types(catalogue: &Catalogue) -> TypeNames<'_> {
         TypeNames::of(catalogue, Vec::new())
     }
+    use crate::api::routes::names;
     use crate::api::routes::table::{DELIVERIES_QUERY, LIST_QUERY};
 
     fn errors(text: &str) -> String {
         let ids = PublicIds::new([7; 32]);
-        match Query::read(Some(text), DELIVERIES_QUERY)
+        match Query::read(Some(text), &names(DELIVERIES_QUERY))
             .deliveries(&ids, &types(&Catalogue::shipped()))
         {
             Ok(found) => panic!("{found:?}"),
@@ -306,7 +300,7 @@ mod tests {
              &since=1970-01-01T00%3A00%3A01Z&until=1970-01-01T01:00:02+01:00&\
              event=evt_1&tenant=tn_1&outcome=status_5xx&status=503&order=oldest&"
         );
-        let query = Query::read(Some(&text), DELIVERIES_QUERY);
+        let query = Query::read(Some(&text), &names(DELIVERIES_QUERY));
         let filter = Filter {
             state: Some(DeliveryState::FailedPermanent),
             webhook: Some(WebhookId(3)),
@@ -328,13 +322,13 @@ mod tests {
     fn an_empty_query_is_the_first_page_of_everything() {
         let ids = PublicIds::new([7; 32]);
         for text in [None, Some("")] {
-            let query = Query::read(text, DELIVERIES_QUERY);
+            let query = Query::read(text, &names(DELIVERIES_QUERY));
             assert_eq!(
                 query.deliveries(&ids, &types(&Catalogue::shipped())),
                 Ok((Filter::default(), Paging::first(LIMIT_DEFAULT)))
             );
         }
-        let query = Query::read(None, LIST_QUERY);
+        let query = Query::read(None, &names(LIST_QUERY));
         assert_eq!(query.webhooks(&ids), Ok((None, LIMIT_DEFAULT)));
     }
 
@@ -342,7 +336,7 @@ mod tests {
     fn an_operator_finds_webhooks_by_workspace_state_host_and_time() {
         let ids = PublicIds::new([7; 32]);
         let names = ["workspace", "state", "host", "since", "until", "cursor", "limit", "dry_run"];
-        let read = |text: &str| Query::of_names(Some(text), &names).operator_webhooks(&ids);
+        let read = |text: &str| Query::read(Some(text), &names).operator_webhooks(&ids);
         let after = Some(WebhookId(3));
         let filter = WebhookFilter {
             workspace: Some("ws_a".into()),
@@ -393,7 +387,7 @@ mod tests {
     #[test]
     fn an_unknown_type_is_refused_with_the_known_ones() {
         let ids = PublicIds::new([7; 32]);
-        let detail = |text| match Query::read(Some(text), DELIVERIES_QUERY)
+        let detail = |text| match Query::read(Some(text), &names(DELIVERIES_QUERY))
             .deliveries(&ids, &types(&Catalogue::shipped()))
         {
             Ok(found) => panic!("{found:?}"),

@@ -3,53 +3,31 @@
 //! Invariant: routing and the OpenAPI document (`openapi`) both use one table (`table`), so they
 //! cannot disagree.
 
+use std::pin::Pin;
 use std::sync::LazyLock;
 
 use http::Method;
 use schemars::generate::SchemaSettings;
-use schemars::{Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
+use weir_common::http_server::reply::Reply;
 use weir_common::identifier::is_identifier;
 
+use crate::api::ApiRequest;
 use crate::api::routes::table::OPERATIONS;
 use crate::auth::Scope;
 
 pub(super) mod table;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperationKind {
-    CreateWebhook,
-    CheckUrl,
-    ListWebhooks,
-    ReadWebhook,
-    ChangeWebhook,
-    DeleteWebhook,
-    ReactivateWebhook,
-    RotateSecret,
-    AddSecret,
-    ListSecrets,
-    RemoveSecret,
-    PingWebhook,
-    ReadActivity,
-    CreateLink,
-    ListDeliveries,
-    ExportDeliveries,
-    ReadDelivery,
-    Redeliver,
-    RedeliverMany,
-    ListRedeliveries,
-    ReadRedelivery,
-    CancelRedelivery,
-    ReadEvent,
-    ListEventTypes,
-    Describe,
-}
-
 /// Generates a schema, and the definitions that it refers to.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
+/// Answers a request.
+pub(super) type Handle = for<'a> fn(&'a ApiRequest<'a>) -> Answering<'a>;
+
+type Answering<'a> = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send + 'a>>;
+
 pub(super) struct Operation {
-    pub(super) kind: OperationKind,
     /// The `operationId`.
     pub(super) id: &'static str,
     pub(super) method: Method,
@@ -68,6 +46,18 @@ pub(super) struct Operation {
     pub(super) media: &'static str,
     /// Another success, which a member of the request selects.
     pub(super) other: Option<OtherSuccess>,
+    pub(super) retired_types: RetiredTypes,
+    pub(super) handle: Handle,
+}
+
+/// The event types that an operation knows although the catalogue has them no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetiredTypes {
+    None,
+    /// All that were ever used.
+    Used,
+    /// Those of the webhook in its path.
+    OfWebhook,
 }
 
 /// A second kind of success of an operation.
@@ -78,10 +68,85 @@ pub(super) struct OtherSuccess {
 }
 
 impl Operation {
+    /// An operation without a query and a body.
+    const fn new(
+        scope: Option<Scope>,
+        method: Method,
+        id: &'static str,
+        path: &'static str,
+        handle: Handle,
+    ) -> Self {
+        Self {
+            id,
+            method,
+            path,
+            scope,
+            summary: "",
+            query: &[],
+            request: None,
+            status: 200,
+            answer: "",
+            response: None,
+            media: "application/json",
+            other: None,
+            retired_types: RetiredTypes::None,
+            handle,
+        }
+    }
+
+    const fn summary(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self
+    }
+
+    const fn query(mut self, query: &'static [Parameter]) -> Self {
+        self.query = query;
+        self
+    }
+
+    const fn body<T: JsonSchema>(mut self) -> Self {
+        self.request =
+            Some(Request { schema: SchemaGenerator::subschema_for::<T>, optional: false });
+        self
+    }
+
+    /// A body that may be empty, which means `{}`.
+    const fn optional_body<T: JsonSchema>(mut self) -> Self {
+        self.request =
+            Some(Request { schema: SchemaGenerator::subschema_for::<T>, optional: true });
+        self
+    }
+
+    /// The status of success, and its body.
+    const fn answers(
+        mut self,
+        status: u16,
+        answer: &'static str,
+        response: Option<SchemaOf>,
+    ) -> Self {
+        (self.status, self.answer, self.response) = (status, answer, response);
+        self
+    }
+
+    const fn media(mut self, media: &'static str) -> Self {
+        self.media = media;
+        self
+    }
+
+    const fn or_answers(mut self, status: u16, answer: &'static str, response: SchemaOf) -> Self {
+        self.other = Some(OtherSuccess { status, answer, response });
+        self
+    }
+
+    const fn knowing(mut self, retired_types: RetiredTypes) -> Self {
+        self.retired_types = retired_types;
+        self
+    }
+
     /// The detail of the problem for an empty body.
     pub(super) fn empty_body(&self) -> &'static str {
-        match self.kind {
-            OperationKind::RedeliverMany => "the body is empty; send a JSON object, at least `{}`",
+        match self.id {
+            "redeliverMany" => "the body is empty; send a JSON object, at least `{}`",
             _ => "the body is empty; send a JSON object",
         }
     }
@@ -137,6 +202,11 @@ impl<'p> PathParameters<'p> {
     }
 }
 
+/// The names of parameters.
+pub(super) fn names(parameters: &[Parameter]) -> Vec<&'static str> {
+    parameters.iter().map(|parameter| parameter.name).collect()
+}
+
 /// The result of matching a method and a path.
 pub(super) enum RouteMatch<'p> {
     Operation(&'static Operation, PathParameters<'p>),
@@ -187,14 +257,14 @@ fn path_parameters<'p>(template: &str, path: &'p str) -> Option<PathParameters<'
 
 /// The schema of an operation's body, with all definitions inlined.
 pub(super) fn request_schema(operation: &Operation) -> Option<&'static Value> {
-    static SCHEMAS: LazyLock<Vec<(OperationKind, Value)>> = LazyLock::new(|| {
+    static SCHEMAS: LazyLock<Vec<(&str, Value)>> = LazyLock::new(|| {
         let mut generator = SchemaSettings::draft2020_12()
             .with(|settings| settings.inline_subschemas = true)
             .into_generator();
-        let requests = OPERATIONS.iter().filter_map(|one| Some((one.kind, one.request.as_ref()?)));
-        requests.map(|(kind, one)| (kind, (one.schema)(&mut generator).to_value())).collect()
+        let requests = OPERATIONS.iter().filter_map(|one| Some((one.id, one.request.as_ref()?)));
+        requests.map(|(id, one)| (id, (one.schema)(&mut generator).to_value())).collect()
     });
-    SCHEMAS.iter().find(|(kind, _)| *kind == operation.kind).map(|(_, schema)| schema)
+    SCHEMAS.iter().find(|(id, _)| *id == operation.id).map(|(_, schema)| schema)
 }
 
 #[cfg(test)]
