@@ -81,7 +81,7 @@ impl QueuedArrivals {
 }
 
 fn weight(arrivals: &[Arrival]) -> usize {
-    arrivals.iter().map(|one| DELIVERY_OVERHEAD_BYTES + one.ready.body.len()).sum()
+    arrivals.iter().map(|one| DELIVERY_OVERHEAD_BYTES + one.delivery.body.len()).sum()
 }
 
 impl Mailbox {
@@ -176,7 +176,7 @@ mod tests {
     use crate::domain::event::EventType;
 
     fn arrival(webhook: i64) -> Arrival {
-        let ready = QueuedDelivery {
+        let delivery = QueuedDelivery {
             id: DeliveryId(1),
             due: UnixTime(0),
             created_at: UnixTime(0),
@@ -191,7 +191,7 @@ mod tests {
             redeliveries: 0,
             fresh_connection: false,
         };
-        Arrival { webhook: WebhookId(webhook), ready }
+        Arrival { webhook: WebhookId(webhook), delivery }
     }
 
     #[test]

@@ -253,18 +253,18 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let event = event::test(request.workspace, &sample, &random, request.now);
     let sent = request.store().ping(request.workspace, id, event, request.now).await;
     let arrival = request.found(sent)?;
-    let ready = &arrival.ready;
+    let queued = &arrival.delivery;
     let delivery = Delivery {
-        id: ready.id,
-        event_id: Arc::clone(&ready.event_id),
+        id: queued.id,
+        event_id: Arc::clone(&queued.event_id),
         webhook: id,
-        kind: ready.kind,
+        kind: queued.kind,
         state: DeliveryState::Waiting,
         attempts: 0,
-        created_at: ready.created_at,
-        due: ready.due,
+        created_at: queued.created_at,
+        due: queued.due,
         first_attempt_at: None,
-        paused_before: ready.paused_before,
+        paused_before: queued.paused_before,
         ended_at: None,
         last_outcome: None,
     };

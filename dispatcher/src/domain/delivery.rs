@@ -109,13 +109,13 @@ pub struct QueuedDelivery {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
     pub webhook: WebhookId,
-    pub ready: QueuedDelivery,
+    pub delivery: QueuedDelivery,
 }
 
 /// Waiting deliveries, in the order of their due times.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
-    pub ready: Vec<QueuedDelivery>,
+    pub deliveries: Vec<QueuedDelivery>,
     /// Whether more are in the store.
     pub more: bool,
 }

@@ -239,56 +239,56 @@ impl Backlog {
             Flow::Probing(Probe::This(_)) => self.probe.take().map(|probe| *probe),
             Flow::Open | Flow::Probing(Probe::Any) => {
                 let first = self.first_due(now).and_then(|key| self.cached.remove(key));
-                self.cached_bytes -= first.as_ref().map_or(0, |cached| cached.ready.body.len());
+                self.cached_bytes -= first.as_ref().map_or(0, Queued::bytes);
                 first
             }
         }?;
         // It may have been evicted since, and read again.
-        cached.ready.fresh_connection |= self.fresh.remove(&cached.ready.id);
-        self.in_flight.insert(cached.ready.id, (self.endpoint, cached.ready.body.len()));
+        cached.delivery.fresh_connection |= self.fresh.remove(&cached.delivery.id);
+        self.in_flight.insert(cached.delivery.id, (self.endpoint, cached.bytes()));
         self.used = now;
-        Some(cached.ready)
+        Some(cached.delivery)
     }
 
     /// Adds a new delivery, unless the store returned it already: it may have been sent since.
     pub(super) fn arrived(
         &mut self,
-        ready: QueuedDelivery,
+        delivery: QueuedDelivery,
         limit: MemoryLimit,
         flow: Flow,
         now: Moment,
     ) {
-        if Some(ready.id) > self.seen {
-            self.add(ready, limit, flow, now);
+        if Some(delivery.id) > self.seen {
+            self.add(delivery, limit, flow, now);
         }
     }
 
     /// Adds a waiting delivery that is on disk.
     pub(super) fn add(
         &mut self,
-        ready: QueuedDelivery,
+        delivery: QueuedDelivery,
         limit: MemoryLimit,
         flow: Flow,
         now: Moment,
     ) {
         self.used = now.tick;
-        if self.in_flight.contains_key(&ready.id) {
+        if self.in_flight.contains_key(&delivery.id) {
             return;
         }
-        if ready.fresh_connection {
-            self.fresh.insert(ready.id);
+        if delivery.fresh_connection {
+            self.fresh.insert(delivery.id);
         }
-        if flow == Flow::Probing(Probe::This(ready.id)) {
-            self.probe = Some(Box::new(Queued { at: now.tick_at(ready.due), ready }));
+        if flow == Flow::Probing(Probe::This(delivery.id)) {
+            self.probe = Some(Box::new(Queued { at: now.tick_at(delivery.due), delivery }));
             return;
         }
-        let key = (ready.due, ready.id);
+        let key = (delivery.due, delivery.id);
         // While a read runs, deliveries after the last one in memory are unknown.
         let in_order = self.cached.last().is_some_and(|last| key < last);
         if self.complete || self.fetching.is_some() || in_order {
-            self.cache(ready, now);
+            self.cache(delivery, now);
         } else {
-            let due = now.tick_at(ready.due);
+            let due = now.tick_at(delivery.due);
             if self.cached.iter().any(|cached| cached.at > due) {
                 // The wall clock was set ahead, so this delivery would wait behind the others in
                 // memory. A read puts all of them into one order again.
@@ -301,10 +301,10 @@ impl Backlog {
         self.evict(limit);
     }
 
-    fn cache(&mut self, ready: QueuedDelivery, now: Moment) {
-        self.cached_bytes += ready.body.len();
-        let before = self.cached.insert(Queued { at: now.tick_at(ready.due), ready });
-        self.cached_bytes -= before.map_or(0, |cached| cached.ready.body.len());
+    fn cache(&mut self, delivery: QueuedDelivery, now: Moment) {
+        self.cached_bytes += delivery.body.len();
+        let before = self.cached.insert(Queued { at: now.tick_at(delivery.due), delivery });
+        self.cached_bytes -= before.as_ref().map_or(0, Queued::bytes);
     }
 
     fn clear_cached(&mut self) {
@@ -320,7 +320,7 @@ impl Backlog {
         };
         while too_many(self) {
             let Some(last) = self.cached.pop_last() else { return };
-            self.cached_bytes -= last.ready.body.len();
+            self.cached_bytes -= last.bytes();
             self.complete = false;
             if let Some(fetching) = &mut self.fetching {
                 fetching.evicted = fetching.evicted.into_iter().chain([last.key()]).min();
@@ -332,21 +332,23 @@ impl Backlog {
     /// Applies the result of a read.
     pub(super) fn fetched(&mut self, fetched: Fetched, limit: MemoryLimit, now: Moment) {
         let Some(fetching) = self.fetching.take() else { return };
-        let read_to = fetched.ready.last().filter(|_| fetched.more).map(|one| (one.due, one.id));
-        for ready in fetched.ready {
-            self.seen = self.seen.max(Some(ready.id));
+        let read_to =
+            fetched.deliveries.last().filter(|_| fetched.more).map(|one| (one.due, one.id));
+        for delivery in fetched.deliveries {
+            let id = delivery.id;
+            self.seen = self.seen.max(Some(id));
             // A delivery that waits after a fault of the dispatcher is due later than on disk.
-            let cached = self.cached.iter().any(|cached| cached.ready.id == ready.id);
-            let busy = self.in_flight.contains_key(&ready.id) || fetching.ended.contains(&ready.id);
+            let cached = self.cached.iter().any(|cached| cached.delivery.id == id);
+            let busy = self.in_flight.contains_key(&id) || fetching.ended.contains(&id);
             if !cached && !busy {
-                self.cache(ready, now);
+                self.cache(delivery, now);
             }
         }
         self.complete = !fetched.more && fetching.evicted.is_none();
         if let Some(known_to) = read_to.into_iter().chain(fetching.evicted).min() {
             // Unread deliveries may precede those that arrived meanwhile.
             let beyond = self.cached.after(known_to);
-            self.cached_bytes -= beyond.iter().map(|cached| cached.ready.body.len()).sum::<usize>();
+            self.cached_bytes -= beyond.iter().map(Queued::bytes).sum::<usize>();
         }
         self.evict(limit);
         if self.cached.is_empty() && !self.complete {
@@ -356,7 +358,7 @@ impl Backlog {
     }
 
     /// Applies the result of reading the probe; `None` if it does not wait.
-    pub(super) fn fetched_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
+    pub(super) fn fetched_one(&mut self, delivery: Option<QueuedDelivery>, now: Moment) {
         self.fetching = None;
         // Older deliveries than those that arrived during the read may be in the store, and this
         // read does not return them: all are read again, in order.
@@ -365,7 +367,8 @@ impl Backlog {
             self.clear_cached();
             self.expected = self.expected.min(first);
         }
-        self.probe = ready.map(|ready| Box::new(Queued { at: now.tick_at(ready.due), ready }));
+        self.probe =
+            delivery.map(|delivery| Box::new(Queued { at: now.tick_at(delivery.due), delivery }));
     }
 
     /// Ends an attempt in flight; returns its endpoint and the bytes of its body.

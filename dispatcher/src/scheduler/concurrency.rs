@@ -228,7 +228,7 @@ mod tests {
     const NO: Option<Responsiveness> = Some(Responsiveness::TimedOut);
 
     /// Slots with unlimited bytes.
-    fn places(attempts: usize) -> InFlightSlots {
+    fn with_slots(attempts: usize) -> InFlightSlots {
         InFlightSlots::new(Load { attempts, bytes: usize::MAX / PARTS })
     }
 
@@ -238,11 +238,11 @@ mod tests {
 
     /// How many endpoints of each kind get one of `total` slots, in turn.
     fn shares(total: usize, kinds: &[Option<Responsiveness>]) -> Vec<usize> {
-        let mut places = places(total);
+        let mut slots = with_slots(total);
         let share = |last: &Option<Responsiveness>| {
             let mut started = 0;
-            while !places.are_full() && places.refused(*last, 0, None).is_none() {
-                places.changed((*last, many(0)), (*last, many(1)));
+            while !slots.are_full() && slots.refused(*last, 0, None).is_none() {
+                slots.changed((*last, many(0)), (*last, many(1)));
                 started += 1;
             }
             started
@@ -268,56 +268,56 @@ mod tests {
 
     #[test]
     fn an_endpoint_with_an_attempt_in_flight_is_refused_the_last_quarter() {
-        let mut places = places(100);
+        let mut slots = with_slots(100);
         for used in 0..100 {
             let expected = (used >= 75).then_some(Refused::Second);
-            assert_eq!(places.refused(YES, 1, None), expected, "{used} taken");
-            assert_eq!(places.refused(YES, 0, None), None);
-            places.changed((YES, many(used)), (YES, many(used + 1)));
+            assert_eq!(slots.refused(YES, 1, None), expected, "{used} taken");
+            assert_eq!(slots.refused(YES, 0, None), None);
+            slots.changed((YES, many(used)), (YES, many(used + 1)));
         }
-        assert!(places.are_full());
+        assert!(slots.are_full());
     }
 
     #[test]
     fn attempts_in_flight_count_by_how_the_endpoints_last_attempt_ended() {
-        let mut places = places(8);
-        places.changed((None, many(0)), (None, many(5)));
-        assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
+        let mut slots = with_slots(8);
+        slots.changed((None, many(0)), (None, many(5)));
+        assert_eq!(slots.refused(NO, 0, None), Some(Refused::Slow));
         // One of the five gets a response: the other four count as responsive.
-        places.changed((None, many(5)), (YES, many(4)));
-        assert_eq!(places.refused(NO, 0, None), None);
-        places.changed((YES, many(4)), (NO, many(3)));
-        assert_eq!((places.used().attempts, places.refused(NO, 0, None)), (3, None));
-        places.changed((NO, many(3)), (NO, many(4)));
-        assert_eq!((places.used().attempts, places.refused(NO, 0, None)), (4, Some(Refused::Slow)));
+        slots.changed((None, many(5)), (YES, many(4)));
+        assert_eq!(slots.refused(NO, 0, None), None);
+        slots.changed((YES, many(4)), (NO, many(3)));
+        assert_eq!((slots.used().attempts, slots.refused(NO, 0, None)), (3, None));
+        slots.changed((NO, many(3)), (NO, many(4)));
+        assert_eq!((slots.used().attempts, slots.refused(NO, 0, None)), (4, Some(Refused::Slow)));
     }
 
     #[test]
     fn a_parked_endpoint_is_unparked_once_when_such_slots_are_free() {
-        let mut places = places(8);
+        let mut slots = with_slots(8);
         let mut aside = Parked::default();
-        places.changed((NO, many(0)), (NO, many(4)));
+        slots.changed((NO, many(0)), (NO, many(4)));
         for _ in 0..3 {
-            places.park(EndpointId(1), Refused::Slow, &mut aside);
+            slots.park(EndpointId(1), Refused::Slow, &mut aside);
         }
-        places.park(EndpointId(1), Refused::Second, &mut aside);
-        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Second))));
-        assert_eq!(places.unpark(), None, "half of the slots are in use");
-        places.changed((NO, many(4)), (NO, many(3)));
-        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
-        assert_eq!(places.unpark(), None, "it was unparked");
+        slots.park(EndpointId(1), Refused::Second, &mut aside);
+        assert_eq!(slots.unpark(), Some((EndpointId(1), Some(Refused::Second))));
+        assert_eq!(slots.unpark(), None, "half of the slots are in use");
+        slots.changed((NO, many(4)), (NO, many(3)));
+        assert_eq!(slots.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
+        assert_eq!(slots.unpark(), None, "it was unparked");
         aside.remove(Refused::Slow);
-        places.park(EndpointId(1), Refused::Slow, &mut aside);
-        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
+        slots.park(EndpointId(1), Refused::Slow, &mut aside);
+        assert_eq!(slots.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
     }
 
     #[test]
     fn a_later_endpoint_waits_behind_those_in_the_queue() {
-        let mut places = places(8);
+        let mut slots = with_slots(8);
         let mut aside = Parked::default();
-        places.park(EndpointId(1), Refused::Slow, &mut aside);
-        assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
-        assert_eq!(places.refused(NO, 0, Some(Refused::Slow)), None);
-        assert_eq!(places.refused(None, 0, None), None, "it waits for another kind");
+        slots.park(EndpointId(1), Refused::Slow, &mut aside);
+        assert_eq!(slots.refused(NO, 0, None), Some(Refused::Slow));
+        assert_eq!(slots.refused(NO, 0, Some(Refused::Slow)), None);
+        assert_eq!(slots.refused(None, 0, None), None, "it waits for another kind");
     }
 }

@@ -34,14 +34,14 @@ pub(super) struct Ended {
 impl Scheduler {
     /// Adds a new delivery that is on disk.
     pub(super) fn arrived(&mut self, arrival: Arrival, now: Moment) {
-        let Arrival { webhook, ready } = arrival;
+        let Arrival { webhook, delivery } = arrival;
         let limit = self.memory_limit();
         let Some(backlog) = self.backlogs.get_mut(&webhook) else {
             // Once the webhook is read, its deliveries are read as well.
             return self.load(webhook);
         };
         let flow = self.webhooks.flow(webhook);
-        let add = |backlog: &mut Backlog| backlog.arrived(ready, limit, flow, now);
+        let add = |backlog: &mut Backlog| backlog.arrived(delivery, limit, flow, now);
         change(backlog, &mut self.cached_bytes, add);
         let endpoint = backlog.endpoint;
         self.put(endpoint, now.tick);
@@ -255,9 +255,9 @@ impl Scheduler {
         let Some(backlog) = self.backlogs.get_mut(&webhook) else { return };
         let Some((counted_on, bytes)) = backlog.ended(delivery, now.tick) else { return };
         self.slots.ended(&backlog.workspace, bytes, backlog.in_flight.is_empty());
-        if let Some(ready) = again {
+        if let Some(again) = again {
             let flow = self.webhooks.flow(webhook);
-            let add = |backlog: &mut Backlog| backlog.add(ready, limit, flow, now);
+            let add = |backlog: &mut Backlog| backlog.add(again, limit, flow, now);
             change(backlog, &mut self.cached_bytes, add);
         }
         let endpoint_now = backlog.endpoint;

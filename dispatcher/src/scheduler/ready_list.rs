@@ -20,12 +20,17 @@ pub(super) type Key = (UnixTime, DeliveryId);
 pub(super) struct Queued {
     /// When it may start, by the monotonic clock.
     pub(super) at: Tick,
-    pub(super) ready: QueuedDelivery,
+    pub(super) delivery: QueuedDelivery,
 }
 
 impl Queued {
     pub(super) fn key(&self) -> Key {
-        (self.ready.due, self.ready.id)
+        (self.delivery.due, self.delivery.id)
+    }
+
+    /// The bytes of its body.
+    pub(super) fn bytes(&self) -> usize {
+        self.delivery.body.len()
     }
 }
 
@@ -107,7 +112,7 @@ mod tests {
     use crate::domain::event::EventType;
 
     fn queued(due: u64, id: i64) -> Queued {
-        let ready = QueuedDelivery {
+        let delivery = QueuedDelivery {
             id: DeliveryId(id),
             due: UnixTime(due),
             created_at: UnixTime(0),
@@ -122,7 +127,7 @@ mod tests {
             redeliveries: 0,
             fresh_connection: false,
         };
-        Queued { at: Tick(due), ready }
+        Queued { at: Tick(due), delivery }
     }
 
     proptest! {

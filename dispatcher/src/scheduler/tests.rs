@@ -27,7 +27,7 @@ use crate::scheduler::pick::Pick;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
-use crate::scheduler::tests::world::{World, at, ended, hook, limits, moved, ready, scheduler};
+use crate::scheduler::tests::world::{World, at, ended, hook, limits, moved, queued, scheduler};
 use crate::scheduler::webhooks::Flow;
 use crate::scheduler::{Action, CACHED_BYTES_ALL, Input, Scheduler};
 
@@ -105,7 +105,7 @@ fn a_parked_endpoint_continues_when_others_have_ended() {
     world.end(None);
     world.run(1_000);
     let last = world.starts.last().unwrap();
-    assert_eq!((last.0, last.1), (10, EndpointId(3)), "there are places, and it may start");
+    assert_eq!((last.0, last.1), (10, EndpointId(3)), "slots are free, and it may start");
 }
 
 #[test]
@@ -131,12 +131,12 @@ fn the_limit_of_an_endpoint_grows_with_responses_and_falls_to_one_with_timeouts(
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(0));
     }
     let starts = |endpoints: &mut Scheduler| {
         let mut ids = Vec::new();
-        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) {
-            ids.push(ready.id);
+        while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) {
+            ids.push(delivery.id);
         }
         ids
     };
@@ -175,19 +175,19 @@ fn the_earliest_due_delivery_waits_for_no_other() {
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
         endpoints.restored(hook(webhook, webhook, Flow::Open), due, at(0).tick);
     }
-    endpoints.arrives(WebhookId(1), ready(1, 800), at(0));
+    endpoints.arrives(WebhookId(1), queued(1, 800), at(0));
     assert!(matches!(endpoints.next(at(0)), Pick::Wait(Some(tick)) if tick == at(800).tick));
-    endpoints.arrives(WebhookId(1), ready(2, 20), at(0));
-    endpoints.arrives(WebhookId(2), ready(3, 10), at(0));
+    endpoints.arrives(WebhookId(1), queued(2, 20), at(0));
+    endpoints.arrives(WebhookId(2), queued(3, 10), at(0));
     assert!(matches!(endpoints.next(at(9)), Pick::Wait(Some(tick)) if tick == at(10).tick));
     assert!(matches!(
         endpoints.next(at(10)),
         Pick::Read(StoreRead::Fetch { webhook: WebhookId(2), .. })
     ));
-    let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(20)) else {
+    let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(20)) else {
         panic!("kept waiting")
     };
-    assert_eq!(ready.id, DeliveryId(2));
+    assert_eq!(delivery.id, DeliveryId(2));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     for id in 0..WEBHOOKS {
         endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         for nth in 0..20 {
-            let one = QueuedDelivery { body: body.clone(), ..ready(id * 20 + nth, 0) };
+            let one = QueuedDelivery { body: body.clone(), ..queued(id * 20 + nth, 0) };
             endpoints.arrives(WebhookId(id), one, at(0));
         }
     }
@@ -267,18 +267,18 @@ fn events_that_pass_a_distant_retry_leave_no_stale_entries() {
     // The other endpoint's entry is earlier, so stale entries of the first do not reach the top.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
-        endpoints.arrives(WebhookId(id), ready(-id, due), at(0));
+        endpoints.arrives(WebhookId(id), queued(-id, due), at(0));
     }
     for id in 1..2_000 {
         let now = at(id * 2);
-        endpoints.arrives(WebhookId(1), ready(id as i64, id * 2), now);
-        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(now) else {
+        endpoints.arrives(WebhookId(1), queued(id as i64, id * 2), now);
+        let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(now) else {
             panic!("kept waiting")
         };
-        endpoints.recorded(WebhookId(1), ended(ready.id, None, Responsiveness::Prompt), now);
+        endpoints.recorded(WebhookId(1), ended(delivery.id, None, Responsiveness::Prompt), now);
         assert!(matches!(endpoints.next(now), Pick::Wait(Some(_))));
     }
-    assert!(endpoints.heap.len() < 100, "{} places for two endpoints", endpoints.heap.len());
+    assert!(endpoints.heap.len() < 100, "{} entries for two endpoints", endpoints.heap.len());
 }
 
 #[test]
@@ -292,14 +292,14 @@ fn a_stale_read_starts_nothing_twice() {
         panic!("not asked")
     };
     let all: Vec<QueuedDelivery> = world.stored[&webhook].values().cloned().collect();
-    let first = Fetched { ready: all[..32].to_vec(), more: true };
+    let first = Fetched { deliveries: all[..32].to_vec(), more: true };
     world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
     // The queue runs low and reads more. All attempts in flight end before the result arrives.
     let Some(StoreRead::Fetch { round, .. }) = world.reads.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);
-    let stale = Fetched { ready: all, more: false };
+    let stale = Fetched { deliveries: all, more: false };
     world.endpoints.fetched(webhook, round, stale, at(1));
     world.drain();
     let mut ids: Vec<DeliveryId> = world.starts.iter().map(|(.., id)| *id).collect();

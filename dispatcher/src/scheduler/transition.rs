@@ -49,23 +49,22 @@ pub(super) fn verdict(
     schedule: &Schedule,
     evidence: &Evidence<'_>,
 ) -> Option<Verdict> {
-    let Evidence { delivery: ready, started_at, ended_at: now, outcome, retry_after: hint } =
-        *evidence;
-    let (first_attempt_at, paused_before) = match ready.first_attempt_at {
-        Some(first) => (first, ready.paused_before),
+    let Evidence { delivery, started_at, ended_at: now, outcome, retry_after: hint } = *evidence;
+    let (first_attempt_at, paused_before) = match delivery.first_attempt_at {
+        Some(first) => (first, delivery.paused_before),
         None => (started_at, webhook.paused_total),
     };
-    let since = ready.since.unwrap_or(started_at);
+    let since = delivery.since.unwrap_or(started_at);
     let after = match outcome {
         Outcome::Internal(_) => return None,
         Outcome::Delivered { .. } => NextState::Delivered,
         // A test has one attempt: the customer waits for its result, and can repeat it.
-        Outcome::Failed(_) if ready.kind == EventType::PING => NextState::FailedPermanent,
+        Outcome::Failed(_) if delivery.kind == EventType::PING => NextState::FailedPermanent,
         Outcome::Failed(_) => {
             let deadline =
                 webhook.deadline(first_attempt_at, paused_before, schedule.give_up_after, now);
-            match schedule.next(Failed { step: ready.step, since, deadline, hint }, now) {
-                Next::At(due) => NextState::Again { due, step: ready.step.saturating_add(1) },
+            match schedule.next(Failed { step: delivery.step, since, deadline, hint }, now) {
+                Next::At(due) => NextState::Again { due, step: delivery.step.saturating_add(1) },
                 Next::GiveUp => NextState::FailedPermanent,
             }
         }
@@ -86,17 +85,17 @@ pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observat
 
 /// The delivery as it waits for its next attempt.
 #[must_use]
-pub(super) fn again(ready: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
+pub(super) fn again(delivery: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
     let NextState::Again { due, step } = verdict.after else { return None };
     Some(QueuedDelivery {
         due,
         step,
-        attempts: ready.attempts.saturating_add(1),
+        attempts: delivery.attempts.saturating_add(1),
         first_attempt_at: Some(verdict.first_attempt_at),
         since: Some(verdict.since),
         paused_before: verdict.paused_before,
         fresh_connection: false,
-        ..ready
+        ..delivery
     })
 }
 
@@ -189,14 +188,14 @@ mod tests {
     /// The consequences of an attempt of one second that starts `minutes` after the first one.
     fn after(
         webhook: &Webhook,
-        ready: &QueuedDelivery,
+        delivery: &QueuedDelivery,
         outcome: &Outcome,
         minutes: u32,
     ) -> Option<NextState> {
         let started = START.plus(MINUTE * minutes);
         let ended = started.plus(Duration::from_secs(1));
         let schedule = schedule(Mode::Delay);
-        let verdict = verdict(webhook, &schedule, &evidence(ready, started, outcome, ended));
+        let verdict = verdict(webhook, &schedule, &evidence(delivery, started, outcome, ended));
         verdict.map(|verdict| verdict.after)
     }
 
@@ -206,16 +205,19 @@ mod tests {
 
     #[test]
     fn a_2xx_ends_a_delivery_at_any_time() {
-        for (ready, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
-            assert_eq!(after(&webhook(), &ready, &SUCCEEDED, minutes), Some(NextState::Delivered));
+        for (delivery, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
+            assert_eq!(
+                after(&webhook(), &delivery, &SUCCEEDED, minutes),
+                Some(NextState::Delivered)
+            );
         }
     }
 
     #[test]
     fn a_fault_of_the_dispatcher_has_no_consequences() {
         let ping = QueuedDelivery { kind: EventType::PING, ..fresh() };
-        for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
-            assert_eq!(after(&webhook(), &ready, &INTERNAL, minutes), None);
+        for (delivery, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
+            assert_eq!(after(&webhook(), &delivery, &INTERNAL, minutes), None);
         }
         assert_eq!(observation(EventType::new("user.created"), &INTERNAL), None);
         assert_eq!(observation(EventType::PING, &INTERNAL), None);
@@ -259,9 +261,9 @@ mod tests {
     fn the_first_attempt_starts_the_schedule_and_the_deadline() {
         let started = START.plus(MINUTE);
         let ended = started.plus(Duration::from_secs(9));
-        let of = |ready: &QueuedDelivery| {
+        let of = |delivery: &QueuedDelivery| {
             let schedule = schedule(Mode::Delay);
-            verdict(&webhook(), &schedule, &evidence(ready, started, &FAILED, ended)).unwrap()
+            verdict(&webhook(), &schedule, &evidence(delivery, started, &FAILED, ended)).unwrap()
         };
         let first = of(&fresh());
         assert_eq!((first.first_attempt_at, first.since), (started, started));
@@ -291,8 +293,10 @@ mod tests {
     fn offsets_count_from_the_first_attempt_of_the_schedule() {
         let (started, ended) = (START.plus(MINUTE), START.plus(2 * MINUTE));
         let schedule = schedule(Mode::Offset);
-        let of = |ready: &QueuedDelivery| {
-            verdict(&webhook(), &schedule, &evidence(ready, started, &FAILED, ended)).unwrap().after
+        let of = |delivery: &QueuedDelivery| {
+            verdict(&webhook(), &schedule, &evidence(delivery, started, &FAILED, ended))
+                .unwrap()
+                .after
         };
         assert_eq!(of(&tried()), NextState::Again { due: START.plus(5 * MINUTE), step: 2 });
         let reordered = QueuedDelivery { since: None, step: 0, ..tried() };

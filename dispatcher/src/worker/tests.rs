@@ -278,7 +278,7 @@ impl Stage {
     async fn event(&mut self) -> DeliveryId {
         self.accepted += 1;
         let arrivals = accept(&self.store, self.accepted, self.clock.now().unix).await;
-        let id = arrivals[0].ready.id;
+        let id = arrivals[0].delivery.id;
         self.state.mailbox.arrived(arrivals);
         id
     }

@@ -73,7 +73,7 @@ impl Model {
                     let found = arrival.webhook;
                     violated("kept", format!("ping: expected {hook:?}, found {found:?}"));
                 }
-                self.arrives(&event, (hook, arrival.ready.id), asked, now);
+                self.arrives(&event, (hook, arrival.delivery.id), asked, now);
             }
             (Order::RedeliverFailed { ws }, Reply::Job(Ok(made))) => self.job_made(&ws, &made),
             (Order::Regret { .. }, Reply::Cancelled(Ok(job))) => self.job_cancelled(job),
@@ -157,12 +157,12 @@ impl Model {
             self.counts.events += 1;
             let mut subscribed = self.subscribed(&event.workspace, event.kind);
             for arrival in arrivals.by_ref().take(subscribed.len()) {
-                if !subscribed.remove(&arrival.webhook) || arrival.ready.event_id != event.id {
+                if !subscribed.remove(&arrival.webhook) || arrival.delivery.event_id != event.id {
                     let hook = arrival.webhook;
                     violated("fan-out", format!("{}: unexpected delivery for {hook:?}", event.id));
                 }
-                let (hook, id) = (arrival.webhook, arrival.ready.id);
-                self.arrives(event, (hook, id), arrival.ready.created_at, now);
+                let (hook, id) = (arrival.webhook, arrival.delivery.id);
+                self.arrives(event, (hook, id), arrival.delivery.created_at, now);
             }
             if !subscribed.is_empty() {
                 violated("fan-out", format!("{} has no delivery for {subscribed:?}", event.id));

@@ -204,7 +204,7 @@ fn workspace(nth: usize) -> Arc<str> {
 
 fn delivered(arrival: &Arrival, now: UnixTime) -> AttemptRecord {
     AttemptRecord {
-        delivery: arrival.ready.id,
+        delivery: arrival.delivery.id,
         webhook: arrival.webhook,
         endpoint: EndpointId(arrival.webhook.0),
         attempt: Attempt {

@@ -71,7 +71,8 @@ async fn live(days: u32) -> Result<Vec<Vec<String>>, StoreError> {
             let Accepted::Stored { arrivals, .. } = store.accept(events, now).await? else {
                 fail("events are in conflict");
             };
-            let ended = arrivals.iter().map(|one| ended(one.webhook, one.ready.id, now)).collect();
+            let ended =
+                arrivals.iter().map(|one| ended(one.webhook, one.delivery.id, now)).collect();
             store.record(ended, Vec::new(), Vec::new(), Vec::new()).await?;
             while store.sweep(&KEPT, now, 500).await? {}
         }

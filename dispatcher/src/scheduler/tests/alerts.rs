@@ -134,7 +134,7 @@ fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
     let seen = Some(Outcome::of_status(500));
     for (now, expected) in [(hook(1, 1, Flow::Open), seen), (moved(1, 2), None)] {
         let mut scheduler = open(hook(1, 1, Flow::Open));
-        scheduler.arrives(ONE, ready(1, 0), at(0));
+        scheduler.arrives(ONE, queued(1, 0), at(0));
         let Pick::Start(attempt, _) = scheduler.next(at(0)) else { panic!("nothing starts") };
         let now_at = now.endpoint;
         scheduler.restored(now, None, at(1).tick);
@@ -157,7 +157,7 @@ fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
 fn an_exhausted_delivery_names_the_url_that_its_last_attempt_called() {
     let mut scheduler = open(hook(1, 1, Flow::Open));
     let first = Some(at(0).unix);
-    let last = QueuedDelivery { first_attempt_at: first, since: first, ..ready(1, 0) };
+    let last = QueuedDelivery { first_attempt_at: first, since: first, ..queued(1, 0) };
     scheduler.arrives(ONE, last, at(2 * HOUR));
     let Pick::Start(attempt, _) = scheduler.next(at(2 * HOUR)) else { panic!("nothing starts") };
     let present = Webhook { url: "https://new.example/in".into(), ..moved(1, 2) };

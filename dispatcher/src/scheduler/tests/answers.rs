@@ -15,21 +15,21 @@ fn unread() -> Scheduler {
 fn answer(
     endpoints: &mut Scheduler,
     now: u64,
-    ready: &[QueuedDelivery],
+    deliveries: &[QueuedDelivery],
     more: bool,
 ) -> Vec<DeliveryId> {
     let Pick::Read(StoreRead::Fetch { webhook, but, round, .. }) = endpoints.next(at(now)) else {
         panic!("not asked")
     };
-    endpoints.fetched(webhook, round, Fetched { ready: ready.to_vec(), more }, at(now));
+    endpoints.fetched(webhook, round, Fetched { deliveries: deliveries.to_vec(), more }, at(now));
     but
 }
 
 /// Starts all deliveries that may start now.
 fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
     let mut ids = Vec::new();
-    while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
-        ids.push(ready.id.0);
+    while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(now)) {
+        ids.push(delivery.id.0);
     }
     ids
 }
@@ -38,17 +38,17 @@ fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
 fn a_delivery_that_arrives_during_a_read_is_kept() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[], false);
-    endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
+    endpoints.arrives(WebhookId(1), queued(1, 0), at(0));
     // A read that began before the delivery arrived returns it after it was reported.
     endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
-    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    answer(&mut endpoints, 0, &[queued(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
 }
 
 #[test]
 fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
     let mut endpoints = unread();
-    let waiting = [ready(1, 0), ready(2, 0)];
+    let waiting = [queued(1, 0), queued(2, 0)];
     answer(&mut endpoints, 0, &waiting, false);
     let read = || {
         let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
@@ -69,14 +69,14 @@ fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
 #[test]
 fn after_a_closed_connection_a_delivery_that_was_evicted_opens_another() {
     let mut endpoints = unread();
-    answer(&mut endpoints, 0, &[ready(1, 0)], true);
+    answer(&mut endpoints, 0, &[queued(1, 0)], true);
     assert!(matches!(endpoints.next(at(0)), Pick::Start(..)));
     // More are on disk, so this one is evicted and read again with them.
-    let again = Some(QueuedDelivery { fresh_connection: true, ..ready(1, 0) });
+    let again = Some(QueuedDelivery { fresh_connection: true, ..queued(1, 0) });
     let responsiveness = Responsiveness::Prompt;
     let closed = Ended { delivery: DeliveryId(1), again, responsiveness };
     endpoints.end(WebhookId(1), closed, at(0));
-    answer(&mut endpoints, 0, &[ready(1, 0), ready(2, 0)], false);
+    answer(&mut endpoints, 0, &[queued(1, 0), queued(2, 0)], false);
     let mut fresh = Vec::new();
     while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) {
         fresh.push((delivery.id.0, delivery.fresh_connection));
@@ -87,14 +87,15 @@ fn after_a_closed_connection_a_delivery_that_was_evicted_opens_another() {
 #[test]
 fn arrivals_during_the_first_read_of_a_webhook_do_not_stop_it() {
     let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
-    let arrives = |id| Input::Arrived(vec![Arrival { webhook: WebhookId(1), ready: ready(id, 0) }]);
+    let arrives =
+        |id| Input::Arrived(vec![Arrival { webhook: WebhookId(1), delivery: queued(id, 0) }]);
     // The second delivery arrives during the read of the webhook, which is therefore repeated.
     endpoints.handle(arrives(1), at(0));
     endpoints.handle(arrives(2), at(0));
     let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
     let loaded = StoreAnswer::Loaded(Some(Box::new(queue)));
     endpoints.handle(Input::Read(WebhookId(1), loaded), at(0));
-    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    answer(&mut endpoints, 0, &[queued(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
 }
 
@@ -104,9 +105,9 @@ fn a_delivery_that_arrives_during_a_read_waits_for_older_ones() {
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
     };
-    endpoints.arrives(WebhookId(1), ready(2, 0), at(0));
+    endpoints.arrives(WebhookId(1), queued(2, 0), at(0));
     assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
-    let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
+    let fetched = Fetched { deliveries: vec![queued(1, 0), queued(2, 0)], more: false };
     endpoints.fetched(WebhookId(1), round, fetched, at(0));
     assert_eq!(started(&mut endpoints, 0), [1, 2]);
 }
@@ -118,24 +119,24 @@ fn a_delivery_that_was_evicted_during_a_read_is_overtaken_by_none() {
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
     };
-    let large = |id| QueuedDelivery { body: vec![b'x'; 200 << 10].into(), ..ready(id, 0) };
+    let large = |id| QueuedDelivery { body: vec![b'x'; 200 << 10].into(), ..queued(id, 0) };
     endpoints.arrives(WebhookId(1), large(1), at(0));
     // Both do not fit: this one is evicted, and there is room for the next.
     endpoints.arrives(WebhookId(1), large(2), at(0));
-    endpoints.arrives(WebhookId(1), ready(3, 0), at(0));
-    let fetched = Fetched { ready: Vec::new(), more: false };
+    endpoints.arrives(WebhookId(1), queued(3, 0), at(0));
+    let fetched = Fetched { deliveries: Vec::new(), more: false };
     endpoints.fetched(WebhookId(1), round, fetched, at(0));
     assert!(matches!(endpoints.next(at(0)), Pick::Start(..)));
-    answer(&mut endpoints, 0, &[large(2), ready(3, 0)], false);
+    answer(&mut endpoints, 0, &[large(2), queued(3, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [2, 3]);
 }
 
 #[test]
 fn deliveries_in_flight_are_not_read_again() {
     let mut endpoints = unread();
-    answer(&mut endpoints, 0, &[ready(1, 0)], true);
+    answer(&mut endpoints, 0, &[queued(1, 0)], true);
     let Pick::Start(..) = endpoints.next(at(0)) else { panic!("does not start") };
-    let but = answer(&mut endpoints, 0, &[ready(2, 0)], false);
+    let but = answer(&mut endpoints, 0, &[queued(2, 0)], false);
     assert_eq!(but, [DeliveryId(1)]);
     assert_eq!(started(&mut endpoints, 0), [2]);
 }
@@ -143,11 +144,11 @@ fn deliveries_in_flight_are_not_read_again() {
 #[test]
 fn a_delivery_that_was_sent_before_it_was_reported_is_sent_once() {
     let mut endpoints = unread();
-    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    answer(&mut endpoints, 0, &[queued(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
     endpoints.recorded(WebhookId(1), ended(DeliveryId(1), None, Responsiveness::Prompt), at(1));
-    endpoints.arrives(WebhookId(1), ready(1, 0), at(2));
-    endpoints.arrives(WebhookId(1), ready(2, 0), at(2));
+    endpoints.arrives(WebhookId(1), queued(1, 0), at(2));
+    endpoints.arrives(WebhookId(1), queued(2, 0), at(2));
     assert_eq!(started(&mut endpoints, 2), [2]);
 }
 
@@ -155,7 +156,7 @@ fn a_delivery_that_was_sent_before_it_was_reported_is_sent_once() {
 fn a_delivery_delayed_in_memory_is_not_added_again() {
     let mut endpoints = unread();
     let nine: Vec<QueuedDelivery> =
-        (1..=9).map(|id| ready(id, if id < 9 { 0 } else { 10 })).collect();
+        (1..=9).map(|id| queued(id, if id < 9 { 0 } else { 10 })).collect();
     answer(&mut endpoints, 0, &nine, true);
     let Pick::Start(StartedAttempt { webhook, delivery: mut first, .. }, _) = endpoints.next(at(0))
     else {
@@ -164,7 +165,7 @@ fn a_delivery_delayed_in_memory_is_not_added_again() {
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
         panic!("it runs low")
     };
-    endpoints.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
+    endpoints.fetched(webhook, round, Fetched { deliveries: nine.clone(), more: true }, at(0));
     // After a fault of the dispatcher the delivery is due later in memory, but not on disk.
     first.due = at(5).unix;
     endpoints.recorded(webhook, ended(first.id, Some(first), Responsiveness::Prompt), at(0));
@@ -181,10 +182,10 @@ fn a_delivery_delayed_in_memory_is_not_added_again() {
 
 #[test]
 fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
-    let retry = ready(1, 3_600_000);
+    let retry = queued(1, 3_600_000);
     let day = 86_400_000_000;
     let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
-    let fresh = QueuedDelivery { due: later.unix, created_at: later.unix, ..ready(2, 0) };
+    let fresh = QueuedDelivery { due: later.unix, created_at: later.unix, ..queued(2, 0) };
     for all_are_cached in [true, false] {
         let mut endpoints = unread();
         answer(&mut endpoints, 0, std::slice::from_ref(&retry), !all_are_cached);
@@ -195,7 +196,7 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
         );
         if let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = next {
             // Few are in memory, so more are fetched; this read returns no others.
-            let again = Fetched { ready: vec![retry.clone()], more: true };
+            let again = Fetched { deliveries: vec![retry.clone()], more: true };
             endpoints.fetched(webhook, round, again, at(0));
         }
         endpoints.arrives(WebhookId(1), fresh.clone(), later);
@@ -203,19 +204,18 @@ fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
             let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = endpoints.next(later) else {
                 panic!("not asked")
             };
-            let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
+            let both = Fetched { deliveries: vec![retry.clone(), fresh.clone()], more: false };
             endpoints.fetched(webhook, round, both, later);
             // By the wall clock the retry is due as well, and comes first.
-            let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later)
-            else {
+            let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(later) else {
                 panic!("it waits")
             };
-            assert_eq!(ready.id, DeliveryId(1));
+            assert_eq!(delivery.id, DeliveryId(1));
         }
-        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later) else {
+        let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(later) else {
             panic!("it waits for another")
         };
-        assert_eq!(ready.id, DeliveryId(2));
+        assert_eq!(delivery.id, DeliveryId(2));
     }
 }
 
@@ -226,7 +226,7 @@ fn earlier_starts_count_in_the_rate_limit() {
     endpoints.started_before(1, None, 100);
     endpoints.restored(hook(1, 1, Flow::Open), None, at(200).tick);
     for id in 0..3 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(200));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(200));
     }
     assert!(matches!(endpoints.next(at(200)), Pick::Start(..)));
     assert!(matches!(endpoints.next(at(200)), Pick::Wait(Some(tick)) if tick == at(1_000).tick));
@@ -239,9 +239,9 @@ fn unrecorded_starts_count_on_every_endpoint() {
     endpoints.seed_unrecorded(2, at(100).tick);
     for id in [1, 2] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(100).tick);
-        endpoints.arrives(WebhookId(id), ready(id, 0), at(100));
+        endpoints.arrives(WebhookId(id), queued(id, 0), at(100));
     }
-    endpoints.arrives(WebhookId(2), ready(3, 0), at(100));
+    endpoints.arrives(WebhookId(2), queued(3, 0), at(100));
     assert_eq!(started(&mut endpoints, 999), [2], "each endpoint has two unseen ones");
     assert_eq!(started(&mut endpoints, 1_000), [1]);
     assert_eq!(started(&mut endpoints, 1_100), [3]);

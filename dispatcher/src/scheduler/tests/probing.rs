@@ -16,7 +16,7 @@ fn a_probe_is_alone_until_it_ends_and_is_the_one_that_is_retried() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..10 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(0));
     }
     let Pick::Start(StartedAttempt { delivery: probe, .. }, _) = endpoints.next(at(0)) else {
         panic!("no probe")
@@ -48,7 +48,7 @@ fn a_probe_from_before_a_restart_is_read() {
         panic!("not asked")
     };
     assert_eq!(delivery, DeliveryId(7));
-    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
+    endpoints.fetched_one(WebhookId(1), round, Some(queued(7, 5)), at(0));
     assert!(matches!(endpoints.next(at(4)), Pick::Wait(Some(_))));
     assert!(matches!(endpoints.next(at(5)), Pick::Start(..)));
 }
@@ -61,8 +61,8 @@ fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
     let Pick::Read(StoreRead::FetchOne { round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
     };
-    endpoints.arrives(WebhookId(1), ready(9, 0), at(0));
-    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
+    endpoints.arrives(WebhookId(1), queued(9, 0), at(0));
+    endpoints.fetched_one(WebhookId(1), round, Some(queued(7, 0)), at(0));
     let Pick::Start(StartedAttempt { delivery: probe, .. }, _) = endpoints.next(at(0)) else {
         panic!("no probe")
     };
@@ -72,7 +72,7 @@ fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(1)) else {
         panic!("the ninth goes first")
     };
-    let fetched = Fetched { ready: vec![ready(8, 0), ready(9, 0)], more: false };
+    let fetched = Fetched { deliveries: vec![queued(8, 0), queued(9, 0)], more: false };
     endpoints.fetched(WebhookId(1), round, fetched, at(1));
     let Pick::Start(StartedAttempt { delivery: next, .. }, _) = endpoints.next(at(1)) else {
         panic!("no probe")
@@ -85,14 +85,14 @@ fn a_permanently_failed_probe_is_followed_by_the_next_oldest() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..3 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(0));
     }
     for expected in 0..3 {
-        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) else {
+        let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) else {
             panic!("no probe {expected}")
         };
-        assert_eq!(ready.id, DeliveryId(expected));
-        endpoints.recorded(WebhookId(1), ended(ready.id, None, Responsiveness::Prompt), at(0));
+        assert_eq!(delivery.id, DeliveryId(expected));
+        endpoints.recorded(WebhookId(1), ended(delivery.id, None, Responsiveness::Prompt), at(0));
     }
 }
 
@@ -124,7 +124,7 @@ fn act(scheduler: &mut Scheduler, now: Moment) -> Action {
 fn others_start_once_the_end_of_the_probe_is_on_disk() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     scheduler.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
-    let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
+    let of = |id| Arrival { webhook: WebhookId(1), delivery: queued(id, 0) };
     scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
     let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
     scheduler.handle(result(probe, Outcome::of_status(500), at(1)), at(1));
@@ -155,7 +155,7 @@ fn others_start_once_the_end_of_the_probe_is_on_disk() {
             action => assert!(matches!(action, Action::Notify(_)), "{action:?}"),
         }
     };
-    let fetched = Fetched { ready: vec![ready(2, 0), ready(3, 0)], more: false };
+    let fetched = Fetched { deliveries: vec![queued(2, 0), queued(3, 0)], more: false };
     let answer = StoreAnswer::Fetched(round, fetched);
     scheduler.handle(Input::Read(WebhookId(1), answer), again);
     for expected in [2, 3] {
@@ -169,7 +169,7 @@ fn an_attempt_over_which_its_webhooks_secrets_changed_keeps_no_response() {
     let kept = |change: fn(&mut Scheduler)| {
         let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
         scheduler.restored(hook(1, 1, Flow::Open), None, at(0).tick);
-        let arrival = Arrival { webhook: WebhookId(1), ready: ready(1, 0) };
+        let arrival = Arrival { webhook: WebhookId(1), delivery: queued(1, 0) };
         scheduler.handle(Input::Arrived(vec![arrival]), at(0));
         let Action::Start(attempt, _) = act(&mut scheduler, at(0)) else { panic!("no attempt") };
         change(&mut scheduler);
@@ -195,7 +195,7 @@ fn an_attempt_over_which_its_webhooks_secrets_changed_keeps_no_response() {
 fn a_2xx_to_a_probe_of_an_earlier_url_opens_no_queue_to_the_present_one() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     scheduler.restored(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
-    let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
+    let of = |id| Arrival { webhook: WebhookId(1), delivery: queued(id, 0) };
     scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
     let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
     let present = Webhook { probing: Some(Probe::Any), ..moved(1, 2) };
@@ -215,7 +215,7 @@ fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
     let Pick::Read(StoreRead::Fetch { round, .. }) = scheduler.next(at(0)) else {
         panic!("not asked")
     };
-    let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
+    let fetched = Fetched { deliveries: vec![queued(1, 0), queued(2, 0)], more: false };
     scheduler.fetched(WebhookId(1), round, fetched, at(0));
     let Pick::Start(StartedAttempt { delivery, .. }, _) = scheduler.next(at(0)) else {
         panic!("does not probe")
@@ -242,8 +242,8 @@ fn the_state_that_is_reported_after_an_attempt_is_the_one_on_disk() {
     ] {
         let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
         scheduler.restored(hook(1, 1, Flow::Open), None, at(0).tick);
-        let ping = QueuedDelivery { kind: EventType::PING, ..ready(1, 0) };
-        let arrival = Arrival { webhook: WebhookId(1), ready: ping };
+        let ping = QueuedDelivery { kind: EventType::PING, ..queued(1, 0) };
+        let arrival = Arrival { webhook: WebhookId(1), delivery: ping };
         scheduler.handle(Input::Arrived(vec![arrival]), at(0));
         let Action::Start(attempt, _) = act(&mut scheduler, at(0)) else { panic!("no attempt") };
         scheduler.handle(result(attempt, Outcome::of_status(500), at(1)), at(1));

@@ -12,7 +12,7 @@ fn known(
         all.restored(hook(id, id, Flow::Open), None, at(0).tick);
         last.into_iter().for_each(|last| all.remember(WebhookId(id), last));
         for nth in 0..16 {
-            all.arrives(WebhookId(id), ready(id * 100 + nth, 0), at(0));
+            all.arrives(WebhookId(id), queued(id * 100 + nth, 0), at(0));
         }
     }
     all
@@ -31,11 +31,11 @@ fn started(endpoints: &mut Scheduler, of: std::ops::Range<i64>) -> usize {
 fn a_responsive_and_a_new_endpoint_start_at_once_beside_any_number_of_unresponsive_ones() {
     let dark = (0..100).map(|id| (id, Some(Responsiveness::TimedOut)));
     let mut endpoints = known(40, dark);
-    assert_eq!(started(&mut endpoints, 0..100), 20, "half of the places");
+    assert_eq!(started(&mut endpoints, 0..100), 20, "half of the slots");
     for (id, last) in [(100, Some(Responsiveness::Prompt)), (101, None)] {
         endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
         last.into_iter().for_each(|last| endpoints.remember(WebhookId(id), last));
-        endpoints.arrives(WebhookId(id), ready(id * 100, 0), at(0));
+        endpoints.arrives(WebhookId(id), queued(id * 100, 0), at(0));
         assert_eq!(started(&mut endpoints, id..id + 1), 1, "endpoint {id}");
     }
 }
@@ -46,11 +46,9 @@ fn unresponsive_endpoints_take_turns_in_their_shared_slots() {
     let mut times = [0; 6];
     let mut under_way = Vec::new();
     for _ in 0..30 {
-        while let Pick::Start(StartedAttempt { webhook, delivery: ready, .. }, _) =
-            endpoints.next(at(0))
-        {
+        while let Pick::Start(StartedAttempt { webhook, delivery, .. }, _) = endpoints.next(at(0)) {
             times[webhook.0 as usize] += 1;
-            under_way.push((webhook, ready.id));
+            under_way.push((webhook, delivery.id));
         }
         assert_eq!(under_way.len(), 4);
         let (webhook, id) = under_way.remove(0);
@@ -81,27 +79,27 @@ fn in_flight_of_ten(took: impl Fn(u64) -> u64) -> usize {
     }
     for now in (0..60_000).step_by(100) {
         while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
-            let (webhook, ready, took) = end.remove();
+            let (webhook, delivery, took) = end.remove();
             let well = Outcome::of_status(200);
             let answered = Responsiveness::of(&well, Duration::from_millis(took), DEADLINE);
-            endpoints.recorded(webhook, ended(ready.id, None, answered), at(now));
+            endpoints.recorded(webhook, ended(delivery.id, None, answered), at(now));
         }
         for id in hooks.iter().filter(|_| now % 1_000 == 0) {
             for _ in 0..if now == 0 { 20 } else { 2 } {
                 next_id += 1;
-                endpoints.arrives(WebhookId(*id), ready(next_id, now), at(now));
+                endpoints.arrives(WebhookId(*id), queued(next_id, now), at(now));
             }
         }
         loop {
             match endpoints.next(at(now)) {
-                Pick::Start(StartedAttempt { webhook, endpoint, delivery: ready, .. }, _) => {
+                Pick::Start(StartedAttempt { webhook, endpoint, delivery, .. }, _) => {
                     let place = hooks.iter().position(|id| *id == endpoint.0).unwrap();
                     numbers[place] += 1;
                     let took = took(numbers[place]);
-                    ends.insert((now + took, ready.id), (webhook, ready, took));
+                    ends.insert((now + took, delivery.id), (webhook, delivery, took));
                 }
                 Pick::Read(StoreRead::Fetch { webhook, round, .. }) => {
-                    let none = Fetched { ready: Vec::new(), more: false };
+                    let none = Fetched { deliveries: Vec::new(), more: false };
                     endpoints.fetched(webhook, round, none, at(now));
                 }
                 step => {
@@ -148,10 +146,8 @@ fn a_parked_workspace_continues_when_attempts_of_others_end() {
     let mut endpoints = known(40, [(10_000, answered), (0, answered)]);
     let (mut own, mut others) = (Vec::new(), Vec::new());
     let start = |endpoints: &mut Scheduler, own: &mut Vec<_>, others: &mut Vec<_>| {
-        while let Pick::Start(StartedAttempt { webhook, delivery: ready, .. }, _) =
-            endpoints.next(at(0))
-        {
-            if webhook.0 == 0 { own.push(ready.id) } else { others.push(ready.id) }
+        while let Pick::Start(StartedAttempt { webhook, delivery, .. }, _) = endpoints.next(at(0)) {
+            if webhook.0 == 0 { own.push(delivery.id) } else { others.push(delivery.id) }
         }
     };
     start(&mut endpoints, &mut own, &mut others);
@@ -170,7 +166,7 @@ fn a_parked_workspace_continues_when_attempts_of_others_end() {
 fn bodies_in_flight_count_in_the_memory_limit() {
     const BODY: usize = 256 << 10;
     let body = Bytes::from(vec![b'x'; BODY]);
-    let large = |id| QueuedDelivery { body: body.clone(), ..ready(id, 0) };
+    let large = |id| QueuedDelivery { body: body.clone(), ..queued(id, 0) };
     let mut endpoints = scheduler(limits(100, 60_000, 16, 4_096));
     for id in 0..600 {
         let last = if id < 300 { Responsiveness::TimedOut } else { Responsiveness::Prompt };
@@ -179,10 +175,8 @@ fn bodies_in_flight_count_in_the_memory_limit() {
         endpoints.arrives(WebhookId(id), large(id), at(0));
     }
     let mut under_way = Vec::new();
-    while let Pick::Start(StartedAttempt { webhook, delivery: ready, .. }, _) =
-        endpoints.next(at(0))
-    {
-        under_way.push((webhook, ready.id));
+    while let Pick::Start(StartedAttempt { webhook, delivery, .. }, _) = endpoints.next(at(0)) {
+        under_way.push((webhook, delivery.id));
     }
     assert_eq!(under_way.len() * BODY, CACHED_BYTES_ALL / 2, "half of memory is what waits");
     let silent = under_way.iter().filter(|(webhook, _)| webhook.0 < 300).count();
@@ -192,10 +186,8 @@ fn bodies_in_flight_count_in_the_memory_limit() {
     while let Some((webhook, id)) = under_way.pop() {
         count += 1;
         endpoints.recorded(webhook, ended(id, None, Responsiveness::Prompt), at(1));
-        while let Pick::Start(StartedAttempt { webhook, delivery: ready, .. }, _) =
-            endpoints.next(at(1))
-        {
-            under_way.push((webhook, ready.id));
+        while let Pick::Start(StartedAttempt { webhook, delivery, .. }, _) = endpoints.next(at(1)) {
+            under_way.push((webhook, delivery.id));
         }
         assert!(under_way.len() * BODY <= CACHED_BYTES_ALL / 2);
     }
@@ -211,7 +203,7 @@ fn the_outcome_of_the_last_attempt_is_known_after_a_restart() {
         for id in 1..=2 {
             let known = Webhook { last_outcome: last.clone(), ..hook(id, id, Flow::Open) };
             all.restored(known, None, at(0).tick);
-            all.arrives(WebhookId(id), ready(id, 0), at(0));
+            all.arrives(WebhookId(id), queued(id, 0), at(0));
         }
         assert_eq!(started(&mut all, 1..3), expected, "{last:?}");
     }

@@ -95,7 +95,7 @@ fn deliveries_stay_in_memory_while_another_turn_is_read() {
 
 #[test]
 fn an_endpoint_continues_when_the_read_of_another_turn_fails() {
-    let none = Fetched { ready: Vec::new(), more: false };
+    let none = Fetched { deliveries: Vec::new(), more: false };
     let leave = |endpoints: &mut Scheduler, webhook: i64, round| match webhook {
         0 => endpoints.close(WebhookId(20_000), at(0).tick),
         1 => {
@@ -113,7 +113,7 @@ fn an_endpoint_continues_when_the_read_of_another_turn_fails() {
             panic!("it is not asked")
         };
         endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
-        endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(1, 0), at(0));
         assert!(matches!(endpoints.next(at(0)), Pick::Wait(_)), "it is not its turn");
         leave(&mut endpoints, way, round);
         let starts = |step| matches!(step, Pick::Start(..));
@@ -160,7 +160,7 @@ fn a_reload_keeps_the_low_limit_of_an_unresponsive_endpoint() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.restored(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(0));
     }
     let mut rooms = Vec::new();
     for (per_endpoint, answered) in [
@@ -174,8 +174,8 @@ fn a_reload_keeps_the_low_limit_of_an_unresponsive_endpoint() {
     ] {
         endpoints.set_limits(limits(100, 1_000, per_endpoint, 100));
         let mut ids = Vec::new();
-        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) {
-            ids.push(ready.id);
+        while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(0)) {
+            ids.push(delivery.id);
         }
         rooms.push(ids.len());
         for id in ids {
@@ -192,14 +192,14 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
         endpoints.restored(hook(id, id, Flow::Open), None, at(0).tick);
     }
     for id in 0..4 {
-        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), queued(id, 0), at(0));
     }
     let mut now = 0;
     let mut waits = Vec::new();
     for round in 0..9 {
         let mut ids = Vec::new();
-        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
-            ids.push(ready);
+        while let Pick::Start(StartedAttempt { delivery, .. }, _) = endpoints.next(at(now)) {
+            ids.push(delivery);
         }
         assert_eq!(ids.len(), 2, "what it may have under way is as it was");
         // Two attempts that end one after another cause one backoff, not two.
@@ -212,7 +212,7 @@ fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
             );
         }
         let id = 100 + round;
-        endpoints.arrives(WebhookId(2), ready(id, now), at(now));
+        endpoints.arrives(WebhookId(2), queued(id, now), at(now));
         let Pick::Start(StartedAttempt { webhook, .. }, _) = endpoints.next(at(now)) else {
             panic!("it waits")
         };
@@ -253,7 +253,7 @@ fn a_webhook_whose_reads_fail_stops_no_other_of_its_url() {
     }
     scheduler.restored(hook(10_000, 1, Flow::Open), None, at(0).tick);
     for id in 1..=4 {
-        scheduler.arrives(WebhookId(10_000), ready(id, 0), at(0));
+        scheduler.arrives(WebhookId(10_000), queued(id, 0), at(0));
     }
     let (mut started, mut failed) = (Vec::new(), 0);
     for step in 0..20 {

@@ -50,7 +50,7 @@ pub(super) fn ws(webhook: i64) -> Arc<str> {
     format!("ws_{}", webhook / 10_000).into()
 }
 
-pub(super) fn ready(id: i64, due_ms: u64) -> QueuedDelivery {
+pub(super) fn queued(id: i64, due_ms: u64) -> QueuedDelivery {
     QueuedDelivery {
         id: DeliveryId(id),
         due: at(due_ms).unix,
@@ -145,8 +145,8 @@ impl Scheduler {
     }
 
     /// Reports a new delivery.
-    pub(super) fn arrives(&mut self, webhook: WebhookId, ready: QueuedDelivery, now: Moment) {
-        self.handle(Input::Arrived(vec![Arrival { webhook, ready }]), now);
+    pub(super) fn arrives(&mut self, webhook: WebhookId, delivery: QueuedDelivery, now: Moment) {
+        self.handle(Input::Arrived(vec![Arrival { webhook, delivery }]), now);
     }
 
     /// Ends an attempt as if its result were on disk; its delivery fails unless it waits again.
@@ -233,7 +233,7 @@ impl World {
 
     pub(super) fn arrive(&mut self, webhook: i64, due: u64, reported: bool) {
         self.next_id += 1;
-        let one = ready(self.next_id, due);
+        let one = queued(self.next_id, due);
         let webhook = WebhookId(webhook);
         self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
         if reported {
@@ -254,20 +254,20 @@ impl World {
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
-                Pick::Start(StartedAttempt { webhook, endpoint, delivery: ready, .. }, _) => {
-                    assert!(ready.due <= at(self.now).unix, "started before it was due");
-                    self.check_first(webhook, &ready);
+                Pick::Start(StartedAttempt { webhook, endpoint, delivery, .. }, _) => {
+                    assert!(delivery.due <= at(self.now).unix, "started before it was due");
+                    self.check_first(webhook, &delivery);
                     assert!(
-                        !self.ends.iter().any(|(_, _, other)| other.id == ready.id),
+                        !self.ends.iter().any(|(_, _, other)| other.id == delivery.id),
                         "under way twice"
                     );
                     let connect = self.connects[self.starts.len() % self.connects.len()];
                     let sent = self.now + connect;
                     let times = SentAttempt { started: at(self.now).tick, sent: at(sent).tick };
                     self.seen.push((sent, endpoint));
-                    self.sent.insert(ready.id, (endpoint, times));
-                    self.starts.push((self.now, endpoint, webhook, ready.id));
-                    self.ends.push((sent + took, webhook, ready));
+                    self.sent.insert(delivery.id, (endpoint, times));
+                    self.starts.push((self.now, endpoint, webhook, delivery.id));
+                    self.ends.push((sent + took, webhook, delivery));
                 }
                 Pick::Wait(_) => return,
                 Pick::Read(read) => self.reads.push(read),
@@ -276,11 +276,11 @@ impl World {
     }
 
     /// Asserts that no earlier delivery of the webhook waits, except those in flight.
-    pub(super) fn check_first(&self, webhook: WebhookId, ready: &QueuedDelivery) {
+    pub(super) fn check_first(&self, webhook: WebhookId, delivery: &QueuedDelivery) {
         let under_way = |id| self.ends.iter().any(|(_, _, other)| other.id == id);
-        let earlier = self.stored[&webhook].range(..(ready.due, ready.id));
+        let earlier = self.stored[&webhook].range(..(delivery.due, delivery.id));
         for ((due, id), _) in earlier {
-            assert!(under_way(*id), "{id:?}, due at {due:?}, was passed over for {ready:?}");
+            assert!(under_way(*id), "{id:?}, due at {due:?}, was passed over for {delivery:?}");
         }
     }
 
@@ -298,9 +298,9 @@ impl World {
             if let StoreRead::Fetch { webhook, limit, but, round } = step {
                 let all = self.stored.get(&webhook).into_iter().flat_map(|all| all.values());
                 let mut rest = all.filter(|one| !but.contains(&one.id)).cloned();
-                let ready: Vec<QueuedDelivery> = rest.by_ref().take(limit).collect();
+                let deliveries: Vec<QueuedDelivery> = rest.by_ref().take(limit).collect();
                 let more = rest.next().is_some();
-                self.read.push((webhook, round, Fetched { ready, more }));
+                self.read.push((webhook, round, Fetched { deliveries, more }));
             }
         }
     }

@@ -128,24 +128,24 @@ pub(super) fn fetch(
 ) -> Result<Fetched, Fault> {
     let mut query = conn.prepare_cached(FIRST)?;
     let mut found = query.query([webhook.0])?;
-    let (mut ready, mut bytes) = (Vec::new(), 0);
+    let (mut deliveries, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
         let id: i64 = row.get("id")?;
         if but.contains(&DeliveryId(id)) {
             continue;
         }
-        if ready.len() == limit || bytes > FETCH_BYTES {
-            return Ok(Fetched { ready, more: true });
+        if deliveries.len() == limit || bytes > FETCH_BYTES {
+            return Ok(Fetched { deliveries, more: true });
         }
-        match rows::ready(row) {
+        match rows::queued_delivery(row) {
             Ok(one) => {
                 bytes += one.body.len();
-                ready.push(one);
+                deliveries.push(one);
             }
             Err(fault) => skip(fault, "delivery unreadable", ("delivery", id))?,
         }
     }
-    Ok(Fetched { ready, more: false })
+    Ok(Fetched { deliveries, more: false })
 }
 
 /// A delivery, if it is waiting.
@@ -155,7 +155,7 @@ pub(super) fn fetch_one(
 ) -> Result<Option<QueuedDelivery>, Fault> {
     let mut query = conn.prepare_cached(THIS)?;
     let mut found = query.query([id.0])?;
-    found.next()?.map(rows::ready).transpose()
+    found.next()?.map(rows::queued_delivery).transpose()
 }
 
 /// Restarts the schedule of up to `limit` waiting deliveries that were attempted. Returns whether

@@ -231,7 +231,7 @@ impl<'c> Inserts<'c> {
             let tenant = event.tenant.as_deref();
             let row = (id.0, number, webhook.0, workspace, kind, at(now), tenant);
             self.delivery.execute(row)?;
-            self.arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
+            self.arrivals.push(Arrival { webhook: *webhook, delivery: fresh(id, event, now) });
         }
         Ok(())
     }

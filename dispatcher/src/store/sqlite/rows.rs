@@ -290,7 +290,7 @@ macro_rules! select_ready {
 pub(super) use select_ready;
 
 /// A waiting delivery from its row.
-pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
+pub(super) fn queued_delivery(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
     Ok(QueuedDelivery {
         id: DeliveryId(row.get("id")?),
         due: time(row, "due")?,

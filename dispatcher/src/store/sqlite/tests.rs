@@ -162,7 +162,7 @@ fn blocked(store: &SqliteStore) -> (Sender<()>, impl Future<Output = Result<(), 
 }
 
 async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
-    store.fetch(webhook, &[], 100_000).await.unwrap().ready.len()
+    store.fetch(webhook, &[], 100_000).await.unwrap().deliveries.len()
 }
 
 /// Sets a pragma on the writer's connection.

@@ -277,8 +277,8 @@ async fn over(
     after: NextState,
 ) -> DeliveryId {
     let arrival = arrival(store, id, now).await;
-    record(store, vec![ended(webhook, arrival.ready.id, now, after)]).await;
-    arrival.ready.id
+    record(store, vec![ended(webhook, arrival.delivery.id, now, after)]).await;
+    arrival.delivery.id
 }
 
 fn webhook_update(webhook: &Webhook) -> WebhookUpdate {

@@ -75,7 +75,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     assert_eq!(new, [true; 3]);
     let mine = arrivals.iter().filter(|one| one.webhook == webhook.id);
     let afters = [NextState::Delivered, NextState::FailedPermanent];
-    let over = mine.zip(afters).map(|(one, after)| ended(webhook.id, one.ready.id, after, now));
+    let over = mine.zip(afters).map(|(one, after)| ended(webhook.id, one.delivery.id, after, now));
     let mail = NewMail {
         webhook: webhook.id,
         to: String::new(),

@@ -100,7 +100,7 @@ impl World {
                 self.events += count;
                 let accepted = self.store.accept(events, second(at)).await.unwrap();
                 let Accepted::Stored { arrivals, .. } = accepted else { panic!("all are new") };
-                let ids = arrivals.iter().map(|one| (one.ready.id, tenant.clone()));
+                let ids = arrivals.iter().map(|one| (one.delivery.id, tenant.clone()));
                 self.tenants.extend(ids);
             }
             Change::End { nth, after } => {

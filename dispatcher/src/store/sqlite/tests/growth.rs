@@ -64,7 +64,7 @@ pub(super) async fn arrive(
 ) -> Vec<DeliveryId> {
     let events = names.map(|name| event(&name)).collect();
     match store.accept(events, now).await.unwrap() {
-        Accepted::Stored { arrivals, .. } => arrivals.iter().map(|one| one.ready.id).collect(),
+        Accepted::Stored { arrivals, .. } => arrivals.iter().map(|one| one.delivery.id).collect(),
         Accepted::Conflict(places) => panic!("conflicts at {places:?}"),
     }
 }

@@ -168,9 +168,9 @@ async fn check_whole(store: &SqliteStore) {
     let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
     assert_eq!(numbers, [4, 3, 2, 1]);
     assert!(listed.iter().all(|one| one.kind.name() == "user.created"));
-    let ready = store.fetch(WebhookId(1), &[], 9).await.unwrap().ready;
+    let deliveries = store.fetch(WebhookId(1), &[], 9).await.unwrap().deliveries;
     assert_eq!(
-        ready.iter().map(|one| (one.id.0, &*one.event_id)).collect::<Vec<_>>(),
+        deliveries.iter().map(|one| (one.id.0, &*one.event_id)).collect::<Vec<_>>(),
         [(1, "evt_1")]
     );
     assert_eq!(store.figures().await.unwrap().waiting, 1);

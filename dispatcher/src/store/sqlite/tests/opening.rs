@@ -19,20 +19,20 @@ async fn what_was_stored_is_there_when_the_file_is_opened_again() {
     accept(&store, "evt_1").await.unwrap();
     let made = store.webhook(WS, webhook).await.unwrap().unwrap();
     let shown = store.ids().webhook(webhook);
-    let ready = store.fetch(webhook, &[], 10).await.unwrap().ready;
+    let deliveries = store.fetch(webhook, &[], 10).await.unwrap().deliveries;
     store.close().await.unwrap();
     drop(store);
     let store = open(&folder).unwrap();
     assert!(store.clean_shutdown());
     assert_eq!(store.webhook(WS, webhook).await.unwrap(), Some(made));
     assert_eq!(store.ids().webhook(webhook), shown);
-    assert_eq!(store.fetch(webhook, &[], 10).await.unwrap().ready, ready);
+    assert_eq!(store.fetch(webhook, &[], 10).await.unwrap().deliveries, deliveries);
     let figures = store.figures().await.unwrap();
     assert_eq!((figures.waiting, figures.webhooks), (1, 1));
     assert!(!accept(&store, "evt_1").await.unwrap());
     assert!(accept(&store, "evt_2").await.unwrap());
-    let later = store.fetch(webhook, &[], 10).await.unwrap().ready;
-    assert!(later[1].id > ready[0].id);
+    let later = store.fetch(webhook, &[], 10).await.unwrap().deliveries;
+    assert!(later[1].id > deliveries[0].id);
 }
 
 #[tokio::test]

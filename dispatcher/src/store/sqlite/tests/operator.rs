@@ -37,7 +37,7 @@ async fn the_operators_webhook_follows_the_settings_and_is_not_counted() {
     assert_eq!(set(&store, endpoint("https://ops.example/", "whsec_a")).await, None);
     let recorded = record(&store, events(EventType::PAUSED, 1..2)).await;
     assert_eq!(recorded.arrivals.iter().map(|one| one.webhook).collect::<Vec<_>>(), [id]);
-    assert_eq!(recorded.arrivals[0].ready.kind, EventType::PAUSED);
+    assert_eq!(recorded.arrivals[0].delivery.kind, EventType::PAUSED);
     assert_eq!(set(&store, endpoint("https://new.example/", "whsec_a")).await, Some(id));
     assert_eq!(set(&store, endpoint("https://new.example/", "whsec_b")).await, Some(id));
     assert_eq!(store.figures().await.unwrap().webhooks, 0);
@@ -48,7 +48,11 @@ async fn the_operators_webhook_follows_the_settings_and_is_not_counted() {
     assert_eq!((found.len(), &*found[0].url), (1, "https://new.example/"));
     let signing: Vec<&str> = found[0].secrets.signing(NOW).collect();
     assert_eq!(signing, ["whsec_b"], "the earlier one signs no more");
-    assert_eq!(store.fetch(id, &[], 9).await.unwrap().ready.len(), 1, "it is sent to the new URL");
+    assert_eq!(
+        store.fetch(id, &[], 9).await.unwrap().deliveries.len(),
+        1,
+        "it is sent to the new URL"
+    );
     assert_eq!(set(&store, None).await, Some(id));
     assert_eq!(webhooks(&store).await, []);
     assert_eq!(store.figures().await.unwrap().webhooks, 0);

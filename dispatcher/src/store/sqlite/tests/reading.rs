@@ -15,7 +15,7 @@ async fn the_workers_reads_do_not_wait_for_the_writer() {
     let (blocked, ()) = tokio::join!(blocked, async {
         let queue = store.load(webhook).await.unwrap().expect("it is there");
         assert_eq!(queue.due, Some(NOW));
-        let first = store.fetch(webhook, &[], 9).await.unwrap().ready;
+        let first = store.fetch(webhook, &[], 9).await.unwrap().deliveries;
         assert_eq!(store.fetch_one(first[0].id).await.unwrap(), Some(first[0].clone()));
         release.send(()).unwrap();
     });
@@ -69,7 +69,7 @@ async fn an_unreadable_delivery_does_not_stop_the_others_of_its_webhook() {
     let damage = "UPDATE deliveries SET attempts = -1 WHERE id = 1";
     store.writer.run(move |session| Ok(session.conn.execute(damage, [])?)).await.unwrap();
     let fetched = store.fetch(webhook, &[], 1).await.unwrap();
-    let ids: Vec<_> = fetched.ready.iter().map(|one| one.id.0).collect();
+    let ids: Vec<_> = fetched.deliveries.iter().map(|one| one.id.0).collect();
     assert_eq!((ids, fetched.more), (vec![2], true));
     assert_eq!(waiting(&store, webhook).await, 2);
 }

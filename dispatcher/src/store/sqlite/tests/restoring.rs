@@ -36,7 +36,7 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
         else {
             panic!("they are in conflict");
         };
-        all.extend(arrivals.iter().map(|one| ids.delivery(one.ready.id)));
+        all.extend(arrivals.iter().map(|one| ids.delivery(one.delivery.id)));
     }
     for _ in 0..4 {
         let JobCreated::Job(job) =

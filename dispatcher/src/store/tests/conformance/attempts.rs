@@ -12,12 +12,12 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     let made = webhook(store, "one").await;
     let mut ids = Vec::new();
     for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 2)] {
-        ids.push(arrival(store, name, t(at)).await.ready.id);
+        ids.push(arrival(store, name, t(at)).await.delivery.id);
     }
     let again = NextState::Again { due: t(60), step: 1 };
     record(store, vec![ended(&made, ids[0], t(3), again)]).await;
     let order = |fetched: crate::domain::delivery::Fetched| -> (Vec<DeliveryId>, bool) {
-        (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
+        (fetched.deliveries.iter().map(|delivery| delivery.id).collect(), fetched.more)
     };
     let fetch = |limit| store.fetch(made.id, &[], limit);
     assert_eq!(order(fetch(3).await.unwrap()), (vec![ids[1], ids[2], ids[0]], false));
@@ -26,17 +26,17 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
 
 pub(super) async fn a_waiting_delivery_is_found_by_its_id_until_it_has_ended(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let ready = arrival(store, "evt_1", t(1)).await.ready;
-    assert_eq!(store.fetch_one(ready.id).await.unwrap().as_ref(), Some(&ready));
-    record(store, vec![ended(&made, ready.id, t(2), NextState::Delivered)]).await;
-    assert_eq!(store.fetch_one(ready.id).await.unwrap(), None);
+    let delivery = arrival(store, "evt_1", t(1)).await.delivery;
+    assert_eq!(store.fetch_one(delivery.id).await.unwrap().as_ref(), Some(&delivery));
+    record(store, vec![ended(&made, delivery.id, t(2), NextState::Delivered)]).await;
+    assert_eq!(store.fetch_one(delivery.id).await.unwrap(), None);
     assert_eq!(store.fetch_one(DeliveryId(4_711)).await.unwrap(), None);
-    assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
+    assert!(store.fetch(made.id, &[], 10).await.unwrap().deliveries.is_empty());
 }
 
 pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let before = arrival(store, "evt_1", t(1)).await.ready;
+    let before = arrival(store, "evt_1", t(1)).await.delivery;
     let again = AttemptRecord {
         since: Some(t(4)),
         first_attempt_at: Some(t(3)),
@@ -53,7 +53,7 @@ pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store
 
 pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let first = ended(&made, id, t(2), NextState::Again { due: t(62), step: 1 });
     let mut second = ended(&made, id, t(62), NextState::FailedPermanent);
     second.attempt.number = 2;
@@ -74,7 +74,7 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
 
 pub(super) async fn the_trace_of_an_attempt_is_stored_with_it(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(62), step: 1 };
     let mut first = answered(ended(&made, id, t(2), again), "no");
     first.attempt.trace = Trace {
@@ -96,7 +96,7 @@ pub(super) async fn the_trace_of_an_attempt_is_stored_with_it(store: &dyn Store)
 
 pub(super) async fn the_latest_attempts_are_shown_with_their_transcripts(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(62), step: 1 };
     let all = (0..40).map(|nth| answered(ended(&made, id, t(nth), again), &nth.to_string()));
     record(store, all.collect()).await;
@@ -107,7 +107,7 @@ pub(super) async fn the_latest_attempts_are_shown_with_their_transcripts(store: 
 
 pub(super) async fn the_outcome_of_the_last_attempt_is_stored_with_the_delivery(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let last = async || delivery(store, id).await.last_outcome;
     assert_eq!(last().await, None);
     let refused = Outcome::Failed(Failure::Refused);
@@ -185,7 +185,7 @@ pub(super) async fn at_another_url_a_webhook_probes_anew_and_at_once(store: &dyn
     pause(store, &made, t(2)).await;
     store.reactivate(WS, made.id, t(3)).await.unwrap();
     assert!(store.reorder(made.id, 9).await.unwrap());
-    let id = arrival(store, "evt_1", t(4)).await.ready.id;
+    let id = arrival(store, "evt_1", t(4)).await.delivery.id;
     let probing = store.webhook(WS, made.id).await.unwrap().unwrap();
     let probe = Some(Probe::This(id));
     let failed = WebhookUpdate { probing: probe, ..webhook_update(&probing) };
@@ -222,10 +222,10 @@ pub(super) async fn starts(store: &dyn Store, since: UnixTime) -> Vec<(EndpointI
 
 pub(super) async fn results_for_deleted_rows_are_skipped(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
-    let lost = arrival(store, "evt_1", t(1)).await.ready.id;
+    let lost = arrival(store, "evt_1", t(1)).await.delivery.id;
     store.delete_webhook(WS, gone.id).await.unwrap();
     let kept = webhook(store, "kept").await;
-    let id = arrival(store, "evt_2", t(2)).await.ready.id;
+    let id = arrival(store, "evt_2", t(2)).await.delivery.id;
     let batch = vec![
         ended(&gone, lost, t(3), NextState::Delivered),
         ended(&kept, DeliveryId(4_711), t(3), NextState::Delivered),
@@ -274,7 +274,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let found = queues(store).await;
     assert_eq!(found, [(looked_at.id, None), (reordered.id, None)]);
     let (_, arrivals) = accept(store, vec![event("evt_1"), event("evt_2")], t(5)).await;
-    let mine = arrivals.iter().find(|one| one.webhook == idle.id).unwrap().ready.id;
+    let mine = arrivals.iter().find(|one| one.webhook == idle.id).unwrap().delivery.id;
     let again = NextState::Again { due: t(65), step: 1 };
     record(store, vec![ended(&idle, mine, t(6), again)]).await;
     let found = queues(store).await;
@@ -285,7 +285,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
 
 pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &dyn Store) {
     let one = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(500), step: 1 };
     let other_endpoint = EndpointId(one.endpoint.0 + 1);
     // Attempts are recorded in the order of their ends: a slow one after some that started later.
@@ -319,7 +319,7 @@ pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Stor
     let made = webhook(store, "one").await;
     let mut ids = Vec::new();
     for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 3), ("evt_4", 4)] {
-        ids.push(arrival(store, name, t(at)).await.ready.id);
+        ids.push(arrival(store, name, t(at)).await.delivery.id);
     }
     let due = |step| NextState::Again { due: t(900 - u64::from(step)), step };
     let failures = (1..=3).zip(&ids).map(|(step, id)| ended(&made, *id, t(10), due(step)));
@@ -330,17 +330,17 @@ pub(super) async fn a_reactivated_webhook_is_reordered_in_steps(store: &dyn Stor
     assert!(store.load(made.id).await.unwrap().unwrap().webhook.reordering);
     assert!(store.reorder(made.id, 2).await.unwrap());
     assert!(!store.load(made.id).await.unwrap().unwrap().webhook.reordering);
-    let ready = store.fetch(made.id, &[], 10).await.unwrap().ready;
-    assert_eq!(ready.iter().map(|ready| ready.id).collect::<Vec<_>>(), ids);
-    for one in &ready {
+    let deliveries = store.fetch(made.id, &[], 10).await.unwrap().deliveries;
+    assert_eq!(deliveries.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), ids);
+    for one in &deliveries {
         assert_eq!((one.due, one.step, one.since), (one.created_at, 0, None));
     }
     // The deadline still counts from the first attempt.
-    assert_eq!(ready[0].first_attempt_at, Some(t(10)));
-    assert_eq!(ready[0].attempts, 1);
+    assert_eq!(deliveries[0].first_attempt_at, Some(t(10)));
+    assert_eq!(deliveries[0].attempts, 1);
     assert!(store.reorder(WebhookId(4_711), 2).await.unwrap());
     // A repeated call does not reset a delivery that failed since.
-    let redeliveries = ready[0].redeliveries;
+    let redeliveries = deliveries[0].redeliveries;
     let failed = AttemptRecord { redeliveries, ..ended(&made, ids[0], t(40), due(1)) };
     record(store, vec![failed]).await;
     assert!(store.reorder(made.id, 2).await.unwrap());
@@ -352,11 +352,11 @@ pub(super) async fn excluded_deliveries_do_not_count_toward_a_fetchs_limit(store
     let mut ids = Vec::new();
     for name in ["evt_1", "evt_2", "evt_3", "evt_4"] {
         let large = NewEvent { body: vec![b'x'; 300 << 10].into(), ..event(name) };
-        ids.push(accept(store, vec![large], t(1)).await.1[0].ready.id);
+        ids.push(accept(store, vec![large], t(1)).await.1[0].delivery.id);
     }
     let found = store.fetch(made.id, &ids[..2], 2).await.unwrap();
-    assert_eq!(found.ready[0].id, ids[2]);
+    assert_eq!(found.deliveries[0].id, ids[2]);
     let found = store.fetch(made.id, &ids[..3], 2).await.unwrap();
-    assert_eq!((found.ready.len(), found.ready[0].id, found.more), (1, ids[3], false));
-    assert!(store.fetch(made.id, &ids, 2).await.unwrap().ready.is_empty());
+    assert_eq!((found.deliveries.len(), found.deliveries[0].id, found.more), (1, ids[3], false));
+    assert!(store.fetch(made.id, &ids, 2).await.unwrap().deliveries.is_empty());
 }

@@ -15,7 +15,7 @@ pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn 
     for number in 0..7 {
         let theirs = NewEvent { workspace: OTHER_WS.into(), ..event(&format!("evt_x{number}")) };
         accept(store, vec![theirs], t(number)).await;
-        made.insert(0, arrival(store, &format!("evt_{number}"), t(number)).await.ready.id);
+        made.insert(0, arrival(store, &format!("evt_{number}"), t(number)).await.delivery.id);
     }
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
@@ -45,7 +45,7 @@ pub(super) async fn a_list_shows_what_its_filter_selects_and_nothing_else(store:
     let tenant = Some("tn_2".into());
     let plan = NewEvent { kind: EventType::new("plan.changed"), tenant, ..event("evt_plan") };
     let (_, arrivals) = accept(store, vec![plan], t(40)).await;
-    let fails = ended(&plans, arrivals[0].ready.id, t(41), NextState::FailedPermanent);
+    let fails = ended(&plans, arrivals[0].delivery.id, t(41), NextState::FailedPermanent);
     record(store, vec![fails]).await;
     let any = Filter::default;
     for (filter, expected) in [
@@ -87,9 +87,9 @@ pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store)
 
 pub(super) async fn deliveries_ahead_are_counted_up_to_the_limit(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let mut last = arrival(store, "evt_0", t(1)).await.ready;
+    let mut last = arrival(store, "evt_0", t(1)).await.delivery;
     for number in 1..6 {
-        last = arrival(store, &format!("evt_{number}"), t(1)).await.ready;
+        last = arrival(store, &format!("evt_{number}"), t(1)).await.delivery;
     }
     let ahead = |most| store.ahead_of(made.id, last.due, last.id, most);
     assert_eq!(ahead(100).await.unwrap(), 5);
@@ -108,8 +108,8 @@ pub(super) async fn a_redelivered_delivery_restarts_its_schedule_and_keeps_its_a
         assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
         assert_eq!((again.first_attempt_at, again.ended_at, again.attempts), (None, None, 1));
         assert_eq!(delivery(store, id).await, again);
-        let ready = store.fetch_one(id).await.unwrap().unwrap();
-        assert_eq!((ready.step, ready.since, ready.first_attempt_at), (0, None, None));
+        let delivery = store.fetch_one(id).await.unwrap().unwrap();
+        assert_eq!((delivery.step, delivery.since, delivery.first_attempt_at), (0, None, None));
         assert_eq!(store.delivery(WS, id).await.unwrap().unwrap().1.len(), 1);
     }
     assert_eq!(store.figures().await.unwrap().waiting, 2);
@@ -120,7 +120,7 @@ pub(super) async fn a_delivery_keeps_its_latest_attempts_however_often_it_is_red
     store: &dyn Store,
 ) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(900), step: 1 };
     let attempt = |nth: u32| {
         let mut one = answered(ended(&made, id, t(nth.into()), again), "no");
@@ -158,7 +158,7 @@ pub(super) async fn a_failure_that_began_before_a_redelivery_decides_nothing(sto
     let made = webhook(store, "one").await;
     let again = NextState::Again { due: t(900), step: 4 };
     for (name, after) in [("evt_1", again), ("evt_2", NextState::FailedPermanent)] {
-        let id = arrival(store, name, t(1)).await.ready.id;
+        let id = arrival(store, name, t(1)).await.delivery.id;
         let redelivered = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
         let stale = ended(&made, id, t(2), after);
         let recorded = store.record(vec![stale.clone()], vec![], vec![], vec![]).await.unwrap();
@@ -203,7 +203,7 @@ pub(super) async fn a_failure_that_began_before_a_reactivation_keeps_its_deliver
 
 pub(super) async fn a_2xx_to_an_attempt_from_before_a_redelivery_delivers(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     store.redeliver(WS, id, t(50)).await.unwrap();
     record(store, vec![ended(&made, id, t(2), NextState::Delivered)]).await;
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);

@@ -14,13 +14,13 @@ pub(super) async fn an_event_waits_for_every_webhook_that_subscribed_to_it(store
     let notified: Vec<WebhookId> = arrivals.iter().map(|one| one.webhook).collect();
     assert_eq!(notified, [one.id, two.id]);
     for arrival in arrivals {
-        let ready = &arrival.ready;
-        assert_eq!((ready.due, ready.created_at), (t(5), t(5)));
-        assert_eq!((ready.attempts, ready.step, ready.first_attempt_at), (0, 0, None));
-        assert_eq!((&*ready.event_id, ready.kind), ("evt_1", EventType::new("user.created")));
-        assert_eq!(ready.body, event("evt_1").body);
+        let delivery = &arrival.delivery;
+        assert_eq!((delivery.due, delivery.created_at), (t(5), t(5)));
+        assert_eq!((delivery.attempts, delivery.step, delivery.first_attempt_at), (0, 0, None));
+        assert_eq!((&*delivery.event_id, delivery.kind), ("evt_1", EventType::new("user.created")));
+        assert_eq!(delivery.body, event("evt_1").body);
         let fetched = store.fetch(arrival.webhook, &[], 10).await.unwrap();
-        assert_eq!(fetched.ready, [arrival.ready]);
+        assert_eq!(fetched.deliveries, [arrival.delivery]);
     }
 }
 
@@ -31,9 +31,9 @@ pub(super) async fn an_event_that_was_there_is_not_new_and_not_delivered_again(s
     let (new, arrivals) = accept(store, batch, t(2)).await;
     assert_eq!(new, [true, false]);
     assert_eq!(arrivals.len(), 1);
-    assert_eq!(&*arrivals[0].ready.event_id, "evt_2");
-    let waiting = store.fetch(made.id, &[], 10).await.unwrap().ready;
-    assert_eq!(waiting, [first.ready, arrivals[0].ready.clone()]);
+    assert_eq!(&*arrivals[0].delivery.event_id, "evt_2");
+    let waiting = store.fetch(made.id, &[], 10).await.unwrap().deliveries;
+    assert_eq!(waiting, [first.delivery, arrivals[0].delivery.clone()]);
 }
 
 pub(super) async fn another_event_of_the_same_identifier_stops_its_whole_batch(store: &dyn Store) {
@@ -121,9 +121,9 @@ pub(super) async fn a_ping_is_for_one_webhook_alone(store: &dyn Store) {
     let two = webhook(store, "two").await;
     let ping = NewEvent { kind: EventType::PING, ..event("evt_1") };
     let arrival = store.ping(WS, one.id, ping, t(1)).await.unwrap().unwrap();
-    assert_eq!((arrival.webhook, arrival.ready.kind), (one.id, EventType::PING));
-    assert_eq!(store.fetch(one.id, &[], 10).await.unwrap().ready, [arrival.ready]);
-    assert!(store.fetch(two.id, &[], 10).await.unwrap().ready.is_empty());
+    assert_eq!((arrival.webhook, arrival.delivery.kind), (one.id, EventType::PING));
+    assert_eq!(store.fetch(one.id, &[], 10).await.unwrap().deliveries, [arrival.delivery]);
+    assert!(store.fetch(two.id, &[], 10).await.unwrap().deliveries.is_empty());
     assert_eq!(store.ping(WS, WebhookId(4_711), event("evt_2"), t(2)).await.unwrap(), None);
 }
 
@@ -140,9 +140,9 @@ pub(super) async fn a_type_is_known_from_its_first_use_on(store: &dyn Store) {
     let of = |kind, id| NewEvent { kind, ..event(id) };
     let events = vec![of(sent, "evt_1"), of(paid, "evt_2"), of(paid, "evt_3"), of(seen, "evt_4")];
     let (_, arrivals) = accept(store, events, t(1)).await;
-    let arrived: Vec<_> = arrivals.iter().map(|one| one.ready.kind).collect();
+    let arrived: Vec<_> = arrivals.iter().map(|one| one.delivery.kind).collect();
     assert_eq!(arrived, [paid, paid, seen]);
-    assert_eq!(store.fetch(shop.id, &[], 10).await.unwrap().ready.len(), 3);
+    assert_eq!(store.fetch(shop.id, &[], 10).await.unwrap().deliveries.len(), 3);
     assert_eq!(names().await, ["webhook.ping", "order.paid", "page.seen", "order.sent"]);
     let filter = Filter { kind: Some(seen), ..Filter::default() };
     let listed = store.deliveries(WS, &filter, Paging::first(9)).await.unwrap().items;

@@ -83,7 +83,7 @@ pub(super) async fn a_job_redelivers_what_its_filter_selects(store: &dyn Store) 
 pub(super) async fn a_job_redelivers_no_ping_unless_its_filter_includes_pings(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
-    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
+    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().delivery.id;
     let failed = ended(&made, ping, t(1), NextState::FailedPermanent);
     store.record(vec![failed], vec![], vec![], vec![]).await.unwrap();
     for (kind, state) in [(None, FAILED), (Some(EventType::PING), DeliveryState::Waiting)] {
@@ -139,7 +139,7 @@ pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
     let theirs = webhook_of(store, OTHER_WS, URL).await;
     let other = NewEvent { workspace: OTHER_WS.into(), ..event("evt_1") };
     let (_, arrivals) = accept(store, vec![other], t(1)).await;
-    let failed = ended(&theirs, arrivals[0].ready.id, t(1), NextState::FailedPermanent);
+    let failed = ended(&theirs, arrivals[0].delivery.id, t(1), NextState::FailedPermanent);
     record(store, vec![failed]).await;
     for _ in 0..JOBS_OPEN_MAX {
         job_of(store, WS, Filter::default(), t(2)).await;
@@ -212,7 +212,7 @@ pub(super) async fn a_job_redelivers_the_deliveries_that_it_names(store: &dyn St
     let later = NextState::Again { due: t(900), step: 4 };
     ids.push(over(store, &made, "evt_later", t(1), later).await);
     let ping = NewEvent { kind: EventType::PING, ..event("evt_ping") };
-    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
+    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().delivery.id;
     record(store, vec![ended(&made, ping, t(1), NextState::FailedPermanent)]).await;
     ids.push(ping);
     let other = over(store, &made, "evt_other", t(1), NextState::FailedPermanent).await;
@@ -234,7 +234,7 @@ pub(super) async fn a_named_delivery_that_is_gone_is_skipped(store: &dyn Store) 
     let [made, gone] = [webhook(store, "one").await, webhook(store, "gone").await];
     let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
     let of = |webhook: &Webhook| {
-        arrivals.iter().find(|one| one.webhook == webhook.id).expect("it arrived").ready.id
+        arrivals.iter().find(|one| one.webhook == webhook.id).expect("it arrived").delivery.id
     };
     let (kept, hidden) = (of(&made), of(&gone));
     for (webhook, id) in [(&made, kept), (&gone, hidden)] {
@@ -357,7 +357,7 @@ pub(super) async fn matches_are_counted_before_a_job_redelivers_them(store: &dyn
     }
     let two = webhook(store, "two").await;
     let (_, arrivals) = accept(store, vec![event("evt_both")], t(5)).await;
-    let failed = arrivals.iter().find(|arrival| arrival.webhook == two.id).unwrap().ready.id;
+    let failed = arrivals.iter().find(|arrival| arrival.webhook == two.id).unwrap().delivery.id;
     record(store, vec![ended(&two, failed, t(6), NextState::FailedPermanent)]).await;
     let count = |webhook: &Webhook, count, due| WebhookMatches { webhook: webhook.id, count, due };
     let of = async |filter| store.matches(WS, &JobScope::Matching(filter), t(7)).await.unwrap();

@@ -197,7 +197,7 @@ pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn St
 
 pub(super) async fn transcripts_have_a_retention_of_their_own(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(62), step: 1 };
     record(store, vec![answered(ended(&made, id, t(9), again), "one")]).await;
     record(store, vec![answered(ended(&made, id, t(10), again), "two")]).await;
@@ -219,7 +219,7 @@ pub(super) async fn transcripts_are_dropped_with_their_webhook_and_their_deliver
 ) {
     let gone = webhook(store, "gone").await;
     for number in 0..20 {
-        let id = arrival(store, &format!("evt_{number}"), t(1)).await.ready.id;
+        let id = arrival(store, &format!("evt_{number}"), t(1)).await.delivery.id;
         let ended = ended(&gone, id, t(2), NextState::FailedPermanent);
         record(store, vec![answered(ended, "theirs")]).await;
     }
@@ -227,13 +227,13 @@ pub(super) async fn transcripts_are_dropped_with_their_webhook_and_their_deliver
     // Nothing ended long enough ago, but the webhook is gone.
     sweep(store, t(0), t(0)).await;
     let made = webhook(store, "made").await;
-    let id = arrival(store, "evt_made", t(3)).await.ready.id;
+    let id = arrival(store, "evt_made", t(3)).await.delivery.id;
     let last = answered(ended(&made, id, t(4), NextState::FailedPermanent), "ours");
     record(store, vec![last]).await;
     sweep(store, t(0), t(9)).await;
     // Numbers of attempts may be given again: a transcript that was left would be shown here.
     for number in 0..30 {
-        let id = arrival(store, &format!("evt_again_{number}"), t(10)).await.ready.id;
+        let id = arrival(store, &format!("evt_again_{number}"), t(10)).await.delivery.id;
         record(store, vec![ended(&made, id, t(10), NextState::Delivered)]).await;
         assert_eq!(answers(store, id).await, [None], "{number}");
     }
@@ -246,18 +246,18 @@ pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
     let id = over(store, &made, "evt_3", t(1), NextState::Delivered).await;
     store.redeliver(WS, id, t(2)).await.unwrap();
     sweep(store, t(9_000), t(9_000)).await;
-    assert_eq!(store.fetch(made.id, &[], 10).await.unwrap().ready.len(), 3);
+    assert_eq!(store.fetch(made.id, &[], 10).await.unwrap().deliveries.len(), 3);
 }
 
 pub(super) async fn an_event_stays_until_its_last_delivery_is_deleted(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
     let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
-    record(store, vec![ended(&one, arrivals[0].ready.id, t(2), NextState::Delivered)]).await;
+    record(store, vec![ended(&one, arrivals[0].delivery.id, t(2), NextState::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
-    assert_eq!(store.fetch(two.id, &[], 10).await.unwrap().ready[0].body, event("evt_1").body);
+    assert_eq!(store.fetch(two.id, &[], 10).await.unwrap().deliveries[0].body, event("evt_1").body);
     assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
-    record(store, vec![ended(&two, arrivals[1].ready.id, t(4), NextState::Delivered)]).await;
+    record(store, vec![ended(&two, arrivals[1].delivery.id, t(4), NextState::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
     assert_eq!(accept(store, vec![event("evt_1")], t(5)).await.0, [true]);
 }
@@ -285,7 +285,7 @@ pub(super) async fn a_deleted_webhooks_waiting_deliveries_are_deleted_at_once(st
     // No delivery ended long enough ago to be dropped.
     sweep(store, t(0), t(0)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 1);
-    assert_eq!(store.fetch(kept.id, &[], 10).await.unwrap().ready.len(), 1);
+    assert_eq!(store.fetch(kept.id, &[], 10).await.unwrap().deliveries.len(), 1);
     // Ended deliveries are hidden, and all events recognised until their retention ends.
     assert_eq!(listed(store, Filter::default()).await, ["evt_kept"]);
     let again = ["evt_0", "evt_over", "evt_kept"].map(event).to_vec();
@@ -298,7 +298,7 @@ pub(super) async fn a_deleted_webhooks_waiting_deliveries_are_deleted_at_once(st
 
 pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     let again = NextState::Again { due: t(9), step: 1 };
     record(store, vec![ended(&gone, id, t(2), again)]).await;
     store.delete_webhook(WS, gone.id).await.unwrap();
@@ -350,7 +350,7 @@ pub(super) async fn figures_report_how_much_there_is(store: &dyn Store) {
     let before = store.figures().await.unwrap();
     assert_eq!((before.webhooks, before.waiting), (1, 0));
     assert!(before.bytes > 0);
-    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let id = arrival(store, "evt_1", t(1)).await.delivery.id;
     arrival(store, "evt_2", t(1)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 2);
     record(store, vec![ended(&made, id, t(2), NextState::Delivered)]).await;

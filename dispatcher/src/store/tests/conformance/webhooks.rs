@@ -251,13 +251,13 @@ pub(super) async fn a_webhook_is_paused_and_disabled_at_one_time(store: &dyn Sto
 
 pub(super) async fn a_deleted_webhook_is_removed_with_its_waiting_deliveries(store: &dyn Store) {
     let made = webhook(store, "a").await;
-    let waiting = arrival(store, "evt_1", t(1)).await.ready.id;
+    let waiting = arrival(store, "evt_1", t(1)).await.delivery.id;
     assert!(store.delete_webhook(WS, made.id).await.unwrap());
     assert!(!store.delete_webhook(WS, made.id).await.unwrap());
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), None);
     assert!(store.load(made.id).await.unwrap().is_none());
     assert_eq!(queues(store).await, []);
-    assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
+    assert!(store.fetch(made.id, &[], 10).await.unwrap().deliveries.is_empty());
     assert_eq!(store.fetch_one(waiting).await.unwrap(), None);
     assert_eq!(store.delivery(WS, waiting).await.unwrap(), None);
     assert_eq!(store.redeliver(WS, waiting, t(2)).await.unwrap(), None);
