@@ -26,6 +26,18 @@ fn options(password: &str) -> Vec<String> {
     printed.stdout.lines().map(str::to_owned).collect()
 }
 
+/// An image of a later compiler would fetch the one of `rust-toolchain.toml` at each build.
+#[test]
+fn the_image_is_built_by_the_compiler_of_the_repository() {
+    let toolchain = shipped("rust-toolchain.toml");
+    let channel = toolchain.split("channel = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let version = channel.expect("a channel");
+    let dockerfile = shipped("deploy/compose/Dockerfile");
+    for line in [format!("FROM rust:{version}-"), format!("ENV RUSTUP_TOOLCHAIN={version}\n")] {
+        assert!(dockerfile.contains(&line), "{line}");
+    }
+}
+
 #[test]
 fn two_gateways_of_the_compose_file_admit_one_allowance() {
     let (files, backend) = (Folder::new(), Upstream::start());

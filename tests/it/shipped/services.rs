@@ -63,7 +63,7 @@ fn the_recipe_for_systemd_installs_what_both_programs_start_on() {
 fn the_recipe_for_systemd_leaves_no_path_of_a_clone() {
     let installed = Installed::new();
     let gateway = installed.text("etc/weir/gateway.toml");
-    let snapshot = "\n# snapshot = \"/var/lib/weir-gateway/limits.snapshot\"";
+    let snapshot = "\nsnapshot = \"/var/lib/weir-gateway/limits.snapshot\"";
     assert!(gateway.contains(&installed.here(snapshot)), "{gateway}");
     let dispatcher = installed.text("etc/weir/dispatcher.toml");
     let events = installed.here("\nfile = \"/etc/weir/events.toml\"");
@@ -93,7 +93,7 @@ fn installed_files_are_readable_only_by_their_program() {
         ("dispatcher.toml", 0o640, Some("weir-dispatcher")),
         ("tokens.toml", 0o640, Some("weir-dispatcher")),
         ("events.toml", 0o644, None),
-        ("directory.toml", 0o644, None),
+        ("directory.toml", 0o640, None),
     ] {
         let path = installed.folder.path(&format!("etc/weir/{file}"));
         assert_eq!(installed.mode(&path), mode, "{file}");
@@ -106,6 +106,11 @@ fn installed_files_are_readable_only_by_their_program() {
         assert_eq!(value(&unit, "LogRateLimitIntervalSec"), "0");
     }
     assert!(done.contains("systemctl enable --now weir-gateway weir-dispatcher"), "{done}");
+    let directory = done.lines().find(|line| line.contains("config/directory.toml")).unwrap();
+    assert!(directory.contains(" -g weir "), "{directory}");
+    let groups = installed.text("etc/group");
+    let members = groups.lines().find(|line| line.starts_with("weir:")).unwrap();
+    assert!(members.contains("weir-gateway") && members.contains("weir-dispatcher"), "{members}");
 }
 
 #[test]
