@@ -182,7 +182,7 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
 }
 
 fn algorithms(table: &mut Table<'_>) -> Vec<Algorithm> {
-    let names = table.texts("algorithms", "Signatures accepted: RS256, ES256, EdDSA.");
+    let names = table.some_texts("algorithms", "Signatures accepted: RS256, ES256, EdDSA.");
     table.set_default("algorithms", ALGORITHMS.to_vec().into());
     for name in names.iter().filter(|name| !ALGORITHMS.contains(&name.value.as_str())) {
         let all = ALGORITHMS.join(", ");

@@ -23,7 +23,7 @@ pub(super) fn cors(table: &mut Table<'_>) -> Option<RawCors> {
     let cors = RawCors {
         credentials: table.flag("credentials", false, "Whether requests may have cookies."),
         headers: table
-            .texts("headers", "Request headers that origins may send; any where not given."),
+            .some_texts("headers", "Request headers that origins may send; any where not given."),
         max_age: table.span_or(
             "max_age",
             WAIT,
@@ -42,4 +42,29 @@ pub(super) fn cors(table: &mut Table<'_>) -> Option<RawCors> {
         table.fault("with credentials = true browsers refuse \"*\": name the origins");
     }
     Some(cors)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::config::document::Document;
+
+    use crate::settings::read::read;
+
+    #[test]
+    fn an_empty_list_of_headers_is_refused_since_it_would_allow_any() {
+        let found = |headers: &str| {
+            let text = format!("[planes.a.cors]\norigins = [\"*\"]\n{headers}");
+            let document = Document::new("g", &text);
+            let _ = read(&document);
+            let diagnostics = document.diagnostics();
+            let of_headers = diagnostics.iter().map(ToString::to_string);
+            of_headers.filter(|text| text.contains("headers")).collect::<Vec<_>>()
+        };
+        let expected = "g:3:11: `headers` is empty: name at least one, or leave it out for any";
+        assert_eq!(found("headers = []"), [expected]);
+        for other in ["", "headers = [\"Authorization\"]", "headers = 5"] {
+            let is_refused = found(other).iter().any(|text| text.contains("leave it out"));
+            assert!(!is_refused, "{other}");
+        }
+    }
 }

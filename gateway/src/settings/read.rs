@@ -125,7 +125,8 @@ fn route(table: &mut Table<'_>) -> RawRoute {
     RawRoute {
         at: table.at(),
         plane: table.text("plane", "Its plane."),
-        methods: table.texts("methods", "Its methods; all where not given. GET includes HEAD."),
+        methods: table
+            .some_texts("methods", "Its methods; all where not given. GET includes HEAD."),
         path: table
             .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
         spellings: spellings(table),
@@ -221,6 +222,18 @@ mod tests {
     fn an_idle_connection_outlives_the_minute_that_balancers_keep_theirs() {
         let Parsed { made, .. } = read(&Document::new("g", ""));
         assert!(made.settings.server.idle_timeout > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn an_empty_list_of_methods_or_algorithms_is_refused_since_it_would_allow_any() {
+        let document =
+            Document::new("g", "[[routes]]\nmethods = []\n[identity.jwt]\nalgorithms = []\n");
+        let _ = read(&document);
+        let diagnostics = document.diagnostics();
+        for expected in ["g:2:11: `methods` is empty", "g:4:14: `algorithms` is empty"] {
+            let is_this = |found: String| found.starts_with(expected);
+            assert!(diagnostics.iter().map(ToString::to_string).any(is_this), "{diagnostics:?}");
+        }
     }
 
     #[test]

@@ -86,6 +86,20 @@ impl Table<'_> {
         texts.iter().filter_map(network).collect()
     }
 
+    /// A list of one text or more; empty where not given, which allows any. A list without a text is
+    /// refused: its reader could take it to allow none.
+    pub fn some_texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
+        let texts = self.texts(key, doc);
+        match self.value(key) {
+            Some((at, DeValue::Array(items))) if items.is_empty() => {
+                let why = "is empty: name at least one, or leave it out for any";
+                self.fault_at(at, format!("`{key}` {why}"));
+            }
+            _ => {}
+        }
+        texts
+    }
+
     /// A text, or a list of texts, each of the form that the regular expression `pattern` tells
     /// editors; the caller reports another. Empty only where not given, or reported.
     pub fn text_or_texts(&mut self, key: &str, pattern: &str, doc: &str) -> Vec<Spanned<String>> {
