@@ -60,7 +60,7 @@ enum Action {
     /// Serve until SIGTERM; SIGHUP reloads
     Run(ConfigArgs),
     /// Check the configuration, and the files and addresses in it, and report every problem;
-    /// exit code 64 if there is one
+    /// exit code 64 if there is one, or 1 if only --online finds one
     Check {
         #[command(flatten)]
         from: ConfigArgs,

@@ -37,9 +37,10 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
+    /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 upgrades to the program at its path
     Run(ConfigArgs),
-    /// Read the configuration and report every problem; exit code 64 if there is one
+    /// Read the configuration and report every problem; exit code 64 if there is one, or 1 if only
+    /// --online finds one
     Check {
         #[command(flatten)]
         from: ConfigArgs,
@@ -104,7 +105,10 @@ enum Limits {
     /// Raise what a key may use for a while
     Boost {
         #[command(flatten)]
-        which: Which,
+        key: KeyArgs,
+        /// The limit to raise
+        #[arg(long)]
+        limit: String,
         /// Requests per window, day or month, or in flight
         #[arg(long)]
         requests: Option<u32>,
@@ -122,11 +126,17 @@ enum Limits {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// A key as logs show it: a workspace, organisation, instance or address, ws_acme/user_7
-    key: String,
-    /// Only this limit; without it, every limit the key has used. A boost needs one
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Only this limit; without it, every limit that the key has used
     #[arg(long)]
     limit: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct KeyArgs {
+    /// A key as logs show it: a workspace, organisation, instance or address, ws_acme/user_7
+    key: String,
     /// The admin listener; without it, the one of the configuration
     #[arg(long)]
     admin: Option<SocketAddr>,
@@ -196,10 +206,7 @@ impl Limits {
             Self::Show(which) => which.each("GET", "", &[]),
             Self::Reset(which) => which.each("DELETE", "", &[]),
             Self::Unboost(which) => which.each("DELETE", "/boost", &[]),
-            Self::Boost { which, requests, rate, burst, ttl } => {
-                if which.limit.is_none() {
-                    return Ok(fail(EXIT_USAGE, "a boost is of one limit: add --limit"));
-                }
+            Self::Boost { key, limit, requests, rate, burst, ttl } => {
                 let mut body = Map::from_iter([("ttl".to_owned(), Value::from(ttl))]);
                 for (name, value) in [("requests", requests), ("burst", burst)] {
                     if let Some(value) = value {
@@ -210,13 +217,14 @@ impl Limits {
                     let value = rate.parse::<u32>().map_or(Value::from(rate), Value::from);
                     body.insert("rate".to_owned(), value);
                 }
+                let which = Which { key, limit: Some(limit) };
                 which.each("POST", "/boost", Value::Object(body).to_string().as_bytes())
             }
         }
     }
 }
 
-impl Which {
+impl KeyArgs {
     /// Where the admin listener is, and the file of its token.
     fn server(&self) -> Result<(SocketAddr, Option<PathBuf>), Vec<Diagnostic>> {
         let token_file = self.token_file.clone();
@@ -227,10 +235,12 @@ impl Which {
         let configured = server.admin_token_file.map(PathBuf::from);
         Ok((server.admin, token_file.or(configured)))
     }
+}
 
+impl Which {
     /// Calls the admin listener for the key in each selected limit, and prints a line per value.
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
-        let server = match self.server() {
+        let server = match self.key.server() {
             Ok(server) => server,
             Err(why) => return Ok(refuse(&why)),
         };
@@ -243,8 +253,10 @@ impl Which {
                 .unwrap_or_else(|| format!("known: {}", limits.join(", ")));
             return Err(format!("unknown limit `{limit}`; {hint}"));
         }
-        let key =
-            percent_encoding::utf8_percent_encode(&self.key, percent_encoding::NON_ALPHANUMERIC);
+        let key = percent_encoding::utf8_percent_encode(
+            &self.key.key,
+            percent_encoding::NON_ALPHANUMERIC,
+        );
         let mut found = Vec::new();
         for limit in limits.iter().filter(|own| self.limit.as_ref().is_none_or(|l| l == *own)) {
             let path = format!("/limits/{limit}/{key}");
@@ -263,7 +275,7 @@ impl Which {
                 true => "it has used nothing".to_owned(),
                 false => format!("it is no {kind} of the directory, and has used nothing"),
             };
-            let why = format!("unknown key `{}`: {what}", self.key);
+            let why = format!("unknown key `{}`: {what}", self.key.key);
             // A tenant may be boosted before its first request.
             if method != "POST" {
                 return Err(why);
@@ -278,7 +290,7 @@ impl Which {
             }
         }
         if lines.is_empty() {
-            lines.push(format!("{}: has used nothing", self.key));
+            lines.push(format!("{}: has used nothing", self.key.key));
         }
         Ok(print(&lines.join("\n")))
     }
@@ -320,5 +332,24 @@ fn shown(state: &Value, lines: &mut Vec<String>) {
             None => " for all other requests".to_owned(),
         };
         lines.push(line(value, &plan));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boost_requires_its_limit_and_the_other_commands_do_not() {
+        for (name, options, is_complete) in [
+            ("boost", &[][..], false),
+            ("boost", &["--limit", "workspace", "--requests", "9"], true),
+            ("show", &[], true),
+            ("reset", &["--limit", "workspace"], true),
+        ] {
+            let words = ["weir-gateway", "limits", name, "ws_acme"];
+            let line = words.iter().chain(options);
+            assert_eq!(Command::try_parse_from(line).is_ok(), is_complete, "{name} {options:?}");
+        }
     }
 }

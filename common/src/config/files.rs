@@ -21,9 +21,12 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 /// If it cannot be read, is not a regular file, is too large, or is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     let file = fs::metadata(path)?;
-    if !file.is_file() || file.len() > FILE_BYTES_MAX {
-        let why = "not a regular file, or larger than 256 MiB";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !file.is_file() {
+        return refused("it is not a regular file");
+    }
+    if file.len() > FILE_BYTES_MAX {
+        return refused("it is larger than 256 MiB");
     }
     String::from_utf8(fs::read(path)?).map_err(|error| {
         let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
@@ -182,6 +185,17 @@ mod tests {
             assert!(first_line(&path).is_err(), "{text:?}");
         }
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_not_regular_or_too_large_is_refused_with_its_own_reason() {
+        let path = std::env::temp_dir().join(format!("weir-large-{}", std::process::id()));
+        // A hole takes no space.
+        fs::File::create(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert_eq!(read(&path).unwrap_err().to_string(), "it is larger than 256 MiB");
+        fs::remove_file(&path).unwrap();
+        let folder = read(&std::env::temp_dir()).unwrap_err().to_string();
+        assert_eq!(folder, "it is not a regular file");
     }
 
     #[test]
