@@ -27,30 +27,125 @@ fn the_shipped_files_pass_check() {
 }
 
 #[test]
-fn the_shipped_files_have_every_option() {
+fn the_shipped_files_show_every_option_in_its_table() {
     for name in ["gateway", "dispatcher", "events", "tokens"] {
-        let schema = serde_json::from_str(&shipped(&format!("config/{name}.schema.json"))).unwrap();
         let text = shipped(&format!("config/{name}.toml"));
-        let words: Vec<&str> =
-            text.split(|one: char| !one.is_ascii_alphanumeric() && one != '_').collect();
-        let missing: Vec<String> =
-            options(&schema).into_iter().filter(|option| !words.contains(&&**option)).collect();
+        let shown = shown_options(&text);
+        let is_shown = |entry: &SchemaEntry| shown.iter().any(|own| entry.is_at(&own.path));
+        // A plan's values of a limit are those that [limits.NAME] has.
+        let is_of_plan = |path: &[String]| path.len() == 5 && path[0] == "plans";
+        let missing: Vec<String> = schema_entries(name)
+            .into_iter()
+            .filter(|entry| !entry.is_table && !is_of_plan(&entry.path) && !is_shown(entry))
+            .map(|entry| entry.path.join("."))
+            .collect();
         assert!(missing.is_empty(), "{name}.toml lacks {missing:?}");
     }
 }
 
-/// The names of the options in a schema.
-fn options(schema: &Value) -> Vec<String> {
-    let below = |value: &Value| options(value);
-    match schema {
-        Value::Object(members) => {
-            let own = members.get("properties").and_then(Value::as_object);
-            let own = own.into_iter().flat_map(|own| own.keys().cloned());
-            own.chain(members.values().flat_map(below)).collect()
+/// A reader takes the value of a line that is commented out for the default.
+#[test]
+fn a_commented_option_of_the_shipped_files_has_its_default_or_names_it() {
+    // Digits may be grouped, and a list may have spaces.
+    let plain = |value: &str| value.replace([' ', '_'], "");
+    let mut wrong = Vec::new();
+    for name in ["gateway", "dispatcher", "events", "tokens"] {
+        let entries = schema_entries(name);
+        let text = shipped(&format!("config/{name}.toml"));
+        for own in shown_options(&text) {
+            let entry = entries.iter().find(|entry| entry.is_at(&own.path));
+            let default = entry.and_then(|entry| entry.default.as_ref()).map(Value::to_string);
+            let Some(default) = default.filter(|_| own.is_commented) else { continue };
+            let is_elided = own.value.contains('…');
+            if !is_elided
+                && plain(own.value) != plain(&default)
+                && !own.comment.starts_with(&format!("default {default}"))
+            {
+                wrong.push(format!("{name}: {} (default {default})", own.path.join(".")));
+            }
         }
-        Value::Array(items) => items.iter().flat_map(below).collect(),
-        _ => Vec::new(),
     }
+    assert!(wrong.is_empty(), "other values than the defaults:\n{}", wrong.join("\n"));
+}
+
+/// An option or a table in the schema of a file in `config/`.
+pub(crate) struct SchemaEntry {
+    /// Its keys, `NAME` for a name that the operator chooses.
+    pub(crate) path: Vec<String>,
+    pub(crate) is_table: bool,
+    default: Option<Value>,
+}
+
+impl SchemaEntry {
+    fn is_at(&self, path: &[String]) -> bool {
+        let is_same = |(own, key): (&String, &String)| own == "NAME" || own == key;
+        self.path.len() == path.len() && self.path.iter().zip(path).all(is_same)
+    }
+}
+
+/// Everything that the schema of this file describes.
+#[track_caller]
+pub(crate) fn schema_entries(name: &str) -> Vec<SchemaEntry> {
+    let schema = serde_json::from_str(&shipped(&format!("config/{name}.schema.json"))).unwrap();
+    let mut entries = Vec::new();
+    collect(&schema, &[], &mut entries);
+    entries
+}
+
+fn collect(schema: &Value, path: &[String], entries: &mut Vec<SchemaEntry>) {
+    let item = schema.get("items").filter(|item| item["type"] == "object");
+    let schema = item.unwrap_or(schema);
+    if !path.is_empty() {
+        entries.push(SchemaEntry {
+            path: path.to_vec(),
+            is_table: schema["type"] == "object",
+            default: schema.get("default").cloned(),
+        });
+    }
+    let mut below = |key: &str, schema: &Value| {
+        collect(schema, &[path, &[key.to_owned()]].concat(), entries);
+    };
+    if let Some(each) = schema.get("additionalProperties").filter(|each| each.is_object()) {
+        below("NAME", each);
+    }
+    for (key, option) in schema["properties"].as_object().into_iter().flatten() {
+        below(key, option);
+    }
+}
+
+/// A line of a shipped file that sets an option, or would if it were not commented out.
+struct ShownOption<'f> {
+    path: Vec<String>,
+    is_commented: bool,
+    value: &'f str,
+    comment: &'f str,
+}
+
+fn shown_options(text: &str) -> Vec<ShownOption<'_>> {
+    let mut table = Vec::new();
+    let mut shown = Vec::new();
+    for line in text.lines() {
+        let commented = line.strip_prefix("# ");
+        let active = commented.unwrap_or(line);
+        if active.starts_with('[') {
+            let heading = active.trim_start_matches('[').split(']').next().unwrap_or_default();
+            // A name in quotes is one key, whatever its dots.
+            let parts = heading.split('"').enumerate();
+            let unquoted: String =
+                parts.map(|(nth, part)| if nth % 2 == 1 { "NAME" } else { part }).collect();
+            table = unquoted.split('.').map(str::to_owned).collect();
+            continue;
+        }
+        let Some((key, rest)) = active.split_once(" = ") else { continue };
+        if key.chars().all(|one| one.is_ascii_lowercase() || one == '_' || one.is_ascii_digit()) {
+            let (value, comment) = rest.split_once(" # ").unwrap_or((rest, ""));
+            let path = [&table[..], &[key.to_owned()]].concat();
+            let is_commented = commented.is_some();
+            let (value, comment) = (value.trim(), comment.trim());
+            shown.push(ShownOption { path, is_commented, value, comment });
+        }
+    }
+    shown
 }
 
 #[test]
