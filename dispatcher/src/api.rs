@@ -6,7 +6,8 @@
 //!    defined in `routes`, and bodies are validated against the schemas in the document.
 //! 2. An object of a workspace that the token does not cover is 404, like one that does not exist.
 //! 3. A response to an invalid body lists every error.
-//! 4. The API returns a secret only when its webhook is created and when the secret is rotated.
+//! 4. A secret is returned only by the call that creates it: of a webhook, a rotation, or another
+//!    secret of a webhook.
 //!
 //! Not here: events (`ingest`), rate limits (the gateway).
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use crate::shipped::schema_entries;
 use crate::tidy::{kept, root};
 
 /// The folders that a path in a document may be relative to.
@@ -112,6 +113,64 @@ fn every_error_and_warning_of_the_log_is_explained_in_a_document() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Documents name an option by its table and key, a table below a chosen name without that name.
+#[test]
+fn every_option_that_a_document_names_exists() {
+    let mut wrong = Vec::new();
+    let is_document = |path: &Path| path.extension().is_some_and(|e| e == "md");
+    for document in kept().into_iter().filter(|path| is_document(path)) {
+        // Decisions name options that were rejected, a changelog those of earlier versions.
+        if document.starts_with("docs/decisions") || document.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        let files: &[&str] = match document.parent().and_then(Path::to_str) {
+            Some("docs/gateway") => &["gateway", "directory"],
+            Some("docs/dispatcher") => &["dispatcher", "events", "tokens", "directory"],
+            _ => &["gateway", "dispatcher", "events", "tokens", "directory"],
+        };
+        let paths: Vec<Vec<String>> =
+            files.iter().flat_map(|name| schema_entries(name)).map(|entry| entry.path).collect();
+        let text = fs::read_to_string(root().join(&document)).unwrap();
+        let names = text.split('`').skip(1).step_by(2);
+        let missing = names.filter(|name| !is_known_or_no_option(name, &paths));
+        wrong.extend(missing.map(|name| format!("{}: `{name}`", document.display())));
+    }
+    assert!(wrong.is_empty(), "no such option:\n{}", wrong.join("\n"));
+}
+
+/// Whether a name is an option or a table at one of the paths, or cannot be one: it does not begin
+/// with a table.
+fn is_known_or_no_option(name: &str, paths: &[Vec<String>]) -> bool {
+    let name = name.split(" = ").next().unwrap_or_default().trim_matches(['[', ']']);
+    let is_of_option = |one: char| one.is_ascii_alphanumeric() || "_.".contains(one);
+    let is_file =
+        name.ends_with(".rs") || name.ends_with(".toml") || name.starts_with("secrets.key");
+    if is_file || !name.chars().all(is_of_option) {
+        return true;
+    }
+    let keys: Vec<&str> = name.split('.').collect();
+    let is_same = |(own, key): (&String, &&str)| own == "NAME" || own == key;
+    let ends_so = |path: &Vec<String>| {
+        let rest = path.len().checked_sub(keys.len()).map(|from| &path[from..]);
+        rest.is_some_and(|rest| rest[0] == keys[0] && rest.iter().zip(&keys).all(is_same))
+    };
+    let begins = |path: &Vec<String>| path.iter().rev().skip(1).any(|table| table == keys[0]);
+    keys.len() < 2 || !paths.iter().any(begins) || paths.iter().any(ends_so)
+}
+
+#[test]
+fn options_are_found_in_documents_as_they_are_written() {
+    let path = |text: &str| text.split('.').map(str::to_owned).collect();
+    let paths: Vec<Vec<String>> =
+        ["health.warn_for", "limits.NAME.key", "upstreams.NAME.ejection.pause"].map(path).into();
+    for known in ["health.warn_for", "[limits.refused.key]", "ejection.pause", "webhook.ping"] {
+        assert!(is_known_or_no_option(known, &paths), "{known}");
+    }
+    for unknown in ["health.warn_after", "limits.refused.keys", "ejection.pauses = 5"] {
+        assert!(!is_known_or_no_option(unknown, &paths), "{unknown}");
+    }
 }
 
 /// Code, scripts and settings name documents by their path from the root.
