@@ -245,6 +245,7 @@ mod tests {
     mod proxied;
     mod read_limit;
     mod recorded;
+    mod shared;
 
     use std::future::Future;
     use std::net::SocketAddr;
@@ -262,9 +263,8 @@ mod tests {
     use super::*;
     use crate::delivery::client::tests::read_limit::FIXTURES;
     use crate::delivery::egress::dns::tests::Scripted;
-    use crate::delivery::egress::on_behalf_of;
     use crate::delivery::egress::tests::rules;
-    use crate::delivery::pool::{NEW_FOR, Pool};
+    use crate::delivery::pool::Pool;
 
     /// A receiver, and the number of connections it accepted.
     struct Receiver {
@@ -442,43 +442,6 @@ mod tests {
             assert_eq!(receiver.accepted(), connections, "after {} s", 3 * turn);
             clock.advance(Duration::from_secs(3));
         }
-    }
-
-    #[tokio::test]
-    async fn no_workspace_uses_anothers_connections() {
-        let receiver = Receiver::answering(OK).await;
-        let (client, _) = client(&[], 10_000);
-        for (workspace, connections) in [("ws_a", 1), ("ws_b", 2), ("ws_a", 2), ("ws_b", 2)] {
-            let sent = client.deliver(request(&receiver.url("http")));
-            let response = on_behalf_of(workspace.into(), sent).await;
-            assert_eq!(response.outcome, DELIVERED);
-            assert_eq!(receiver.accepted(), connections, "{workspace}");
-        }
-    }
-
-    #[tokio::test]
-    async fn after_a_receiver_was_silent_on_a_reused_connection_each_attempt_has_a_new_one() {
-        // It answers first and works later, which holds the next request.
-        let receiver = Receiver::on("127.0.0.1", |mut stream| async move {
-            let _ = read_request(&mut stream).await;
-            let _ = stream.write_all(OK.as_bytes()).await;
-            std::future::pending().await
-        })
-        .await;
-        let (client, clock) = client(&[], 500);
-        let timeout = Outcome::Failed(Failure::Timeout);
-        let outcomes = [DELIVERED, timeout.clone(), DELIVERED, DELIVERED, DELIVERED];
-        for outcome in outcomes {
-            let response = client.deliver(request(&receiver.url("http"))).await;
-            assert_eq!(response.outcome, outcome);
-        }
-        assert_eq!(receiver.accepted(), 4);
-        clock.advance(NEW_FOR);
-        for outcome in [DELIVERED, timeout] {
-            let response = client.deliver(request(&receiver.url("http"))).await;
-            assert_eq!(response.outcome, outcome);
-        }
-        assert_eq!(receiver.accepted(), 5);
     }
 
     #[tokio::test]

@@ -53,26 +53,22 @@ const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 /// The head start of the preferred address family (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Scheme, host and port of a connection, the workspace that uses it, and the client that it shows.
+/// Scheme, host and port of a connection, and the client that it shows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     tls: bool,
     host: Host<String>,
     port: u16,
-    /// A receiver may hold the next request on a connection: connections of another workspace are
-    /// not used for this one.
-    workspace: Option<Arc<str>>,
     /// The certificate of one webhook: connections with another are not used for it.
     client: Option<CertificateId>,
 }
 
 impl Origin {
-    /// The origin of a URL, for the workspace of the current attempt.
+    /// The origin of a URL.
     pub(crate) fn of(url: &Url, certificate: Option<&ClientCertificate>) -> Option<Self> {
         let (host, tls) = (url.host()?.to_owned(), url.scheme() == "https");
         let client = certificate.filter(|_| tls).map(ClientCertificate::identity);
-        let (port, workspace) = (url.port_or_known_default()?, egress::workspace());
-        Some(Self { tls, host, port, workspace, client })
+        Some(Self { tls, host, port: url.port_or_known_default()?, client })
     }
 
     fn server_name(&self) -> io::Result<ServerName<'static>> {
@@ -120,6 +116,8 @@ pub(crate) struct Connection {
     /// Bytes below TLS.
     below: Arc<Meter>,
     pub(crate) opened: Tick,
+    /// The workspace of its latest request.
+    pub(crate) user: Option<Arc<str>>,
     /// The address at its other end.
     pub(crate) address: Option<IpAddr>,
     /// The task that drives the connection; dropping it aborts the task.
@@ -301,7 +299,7 @@ impl Connection {
             // The waiting request receives the error.
             let _ = connection.await;
         });
-        Ok(Self { sender, meter, below, opened, address, _driver: driver })
+        Ok(Self { sender, meter, below, opened, user: None, address, _driver: driver })
     }
 
     /// Sends a request, and waits for the response headers.
@@ -309,6 +307,7 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        self.user = egress::workspace();
         self.meter.begin();
         self.below.begin();
         self.sender.try_send_request(request).await

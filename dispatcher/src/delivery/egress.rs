@@ -9,8 +9,7 @@
 //!    when they are called: a registration proves nothing about later lookups.
 //! 3. An owner cannot distinguish a name with forbidden addresses from one without any: otherwise
 //!    owners could map the internal network.
-//! 4. Lookups use the permits of the attempt's workspace, and requests its connections
-//!    ([`on_behalf_of`]).
+//! 4. Lookups use the permits of the attempt's workspace ([`on_behalf_of`]).
 
 pub mod address;
 pub mod canonical_url;
@@ -36,8 +35,7 @@ tokio::task_local! {
     static WORKSPACE: Arc<str>;
 }
 
-/// Runs an attempt whose lookups use the workspace's permits, and its request the workspace's
-/// connections.
+/// Runs an attempt of a workspace, whose permits its lookups use.
 pub fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> impl Future<Output = F::Output> {
     WORKSPACE.scope(workspace, attempt)
 }

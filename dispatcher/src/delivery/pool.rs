@@ -1,11 +1,12 @@
-//! The pool of idle connections, by origin: no workspace uses another's.
+//! The pool of idle connections, by origin.
 //!
 //! # Invariants
 //!
 //! 1. A connection idle for [`IDLE_MAX`] is closed.
 //! 2. A connection older than [`AGE_MAX`], or closed by the receiver, is not reused.
-//! 3. For [`NEW_FOR`] after a receiver was silent on a reused connection until the deadline, no
-//!    connection to its origin is reused.
+//! 3. A workspace reuses its own connections first, then those of others that share (`sharing`).
+
+pub(crate) mod sharing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,6 +17,8 @@ use tokio::time::sleep;
 use weir_common::time::{Clock, Tick};
 
 use crate::delivery::connection::{Connection, Origin};
+use crate::delivery::pool::sharing::{Sharing, Turn, TurnEnd, Workspace};
+use crate::delivery::read_limit::Meter;
 
 /// Common servers close idle connections after 5 s, some after 2.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(4);
@@ -27,11 +30,8 @@ pub(crate) const AGE_MAX: Duration = Duration::from_secs(4 * 60);
 /// needs as many as run in parallel, or local ports run out in TIME_WAIT.
 const IDLE_PER_ORIGIN_MAX: usize = 128;
 
-/// A receiver that works after its answer holds the next request on that connection for as long.
-pub(crate) const NEW_FOR: Duration = Duration::from_secs(3_600);
-
-/// The most origins without reuse that are remembered: a few megabytes.
-const SILENT_MAX: usize = 20_000;
+/// The most suspects that are remembered, at all origins: a few megabytes.
+const SUSPECTS_MAX: usize = 20_000;
 
 /// The idle connections.
 pub(crate) struct Pool {
@@ -41,9 +41,9 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct Idle {
+    /// The one that became idle last is at the end.
     connections: HashMap<Origin, Vec<(Tick, Connection)>>,
-    /// Origins whose receivers were silent on a reused connection, and when they were.
-    silent: HashMap<Origin, Tick>,
+    sharing: HashMap<Origin, Sharing>,
     /// Closes expired connections; runs while any are idle.
     sweeper: JoinSet<()>,
     sweeping: bool,
@@ -54,35 +54,55 @@ impl Pool {
         Self { clock, idle: Mutex::default() }
     }
 
-    /// Removes the connection that was idle for the shortest time.
-    pub(crate) fn checkout(&self, origin: &Origin) -> Option<Connection> {
+    /// Removes an idle connection for an attempt of a workspace: of those that it may use the one
+    /// that was idle for the shortest time, its own first.
+    pub(crate) fn checkout<'a>(
+        &'a self,
+        origin: &'a Origin,
+        user: &Workspace,
+    ) -> Option<(Connection, Waiting<'a>)> {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
-        if idle.needs_new(origin, now) {
+        let Idle { connections, sharing, .. } = &mut *idle;
+        let waiting = connections.get_mut(origin)?;
+        let known = sharing.get(origin);
+        if known.is_some_and(|sharing| !sharing.shares(user, now)) {
             return None;
         }
-        let waiting = idle.connections.get_mut(origin)?;
-        while let Some((since, connection)) = waiting.pop() {
+        waiting.retain(|(since, connection)| {
             let young = now.since(connection.opened) < AGE_MAX;
-            if young && now.since(since) < IDLE_MAX && !connection.is_closed() {
-                return Some(connection);
-            }
+            young && now.since(*since) < IDLE_MAX && !connection.is_closed()
+        });
+        let turn_on =
+            |connection: &Connection| Turn { before: connection.user.clone(), user: user.clone() };
+        let is_own = |(_, one): &(Tick, Connection)| one.user == *user;
+        let is_free = |(_, one): &(Tick, Connection)| {
+            known.is_none_or(|sharing| sharing.admits(&turn_on(one)))
+        };
+        let own = waiting.iter().rposition(is_own);
+        let at = own.or_else(|| waiting.iter().rposition(is_free))?;
+        let (_, connection) = waiting.remove(at);
+        let turn = turn_on(&connection);
+        if !turn.is_own() {
+            sharing.entry(origin.clone()).or_default().begin(&turn);
         }
-        idle.connections.remove(origin);
-        None
+        let waiting = Waiting { pool: self, origin, turn, meter: connection.meter(), end: None };
+        Some((connection, waiting))
     }
 
-    /// Adds a connection for the next attempt.
+    /// Adds a connection for the next attempt; too many close the one that was idle longest.
     pub(crate) fn keep(self: &Arc<Self>, origin: Origin, connection: Connection) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
-        if idle.needs_new(&origin, now) {
+        let sharing = idle.sharing.get(&origin);
+        if sharing.is_some_and(|sharing| !sharing.shares(&connection.user, now)) {
             return;
         }
         let waiting = idle.connections.entry(origin).or_default();
-        if waiting.len() < IDLE_PER_ORIGIN_MAX {
-            waiting.push((now, connection));
+        if waiting.len() >= IDLE_PER_ORIGIN_MAX {
+            waiting.remove(0);
         }
+        waiting.push((now, connection));
         if !idle.sweeping {
             idle.sweeping = true;
             while idle.sweeper.try_join_next().is_some() {}
@@ -90,16 +110,17 @@ impl Pool {
         }
     }
 
-    /// Records that a receiver was silent on a reused connection until the deadline.
-    pub(crate) fn was_silent(&self, origin: &Origin) {
+    /// Ends a turn at an origin.
+    fn end(&self, origin: &Origin, turn: &Turn, end: TurnEnd) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
-        idle.connections.remove(origin);
-        if idle.silent.len() >= SILENT_MAX {
-            idle.silent.retain(|_, since| now.since(*since) < NEW_FOR);
-        }
-        if idle.silent.len() < SILENT_MAX {
-            idle.silent.insert(origin.clone(), now);
+        if end == TurnEnd::Silent {
+            idle.suspect(origin, turn, now);
+        } else if let Some(sharing) = idle.sharing.get_mut(origin) {
+            sharing.end(turn, end, now);
+            if sharing.is_empty() {
+                idle.sharing.remove(origin);
+            }
         }
     }
 
@@ -127,14 +148,53 @@ impl Pool {
 }
 
 impl Idle {
-    /// Whether connections to an origin are not reused.
-    fn needs_new(&mut self, origin: &Origin, now: Tick) -> bool {
-        let Some(since) = self.silent.get(origin) else { return false };
-        let needs_new = now.since(*since) < NEW_FOR;
-        if !needs_new {
-            self.silent.remove(origin);
+    /// Ends a silent turn, and closes idle connections of suspects.
+    fn suspect(&mut self, origin: &Origin, turn: &Turn, now: Tick) {
+        let count = |sharing: &HashMap<_, Sharing>| sharing.values().map(Sharing::suspects).sum();
+        let is_full = |count: usize| count >= SUSPECTS_MAX;
+        if is_full(count(&self.sharing)) {
+            self.sharing.values_mut().for_each(|one| one.forget(now));
+            self.sharing.retain(|_, one| !one.is_empty());
         }
-        needs_new
+        let end = if is_full(count(&self.sharing)) { TurnEnd::Broken } else { TurnEnd::Silent };
+        let sharing = self.sharing.entry(origin.clone()).or_default();
+        sharing.end(turn, end, now);
+        if let Some(waiting) = self.connections.get_mut(origin) {
+            waiting.retain(|(_, connection)| sharing.shares(&connection.user, now));
+        }
+        if sharing.is_empty() {
+            self.sharing.remove(origin);
+        }
+    }
+}
+
+/// An attempt that waits for its response on a reused connection; dropped before it is over, its
+/// deadline has come.
+pub(crate) struct Waiting<'a> {
+    pool: &'a Pool,
+    origin: &'a Origin,
+    turn: Turn,
+    meter: Arc<Meter>,
+    end: Option<TurnEnd>,
+}
+
+impl Waiting<'_> {
+    /// Ends the wait with a response.
+    pub(crate) fn answered(mut self) {
+        self.end = Some(TurnEnd::Answered);
+    }
+
+    /// Ends the wait with an error.
+    pub(crate) fn broken(mut self) {
+        self.end = Some(TurnEnd::Broken);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let is_silent = self.meter.count() == 0;
+        let at_deadline = if is_silent { TurnEnd::Silent } else { TurnEnd::Broken };
+        self.pool.end(self.origin, &self.turn, self.end.unwrap_or(at_deadline));
     }
 }
 

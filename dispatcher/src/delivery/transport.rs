@@ -8,7 +8,7 @@
 //! 2. No redirect is followed, proxy settings of the environment are ignored, and an attempt sends
 //!    one request.
 //! 3. A connection is reused up to an age of `pool::AGE_MAX`, so that DNS changes take effect.
-//! 4. No workspace uses another's connections, nor any whose receiver was silent on a reused one
+//! 4. Workspaces share connections, except those after which, or for which, a reused one was silent
 //!    until the deadline (`pool`).
 //! 5. A reused connection that closes before the first byte of the response counts as no attempt:
 //!    the outcome is `Fault::StaleConnection`, which a new connection never has.
@@ -36,7 +36,7 @@ use weir_common::time::Clock;
 use crate::config::settings::Egress;
 use crate::delivery::classify;
 use crate::delivery::connection::{self, AttemptRequest, ConnectError, Connection, Dialer, Origin};
-use crate::delivery::egress::Rules;
+use crate::delivery::egress::{self, Rules};
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
 use crate::delivery::proxy::Proxy;
@@ -253,30 +253,6 @@ impl HttpTransport {
     }
 }
 
-/// An attempt that waits for its response on a reused connection; dropped before it is over, its
-/// deadline has come.
-struct Waiting<'a> {
-    pool: &'a Pool,
-    origin: &'a Origin,
-    meter: Arc<Meter>,
-    is_over: bool,
-}
-
-impl Waiting<'_> {
-    /// Ends the wait before the deadline.
-    fn over(mut self) {
-        self.is_over = true;
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if !self.is_over && self.meter.count() == 0 {
-            self.pool.was_silent(self.origin);
-        }
-    }
-}
-
 #[async_trait]
 impl Transport for HttpTransport {
     async fn send(
@@ -290,27 +266,33 @@ impl Transport for HttpTransport {
         let origin = origin.ok_or_else(|| broken.clone())?;
         let fresh = request.fresh_connection;
         let mut request = connection::request(request).map_err(|_| broken)?;
-        while !fresh && let Some(mut connection) = self.pool.checkout(&origin) {
+        let user = egress::workspace();
+        while !fresh {
+            let Some((mut connection, waiting)) = self.pool.checkout(&origin, &user) else {
+                break;
+            };
             progress.trace =
                 Trace { reused: true, address: connection.address, ..Trace::default() };
             progress.response = Some(connection.meter());
-            let (pool, meter) = (&*self.pool, connection.meter());
-            let waiting = Waiting { pool, origin: &origin, meter, is_over: false };
             let posted = self.post(&mut connection, request, &mut progress.trace).await;
-            waiting.over();
-            match posted {
-                Ok(response) => return Ok(self.answer(response, connection, origin)),
-                Err(mut failed) => match failed.take_message() {
-                    // The connection had closed before anything was sent: try another one.
-                    Some(unsent) => request = unsent,
-                    None if connection.is_silent() => {
-                        return Err(Outcome::Internal(Fault::StaleConnection));
-                    }
-                    None => {
-                        let error = ConnectError::Http(failed.into_error());
-                        return Err(self.explained(&error, certificate.as_ref(), progress));
-                    }
-                },
+            let mut failed = match posted {
+                Ok(response) => {
+                    waiting.answered();
+                    return Ok(self.answer(response, connection, origin));
+                }
+                Err(failed) => failed,
+            };
+            waiting.broken();
+            match failed.take_message() {
+                // The connection had closed before anything was sent: try another one.
+                Some(unsent) => request = unsent,
+                None if connection.is_silent() => {
+                    return Err(Outcome::Internal(Fault::StaleConnection));
+                }
+                None => {
+                    let error = ConnectError::Http(failed.into_error());
+                    return Err(self.explained(&error, certificate.as_ref(), progress));
+                }
             }
         }
         *progress = Progress::default();
