@@ -13,6 +13,7 @@ use weir_common::time::Tick;
 
 use crate::domain::delivery::{Arrival, DELIVERY_OVERHEAD_BYTES, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
+use crate::scheduler::attempts::SentRequest;
 use crate::scheduler::checks::CheckedUrl;
 use crate::scheduler::survey::Survey;
 
@@ -34,7 +35,9 @@ pub enum Command {
     ReadStatus(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
     /// The API sends a request of its own: counts it, or answers how long it has to wait.
     Charge(CheckedUrl, oneshot::Sender<Result<Charged, Duration>>),
-    /// A request of the API's own that started at this time has ended.
+    /// The request of an attempt was sent.
+    Sent(SentRequest),
+    /// A request of the API's own that started at this time was sent, or has ended without.
     Ended(CheckedUrl, Tick),
     /// Operators need to know what waits.
     Survey(oneshot::Sender<Survey>),
@@ -47,7 +50,7 @@ pub struct Mailbox {
     queued: Arc<QueuedArrivals>,
 }
 
-/// A request of the API's own, which counts as in flight until this is dropped.
+/// A request of the API's own, which counts as one that may still be sent until this is dropped.
 #[derive(Debug)]
 pub struct Charged {
     /// Taken when it is dropped.
@@ -136,6 +139,11 @@ impl Mailbox {
     /// Reports that the active settings changed.
     pub fn reloaded(&self) {
         let _ = self.sender.send(Command::Reloaded);
+    }
+
+    /// Reports that the request of an attempt in flight was sent.
+    pub(crate) fn sent(&self, request: SentRequest) {
+        let _ = self.sender.send(Command::Sent(request));
     }
 
     /// What waits; `None` if the worker has ended.

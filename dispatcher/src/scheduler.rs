@@ -73,7 +73,7 @@ use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::operator_event::Recorded;
 use crate::domain::retry::Schedule;
 use crate::domain::webhook::Queue;
-use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
+use crate::scheduler::attempts::{AttemptResult, SentRequest, StartedAttempt};
 use crate::scheduler::backlog::Backlog;
 use crate::scheduler::concurrency::InFlightSlots;
 use crate::scheduler::endpoint::Endpoint;
@@ -122,6 +122,8 @@ pub enum Input {
     Missed(BTreeSet<WebhookId>),
     /// A webhook or its deliveries changed on disk.
     Changed(WebhookId),
+    /// The request of an attempt in flight was sent. It may arrive after [`Input::Attempted`].
+    Sent(SentRequest),
     /// An attempt ended.
     Attempted(Box<AttemptResult>),
     /// The result of an [`Action::Read`] for this webhook.
@@ -247,6 +249,10 @@ impl Scheduler {
             Input::Changed(webhook) => {
                 self.webhooks.outdate(webhook);
                 self.load(webhook);
+            }
+            Input::Sent(request) => {
+                self.sent(&request, now.tick);
+                self.put(request.endpoint, now.tick);
             }
             Input::Attempted(result) => self.attempted(*result, now),
             Input::Read(webhook, answer) => {

@@ -286,6 +286,7 @@ impl Worker {
             }
             Command::Missed => Input::Missed(self.resources.mailbox.missed()),
             Command::Changed(webhook) => Input::Changed(webhook),
+            Command::Sent(request) => Input::Sent(request),
             Command::Reloaded => return self.reload(now),
             Command::ReadStatus(of, answer) => {
                 let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);

@@ -221,7 +221,8 @@ fn client(
     clock: &Clock,
     calls: &Calls,
 ) -> Arc<DeliveryClient> {
-    let (network, deadline) = (Arc::new(Network(calls.clone())), settings.egress.deadline);
+    let (network, deadline) =
+        (Arc::new(Network(calls.clone(), clock.clone())), settings.egress.deadline);
     Arc::new(DeliveryClient::over(network, deadline, rules.clone(), clock.clone()))
 }
 

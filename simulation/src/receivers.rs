@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use tokio::sync::oneshot;
+use weir_common::time::Clock;
 use weir_dispatcher::delivery::connection::AttemptRequest;
 use weir_dispatcher::delivery::transport::{Answer, Progress, Transport};
 use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
@@ -26,11 +27,16 @@ pub(crate) struct Call {
 pub(crate) type Calls = Arc<Mutex<Vec<Call>>>;
 
 /// Queues every attempt, and returns its answer once the world sends one.
-pub(crate) struct Network(pub(crate) Calls);
+pub(crate) struct Network(pub(crate) Calls, pub(crate) Clock);
 
 #[async_trait]
 impl Transport for Network {
-    async fn send(&self, request: AttemptRequest, _: &mut Progress) -> Result<Answer, Outcome> {
+    async fn send(
+        &self,
+        request: AttemptRequest,
+        progress: &mut Progress,
+    ) -> Result<Answer, Outcome> {
+        progress.sent(self.1.now().tick);
         let (answer, answered) = oneshot::channel();
         self.0.lock().unwrap().push(Call { request, answer });
         match answered.await {

@@ -15,7 +15,7 @@ use weir_tests::rng::SeededRng;
 use crate::model::Trace;
 use crate::model::counts::Counts;
 use crate::orders::OPERATOR_URL;
-use crate::scenarios::settings::config;
+use crate::scenarios::settings::{config, window};
 use crate::scenarios::{Life, Tempo};
 use crate::world::{START, World};
 
@@ -111,7 +111,8 @@ fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
     let place = Place::new(seed);
     let mut rng = SeededRng::new(seed);
     let tempo = Tempo::of(&mut rng);
-    let config = config(&mut rng);
+    let window = window(&mut rng);
+    let config = config(&mut rng, window);
     let hosts = 1 + rng.below(4);
     let url = |n: u64| format!("https://r{}.example/in/linnet/{n}", n % hosts);
     let own = std::iter::once(OPERATOR_URL.to_owned());

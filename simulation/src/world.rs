@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
+use weir_dispatcher::domain::pace::{counted, longest_window};
 use weir_dispatcher::store::DeliveryQueue;
 use weir_dispatcher::worker::InMemory;
 use weir_tests::promises::When;
@@ -130,9 +131,11 @@ impl World {
         self.model.read_anew(now);
         let window = self.model.counted_window();
         let places = self.model.settings.egress.in_flight_per_endpoint();
+        let pace = self.model.settings.egress.per_endpoint();
+        let longest_window = longest_window(counted(pace));
         let doubts = &mut self.model.doubts;
         doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));
-        doubts.retain(|(at, _)| now.tick.since(*at) < window);
+        doubts.retain(|(at, _)| now.tick.since(*at) < longest_window);
         // Each counts for as many attempts as the settings of the new process allow.
         doubts.iter_mut().for_each(|(_, count)| *count = places);
         if self.model.clock_set {

@@ -28,6 +28,7 @@ use crate::delivery::client::{AttemptResponse, Echo};
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress::on_behalf_of;
 use crate::delivery::signature::{self, Signed};
+use crate::delivery::transport::OnSent;
 use crate::domain::attempt::Attempt;
 use crate::domain::challenge::CHALLENGE_BYTES;
 use crate::domain::outcome::{Failure, Fault, Outcome};
@@ -155,9 +156,10 @@ async fn call(
     let client_certificate = callee.options.client_certificate.clone();
     let attempt =
         AttemptRequest { url, headers, body, fresh_connection: true, client_certificate, keep };
-    let sent = on_behalf_of(workspace, client.challenge(attempt, challenge.unwrap_or_default()));
-    let (response, echo) = sent.await;
-    drop(charged);
+    let on_sent = OnSent::new(move |_| drop(charged));
+    let challenge = challenge.unwrap_or_default();
+    let (response, echo) =
+        on_behalf_of(workspace, client.challenge(attempt, challenge, on_sent)).await;
     let took = request.state.clock.now().tick.since(started.tick);
     let AttemptResponse { outcome, trace, .. } = response;
     match outcome {

@@ -269,7 +269,8 @@ impl Egress {
     pub fn in_flight_per_endpoint(&self) -> usize {
         let starts = u128::from(self.requests) * self.deadline.as_micros();
         let starts = starts.div_ceil(self.window.as_micros().max(1));
-        usize::try_from(starts).unwrap_or(usize::MAX).clamp(1, self.requests as usize)
+        let most = self.in_flight_max.max(self.requests as usize);
+        usize::try_from(starts).unwrap_or(usize::MAX).clamp(1, most)
     }
 }
 

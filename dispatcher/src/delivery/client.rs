@@ -26,7 +26,7 @@ use crate::delivery::classify;
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress::{Rules, address};
 use crate::delivery::http_client::ClientError;
-use crate::delivery::transport::{Answer, BodyStart, HttpTransport, Progress, Transport};
+use crate::delivery::transport::{Answer, BodyStart, HttpTransport, OnSent, Progress, Transport};
 use crate::domain::challenge::{ECHO_BYTES_MAX, is_echoed};
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::trace::Trace;
@@ -120,21 +120,36 @@ impl DeliveryClient {
 
     /// Makes one attempt; ends within the deadline, plus [`STALL_GRACE`] after a suspension.
     pub async fn deliver(&self, request: AttemptRequest) -> AttemptResponse {
-        let reading = Reading::Kept(request.keep);
-        self.attempt(request, reading).await.0
+        self.deliver_reporting(request, None).await
     }
 
-    /// Sends a challenge. Whether its answer repeats the value is all that is told of the answer's
+    /// Makes one attempt in the same way, and reports when its request was sent.
+    pub async fn deliver_reporting(
+        &self,
+        request: AttemptRequest,
+        on_sent: Option<OnSent>,
+    ) -> AttemptResponse {
+        let reading = Reading::Kept(request.keep);
+        self.attempt(request, reading, on_sent).await.0
+    }
+
+    /// Sends a challenge, and reports when. Whether its answer repeats the value is all that is told of the answer's
     /// body, which may be of a private network.
-    pub async fn challenge(&self, request: AttemptRequest, value: &str) -> (AttemptResponse, Echo) {
+    pub async fn challenge(
+        &self,
+        request: AttemptRequest,
+        value: &str,
+        on_sent: OnSent,
+    ) -> (AttemptResponse, Echo) {
         let reading = Reading::Challenge(request.keep, value);
-        self.attempt(request, reading).await
+        self.attempt(request, reading, Some(on_sent)).await
     }
 
     async fn attempt(
         &self,
         request: AttemptRequest,
         reading: Reading<'_>,
+        on_sent: Option<OnSent>,
     ) -> (AttemptResponse, Echo) {
         // An address in a URL is never resolved, and the rules may have changed since the URL was
         // registered, so the URL is checked again.
@@ -144,7 +159,7 @@ impl DeliveryClient {
         }
         let (keep, tls) = (request.keep, request.url.scheme() == "https");
         let mut over = std::pin::pin!(sleep(self.deadline));
-        let mut progress = Progress::default();
+        let mut progress = Progress::new(on_sent);
         let sent = self.transport.send(request, &mut progress);
         match self.wait(sent, over.as_mut()).await {
             Ok(answer) => self.answered(answer, progress.trace, reading, over).await,

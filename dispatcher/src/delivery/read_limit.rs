@@ -1,29 +1,53 @@
-//! A stream that limits the bytes read for one response.
+//! A stream that limits the bytes read for one response, and shows when its request was sent.
 //!
 //! Invariant: between two calls of [`Meter::begin`] at most `most` bytes are read from the stream;
 //! the next read fails.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 
 /// Counts the bytes of a response.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(AtomicUsize);
+pub(crate) struct Meter {
+    count: AtomicUsize,
+    /// Whether bytes of the request were written.
+    is_sent: AtomicBool,
+    sent: Notify,
+}
 
 impl Meter {
-    /// Restarts the count for the next response.
+    /// Restarts the count for the next response, and expects its request.
     pub(crate) fn begin(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.count.store(0, Ordering::Relaxed);
+        self.is_sent.store(false, Ordering::Release);
     }
 
     /// The bytes since [`Meter::begin`].
     pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the first bytes since [`Meter::begin`] were written.
+    pub(crate) async fn sent(&self) {
+        let mut sent = pin!(self.sent.notified());
+        sent.as_mut().enable();
+        if !self.is_sent.load(Ordering::Acquire) {
+            sent.await;
+        }
+    }
+
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
+        let any = matches!(written, Poll::Ready(Ok(1..)));
+        if any && !self.is_sent.load(Ordering::Relaxed) {
+            self.is_sent.store(true, Ordering::Release);
+            self.sent.notify_waiters();
+        }
     }
 }
 
@@ -69,7 +93,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             into.advance(count);
         }
         let count = into.filled().len() - before;
-        self.meter.0.fetch_add(count, Ordering::Relaxed);
+        self.meter.count.fetch_add(count, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 }
@@ -80,7 +104,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.meter.wrote(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -88,7 +114,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.meter.wrote(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -16,7 +16,8 @@
 //! Not here: the deadline of an attempt (`client`), which addresses may be called (`egress`).
 
 use std::error::Error;
-use std::pin::Pin;
+use std::fmt::{self, Debug};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_rustls::TlsConnector;
 use weir_common::log::events;
 use weir_common::log::limiter::LogLimiter;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, Tick};
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
@@ -73,9 +74,40 @@ pub struct Progress {
     /// The phases that have ended.
     pub trace: Trace,
     response: Option<Arc<Meter>>,
+    on_sent: Option<OnSent>,
+}
+
+/// Is called with the time at which the request of an attempt was sent, at once; dropped at the end
+/// of an attempt whose request was not.
+pub struct OnSent(Box<dyn FnOnce(Tick) + Send>);
+
+impl OnSent {
+    /// Calls `report`.
+    #[must_use]
+    pub fn new(report: impl FnOnce(Tick) + Send + 'static) -> Self {
+        Self(Box::new(report))
+    }
+}
+
+impl Debug for OnSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnSent")
+    }
 }
 
 impl Progress {
+    /// An attempt that has not begun.
+    pub(super) fn new(on_sent: Option<OnSent>) -> Self {
+        Self { on_sent, ..Self::default() }
+    }
+
+    /// Reports that the request was sent, to a caller that needs to know while it waits.
+    pub fn sent(&mut self, at: Tick) {
+        if let Some(OnSent(report)) = self.on_sent.take() {
+            report(at);
+        }
+    }
+
     /// The bytes of the response that have arrived.
     #[must_use]
     pub fn received(&self) -> u64 {
@@ -193,12 +225,24 @@ impl HttpTransport {
         &self,
         connection: &mut Connection,
         request: Request<Full<Bytes>>,
-        trace: &mut Trace,
+        progress: &mut Progress,
     ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
         let began = self.dialer.clock.now().tick;
-        let response = connection.post(request).await?;
-        trace.first_byte = Some(self.dialer.clock.now().tick.since(began));
-        Ok(response)
+        let meter = connection.meter();
+        let mut response = pin!(connection.post(request));
+        let response = tokio::select! {
+            // The request begins before `sent` waits for it.
+            biased;
+            response = &mut response => response,
+            () = meter.sent(), if progress.on_sent.is_some() => {
+                progress.sent(self.dialer.clock.now().tick);
+                response.await
+            }
+        };
+        if response.is_ok() {
+            progress.trace.first_byte = Some(self.dialer.clock.now().tick.since(began));
+        }
+        response
     }
 
     fn answer(
@@ -274,7 +318,7 @@ impl Transport for HttpTransport {
             progress.trace =
                 Trace { reused: true, address: connection.address, ..Trace::default() };
             progress.response = Some(connection.meter());
-            let posted = self.post(&mut connection, request, &mut progress.trace).await;
+            let posted = self.post(&mut connection, request, progress).await;
             let mut failed = match posted {
                 Ok(response) => {
                     waiting.answered();
@@ -295,7 +339,7 @@ impl Transport for HttpTransport {
                 }
             }
         }
-        *progress = Progress::default();
+        *progress = Progress::new(progress.on_sent.take());
         // Boxed, so that lookups, connects and handshakes do not enlarge the future of the whole
         // attempt.
         let opened = self.dialer.open(&origin, certificate.as_ref(), &mut progress.trace);
@@ -304,7 +348,7 @@ impl Transport for HttpTransport {
         let mut connection =
             opened.map_err(|error| self.explained(&error, certificate, progress))?;
         progress.response = Some(connection.meter());
-        match self.post(&mut connection, request, &mut progress.trace).await {
+        match self.post(&mut connection, request, progress).await {
             Ok(response) => Ok(self.answer(response, connection, origin)),
             Err(failed) => {
                 let error = ConnectError::Http(failed.into_error());

@@ -16,6 +16,13 @@ pub fn counted(quota: RollingQuota) -> RollingQuota {
     RollingQuota { window: quota.window + MARGIN.min(quota.window / 50), ..quota }
 }
 
+/// For how long a request counts at least, in its endpoint's limit or in its owner's.
+#[must_use]
+pub fn shortest_window(endpoint: RollingQuota) -> Duration {
+    let own = RollingQuota { window: OWN_WINDOW, ..endpoint };
+    endpoint.window.min(counted(own).window)
+}
+
 /// For how long a request counts at most, in its endpoint's limit or in its owner's.
 #[must_use]
 pub fn longest_window(endpoint: RollingQuota) -> Duration {

@@ -43,11 +43,38 @@ pub struct StartedAttempt {
     pub target: Arc<Target>,
 }
 
+/// The request of an attempt, which was sent.
+#[derive(Clone, Debug)]
+pub struct SentRequest {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// The part of the webhook that it needed.
+    pub target: Arc<Target>,
+    /// The start of the attempt.
+    pub started: Tick,
+    /// The latest possible time of the request.
+    pub sent: Tick,
+}
+
+impl StartedAttempt {
+    /// Its request, sent at this time at the latest.
+    #[must_use]
+    pub fn sent_at(&self, sent: Tick) -> SentRequest {
+        let Self { webhook, endpoint, started, ref target, .. } = *self;
+        let (target, started) = (Arc::clone(target), started.tick);
+        SentRequest { webhook, endpoint, target, started, sent }
+    }
+}
+
 /// The result of an attempt.
 #[derive(Debug)]
 pub struct AttemptResult {
     /// The attempt.
     pub attempt: StartedAttempt,
+    /// Whether [`Input::Sent`](crate::scheduler::Input::Sent) reports its request.
+    pub reported: bool,
     /// The outcome.
     pub outcome: Outcome,
     /// The receiver's `Retry-After`.
@@ -119,33 +146,34 @@ fn exhausted(
 }
 
 impl Scheduler {
-    /// Counts an attempt that has ended at the time of its request, from now on.
-    pub(super) fn sent(&mut self, result: &AttemptResult, now: Tick) {
-        let StartedAttempt { webhook, endpoint, started, ref target, .. } = result.attempt;
-        let within = result.trace.sent_within(result.ended.tick.since(started.tick));
-        let attempt = SentAttempt { started: started.tick, sent: started.tick.plus(within) };
+    /// Counts an attempt at the time of its request, from now on.
+    pub(super) fn sent(&mut self, request: &SentRequest, now: Tick) {
+        let SentRequest { webhook, endpoint, ref target, started, sent } = *request;
         let host = self.paces.key(&target.workspace, &target.url);
-        self.end_in_limits((webhook, endpoint, host), attempt, now);
+        self.sent_in_limits((webhook, endpoint, host), SentAttempt { started, sent }, now);
     }
 
-    /// Ends an attempt in all limits that count it.
-    pub(super) fn end_in_limits(
+    /// Counts an attempt at the time of its request in all limits that count it.
+    pub(super) fn sent_in_limits(
         &mut self,
         (webhook, endpoint, host): (WebhookId, EndpointId, HostKey),
         attempt: SentAttempt,
         now: Tick,
     ) {
         let limits = self.policies.limits;
-        self.endpoint(endpoint).starts.end(limits.quota, attempt, now);
-        self.paces.end(webhook, attempt, now);
-        self.paces.end_at_host(host, &limits, attempt, now);
+        self.endpoint(endpoint).starts.sent(limits.quota, attempt, now);
+        self.paces.sent(webhook, attempt, now);
+        self.paces.sent_to_host(host, &limits, attempt, now);
     }
 
     /// Decides the consequences of an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
-        self.sent(&result, now.tick);
         let StartedAttempt { webhook, started, .. } = result.attempt;
         let took = result.ended.tick.since(started.tick);
+        if !result.reported {
+            let sent = started.tick.plus(result.trace.sent_within(took));
+            self.sent(&result.attempt.sent_at(sent), now.tick);
+        }
         let responsiveness = Responsiveness::of(&result.outcome, took, self.policies.deadline);
         let known = self.webhooks.webhook(webhook);
         let verdict = known.and_then(|known| {

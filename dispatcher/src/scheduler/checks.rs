@@ -48,17 +48,17 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counts a request that started at `started` and has ended as sent now. If its URL became an
-    /// endpoint's meanwhile, it counts there from its start.
+    /// Counts a request that started at `started` as sent now. If its URL became an endpoint's
+    /// meanwhile, it counts there from its start.
     pub fn end_check(&mut self, check: &CheckedUrl, started: Tick, now: Tick) {
         let (limits, attempt) = (self.policies.limits, SentAttempt { started, sent: now });
         let starts = match check.endpoint {
             Some(endpoint) => &mut self.endpoint(endpoint).starts,
             None => self.paces.starts_at(&check.url, Default::default),
         };
-        starts.end(limits.quota, attempt, now);
+        starts.sent(limits.quota, attempt, now);
         let host = self.paces.key(&check.workspace, &check.url);
-        self.paces.end_at_host(host, &limits, attempt, now);
+        self.paces.sent_to_host(host, &limits, attempt, now);
     }
 
     /// Counts what was sent to a URL before it was this endpoint's.

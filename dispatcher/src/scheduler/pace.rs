@@ -95,15 +95,15 @@ impl Paces {
         self.hosts.entry(host).or_default().begin(limits.per_host, now);
     }
 
-    /// Ends an attempt of a webhook that counts in its owner's limit.
-    pub(super) fn end(&mut self, webhook: WebhookId, attempt: SentAttempt, now: Tick) {
+    /// Counts an attempt of a webhook in its owner's limit at the time of its request.
+    pub(super) fn sent(&mut self, webhook: WebhookId, attempt: SentAttempt, now: Tick) {
         if let Some(starts) = self.webhooks.get_mut(&webhook) {
-            starts.end(counted(per_minute(u32::MAX)), attempt, now);
+            starts.sent(counted(per_minute(u32::MAX)), attempt, now);
         }
     }
 
-    /// Ends an attempt at a host.
-    pub(super) fn end_at_host(
+    /// Counts an attempt at a host at the time of its request.
+    pub(super) fn sent_to_host(
         &mut self,
         host: HostKey,
         limits: &Limits,
@@ -111,7 +111,7 @@ impl Paces {
         now: Tick,
     ) {
         if let Some(starts) = self.hosts.get_mut(&host) {
-            starts.end(limits.per_host, attempt, now);
+            starts.sent(limits.per_host, attempt, now);
         }
     }
 

@@ -1,13 +1,14 @@
 //! The starts that count in one rate limit. (core)
 //!
 //! A receiver sees a request when it is sent: after the lookup, the connection and the handshake,
-//! which take longer for one attempt than for another. An attempt in flight may be seen at any time
-//! until it ends.
+//! which take longer for one attempt than for another. Until an attempt is known to be sent, its
+//! receiver may see it at any time. That is known at its end, or where it may last longer than its
+//! window, once its request was sent.
 //!
 //! # Invariants
 //!
-//! 1. An attempt in flight counts, however long ago it started; one that has ended counts for a
-//!    window after its request was sent.
+//! 1. An attempt that may not be sent yet counts, however long ago it started; one that was sent
+//!    counts for a window after that.
 //! 2. So no receiver sees more requests in a window than the limit admits: of any that it sees
 //!    within one, the last to start found all others counted.
 //!
@@ -20,13 +21,13 @@ use weir_common::time::Tick;
 /// The starts that count in one rate limit.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// Each attempt at its start, and once it has ended, at the time of its request.
+    /// Each attempt at its start, and once it is known to be sent, at the time of its request.
     log: Log,
-    /// The starts of attempts in flight, in order.
-    in_flight: Vec<Tick>,
+    /// The starts of attempts that may not be sent yet, in order.
+    unsent: Vec<Tick>,
 }
 
-/// When an attempt that has ended started, and when its request was sent.
+/// When an attempt started, and when its request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentAttempt {
     pub(super) started: Tick,
@@ -35,10 +36,10 @@ pub(super) struct SentAttempt {
 }
 
 impl Starts {
-    /// When the quota admits a start; `now` if it does now. The end of an attempt may admit one
+    /// When the quota admits a start; `now` if it does now. An attempt that is sent may admit one
     /// earlier.
     pub(super) fn free_at(&self, quota: RollingQuota, now: Tick) -> Tick {
-        let beyond = self.in_flight.partition_point(|start| start.plus(quota.window) <= now);
+        let beyond = self.unsent.partition_point(|start| start.plus(quota.window) <= now);
         let cost = u32::try_from(beyond).unwrap_or(u32::MAX).saturating_add(1);
         match self.log.decide(quota, cost, now) {
             Decision::Admit => now,
@@ -50,22 +51,22 @@ impl Starts {
     /// Counts an attempt that starts now.
     pub(super) fn begin(&mut self, quota: RollingQuota, now: Tick) {
         self.count(quota, now);
-        self.in_flight.push(now);
+        self.unsent.push(now);
     }
 
-    /// Counts an attempt that has ended, and whose request was sent at this time.
+    /// Counts an attempt whose request was sent at this time.
     pub(super) fn count(&mut self, quota: RollingQuota, sent: Tick) {
         let _ = self.log.charge(quota, 1, sent);
     }
 
-    /// Counts an attempt in flight, if it does count here, at the time of its request from now on.
-    pub(super) fn end(&mut self, quota: RollingQuota, attempt: SentAttempt, now: Tick) {
+    /// Counts an attempt, if it does count here, at the time of its request from now on.
+    pub(super) fn sent(&mut self, quota: RollingQuota, attempt: SentAttempt, now: Tick) {
         let SentAttempt { started, sent } = attempt;
-        let nth = self.in_flight.partition_point(|start| *start < started);
-        if self.in_flight.get(nth) != Some(&started) {
+        let nth = self.unsent.partition_point(|start| *start < started);
+        if self.unsent.get(nth) != Some(&started) {
             return;
         }
-        self.in_flight.remove(nth);
+        self.unsent.remove(nth);
         if started.plus(quota.window) > now {
             self.log.postpone(started, sent);
         } else if sent.plus(quota.window) > now {
@@ -81,10 +82,10 @@ impl Starts {
 
     /// Whether any attempt counts.
     pub(super) fn count_any(&self, quota: RollingQuota, now: Tick) -> bool {
-        !self.in_flight.is_empty() || self.log.full_at(quota) > now
+        !self.unsent.is_empty() || self.log.full_at(quota) > now
     }
 
-    /// Counts the attempts of `earlier` as well, which are in flight no longer.
+    /// Counts the attempts of `earlier` as well, as sent at their times.
     pub(super) fn inherit(&mut self, earlier: &Self, quota: RollingQuota) {
         earlier.log.times().for_each(|time| self.count(quota, time));
     }
@@ -105,18 +106,37 @@ mod tests {
         starts.begin(quota, at(0));
         starts.begin(quota, at(1));
         for (started, sent) in [(at(1), at(70)), (at(0), at(2))] {
-            starts.end(quota, SentAttempt { started, sent }, at(72));
+            starts.sent(quota, SentAttempt { started, sent }, at(72));
         }
         assert_eq!(starts.free_at(quota, at(72)), at(72), "one of two has left the window");
         starts.begin(quota, at(72));
         assert_eq!(starts.free_at(quota, at(72)), at(130));
     }
 
+    #[test]
+    fn an_attempt_that_was_sent_counts_for_a_window_also_while_it_is_in_flight() {
+        let quota = RollingQuota { requests: 2, window: Duration::from_secs(1) };
+        let at = |ms: u64| Tick(ms * 1_000);
+        let mut starts = Starts::default();
+        starts.begin(quota, at(0));
+        starts.begin(quota, at(0));
+        assert_eq!(starts.free_at(quota, at(900)), at(1_000));
+        assert_eq!(starts.free_at(quota, at(1_000)), at(2_000), "either may be sent now");
+        starts.sent(quota, SentAttempt { started: at(0), sent: at(300) }, at(300));
+        assert_eq!(starts.free_at(quota, at(1_000)), at(1_300));
+        assert_eq!(starts.free_at(quota, at(1_300)), at(1_300), "one may still be sent");
+        starts.begin(quota, at(1_300));
+        assert_eq!(starts.free_at(quota, at(2_900)), at(3_900));
+        // The other one took two seconds to connect.
+        starts.sent(quota, SentAttempt { started: at(0), sent: at(2_000) }, at(2_900));
+        assert_eq!(starts.free_at(quota, at(2_900)), at(3_000));
+    }
+
     impl Starts {
-        /// Ends the oldest attempt in flight, whose request was sent at its start.
+        /// Counts the oldest attempt that may not be sent yet as sent at its start.
         pub(crate) fn end_oldest(&mut self, quota: RollingQuota, now: Tick) {
-            if let Some(started) = self.in_flight.first().copied() {
-                self.end(quota, SentAttempt { started, sent: started }, now);
+            if let Some(started) = self.unsent.first().copied() {
+                self.sent(quota, SentAttempt { started, sent: started }, now);
             }
         }
     }

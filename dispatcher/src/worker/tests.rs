@@ -1,5 +1,6 @@
 //! Tests of the whole worker with a store in a file, a manual clock and a local receiver.
 
+mod paced;
 mod stale;
 mod stories;
 

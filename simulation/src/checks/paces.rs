@@ -46,10 +46,10 @@ impl Model {
     /// Whether one of the limits may hold a webhook back.
     pub(crate) fn is_paced(&self, hook: &Hook, now: Tick) -> bool {
         let window = self.counted_window();
-        // Starts that are counted late count for longer.
-        let doubts = self.doubts.iter().filter(|(at, _)| now.since(*at) < 2 * window);
-        let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let minute = counted(per_minute(1)).window;
+        // Starts that are counted late count for longer.
+        let doubts = self.doubts.iter().filter(|(at, _)| now.since(*at) < 2 * minute);
+        let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let own = self.lately.counted(minute, now).filter(|one| one.hook == hook.id).count();
         let host = self.host(hook.url);
         let here = |one: &&Start| one.ws == hook.ws && one.host == host;

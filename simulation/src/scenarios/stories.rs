@@ -203,7 +203,7 @@ impl Life {
         let count = (most + rng.below(2 * most)).min(200);
         let (steps, down) = (rng.below(12) as u32, rng.span(MS, 2 * SECOND));
         let (begins, ends) = match rng.below(2) {
-            0 => (MS, window - 5 * SECOND + MS * rng.below(20_000) as u32),
+            0 => (MS, window.saturating_sub(5 * SECOND) + MS * rng.below(20_000) as u32),
             _ => {
                 let begins = deadline.mul_f64(0.2 + rng.below(60) as f64 / 100.0);
                 (begins, window + begins.mul_f64(rng.below(100) as f64 / 100.0))
@@ -291,10 +291,11 @@ impl Life {
 
     /// Other settings become active while there is much to do, once or twice.
     fn reload(&mut self, world: &mut World) {
+        let window = world.model.settings.egress.window.as_secs();
         for _ in 0..1 + world.rng.below(2) {
             let rng = &mut world.rng;
             let (ws, count, at) = (rng.below(2) as usize, rng.below(60), rng.span(MS, MINUTE));
-            let config = config(rng);
+            let config = config(rng, window);
             self.plan(world, MS, Act::Events { ws, count });
             self.plan(world, at, Act::Reload(config));
         }

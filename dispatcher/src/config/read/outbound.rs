@@ -355,6 +355,15 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_has_as_many_in_flight_as_start_within_a_deadline() {
+        let most = |text| check(text, &[]).egress.in_flight_per_endpoint();
+        assert_eq!(most(""), 17);
+        assert_eq!(most("[egress]\nrequests = 10\nwindow = \"1s\""), 100);
+        assert_eq!(most("[egress]\nrequests = 1000\nwindow = \"1s\""), 4_096, "and no more");
+        assert_eq!(most("[egress]\nwindow = \"1h\""), 1);
+    }
+
+    #[test]
     fn delays_are_not_empty_and_offsets_grow() {
         let none = "d:1:1: retry.delays must list at least one time, such as [\"1m\"]";
         check("[retry]\ndelays = []", &[none]);

@@ -140,6 +140,7 @@ fn an_attempt_at_an_earlier_url_does_not_change_the_health() {
         scheduler.restored(now, None, at(1).tick);
         let result = AttemptResult {
             attempt,
+            reported: false,
             outcome: Outcome::of_status(500),
             retry_after: None,
             trace: Default::default(),
@@ -164,6 +165,7 @@ fn an_exhausted_delivery_names_the_url_that_its_last_attempt_called() {
     scheduler.restored(present, None, at(2 * HOUR + 1).tick);
     let result = AttemptResult {
         attempt,
+        reported: false,
         outcome: Outcome::of_status(500),
         retry_after: None,
         trace: Default::default(),

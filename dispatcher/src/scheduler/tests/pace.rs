@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use weir_common::limit::rolling::RollingQuota;
 
 use crate::domain::delivery::DeliveryStatus;
+use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::tests::*;
 
 /// A webhook whose owner allows so many attempts a minute; 0 for any.
@@ -107,6 +108,24 @@ fn attempts_in_flight_count_for_longer_than_the_window() {
     world.connects = vec![5_000, 10, 2_500, 0];
     world.drain();
     world.check_pace();
+}
+
+#[test]
+fn a_receiver_gets_its_pace_also_where_answers_take_longer_than_the_window() {
+    let ten = limits(10, 1_000, 200, 1_000);
+    let mut world = World::new(Limits { per_host: ten.quota, ..ten }, &[(1, 1)]);
+    world.endpoints.restored(limited(1, 1, 1_000), None, at(0).tick);
+    (0..100).for_each(|_| world.arrive(1, 0, true));
+    (world.connects, world.reports) = (vec![5, 20, 10], true);
+    while world.starts.len() < 100 {
+        world.run(3_000);
+        world.answer();
+        world.run(3_000);
+        world.now += 1;
+        world.end(None);
+    }
+    world.check_pace();
+    assert!(world.now < 9_500, "{} ms for ten windows", world.now);
 }
 
 /// A world whose workspaces may start so many attempts a second at one host.

@@ -102,6 +102,7 @@ fn result(attempt: StartedAttempt, outcome: Outcome, now: Moment) -> Input {
     let (trace, transcript) = (Trace::default(), None);
     Input::Attempted(Box::new(AttemptResult {
         attempt,
+        reported: false,
         outcome,
         retry_after,
         trace,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use url::Url;
 use weir_common::limit::rolling::{REQUESTS_MAX, RollingQuota};
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
@@ -18,13 +17,12 @@ use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::retry::{Mode, Schedule};
 use crate::domain::webhook::secrets::Secrets;
 use crate::domain::webhook::{Queue, Webhook};
-use crate::scheduler::attempts::StartedAttempt;
+use crate::scheduler::attempts::{SentRequest, StartedAttempt};
 use crate::scheduler::pick::Pick;
 use crate::scheduler::queues::Ended;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::responsiveness::Responsiveness;
-use crate::scheduler::starts::SentAttempt;
 use crate::scheduler::webhooks::Flow;
 use crate::scheduler::{CACHED_BYTES_ALL, Input, Policies, Scheduler};
 
@@ -191,8 +189,10 @@ pub(super) struct World {
     pub(super) seen: Vec<(u64, EndpointId)>,
     /// How long attempts take to connect, in turns.
     pub(super) connects: Vec<u64>,
-    /// When each attempt in flight started, and when its request is sent.
-    pub(super) sent: HashMap<DeliveryId, (EndpointId, SentAttempt)>,
+    /// The requests of attempts in flight that are not reported.
+    pub(super) sent: BTreeMap<DeliveryId, SentRequest>,
+    /// Whether requests are reported once they were sent.
+    pub(super) reports: bool,
     pub(super) next_id: i64,
 }
 
@@ -226,7 +226,8 @@ impl World {
             starts: Vec::new(),
             seen: Vec::new(),
             connects: vec![0],
-            sent: HashMap::new(),
+            sent: BTreeMap::new(),
+            reports: false,
             next_id: 0,
         }
     }
@@ -254,18 +255,19 @@ impl World {
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
-                Pick::Start(StartedAttempt { webhook, endpoint, delivery, .. }, _) => {
+                Pick::Start(attempt, _) => {
+                    let connect = self.connects[self.starts.len() % self.connects.len()];
+                    let sent = self.now + connect;
+                    let request = attempt.sent_at(at(sent).tick);
+                    let StartedAttempt { webhook, endpoint, delivery, .. } = attempt;
                     assert!(delivery.due <= at(self.now).unix, "started before it was due");
                     self.check_first(webhook, &delivery);
                     assert!(
                         !self.ends.iter().any(|(_, _, other)| other.id == delivery.id),
                         "under way twice"
                     );
-                    let connect = self.connects[self.starts.len() % self.connects.len()];
-                    let sent = self.now + connect;
-                    let times = SentAttempt { started: at(self.now).tick, sent: at(sent).tick };
                     self.seen.push((sent, endpoint));
-                    self.sent.insert(delivery.id, (endpoint, times));
+                    self.sent.insert(delivery.id, request);
                     self.starts.push((self.now, endpoint, webhook, delivery.id));
                     self.ends.push((sent + took, webhook, delivery));
                 }
@@ -307,6 +309,11 @@ impl World {
 
     /// Ends the attempts that are over; with `again`, each is retried so many milliseconds later.
     pub(super) fn end(&mut self, again: Option<u64>) {
+        let now = at(self.now);
+        let is_due = |request: &SentRequest| self.reports && request.sent <= now.tick;
+        for (_, request) in self.sent.extract_if(.., |_, request| is_due(request)) {
+            self.endpoints.handle(Input::Sent(request), now);
+        }
         let over: Vec<_> = {
             let now = self.now;
             let (over, rest) = self.ends.drain(..).partition(|(end, ..)| *end <= now);
@@ -321,11 +328,8 @@ impl World {
             if let Some(later) = &later {
                 stored.insert((later.due, later.id), later.clone());
             }
-            if let Some((endpoint, times)) = self.sent.remove(&one.id) {
-                let url = Url::parse(&hook(1, 1, Flow::Open).url).expect("a URL");
-                let host = self.endpoints.paces.key(&ws(webhook.0), &url);
-                let now = at(self.now).tick;
-                self.endpoints.end_in_limits((webhook, endpoint, host), times, now);
+            if let Some(request) = self.sent.remove(&one.id) {
+                self.endpoints.sent(&request, now.tick);
             }
             self.endpoints.written(
                 webhook,
