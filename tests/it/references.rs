@@ -145,8 +145,8 @@ fn every_option_that_a_document_names_exists() {
 fn is_known_or_no_option(name: &str, paths: &[Vec<String>]) -> bool {
     let name = name.split(" = ").next().unwrap_or_default().trim_matches(['[', ']']);
     let is_of_option = |one: char| one.is_ascii_alphanumeric() || "_.".contains(one);
-    let is_file =
-        name.ends_with(".rs") || name.ends_with(".toml") || name.starts_with("secrets.key");
+    let is_file = [".rs", ".toml", ".log"].iter().any(|ending| name.ends_with(ending));
+    let is_file = is_file || name.starts_with("secrets.key");
     if is_file || !name.chars().all(is_of_option) {
         return true;
     }

@@ -86,8 +86,8 @@ impl Table<'_> {
         texts.iter().filter_map(network).collect()
     }
 
-    /// A list of one text or more; empty where not given, which allows any. A list without a text is
-    /// refused: its reader could take it to allow none.
+    /// A list of one text or more; empty where not given, which allows any. A list without a text
+    /// is refused: its reader could take it to allow none.
     pub fn some_texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
         let texts = self.texts(key, doc);
         match self.value(key) {
