@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
-use weir_dispatcher::domain::pace::{counted, longest_window};
 use weir_dispatcher::store::DeliveryQueue;
 use weir_dispatcher::worker::InMemory;
 use weir_tests::promises::When;
@@ -129,13 +128,11 @@ impl World {
         self.model.audit_mails(process.conn());
         self.model.kept(process.conn());
         self.model.read_anew(now);
-        let window = self.model.counted_window();
+        let (window, longest) = (self.model.counted_window(), self.model.longest_counted_window());
         let places = self.model.settings.egress.in_flight_per_endpoint();
-        let pace = self.model.settings.egress.per_endpoint();
-        let longest_window = longest_window(counted(pace));
         let doubts = &mut self.model.doubts;
         doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));
-        doubts.retain(|(at, _)| now.tick.since(*at) < longest_window);
+        doubts.retain(|(at, _)| now.tick.since(*at) < longest);
         // Each counts for as many attempts as the settings of the new process allow.
         doubts.iter_mut().for_each(|(_, count)| *count = places);
         if self.model.clock_set {

@@ -133,8 +133,8 @@ impl DeliveryClient {
         self.attempt(request, reading, on_sent).await.0
     }
 
-    /// Sends a challenge, and reports when. Whether its answer repeats the value is all that is told
-    /// of the answer's body, which may be of a private network.
+    /// Sends a challenge, and reports when. Whether its answer repeats the value is all that is
+    /// told of the answer's body, which may be of a private network.
     pub async fn challenge(
         &self,
         request: AttemptRequest,

@@ -311,10 +311,7 @@ impl Transport for HttpTransport {
         let fresh = request.fresh_connection;
         let mut request = connection::request(request).map_err(|_| broken)?;
         let user = egress::workspace();
-        while !fresh {
-            let Some((mut connection, waiting)) = self.pool.checkout(&origin, &user) else {
-                break;
-            };
+        while !fresh && let Some((mut connection, waiting)) = self.pool.checkout(&origin, &user) {
             progress.trace =
                 Trace { reused: true, address: connection.address, ..Trace::default() };
             progress.response = Some(connection.meter());
@@ -322,7 +319,7 @@ impl Transport for HttpTransport {
             let mut failed = match posted {
                 Ok(response) => {
                     waiting.answered();
-                    return Ok(self.answer(response, connection, origin));
+                    return Ok(self.answer(response, connection, origin.clone()));
                 }
                 Err(failed) => failed,
             };

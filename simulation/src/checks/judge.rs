@@ -5,6 +5,7 @@ use std::time::Duration;
 use weir_common::time::{Moment, UnixTime, micros};
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::id::DeliveryId;
+use weir_dispatcher::domain::pace::{counted, longest_window};
 
 use crate::model::{Delivery, Hook, Model, violated};
 
@@ -74,8 +75,9 @@ impl Model {
         let window = self.counted_window();
         let started = self.lately.counted(window, now.tick).filter(|one| one.url == url).count();
         let started = started.max(self.starts[url].within(now.tick.0, micros(window)));
-        // Starts that are counted late count for longer.
-        let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
+        // Starts that are counted late count for longer, at most from a restart on.
+        let late = 2 * longest_window(counted(egress.per_endpoint()));
+        let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < late);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
         // The limits of slots, and of the bytes of bodies in memory.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_common::time::Tick;
 use weir_dispatcher::config::settings::Settings;
 use weir_dispatcher::domain::id::DeliveryId;
-use weir_dispatcher::domain::pace::counted;
+use weir_dispatcher::domain::pace::{counted, longest_window};
 use weir_dispatcher::domain::webhook::options::per_minute;
 
 use crate::model::starts::Start;
@@ -62,6 +62,11 @@ impl Model {
     /// For how long a request counts in its endpoint's limit.
     pub(crate) fn counted_window(&self) -> Duration {
         counted(self.settings.egress.per_endpoint()).window
+    }
+
+    /// For how long a request counts at most, in any limit.
+    pub(crate) fn longest_counted_window(&self) -> Duration {
+        longest_window(counted(self.settings.egress.per_endpoint()))
     }
 
     fn host(&self, url: usize) -> String {

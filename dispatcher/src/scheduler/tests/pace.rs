@@ -117,7 +117,7 @@ fn a_receiver_gets_its_pace_also_where_answers_take_longer_than_the_window() {
     world.endpoints.restored(limited(1, 1, 1_000), None, at(0).tick);
     (0..100).for_each(|_| world.arrive(1, 0, true));
     (world.connects, world.reports) = (vec![5, 20, 10], true);
-    while world.starts.len() < 100 {
+    while world.starts.len() < 100 && world.now < 30_000 {
         world.run(3_000);
         world.answer();
         world.run(3_000);

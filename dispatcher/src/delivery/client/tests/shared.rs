@@ -101,7 +101,8 @@ async fn a_workspace_whose_receiver_is_silent_stops_no_sharing_among_others() {
     let receiver = receiver().await;
     let (client, _) = client(&[], 300);
     let names = ["ws_a", "ws_b", "ws_c", "ws_d"];
-    let at_once = || join_all(names.map(|name| attempt(&client, &receiver, (name, "hook"))));
+    let at_once =
+        || join_all(names.iter().map(|name| attempt(&client, &receiver, (*name, "hook"))));
     at_once().await;
     assert_eq!(receiver.accepted(), 4);
     for _ in 0..4 {
@@ -140,7 +141,7 @@ async fn a_workspace_with_many_idle_connections_leaves_room_for_those_of_others(
     join_all(many).await;
     let names = ["ws_a", "ws_b", "ws_c", "ws_d"];
     for _ in 0..2 {
-        join_all(names.map(|name| attempt(&client, &receiver, (name, "hook")))).await;
+        join_all(names.iter().map(|name| attempt(&client, &receiver, (*name, "hook")))).await;
     }
     assert_eq!(receiver.accepted(), 140 + 3, "one is that of the other workspace");
 }
