@@ -118,8 +118,7 @@ async fn a_workspace_whose_receiver_is_silent_stops_no_sharing_among_others() {
 }
 
 #[tokio::test]
-async fn after_its_receiver_held_its_own_request_each_attempt_of_a_workspace_has_a_new_connection()
-{
+async fn a_workspace_whose_receiver_keeps_its_own_request_waiting_gets_new_connections() {
     let receiver = receiver().await;
     let (client, clock) = client(&[], 500);
     for outcome in [DELIVERED, SILENT, DELIVERED, DELIVERED, DELIVERED] {
