@@ -118,7 +118,8 @@ pub struct Replayed {
 }
 
 impl RequestContext {
-    /// A request from `peer` whose head has just been read.
+    /// A request from `peer` whose head has just been read. Made in place: it is large to move.
+    #[inline(always)]
     #[must_use]
     pub fn new(shared: &Shared, peer: IpAddr, exchange: Arc<Exchange>) -> Self {
         let (id, nth) = shared.next_request();
