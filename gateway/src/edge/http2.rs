@@ -559,10 +559,12 @@ mod tests {
             "but for those that are cancelled"
         );
         assert!(open(&total).is_none(), "each counts as a connection");
-        world.app.gate.add_permits(2);
-        for answer in [first, second] {
-            assert_eq!(answer.await.unwrap().status(), 200);
-        }
+        world.app.gate.add_permits(1);
+        assert_eq!(first.await.unwrap().status(), 200);
+        world.settle().await;
+        assert!(open(&total).is_some(), "of one in progress none is beyond the first");
+        world.app.gate.add_permits(1);
+        assert_eq!(second.await.unwrap().status(), 200);
         world.settle().await;
         assert!(open(&total).is_some(), "an idle connection is one");
     }

@@ -1,10 +1,9 @@
 //! Permits for the requests in progress on one HTTP/2 connection.
 //!
-//! The first in progress has its connection's; each other one counts as a connection. Requests
-//! that wait get permits in the order in which they came.
+//! One in progress has its connection's; each other one counts as a connection. Requests that wait
+//! get permits in the order in which they came.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntGauge;
@@ -26,8 +25,7 @@ pub(in crate::edge) struct RequestPermits {
     open: Arc<OpenConnection>,
     /// Connections of its address, and requests that count as one.
     per_address_max: u64,
-    /// Whether a request in progress has the connection's own.
-    own_is_used: AtomicBool,
+    in_progress: std::sync::Mutex<InProgress>,
     /// Held by the request that waits longest.
     turn: Mutex<()>,
     /// A request has ended.
@@ -36,13 +34,16 @@ pub(in crate::edge) struct RequestPermits {
     waiting: IntGauge,
 }
 
+/// The requests in progress, and the permits of all but one.
+#[derive(Debug, Default)]
+struct InProgress {
+    requests: usize,
+    additional: Vec<AdditionalPermit>,
+}
+
 /// Permits a request until dropped.
 #[derive(Debug)]
-pub(in crate::edge) struct RequestPermit {
-    of: Arc<RequestPermits>,
-    /// None: it has its connection's own.
-    additional: Option<AdditionalPermit>,
-}
+pub(in crate::edge) struct RequestPermit(Arc<RequestPermits>);
 
 impl RequestPermits {
     pub(in crate::edge) fn new(
@@ -50,9 +51,8 @@ impl RequestPermits {
         per_address_max: u64,
         waiting: IntGauge,
     ) -> Arc<Self> {
-        let own_is_used = AtomicBool::new(false);
-        let (turn, ended) = (Mutex::new(()), Notify::new());
-        Arc::new(Self { open, per_address_max, own_is_used, turn, ended, waiting })
+        let (in_progress, turn, ended) = Default::default();
+        Arc::new(Self { open, per_address_max, in_progress, turn, ended, waiting })
     }
 
     /// A permit for a request that has arrived, where none waits and there is room.
@@ -78,21 +78,27 @@ impl RequestPermits {
     }
 
     fn free(self: &Arc<Self>) -> Option<RequestPermit> {
-        let additional = match self.own_is_used.swap(true, Ordering::Relaxed) {
-            true => Some(self.open.enter_additional(self.per_address_max)?),
-            false => None,
-        };
-        Some(RequestPermit { of: self.clone(), additional })
+        let mut all = self.in_progress();
+        if all.requests > 0 {
+            all.additional.push(self.open.enter_additional(self.per_address_max)?);
+        }
+        all.requests += 1;
+        Some(RequestPermit(self.clone()))
+    }
+
+    fn in_progress(&self) -> MutexGuard<'_, InProgress> {
+        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        // Dropped before the notice, so that who waits finds it.
-        if self.additional.take().is_none() {
-            self.of.own_is_used.store(false, Ordering::Relaxed);
-        }
-        self.of.ended.notify_one();
+        let mut all = self.0.in_progress();
+        all.requests -= 1;
+        // The last one had its connection's.
+        drop(all.additional.pop());
+        drop(all);
+        self.0.ended.notify_one();
     }
 }
 
