@@ -42,7 +42,9 @@ pub struct ClientFacts {
 }
 
 impl RequestFacts {
-    /// What a connection from `peer` shows before anything is read.
+    /// What a connection from `peer` shows before anything is read. Made in place: it is large to
+    /// move.
+    #[inline(always)]
     #[must_use]
     pub fn of(peer: IpAddr) -> Self {
         let (is_trusted_proxy, secure, certificate) = (false, false, None);
