@@ -143,6 +143,7 @@ impl Mailbox {
 
     /// Reports that the request of an attempt in flight was sent.
     pub(crate) fn sent(&self, request: SentRequest) {
+        // A worker that has ended starts nothing that this could delay.
         let _ = self.sender.send(Command::Sent(request));
     }
 
