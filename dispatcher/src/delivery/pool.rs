@@ -18,7 +18,6 @@ use weir_common::time::{Clock, Tick};
 
 use crate::delivery::connection::{Connection, Origin};
 use crate::delivery::pool::sharing::{Sharing, Turn, TurnEnd, Workspace};
-use crate::delivery::read_limit::Meter;
 
 /// Common servers close idle connections after 5 s, some after 2.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(4);
@@ -29,6 +28,9 @@ pub(crate) const AGE_MAX: Duration = Duration::from_secs(4 * 60);
 /// Idle connections to one origin. An endpoint needs a few; a host with thousands of endpoints
 /// needs as many as run in parallel, or local ports run out in TIME_WAIT.
 const IDLE_PER_ORIGIN_MAX: usize = 128;
+
+/// A receiver that closes an idle connection has done so before the request on it arrives.
+pub(crate) const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The most suspects that are remembered, at all origins: a few megabytes.
 const SUSPECTS_MAX: usize = 20_000;
@@ -86,17 +88,19 @@ impl Pool {
         if !turn.is_own() {
             sharing.entry(origin.clone()).or_default().begin(&turn);
         }
-        let waiting = Waiting { pool: self, origin, turn, meter: connection.meter(), end: None };
-        Some((connection, waiting))
+        let end = TurnEnd::Unanswered;
+        Some((connection, Waiting { pool: self, origin, turn, began: now, end }))
     }
 
     /// Adds a connection for the next attempt; too many close the one that was idle longest.
     pub(crate) fn keep(self: &Arc<Self>, origin: Origin, connection: Connection) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
-        let sharing = idle.sharing.get(&origin);
-        if sharing.is_some_and(|sharing| !sharing.shares(&connection.user, now)) {
-            return;
+        if let Some(sharing) = idle.sharing.get_mut(&origin) {
+            sharing.answered(&connection.user, now);
+            if !sharing.shares(&connection.user, now) {
+                return;
+            }
         }
         let waiting = idle.connections.entry(origin).or_default();
         if waiting.len() >= IDLE_PER_ORIGIN_MAX {
@@ -114,7 +118,7 @@ impl Pool {
     fn end(&self, origin: &Origin, turn: &Turn, end: TurnEnd) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
-        if end == TurnEnd::Silent {
+        if end == TurnEnd::Unanswered {
             idle.suspect(origin, turn, now);
         } else if let Some(sharing) = idle.sharing.get_mut(origin) {
             sharing.end(turn, end, now);
@@ -148,7 +152,7 @@ impl Pool {
 }
 
 impl Idle {
-    /// Ends a silent turn, and closes idle connections of suspects.
+    /// Ends a turn without a response, and closes idle connections of suspects.
     fn suspect(&mut self, origin: &Origin, turn: &Turn, now: Tick) {
         let count = |sharing: &HashMap<_, Sharing>| sharing.values().map(Sharing::suspects).sum();
         let is_full = |count: usize| count >= SUSPECTS_MAX;
@@ -156,7 +160,7 @@ impl Idle {
             self.sharing.values_mut().for_each(|one| one.forget(now));
             self.sharing.retain(|_, one| !one.is_empty());
         }
-        let end = if is_full(count(&self.sharing)) { TurnEnd::Broken } else { TurnEnd::Silent };
+        let end = if is_full(count(&self.sharing)) { TurnEnd::Closed } else { TurnEnd::Unanswered };
         let sharing = self.sharing.entry(origin.clone()).or_default();
         sharing.end(turn, end, now);
         if let Some(waiting) = self.connections.get_mut(origin) {
@@ -168,33 +172,32 @@ impl Idle {
     }
 }
 
-/// An attempt that waits for its response on a reused connection; dropped before it is over, its
-/// deadline has come.
+/// An attempt that waits for its response on a reused connection, until dropped.
 pub(crate) struct Waiting<'a> {
     pool: &'a Pool,
     origin: &'a Origin,
     turn: Turn,
-    meter: Arc<Meter>,
-    end: Option<TurnEnd>,
+    began: Tick,
+    end: TurnEnd,
 }
 
 impl Waiting<'_> {
     /// Ends the wait with a response.
     pub(crate) fn answered(mut self) {
-        self.end = Some(TurnEnd::Answered);
+        self.end = TurnEnd::Answered;
     }
 
-    /// Ends the wait with an error.
-    pub(crate) fn broken(mut self) {
-        self.end = Some(TurnEnd::Broken);
+    /// Ends the wait at a connection that was closed before it sent anything.
+    pub(crate) fn closed(mut self) {
+        if self.pool.clock.now().tick.since(self.began) < CLOSED_WITHIN {
+            self.end = TurnEnd::Closed;
+        }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let is_silent = self.meter.count() == 0;
-        let at_deadline = if is_silent { TurnEnd::Silent } else { TurnEnd::Broken };
-        self.pool.end(self.origin, &self.turn, self.end.unwrap_or(at_deadline));
+        self.pool.end(self.origin, &self.turn, self.end);
     }
 }
 

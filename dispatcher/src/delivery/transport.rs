@@ -323,11 +323,14 @@ impl Transport for HttpTransport {
                 }
                 Err(failed) => failed,
             };
-            waiting.broken();
             match failed.take_message() {
                 // The connection had closed before anything was sent: try another one.
-                Some(unsent) => request = unsent,
+                Some(unsent) => {
+                    waiting.closed();
+                    request = unsent;
+                }
                 None if connection.is_silent() => {
+                    waiting.closed();
                     return Err(Outcome::Internal(Fault::StaleConnection));
                 }
                 None => {

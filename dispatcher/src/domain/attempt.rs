@@ -55,6 +55,8 @@ pub struct RecordedAttempt {
 pub struct AttemptRecord {
     pub delivery: DeliveryId,
     pub webhook: WebhookId,
+    /// The workspace.
+    pub workspace: Arc<str>,
     /// The endpoint that it called.
     pub endpoint: EndpointId,
     pub attempt: Attempt,
@@ -78,7 +80,7 @@ pub struct AttemptRecord {
 pub struct EarlierStart {
     /// The endpoint.
     pub endpoint: EndpointId,
-    /// The webhook, unless it was deleted, or the attempt left no delivery its outcome.
+    /// The webhook, unless the attempt lost its delivery before version 20 of the schema.
     pub webhook: Option<WebhookId>,
     /// Its workspace.
     pub workspace: Option<Arc<str>>,

@@ -209,6 +209,7 @@ impl Scheduler {
         let record = AttemptRecord {
             delivery: delivery.id,
             webhook,
+            workspace: Arc::clone(&target.workspace),
             endpoint,
             attempt,
             transcript: transcript.map(Arc::new),
@@ -232,7 +233,7 @@ impl Scheduler {
     ) {
         let attempt = result.attempt();
         self.notifications.push_back(Notification::Attempt(result.report(&attempt, None)));
-        let StartedAttempt { webhook, endpoint, delivery, .. } = result.attempt;
+        let StartedAttempt { webhook, endpoint, delivery, target, .. } = result.attempt;
         // After a stale connection it is sent again, on a new one, once the rate limit allows.
         let fresh_connection = attempt.outcome == Outcome::Internal(Fault::StaleConnection);
         let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
@@ -252,6 +253,7 @@ impl Scheduler {
         let record = AttemptRecord {
             delivery: DeliveryId::NONE,
             webhook,
+            workspace: Arc::clone(&target.workspace),
             endpoint,
             attempt,
             transcript: None,

@@ -67,7 +67,7 @@ mod under_way;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -143,6 +143,8 @@ pub struct SharedStore {
     time: StoreTime,
     /// This gateway among those that run: `nth`, then `of`, 32 bits each.
     place: AtomicU64,
+    /// The gateways that the last heartbeat has shown.
+    pub gateways_heard: AtomicU32,
     /// Since when the server of heartbeats has not been replaced, nor lost its data, in ticks.
     known_since: AtomicU64,
     /// The gateway's id as a number: names its leases, and its stamps where it decides alone.
@@ -190,6 +192,7 @@ impl SharedStore {
             nodes,
             time,
             place: AtomicU64::new(packed(alone)),
+            gateways_heard: AtomicU32::new(0),
             known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
             started_at,

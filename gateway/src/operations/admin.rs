@@ -193,7 +193,7 @@ fn show_store(shared: &Shared) {
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     metrics.store_servers.set(count(servers));
     metrics.store_servers_up.set(count(available));
-    metrics.store_gateways.set(store.place().of.into());
+    metrics.store_gateways.set(store.gateways_heard.load(Ordering::Relaxed).into());
     metrics.store_leased.set(store.leased_tokens().try_into().unwrap_or(i64::MAX));
     let raise = |counter: &IntCounter, to: &AtomicU64| {
         counter.inc_by(to.load(Ordering::Relaxed).saturating_sub(counter.get()));

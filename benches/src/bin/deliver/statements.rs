@@ -206,6 +206,7 @@ fn delivered(arrival: &Arrival, now: UnixTime) -> AttemptRecord {
     AttemptRecord {
         delivery: arrival.delivery.id,
         webhook: arrival.webhook,
+        workspace: "ws_1".into(),
         endpoint: EndpointId(arrival.webhook.0),
         attempt: Attempt {
             number: 1,

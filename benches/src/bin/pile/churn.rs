@@ -137,6 +137,7 @@ fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> AttemptReco
     AttemptRecord {
         delivery,
         webhook,
+        workspace: "ws_1".into(),
         endpoint: EndpointId(webhook.0),
         attempt: Attempt {
             number: 1,

@@ -1,17 +1,17 @@
 //! Decides which workspaces share connections to one origin. (core)
 //!
 //! A receiver that answers and then works may hold the next request on that connection, which looks
-//! as if the receiver of that request were slow. So where an attempt is silent on a connection that
-//! another workspace used before, both are suspects: they do not share.
+//! as if the receiver of that request were slow. So where an attempt has no response on a
+//! connection that another workspace used before, both are suspects: they do not share.
 //!
 //! # Invariants
 //!
 //! 1. A workspace is a suspect for [`SUSPECT_FOR`], and for [`NEW_FOR`] if that happens again
-//!    before a turn of it was answered. After silence on its own connection, for [`NEW_FOR`].
+//!    before an answer refutes it. After its own connection was silent to it, for [`NEW_FOR`].
 //! 2. Connections of a workspace serve others one at a time until they answer: it makes one of
-//!    their attempts late before it is a suspect.
-//! 3. A workspace whose last turn was silent makes no other a suspect: one whose receiver is silent
-//!    stops no sharing among others.
+//!    their attempts late before it is a suspect. Only an answer to another one refutes that.
+//! 3. A workspace without a response since its last turn makes no other a suspect: one whose
+//!    receiver is silent stops no sharing among others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -49,10 +49,10 @@ impl Turn {
 pub(super) enum TurnEnd {
     /// With a response.
     Answered,
-    /// At the deadline, without a byte of a response.
-    Silent,
-    /// In any other way, which shows nothing.
-    Broken,
+    /// Without one, at the deadline or before.
+    Unanswered,
+    /// The connection was closed as the request was sent, which shows nothing.
+    Closed,
 }
 
 /// Which workspaces share connections to one origin.
@@ -60,15 +60,27 @@ pub(super) enum TurnEnd {
 pub(super) struct Sharing {
     /// Workspaces of which a connection serves another one, without an answer so far.
     lending: HashSet<Workspace>,
-    /// Workspaces since whose silent turn none was answered.
+    /// Workspaces since whose turn without a response no answer has refuted that.
     suspects: HashMap<Workspace, Suspicion>,
 }
 
-/// When a suspect was silent, and for how long it does not share.
+/// Why a workspace is suspected, since when, and for how long it does not share.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
+    role: Role,
     since: Tick,
     lasts: Duration,
+    /// Whether it was answered since: the next turn without a response is its first again.
+    refuted: bool,
+}
+
+/// The part of a workspace in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It had used the connection before.
+    Before,
+    /// It used the connection.
+    User,
 }
 
 impl Sharing {
@@ -96,34 +108,53 @@ impl Sharing {
         }
         match end {
             TurnEnd::Answered => {
-                self.clear(&turn.before, now);
-                self.clear(&turn.user, now);
-            }
-            TurnEnd::Silent if turn.is_own() => self.suspect(&turn.user, NEW_FOR, now),
-            TurnEnd::Silent => {
-                let is_likely = self.suspects.contains_key(&turn.user);
-                self.suspect(&turn.user, SUSPECT_FOR, now);
-                if !is_likely {
-                    self.suspect(&turn.before, SUSPECT_FOR, now);
+                self.answered(&turn.user, now);
+                // An answer to a turn that began before the suspicion refutes nothing.
+                if !turn.is_own() && self.shares(&turn.before, now) {
+                    self.refute((&turn.before, Role::Before), now);
                 }
             }
-            TurnEnd::Broken => {}
+            TurnEnd::Unanswered if turn.is_own() => {
+                self.suspect((&turn.before, Role::Before), NEW_FOR, now);
+            }
+            TurnEnd::Unanswered => {
+                let is_likely = self.is_known(&turn.user);
+                self.suspect((&turn.user, Role::User), SUSPECT_FOR, now);
+                if !is_likely {
+                    self.suspect((&turn.before, Role::Before), SUSPECT_FOR, now);
+                }
+            }
+            TurnEnd::Closed => {}
         }
     }
 
-    /// Removes a suspicion that an answer refutes; of a turn that began before it, none does.
-    fn clear(&mut self, workspace: &Workspace, now: Tick) {
-        if self.shares(workspace, now) {
+    /// Notes a response to an attempt of a workspace, on any connection.
+    pub(super) fn answered(&mut self, user: &Workspace, now: Tick) {
+        self.refute((user, Role::User), now);
+    }
+
+    /// Removes what a workspace in this role is suspected of, or does so once that is over.
+    fn refute(&mut self, (workspace, role): (&Workspace, Role), now: Tick) {
+        let is_over = self.shares(workspace, now);
+        let Some(one) = self.suspects.get_mut(workspace).filter(|one| one.role == role) else {
+            return;
+        };
+        one.refuted = true;
+        if is_over {
             self.suspects.remove(workspace);
         }
     }
 
+    fn is_known(&self, workspace: &Workspace) -> bool {
+        self.suspects.get(workspace).is_some_and(|one| !one.refuted)
+    }
+
     /// Suspects a workspace for a time, or for [`NEW_FOR`] if it was suspected before.
-    fn suspect(&mut self, workspace: &Workspace, lasts: Duration, now: Tick) {
+    fn suspect(&mut self, (workspace, role): (&Workspace, Role), lasts: Duration, now: Tick) {
         if self.shares(workspace, now) {
-            let again = self.suspects.contains_key(workspace);
-            let lasts = if again { NEW_FOR } else { lasts };
-            self.suspects.insert(workspace.clone(), Suspicion { since: now, lasts });
+            let lasts = if self.is_known(workspace) { NEW_FOR } else { lasts };
+            let suspicion = Suspicion { role, since: now, lasts, refuted: false };
+            self.suspects.insert(workspace.clone(), suspicion);
         }
     }
 
@@ -148,16 +179,21 @@ mod tests {
     use super::*;
 
     /// Runs turns at one origin. Each line is the time in seconds, the workspace before, the user,
-    /// and `answered` or `silent`; or else the time and the workspaces that do not share then.
+    /// and `answered` or `silent`; or the user and `new`, for a response on a new connection; or
+    /// else the time and the workspaces that do not share then.
     fn check(lines: &str) {
         let mut sharing = Sharing::default();
         for line in lines.split(", ") {
             let words: Vec<&str> = line.split(' ').collect();
             let now = Tick(words[0].parse::<u64>().expect("seconds") * 1_000_000);
             let named = |name: &str| Some(Arc::from(name));
+            if let [_, user, "new"] = words[..] {
+                sharing.answered(&named(user), now);
+                continue;
+            }
             let end = match words.last().copied() {
                 Some("answered") => TurnEnd::Answered,
-                Some("silent") => TurnEnd::Silent,
+                Some("silent") => TurnEnd::Unanswered,
                 _ => {
                     let apart = ["a", "b", "c", "m"];
                     let apart = apart.into_iter().filter(|one| !sharing.shares(&named(one), now));
@@ -177,6 +213,19 @@ mod tests {
     fn a_workspace_that_holds_the_next_request_is_a_suspect_for_an_hour_the_second_time() {
         check("10 m a silent, 69 a m, 70, 80 c a answered, 90 m b silent, 91 b m, 150 m, 3689 m");
         check("10 m a silent, 90 m b silent, 3690, 3700 m c silent, 3760 m, 7299 m, 7300");
+    }
+
+    #[test]
+    fn answers_to_the_workspace_itself_refute_no_suspicion_that_it_holds_requests_of_others() {
+        check("10 m a silent, 80 m m answered, 81 c m answered, 90 m b silent, 91 b m, 3689 m");
+        check("10 m a silent, 80 m b answered, 90 m b silent, 91 b m, 150");
+        check("10 m m silent, 3610 m m answered, 3620 m a silent, 3690 m, 7219 m, 7220");
+    }
+
+    #[test]
+    fn a_workspace_that_was_answered_on_a_new_connection_leaves_the_blame_to_the_one_before() {
+        check("10 m a silent, 20 a new, 80 m a silent, 81 a m, 140 m, 3679 m, 3680");
+        check("10 m a silent, 80 a new, 85 b a silent, 86 a b, 145");
     }
 
     #[test]

@@ -89,17 +89,20 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<Applied,
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
     let over_at = at(session.steady.of_unix(ended_at));
     let sql = "INSERT INTO attempts \
-        (delivery, endpoint, number, started_at, took, outcome, over_at, trace) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        (delivery, endpoint, number, started_at, took, outcome, over_at, trace, webhook, workspace) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT id FROM workspaces WHERE name = ?10))";
+    let alone = found.is_none();
     session.conn.prepare_cached(sql)?.execute((
-        if found.is_some() { ended.delivery.0 } else { DeliveryId::NONE.0 },
+        if alone { DeliveryId::NONE.0 } else { ended.delivery.0 },
         ended.endpoint.0,
         ended.attempt.number,
         at(ended.attempt.started_at),
         span(ended.attempt.took),
         &outcome,
-        found.is_none().then_some(over_at),
+        alone.then_some(over_at),
         found.and_then(|_| ended.attempt.trace.stored()),
+        alone.then_some(ended.webhook.0),
+        alone.then_some(&*ended.workspace),
     ))?;
     let Some((state, redeliveries, counted)) = found else { return Ok(Applied::Yes) };
     if let Some(transcript) = &ended.transcript {

@@ -49,8 +49,9 @@ const THIS: &str = select_ready!(
 const TRIED: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
 
-const STARTS: &str = "SELECT a.id, a.endpoint, d.webhook, w.workspace, a.started_at, a.took, \
-    a.trace FROM attempts a LEFT JOIN deliveries d ON d.id = a.delivery \
+const STARTS: &str = "SELECT a.id, a.endpoint, coalesce(d.webhook, a.webhook) AS webhook, \
+    coalesce(w.workspace, a.workspace) AS workspace, a.started_at, a.took, a.trace \
+    FROM attempts a LEFT JOIN deliveries d ON d.id = a.delivery \
     LEFT JOIN webhooks w ON w.id = d.webhook WHERE a.id < ?1 ORDER BY a.id DESC LIMIT 1024";
 
 /// In microseconds. Attempts are recorded in batches, only roughly in the order in which they end:

@@ -74,8 +74,24 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     // The copy gets its name only once it is complete.
     let draft = with_ending(to, &format!(".{}.draft", std::process::id()));
     copy_to(&conn, &draft)?;
-    let moved = fs::rename(&draft, to).and_then(|()| sync_folder(folder_of(to)));
-    moved.map_err(|source| discard(&draft, BackupError::Write { path: to.to_owned(), source }))
+    let moved = name_new(&draft, to).and_then(|()| sync_folder(folder_of(to)));
+    moved.map_err(|source| {
+        let path = to.to_owned();
+        let exists = source.kind() == io::ErrorKind::AlreadyExists;
+        let cause =
+            if exists { BackupError::Exists { path } } else { BackupError::Write { path, source } };
+        discard(&draft, cause)
+    })
+}
+
+/// Renames a file to a name that no other has, also if another process makes one meanwhile.
+fn name_new(draft: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, to) {
+        Ok(()) => fs::remove_file(draft),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        // Some file systems have no hard links.
+        Err(_) => fs::rename(draft, to),
+    }
 }
 
 /// Opens a database, which may be in use, for reading: its canonical path, and a connection.
@@ -134,6 +150,18 @@ fn unmark(copy: &Path) -> rusqlite::Result<()> {
 mod tests {
     use super::*;
     use crate::store::sqlite::tests::Folder;
+
+    #[test]
+    fn a_backup_replaces_no_file_that_was_made_meanwhile() {
+        let folder = Folder::new();
+        let [draft, other, to] = ["draft", "other", "to"].map(|name| folder.path(name));
+        fs::write(&draft, "first").unwrap();
+        fs::write(&other, "second").unwrap();
+        name_new(&draft, &to).unwrap();
+        let kind = name_new(&other, &to).unwrap_err().kind();
+        assert_eq!((kind, draft.exists()), (io::ErrorKind::AlreadyExists, false));
+        assert_eq!(fs::read_to_string(&to).unwrap(), "first");
+    }
 
     #[test]
     fn a_copy_that_fails_leaves_neither_draft_nor_journal() {

@@ -73,8 +73,22 @@ macro_rules! earlier {
 
 const DROP_ANSWERS: &str = concat!("DELETE FROM transcripts WHERE attempt IN ", earlier!());
 
-const LEAVE: &str =
-    concat!("UPDATE attempts SET delivery = ?4, over_at = ?5 WHERE id IN ", earlier!());
+/// Parts attempts from their delivery, for their starts; they are over at the time of a parameter.
+macro_rules! leave {
+    ($over_at:literal) => {
+        concat!(
+            "UPDATE attempts SET (delivery, over_at, webhook, workspace) = (SELECT 0, ",
+            $over_at,
+            ", d.webhook, w.workspace FROM deliveries d \
+             LEFT JOIN webhooks w ON w.id = d.webhook WHERE d.id = ?1) "
+        )
+    };
+}
+
+const LEAVE: &str = concat!(leave!("?4"), "WHERE id IN ", earlier!());
+
+/// All attempts of a delivery.
+pub(super) const LEAVE_ALL: &str = concat!(leave!("?2"), "WHERE delivery = ?1");
 
 const NTH_DUE: &str = "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 \
     ORDER BY due, id LIMIT 1 OFFSET ?2";
@@ -263,7 +277,7 @@ fn drop_earlier(session: &WriteSession, id: DeliveryId, now: UnixTime) -> Result
     let (kept, most) = (rows::count(ATTEMPTS_MAX), rows::count(LEAVING_MAX));
     // Of those that leave, no delivery would drop the transcripts.
     session.conn.prepare_cached(DROP_ANSWERS)?.execute((id.0, kept, most))?;
-    let row = (id.0, kept, most, DeliveryId::NONE.0, at(session.steady.of_unix(now)));
+    let row = (id.0, kept, most, at(session.steady.of_unix(now)));
     session.conn.prepare_cached(LEAVE)?.execute(row)?;
     Ok(())
 }

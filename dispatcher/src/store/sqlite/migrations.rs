@@ -17,7 +17,7 @@ use weir_common::log::events;
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each changes the tables of one version to those of the next; the first creates version 1.
-pub(super) const MIGRATIONS: [&str; 19] = [
+pub(super) const MIGRATIONS: [&str; 20] = [
     include_str!("migrations/001_first.sql"),
     include_str!("migrations/002_what_is_over.sql"),
     include_str!("migrations/003_order_and_age.sql"),
@@ -37,6 +37,7 @@ pub(super) const MIGRATIONS: [&str; 19] = [
     include_str!("migrations/017_webhooks_of_mails.sql"),
     include_str!("migrations/018_redeliveries.sql"),
     include_str!("migrations/019_ends_of_jobs.sql"),
+    include_str!("migrations/020_starts_without_deliveries.sql"),
 ];
 
 /// The tables of the last version.

@@ -23,7 +23,6 @@ use weir_common::time::UnixTime;
 
 use crate::config::settings::Retention;
 use crate::domain::delivery::DeliveryState;
-use crate::domain::id::DeliveryId;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::steady_clock::before;
@@ -238,8 +237,7 @@ fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(
         WHERE attempt IN (SELECT id FROM attempts WHERE delivery = ?1)";
     conn.prepare_cached(sql)?.execute([id])?;
     if waits {
-        let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
-        conn.prepare_cached(sql)?.execute((id, DeliveryId::NONE.0, at(now)))?;
+        conn.prepare_cached(deliveries::LEAVE_ALL)?.execute((id, at(now)))?;
     } else {
         conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
     }

@@ -159,7 +159,10 @@ CREATE TABLE attempts (
     outcome TEXT NOT NULL,
     over_at INTEGER,
     -- What it came across (trace.rs); null in rows of version 4 and earlier.
-    trace BLOB
+    trace BLOB,
+    -- Of an attempt without a delivery: the limits in which it counts.
+    webhook INTEGER,
+    workspace INTEGER
 ) STRICT;
 CREATE INDEX attempts_of ON attempts (delivery);
 

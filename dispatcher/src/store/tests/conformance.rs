@@ -238,6 +238,7 @@ fn ended(
     AttemptRecord {
         delivery,
         webhook: webhook.id,
+        workspace: Arc::clone(&webhook.workspace),
         endpoint: webhook.endpoint,
         attempt: Attempt { number: 1, started_at, took: secs(1), outcome, trace: Trace::default() },
         transcript: None,

@@ -259,6 +259,7 @@ impl SharedStore {
                 self.owe_node(known, node);
             }
             if is_registry {
+                self.gateways_heard.store(heard.gateways, Ordering::Relaxed);
                 self.settle_place(heard.place, replied);
             }
             if let Some(own) = own.filter(|_| is_registry) {

@@ -32,6 +32,8 @@ pub(super) struct Heartbeat {
     pub changes: u64,
     /// Whether the store did not know this gateway: it is new, or the store has lost its data.
     pub is_new: bool,
+    /// The gateways that run.
+    pub gateways: u32,
     /// This gateway among those that run.
     pub place: FleetPosition,
 }
@@ -53,9 +55,10 @@ impl Heartbeat {
         let mut ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         ids.sort_unstable();
         let nth = u32::try_from(ids.iter().position(|other| *other == id)?).ok()?;
-        let of = u32::try_from(ids.len()).ok()?.max(gateways_min);
+        let gateways = u32::try_from(ids.len()).ok()?;
+        let place = FleetPosition { nth, of: gateways.max(gateways_min) };
         let (changes, is_new) = (changes.parse().ok()?, fresh == "1");
-        Some(Self { time, changes, is_new, place: FleetPosition { nth, of } })
+        Some(Self { time, changes, is_new, gateways, place })
     }
 }
 
@@ -74,7 +77,7 @@ mod tests {
         assert_eq!(["a", "b", "c", "d"].map(place), [Some(0), Some(1), Some(2), None]);
         let read = Heartbeat::read(&heard, "a", 5).unwrap();
         assert_eq!((read.time, read.changes, read.is_new), (UnixTime(17_000_005), 3, true));
-        assert_eq!(read.place.of, 5, "two have not started yet");
+        assert_eq!((read.gateways, read.place.of), (3, 5), "two have not started yet");
     }
 
     #[test]

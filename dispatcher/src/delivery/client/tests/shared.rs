@@ -3,12 +3,16 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use tokio::sync::Notify;
+
 use super::*;
 use crate::delivery::egress::on_behalf_of;
+use crate::delivery::pool::CLOSED_WITHIN;
 use crate::delivery::pool::sharing::{NEW_FOR, SUSPECT_FOR};
 
 /// A receiver at whose path `/holds` a request is answered, and then holds the next one on its
-/// connection; it never answers at `/silent`.
+/// connection. At `/starts` it sends an interim response to that one, at `/breaks` no HTTP; it
+/// never answers at `/silent`.
 async fn receiver() -> Receiver {
     Receiver::on("127.0.0.1", |mut stream| async move {
         while let Some(request) = read_request(&mut stream).await {
@@ -16,9 +20,16 @@ async fn receiver() -> Receiver {
                 return std::future::pending().await;
             }
             let _ = stream.write_all(OK.as_bytes()).await;
-            if request.starts_with("POST /holds") {
-                return std::future::pending().await;
+            let next = match request.split(' ').nth(1) {
+                Some("/holds") => "",
+                Some("/starts") => "HTTP/1.1 102 Processing\r\n\r\n",
+                Some("/breaks") => "none\r\n\r\n",
+                _ => continue,
+            };
+            if !next.is_empty() && read_request(&mut stream).await.is_some() {
+                let _ = stream.write_all(next.as_bytes()).await;
             }
+            return std::future::pending().await;
         }
     })
     .await
@@ -64,35 +75,79 @@ async fn workspaces_share_connections_to_one_host() {
 
 #[tokio::test]
 async fn a_workspace_that_holds_the_next_request_makes_one_attempt_of_others_late() {
+    for (path, late) in
+        [("holds", SILENT), ("starts", SILENT), ("breaks", Outcome::Failed(Failure::Connection))]
+    {
+        one_attempt_is_late(path, late).await;
+    }
+}
+
+async fn one_attempt_is_late(path: &str, late: Outcome) {
     let receiver = receiver().await;
     let (client, clock) = client(&[], 500);
     let late_ones = async |turn: usize| {
         // It leaves four connections, each of which holds the next request.
-        let held = (0..4).map(|_| attempt(&client, &receiver, ("ws_bad", "holds")));
+        let held = (0..4).map(|_| attempt(&client, &receiver, ("ws_bad", path)));
         assert_eq!(join_all(held).await, vec![DELIVERED; 4]);
         let names: Vec<String> = (0..8).map(|other| format!("ws_{turn}_{other}")).collect();
         let others = names.iter().map(|name| attempt(&client, &receiver, (name, "hook")));
         let outcomes = join_all(others).await;
         outcomes.into_iter().filter(|outcome| *outcome != DELIVERED).collect::<Vec<_>>()
     };
+    let (one, none) = (vec![late], vec![]);
     for (turn, (later, late)) in [
-        (Duration::ZERO, vec![SILENT]),
-        (Duration::ZERO, vec![]),
-        (SUSPECT_FOR, vec![SILENT]),
-        (SUSPECT_FOR, vec![]),
-        (NEW_FOR - SUSPECT_FOR, vec![SILENT]),
+        (Duration::ZERO, &one),
+        (Duration::ZERO, &none),
+        (SUSPECT_FOR, &one),
+        (SUSPECT_FOR, &none),
+        (NEW_FOR - SUSPECT_FOR, &one),
     ]
     .into_iter()
     .enumerate()
     {
         clock.advance(later);
-        assert_eq!(late_ones(turn).await, late, "turn {turn}");
+        assert_eq!(late_ones(turn).await, *late, "{path}, turn {turn}");
         // The others go on sharing.
         let before = receiver.accepted();
         for other in ["ws_x", "ws_y", "ws_z"] {
             assert_eq!(attempt(&client, &receiver, (other, "hook")).await, DELIVERED);
         }
-        assert_eq!(receiver.accepted(), before, "turn {turn}");
+        assert_eq!(receiver.accepted(), before, "{path}, turn {turn}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_long_after_the_request_was_sent_makes_suspects() {
+    for (later, accepted) in [(CLOSED_WITHIN, 3), (Duration::ZERO, 2)] {
+        let [asked, closes] = [(); 2].map(|()| Arc::new(Notify::new()));
+        let notifies = (asked.clone(), closes.clone());
+        let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+            let (asked, closes) = notifies.clone();
+            async move {
+                while let Some(request) = read_request(&mut stream).await {
+                    if request.starts_with("POST /closes") {
+                        asked.notify_one();
+                        return closes.notified().await;
+                    }
+                    let _ = stream.write_all(OK.as_bytes()).await;
+                }
+            }
+        })
+        .await;
+        let (client, clock) = client(&[], 20_000);
+        assert_eq!(attempt(&client, &receiver, ("ws_a", "hook")).await, DELIVERED);
+        let closed = attempt(&client, &receiver, ("ws_b", "closes"));
+        let closing = async {
+            asked.notified().await;
+            clock.advance(later);
+            closes.notify_one();
+        };
+        let stale = Outcome::Internal(Fault::StaleConnection);
+        assert_eq!(tokio::join!(closed, closing).0, stale);
+        for workspace in ["ws_c", "ws_a"] {
+            assert_eq!(attempt(&client, &receiver, (workspace, "hook")).await, DELIVERED);
+        }
+        assert_eq!(receiver.accepted(), accepted, "{later:?}");
     }
 }
 

@@ -102,6 +102,7 @@ fn ended(
     AttemptRecord {
         delivery,
         webhook,
+        workspace: "ws_1".into(),
         endpoint: EndpointId(1),
         attempt: Attempt {
             number: 1,

@@ -135,6 +135,7 @@ impl World {
         AttemptRecord {
             delivery,
             webhook: self.webhook,
+            workspace: "ws_1".into(),
             endpoint: EndpointId(1),
             attempt: Attempt { number: 1, started_at, took, outcome, trace: Trace::default() },
             transcript: None,

@@ -29,6 +29,7 @@ pub(super) fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState
     AttemptRecord {
         delivery,
         webhook: WebhookId(1),
+        workspace: "ws_1".into(),
         endpoint: EndpointId(1),
         attempt: Attempt { number: 1, started_at, took: SECOND, outcome, trace: Trace::default() },
         transcript: failed.then(Arc::default),

@@ -44,6 +44,7 @@ const FINGERPRINTS: [&str; MIGRATIONS.len()] = [
     "616c1f4083f3a742",
     "cb7b8e7a1262b192",
     "a711d25838f8e259",
+    "8ada44e07ad8c216",
 ];
 
 const TABLES: [&str; 16] = [

@@ -1,5 +1,6 @@
 //! Promises about mails, retention, figures and closing.
 
+use crate::domain::attempt::EarlierStart;
 use crate::store::StoreError;
 use crate::store::mail::{Addressing, NewMail, Posted, QueuedMail};
 use crate::store::tests::conformance::attempts::starts;
@@ -306,6 +307,11 @@ pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(sto
     sweep(store, t(2), t(2)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 0);
     assert_eq!(starts(store, t(0)).await, [(gone.endpoint, t(3))]);
+    // So does one that was in flight meanwhile, and both in the limits of its workspace and owner.
+    record(store, vec![ended(&gone, id, t(2), again)]).await;
+    let found = store.starts_since(t(0)).await.unwrap();
+    let of = |start: &EarlierStart| (start.webhook, start.workspace.clone());
+    assert_eq!(found.iter().map(of).collect::<Vec<_>>(), vec![(Some(gone.id), Some(WS.into())); 2]);
     sweep(store, t(3), t(3)).await;
     assert_eq!(store.starts_since(t(0)).await.unwrap(), []);
 }
