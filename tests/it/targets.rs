@@ -74,6 +74,20 @@ fn a_malformed_body_is_refused_and_its_connection_ends() {
 }
 
 #[test]
+fn a_connection_field_that_names_what_a_server_needs_is_charged_to_no_tenant() {
+    let world = World::new();
+    for connection in ["Host", "close, X-Forwarded-For", "\"Host\"", "a,b,c,d,e,f,g,h,i,j"] {
+        let mut client = world.client();
+        let line = "GET /v1/workspaces/ws_acme HTTP/1.1\r\nHost: api.localhost\r\n";
+        let answer = client.exchange(format!("{line}Connection: {connection}\r\n\r\n"));
+        let problem = answer.expect_problem(400);
+        assert_eq!(problem["type"], "urn:weir:problem:malformed-request", "{connection}");
+    }
+    assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
+    world.control.assert_untouched();
+}
+
+#[test]
 fn the_corpus_keeps_its_size() {
     let count: usize = [CONTROL_TARGETS, DATA_TARGETS].concat().iter().map(|rows| rows.len()).sum();
     assert!(count + hosts::HOSTS.len() + heads::HEADS.len() >= 250);

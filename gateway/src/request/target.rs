@@ -93,6 +93,8 @@ pub enum Malformed {
     Identifier,
     /// A method with lower-case letters, which some servers convert to capitals.
     Method,
+    /// A `Connection` that is no list of names, a long one, or one with a field that servers need.
+    Connection,
 }
 
 impl fmt::Display for Malformed {
@@ -123,6 +125,10 @@ impl fmt::Display for Malformed {
                 "A body has one Content-Length, in digits, or one Transfer-Encoding: chunked."
             }
             Self::Method => "The method is not in capitals.",
+            Self::Connection => {
+                "`Connection` lists nine names at most, and neither Host nor X-Forwarded-For, \
+                 -Host or -Proto."
+            }
             Self::Identifier => {
                 "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -, or lacks the \
                  prefix that those of workspaces have."
