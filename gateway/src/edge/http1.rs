@@ -101,7 +101,9 @@ pub async fn serve<H: Handler>(mut http1: Http1<H>, connection: Connection, boun
             Http1Session::new(buffered, head, slot.clone(), exchange.clone(), close_tunnels);
         let session = ServerSession::new_custom(Box::new(session));
         let client = client.clone();
-        http1.handler.handle(Incoming { session, exchange, client, length, malformed }).await;
+        let arrived_at = None;
+        let incoming = Incoming { session, exchange, client, length, arrived_at, malformed };
+        http1.handler.handle(incoming).await;
         let returned = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Returned { buffered: back, then }) = returned else { return };
         buffered = back;

@@ -274,6 +274,7 @@ impl<H: Handler> Driver<H> {
         let upload = Upload::new(self.http2.clock.clone());
         let client = self.http2.client.clone();
         let (permits, permit) = (self.permits.clone(), self.permits.try_enter());
+        let arrived_at = permit.is_none().then(|| self.http2.clock.now());
         self.requests.spawn(upload.clone().within(async move {
             let Some(permit) = permitted(permit, &permits, &mut session).await else { return };
             let exchange = Arc::new(Exchange::default());
@@ -281,7 +282,8 @@ impl<H: Handler> Driver<H> {
             let head = session.req_header();
             let malformed = Framing::of(&head.headers, head.version).err();
             let session = SessionOverride::wrap(session, upload, exchange.clone());
-            let incoming = Incoming { session, exchange, client, length: None, malformed };
+            let incoming =
+                Incoming { session, exchange, client, length: None, arrived_at, malformed };
             handler.handle(incoming).await;
             drop(permit);
         }));
@@ -390,6 +392,8 @@ mod tests {
     /// Panics, or waits for `gate` even if its client has gone, or answers at once.
     struct App {
         started: AtomicUsize,
+        /// How many had waited for a permit.
+        waited: AtomicUsize,
         ended: AtomicUsize,
         gate: Semaphore,
     }
@@ -412,6 +416,7 @@ mod tests {
         async fn answer(&self, incoming: Incoming) {
             let mut session = incoming.session;
             self.started.fetch_add(1, Ordering::Relaxed);
+            self.waited.fetch_add(incoming.arrived_at.is_some().into(), Ordering::Relaxed);
             let mut body = Bytes::new();
             match session.req_header().raw_path() {
                 b"/panic" => panic!("on purpose"),
@@ -451,8 +456,8 @@ mod tests {
         }
 
         async fn with(bounds: Http2Bounds, total: &Arc<ConnectionTotal>) -> Self {
-            let app = App { started: 0.into(), ended: 0.into(), gate: Semaphore::new(0) };
-            let app = Arc::new(app);
+            let [started, waited, ended] = Default::default();
+            let app = Arc::new(App { started, waited, ended, gate: Semaphore::new(0) });
             let (ours, far) = duplex(1 << 12);
             let (near, theirs) = duplex(1 << 12);
             let (stop, stopping) = watch::channel(false);
@@ -558,6 +563,7 @@ mod tests {
             2,
             "but for those that are cancelled"
         );
+        assert_eq!(world.app.waited.load(Ordering::Relaxed), 1, "when it arrived is known");
         assert!(open(&total).is_none(), "each counts as a connection");
         world.app.gate.add_permits(1);
         assert_eq!(first.await.unwrap().status(), 200);

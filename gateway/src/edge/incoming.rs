@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use pingora_core::protocols::http::ServerSession;
+use weir_common::time::Moment;
 
 use crate::edge::connection::Client;
 use crate::edge::exchange::Exchange;
@@ -23,6 +24,8 @@ pub struct Incoming {
     pub client: Client,
     /// The length of its head as received, over HTTP/1.
     pub length: Option<usize>,
+    /// When it arrived, if it has waited for a permit since then.
+    pub arrived_at: Option<Moment>,
     /// Why it is refused, if two parsers could read it differently.
     pub malformed: Option<Malformed>,
 }

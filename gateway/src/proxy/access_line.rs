@@ -74,7 +74,7 @@ impl<'r> LineFacts<'r> {
 pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec<u8> {
     let rules = &context.config.rules;
     let mut line = Line::new();
-    line.shown("time", context.started_at.unix.rfc3339_shown());
+    line.shown("time", context.arrived_at.unix.rfc3339_shown());
     line.text("id", &context.request_id());
     line.text("client", &address_text(context.facts.client.address));
     line.text("method", facts.method);
@@ -85,7 +85,7 @@ pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec
     if let Some(status) = context.response.status {
         line.number("status", status.into());
     }
-    let duration = micros(now.tick.since(context.started_at.tick));
+    let duration = micros(now.tick.since(context.arrived_at.tick));
     line.thousandths("duration_ms", duration);
     if let Some(picked_at) = context.upstream.picked_at {
         let answered_at = context.upstream.answered_at.unwrap_or(now.tick);

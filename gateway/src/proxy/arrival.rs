@@ -73,9 +73,10 @@ impl Handler for RequestHandler {
 impl RequestHandler {
     async fn process(&self, incoming: Incoming) {
         let shared = &self.shared;
-        let Incoming { mut session, exchange, client, length, malformed } = incoming;
+        let Incoming { mut session, exchange, client, length, arrived_at, malformed } = incoming;
         let place = Box::new_uninit();
         let mut context = Box::write(place, RequestContext::new(shared, client.peer, exchange));
+        context.arrived_at = arrived_at.unwrap_or(context.started_at);
         context.facts.client.secure = client.is_secure;
         context.facts.client.certificate = client.certificate;
         begin(shared, &mut session, &context);

@@ -30,8 +30,11 @@ pub const TRIES_MAX: usize = 16;
 
 /// One request.
 pub struct RequestContext {
-    /// When its head had been read: decisions at admission use this reading of the clock, except
-    /// after a wait (`admission`), and limits that `Limiter::check_waiting` checks later.
+    /// When its head had been read.
+    pub arrived_at: Moment,
+    /// The same, or the end of its wait for a permit: decisions at admission use this reading of
+    /// the clock, except after a wait (`admission`), and limits that `Limiter::check_waiting`
+    /// checks later.
     pub started_at: Moment,
     /// The configuration at its start, which it keeps after a reload; once admitted, without the
     /// tenants.
@@ -123,8 +126,10 @@ impl RequestContext {
     #[must_use]
     pub fn new(shared: &Shared, peer: IpAddr, exchange: Arc<Exchange>) -> Self {
         let (id, nth) = shared.next_request();
+        let now = shared.clock.now();
         Self {
-            started_at: shared.clock.now(),
+            arrived_at: now,
+            started_at: now,
             config: shared.active.load_full(),
             id,
             nth,

@@ -117,7 +117,7 @@ pub async fn finish(
     context.buffered = None;
     server_results::record_end(shared, context);
     let now = shared.clock.now();
-    let seconds = now.tick.since(context.started_at.tick).as_secs_f64();
+    let seconds = now.tick.since(context.arrived_at.tick).as_secs_f64();
     if let Some(meter) =
         context.facts.tenant.plane.and_then(|plane| context.config.planes.get(plane))
     {

@@ -1,5 +1,8 @@
 //! One address cannot use all connections, and one connection cannot last forever.
 
+use std::time::Duration;
+
+use serde_json::Value;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
@@ -110,9 +113,22 @@ fn requests_of_one_client_leave_descriptors_to_others() {
     edge.world.control.wait_for_requests(5);
     let mut other = Client::connect_from("127.0.0.6", edge.world.gateway.http());
     other.get("/assets/other").expect(200);
-    clients[0].settle();
+    for client in &mut clients {
+        client.settle();
+    }
     assert_eq!(edge.world.control.requests().len(), 5);
+    wait::pass(Duration::from_millis(300));
     gate.open();
     edge.world.control.wait_for_requests(80);
     edge.wait_until_idle();
+    // The wait of a request is part of its duration.
+    let lines = || edge.world.gateway.access_log().json();
+    let of_clients = |lines: Vec<Value>| -> Vec<f64> {
+        let own = lines.iter().filter(|line| line["path"] == "/healthz");
+        own.map(|line| line["duration_ms"].as_f64().unwrap()).collect()
+    };
+    let durations = wait::until("a line of each request", || {
+        Some(of_clients(lines())).filter(|durations| durations.len() == 80)
+    });
+    assert!(durations.iter().all(|duration| *duration >= 300.0), "{durations:?}");
 }
