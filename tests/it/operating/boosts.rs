@@ -57,6 +57,7 @@ fn a_boost_that_makes_no_sense_changes_nothing() {
         r#"{"requests":120,"ttl":"0s"}"#,
         r#"{"rate":1,"burst":2,"ttl":"10m"}"#,
         r#"{"requests":120,"ttl":"10m","more":1}"#,
+        r#"{"requests":120,"ttl":"10m","requests":9000}"#,
     ] {
         let status = boost(&world, "workspace/ws_acme", body).status;
         assert!([400, 422].contains(&status), "{body} is {status}");

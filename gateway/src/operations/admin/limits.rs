@@ -21,6 +21,7 @@ use weir_common::config::document::span_of;
 use weir_common::directory::values::{LimitAlgorithm, Values};
 use weir_common::http_server::problems::refusal;
 use weir_common::http_server::reply::Reply;
+use weir_common::json;
 use weir_common::limit::rolling;
 use weir_common::log::events;
 
@@ -153,9 +154,7 @@ const RAISED: [&str; 3] = ["requests", "rate", "burst"];
 /// Reads the numbers and the duration of a boost from its body; `own` has the allowances without
 /// it.
 fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
-    let body: Value =
-        serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;
-    let members = body.as_object().ok_or("The body is not a JSON object.")?;
+    let members = &json::object(body).map_err(|why| format!("The body is {why}."))?;
     if let Some(other) = members.keys().find(|key| *key != "ttl" && !RAISED.contains(&&***key)) {
         let known = RAISED.join(", ");
         return Err(format!("`{other}` is not a member of a boost: {known}, ttl are."));
@@ -201,4 +200,21 @@ fn is_raised(own: Quota, boost: &Map<String, Value>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boost_whose_body_has_a_duplicate_member_is_refused() {
+        let read = |body: &str| boosted(&[], body.as_bytes());
+        assert!(read(r#"{"requests":120,"ttl":"10m"}"#).is_ok());
+        let twice = read(r#"{"requests":120,"ttl":"10m","requests":9000}"#).unwrap_err();
+        assert!(twice.contains("stands twice"), "{twice}");
+        for (body, why) in [("[]", "is not an object"), ("nonsense", "is not JSON")] {
+            let refused = read(body).unwrap_err();
+            assert!(refused.contains(why), "{body}: {refused}");
+        }
+    }
 }
