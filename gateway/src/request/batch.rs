@@ -34,16 +34,16 @@ pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
 }
 
 /// Whether every server reads a body of this `Content-Type` as it is read here: JSON is UTF-8 (RFC
-/// 8259, 8.1), but a server that decodes another charset sees other items.
+/// 8259, 8.1), but a server that decodes another charset sees other items. Wherever the word
+/// stands, some server finds a charset; RFC 2231 spells one `charset*`, or in parts.
 #[must_use]
 pub fn is_countable(content_type: &[u8]) -> bool {
     let text = String::from_utf8_lossy(content_type).to_ascii_lowercase();
-    text.split(';').skip(1).filter_map(|parameter| parameter.split_once('=')).all(
-        |(name, value)| {
-            let value = value.trim().trim_matches('"');
-            name.trim() != "charset" || value == "utf-8" || value == "utf8"
-        },
-    )
+    text.split(';').filter(|part| part.contains("charset")).all(|part| {
+        let (name, value) = part.split_once('=').unwrap_or_default();
+        let value = value.trim().trim_matches('"');
+        name.trim() == "charset" && (value == "utf-8" || value == "utf8")
+    })
 }
 
 /// Greatest nesting of arrays and objects: the limit of serde_json, and of most parsers.
@@ -142,7 +142,18 @@ mod tests {
         {
             assert!(is_countable(good.as_bytes()), "{good}");
         }
-        for bad in ["a/b; charset=utf-7", "a/b;x=y; Charset = UTF-16", "a/b; charset=\"latin1\""] {
+        for bad in [
+            "a/b; charset=utf-7",
+            "a/b;x=y; Charset = UTF-16",
+            "a/b; charset=\"latin1\"",
+            // Spelt as RFC 2231 allows, and as lenient servers read them.
+            "a/b; charset*=utf-16",
+            "a/b; charset*=UTF-8''utf-16",
+            "a/b; charset*0=utf-1; charset*1=6",
+            "a/b charset=utf-16",
+            "a/b, c/d; charset=utf-8, charset=utf-16",
+            "a/b; x-charset=utf-8",
+        ] {
             assert!(!is_countable(bad.as_bytes()), "{bad}");
         }
     }
