@@ -59,7 +59,7 @@ const HEAD_BYTES_MAX: usize = 1 << 20;
 const HEAD_FIELDS_MAX: usize = 256;
 
 /// Fields that only we set, and those that say the same in earlier forms: removed from requests,
-/// responses and trailers.
+/// responses and trailers, in every spelling that is read as one of these.
 const LIMIT_HEADERS: [&str; 15] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -248,10 +248,8 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
 
 /// Removes the limit fields, which only we set, from a request or from trailers.
 pub fn remove_limits(headers: &mut HeaderMap) {
-    if has_limit_fields(headers) {
-        for name in LIMIT_HEADERS {
-            headers.remove(name);
-        }
+    for name in limit_fields(headers) {
+        headers.remove(name);
     }
 }
 
@@ -309,10 +307,8 @@ pub fn to_client(
 
 /// Removes the limit fields, which only we set, from a response head.
 pub fn remove_limits_of(head: &mut ResponseHeader) {
-    if has_limit_fields(&head.headers) {
-        for name in LIMIT_HEADERS {
-            head.remove_header(name);
-        }
+    for name in limit_fields(&head.headers) {
+        head.remove_header(&name);
     }
 }
 
@@ -321,9 +317,7 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 /// proxy, also removes the fields that only such a proxy may set.
 fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
     let trusted = &context.config.settings.server.trusted_headers;
-    let is_disguised = |spelt: &str| {
-        OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
-    };
+    let is_disguised = |spelt: &str| OURS.contains(&spelt) || OF_WIRE.contains(&spelt);
     let is_foreign = |name: &HeaderName| {
         let name = name.as_str();
         let spelt = folded(name);
@@ -337,12 +331,16 @@ fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
     }
 }
 
-/// Whether any of [`LIMIT_HEADERS`] is present: rare, and quick to check.
-fn has_limit_fields(headers: &HeaderMap) -> bool {
-    headers.keys().map(HeaderName::as_str).any(|name| {
-        (name.starts_with("x-rate") || name.starts_with("ratelimit"))
-            && LIMIT_HEADERS.contains(&name)
-    })
+/// Those of [`LIMIT_HEADERS`] that are present, in any spelling: rare, and quick to check.
+fn limit_fields(headers: &HeaderMap) -> Vec<HeaderName> {
+    let is_ours = |name: &&HeaderName| {
+        let name = name.as_str();
+        let begins = name.starts_with("ratelimit")
+            || (name.starts_with('x')
+                && name.get(2..).is_some_and(|rest| rest.starts_with("rate")));
+        begins && LIMIT_HEADERS.contains(&&*folded(name))
+    };
+    headers.keys().filter(is_ours).cloned().collect()
 }
 
 /// Removes hop-by-hop fields from a response (RFC 9110, 7.6.1), and chunking for a client of
@@ -415,6 +413,30 @@ mod tests {
         check_lengths(304, &["12", "12"], &["12"]);
         for status in [100, 101, 103, 204] {
             check_lengths(status, &["12"], &[]);
+        }
+    }
+
+    #[test]
+    fn an_upstreams_limit_fields_are_removed_in_every_spelling() {
+        let mut head = ResponseHeader::build(103, None).unwrap();
+        for name in [
+            "X-RateLimit-Limit",
+            "x_ratelimit_limit",
+            "X-RateLimit_Reset",
+            "X.RateLimit.Remaining",
+            "ratelimit_policy",
+            "X-Rate",
+            "X_Limit",
+        ] {
+            head.append_header(name, "7").unwrap();
+        }
+        let mut trailers = head.headers.clone();
+        remove_limits_of(&mut head);
+        remove_limits(&mut trailers);
+        for headers in [&head.headers, &trailers] {
+            let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+            left.sort_unstable();
+            assert_eq!(left, ["x-rate", "x_limit"]);
         }
     }
 
