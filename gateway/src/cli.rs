@@ -245,9 +245,8 @@ impl Which {
             Err(why) => return Ok(refuse(&why)),
         };
         let admin = AdminClient::of(server)?;
-        let listed = admin.call("GET", "/limits", b"")?;
-        let limits = listed.get("limits").and_then(Value::as_array).into_iter().flatten();
-        let limits: Vec<&str> = limits.filter_map(|limit| limit["limit"].as_str()).collect();
+        let limits = admin.limits()?;
+        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
         if let Some(limit) = self.limit.as_ref().filter(|limit| !limits.contains(&limit.as_str())) {
             let hint = suggestion(limit, &limits)
                 .unwrap_or_else(|| format!("known: {}", limits.join(", ")));

@@ -34,13 +34,40 @@ impl AdminClient {
             let why = why.etype();
             no_answer(format!("no answer from the admin listener at {}: {why:?}", self.address))
         })?;
-        let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let Ok(value) = serde_json::from_slice::<Value>(&answer.body) else {
+            return Err(self.foreign(answer.status));
+        };
         if answer.status >= 300 {
-            let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default();
+            let Some(detail) = value.get("detail").and_then(Value::as_str) else {
+                return Err(self.foreign(answer.status));
+            };
             let text = format!("the admin listener answered {}: {detail}", answer.status);
             return Err(NoAnswer { status: answer.status, text });
         }
         Ok(value)
+    }
+
+    /// The names of all limits.
+    pub(super) fn limits(&self) -> Result<Vec<String>, NoAnswer> {
+        let listed = match self.call("GET", "/limits", b"") {
+            // A gateway has this page; a dispatcher's admin listener has not.
+            Err(why) if why.status == 404 => return Err(self.foreign(404)),
+            listed => listed?,
+        };
+        let Some(limits) = listed.get("limits").and_then(Value::as_array) else {
+            return Err(self.foreign(200));
+        };
+        Ok(limits.iter().filter_map(|limit| Some(limit["limit"].as_str()?.to_owned())).collect())
+    }
+
+    /// The error of an answer that no gateway's admin listener gives.
+    fn foreign(&self, status: u16) -> NoAnswer {
+        let text = format!(
+            "what answers at {} is not the admin listener of a weir-gateway (status {status}): \
+             give the address of its server.admin, as --admin or by --config",
+            self.address
+        );
+        NoAnswer { status: 0, text }
     }
 }
 

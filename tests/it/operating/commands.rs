@@ -1,6 +1,7 @@
 //! The command line: its output, its streams and its exit codes.
 
 use serde_json::Value;
+use weir_tests::answer::Answer;
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::directory::Directory;
 use weir_tests::folder::Folder;
@@ -257,6 +258,29 @@ fn a_gateway_that_is_not_there_is_an_error_with_its_address() {
     assert!(finished.stderr.contains("127.0.0.1:9"), "{}", finished.stderr);
     let unnamed = ["limits", "show", "ws_acme", "--config", "gone.toml"];
     assert_eq!(run(&folder(), &unnamed).code, Some(64), "its address is not known");
+}
+
+#[test]
+fn a_listener_that_is_no_gateways_is_named_with_its_address() {
+    let world = World::new();
+    let answers = [
+        Answer::ok("<p>Welcome</p>"),
+        Answer::ok(r#"{"limits": 3}"#),
+        Answer::status(404).body("no such page"),
+        Answer::status(404).body(r#"{"detail": "No such path."}"#),
+        Answer::status(403).body(r#"{"error": "forbidden"}"#),
+    ];
+    for answer in answers {
+        world.control.always(answer);
+        let admin = world.control.address();
+        for command in [&["show"][..], &["boost", "--requests", "9"], &["reset"]] {
+            let (action, more) = command.split_first().unwrap();
+            let key = ["limits", action, "ws_acme", "--limit", "workspace", "--admin", &admin];
+            let ended = run(&folder(), &[&key[..], more].concat()).expect(1);
+            let text = format!("{admin} is not the admin listener of a weir-gateway");
+            assert!(ended.stderr.contains(&text), "{}", ended.stderr);
+        }
+    }
 }
 
 /// The output of `explain` for a request under the default files.
