@@ -27,6 +27,8 @@ use crate::time::Tick;
 pub struct EntryCache<K, V> {
     known: Cache<K, Arc<Entry<V>>>,
     absent: Cache<K, Absent>,
+    /// How many of `absent` no answer is known of: their lookups have all failed.
+    failed: Arc<AtomicU64>,
     /// How often a tenant was removed: a response requested before a removal is not cached.
     forgotten: AtomicU64,
 }
@@ -113,7 +115,13 @@ where
     #[must_use]
     pub fn new(entries_max: usize) -> Self {
         let most = u64::try_from(entries_max).unwrap_or(u64::MAX);
-        Self { known: Cache::new(most), absent: Cache::new(most), forgotten: AtomicU64::default() }
+        let failed = Arc::new(AtomicU64::default());
+        let left = failed.clone();
+        let leaves = move |_, absent: Absent, _| {
+            left.fetch_sub(u64::from(!absent.was_reported()), Ordering::Relaxed);
+        };
+        let absent = Cache::builder().max_capacity(most).eviction_listener(leaves).build();
+        Self { known: Cache::new(most), absent, failed, forgotten: AtomicU64::default() }
     }
 
     /// The cached state of a tenant at `now`.
@@ -150,6 +158,7 @@ where
     pub async fn keep_absent(&self, key: K, absent: Absent, mark: u64) {
         if self.mark() == mark {
             self.known.invalidate(&key).await;
+            self.failed.fetch_add(u64::from(!absent.was_reported()), Ordering::Relaxed);
             self.absent.insert(key, absent).await;
         }
     }
@@ -184,11 +193,13 @@ where
         self.absent.invalidate(key).await;
     }
 
-    /// How many tenants are cached: those that exist, and those that do not.
-    pub async fn fill(&self) -> [u64; 2] {
+    /// How many tenants are cached: those that exist, those that do not, and those whose lookups
+    /// have all failed.
+    pub async fn fill(&self) -> [u64; 3] {
         self.known.run_pending_tasks().await;
         self.absent.run_pending_tasks().await;
-        [self.known.entry_count(), self.absent.entry_count()]
+        let (absent, failed) = (self.absent.entry_count(), self.failed.load(Ordering::Relaxed));
+        [self.known.entry_count(), absent.saturating_sub(failed), failed]
     }
 }
 
@@ -360,9 +371,44 @@ mod tests {
                 let absent = Absent::new(Tick(0), [Duration::MAX; 2]);
                 cache.keep_absent(format!("invented_{n}"), absent, cache.mark()).await;
             }
-            let [known, absent] = cache.fill().await;
-            assert_eq!(known, 50);
+            let [known, absent, failed] = cache.fill().await;
+            assert_eq!((known, failed), (50, 0));
             assert!(absent <= 100, "{absent}");
+        });
+    }
+
+    #[test]
+    fn tenants_that_do_not_exist_and_failed_lookups_are_counted_apart() {
+        run(async {
+            let cache = EntryCache::<_, ()>::new(100);
+            let keep = async |name: &'static str, absent: Absent| {
+                cache.keep_absent(name, absent, cache.mark()).await;
+            };
+            let fails = async |name: &'static str, last: Last<()>| {
+                cache.keep_failed(name, (&last, Tick(1)), cache.mark()).await;
+            };
+            let absent = Absent::new(Tick(0), [Duration::MAX; 2]);
+            keep("absent", absent).await;
+            keep("later away", absent).await;
+            fails("later away", Last::Absent(absent)).await;
+            for _ in 0..3 {
+                fails("away", Last::Nothing).await;
+                fails("later absent", Last::Nothing).await;
+                fails("later known", Last::Nothing).await;
+                fails("forgotten", Last::Nothing).await;
+            }
+            assert_eq!(cache.fill().await, [0, 2, 4]);
+            keep("later absent", absent).await;
+            cache.keep("later known", entry(), cache.mark()).await;
+            cache.forget(&"forgotten").await;
+            assert_eq!(cache.fill().await, [1, 3, 1]);
+            let many = EntryCache::<_, ()>::new(100);
+            for n in 0..1_000 {
+                many.keep_failed(n, (&Last::Nothing, Tick(1)), many.mark()).await;
+            }
+            let [known, absent, failed] = many.fill().await;
+            assert_eq!((known, absent), (0, 0));
+            assert!((1..=100).contains(&failed), "{failed}");
         });
     }
 }

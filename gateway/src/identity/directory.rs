@@ -385,8 +385,9 @@ impl RemoteDirectory {
         self.shared.cache.forget(&rules.seed().owner(scope(kind), name.as_bytes())).await;
     }
 
-    /// How many tenants are cached: those that exist, and those that do not.
-    pub async fn fill(&self) -> [u64; 2] {
+    /// How many tenants are cached: those that exist, those that do not, and those whose lookups
+    /// have all failed.
+    pub async fn fill(&self) -> [u64; 3] {
         self.shared.cache.fill().await
     }
 }

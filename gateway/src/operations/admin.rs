@@ -80,7 +80,7 @@ impl Program for GatewayAdmin {
         metrics.token_cache_entries.set(i64::try_from(remembered).unwrap_or(i64::MAX));
         if let Some(remote_directory) = &active.remote_directory {
             let fill = remote_directory.fill().await;
-            for (kind, entries) in ["known", "unknown"].into_iter().zip(fill) {
+            for (kind, entries) in ["known", "unknown", "failed"].into_iter().zip(fill) {
                 let entries = i64::try_from(entries).unwrap_or(i64::MAX);
                 metrics.directory_entries.with_label_values(&[kind]).set(entries);
             }

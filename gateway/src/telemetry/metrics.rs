@@ -72,7 +72,8 @@ metrics! {
     directory_requests: IntCounterVec = "directory_requests_total", "outcome";
     /// Response time of the directory.
     directory_seconds: Histogram = "directory_request_duration_seconds";
-    /// Cached directory entries, by kind: known, or unknown to the directory.
+    /// Cached directory entries, by kind: known, unknown to the directory, or failed (no lookup was
+    /// answered).
     directory_entries: IntGaugeVec = "directory_entries", "kind";
     /// Requests served from an expired entry because the directory was unavailable.
     directory_stale: IntCounter = "directory_stale_total";
