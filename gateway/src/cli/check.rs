@@ -5,7 +5,7 @@
 //!
 //! 1. Servers, the directory, the identity server and the shared store are tried concurrently, each
 //!    with a deadline.
-//! 2. A check changes and creates nothing outside of the process.
+//! 2. A check changes nothing outside of the process, and leaves nothing there.
 //!
 //! # Not here
 //!

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use log::Level;
+use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use weir_common::config::files;
 use weir_common::log::events;
@@ -33,13 +34,32 @@ pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     tried.map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
-/// Checks that the snapshot could be written, without creating a file or a directory.
+/// Checks that the snapshot could be written, and leaves no file or directory.
 pub fn check_without_writing(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     replaceable(path)
         .and_then(|()| replaceable(&new(path)))
         .and_then(|()| files::may_make(Path::new(path)))
+        .and_then(|()| takes_files(Path::new(path)))
         .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
+}
+
+/// Checks that the nearest folder above `path` takes files, as /proc does not: by one without a
+/// name, or where its file system has none of those, by one that is removed at once.
+fn takes_files(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
+    let folder = folder.unwrap_or(Path::new("/"));
+    let open = |path: &Path, flags| rustix::fs::open(path, flags | OFlags::WRONLY, Mode::RUSR);
+    let named = folder.join(format!(".weir-check-{}", std::process::id()));
+    let made = open(folder, OFlags::TMPFILE).map(drop).or_else(|_| {
+        open(&named, OFlags::CREATE | OFlags::EXCL)?;
+        rustix::fs::unlink(&named)
+    });
+    made.map_err(|why| {
+        let why = io::Error::from(why);
+        io::Error::new(why.kind(), format!("{}: {why}", folder.display()))
+    })
 }
 
 /// Checks that at `path` is a snapshot, or nothing: anything else must not be renamed or replaced.
@@ -180,6 +200,27 @@ pub(crate) mod tests {
         let bytes = snapshot::write(kept, left.seed, memory.unwrap_or(&own), now);
         let _ = restore(&restored, snapshot::read(&bytes, now).unwrap());
         restored.limiter.store.kept_until().since(now.tick.max(Tick(0)))
+    }
+
+    #[test]
+    fn a_snapshot_where_no_file_can_be_made_is_refused_by_a_check_that_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("weir-snapshot-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let shared = shared("1m", 200, &Clock::manual(UnixTime(1_000_000_000)));
+        let store = &shared.active.load().settings.store;
+        let checked = |path: &str| {
+            let snapshot = Some(path.to_owned());
+            check_without_writing(&StoreSettings { snapshot, ..store.clone() })
+        };
+        for name in ["limits", "missing/limits"] {
+            checked(folder.join(name).to_str().unwrap()).unwrap();
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        for path in ["/proc/limits", "/proc/missing/limits"] {
+            let refused = checked(path).unwrap_err().to_string();
+            assert!(refused.contains(path) && refused.contains("/proc:"), "{refused}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
