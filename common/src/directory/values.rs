@@ -185,7 +185,7 @@ impl Values {
         let mut values = Self::default();
         for Field { name, doc, shape, wanted, read, .. } in &FIELDS {
             let _place = table.parsed(name, doc, shape(), |value| {
-                if read(&mut values, value) { Ok(()) } else { Err(wanted(value)) }
+                if read(&mut values, value) { Ok(()) } else { Err(wanted(&values, value)) }
             });
         }
         values
@@ -198,7 +198,7 @@ impl Values {
         for field in &FIELDS {
             let given = members.get(field.name).filter(|value| !value.is_null());
             if let Some(value) = given.filter(|value| !(field.read)(&mut values, value)) {
-                fault(field.name, (field.wanted)(value));
+                fault(field.name, (field.wanted)(&values, value));
             }
         }
         values

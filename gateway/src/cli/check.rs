@@ -24,7 +24,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime, warn};
-use weir_common::config::document::{Document, lines};
+use weir_common::config::document::{Document, lines, suggestion};
 use weir_common::config::files;
 use weir_common::time::Clock;
 
@@ -34,6 +34,7 @@ use crate::config::active::ActiveConfig;
 use crate::config::checked::Config;
 use crate::identity::directory::RemoteDirectory;
 use crate::operations::persistence;
+use crate::rules::Route;
 use crate::settings::ServerSettings;
 use crate::settings::upstream::Speaks;
 use crate::upstream::single_request::{self, Request};
@@ -57,6 +58,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     let clock = Clock::system();
     let now = clock.now().unix;
     warn(checked.settings.warnings().into_iter());
+    warn(misspelt_methods(&checked.rules.routes));
     warn(checked.origin.certificates().filter_map(|certificate| certificate.expired(now)));
     let name = config.file.name();
     if !online {
@@ -77,6 +79,20 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         return print(&format!("{name}: no problems, and what it names works"));
     }
     fail(EXIT_FAILURE, &lines(&problems))
+}
+
+/// The methods of HTTP itself (RFC 9110, 9.3; RFC 5789). A route may have others.
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
+
+/// Methods of routes that are nearly ones of HTTP.
+fn misspelt_methods(routes: &[Route]) -> impl Iterator<Item = String> {
+    let methods = routes.iter().flat_map(|route| route.methods.iter().map(move |own| (route, own)));
+    methods.filter_map(|(route, method)| {
+        let method = Some(method.as_str()).filter(|method| !METHODS.contains(method))?;
+        let hint = suggestion(method, &METHODS)?;
+        let path = &route.pattern.text;
+        Some(format!("the route `{path}` takes `{method}`, which is no method of HTTP; {hint}"))
+    })
 }
 
 /// Tries everything, and adds what fails to `document`. Returns the settings of a running gateway.

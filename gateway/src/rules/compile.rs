@@ -277,7 +277,13 @@ impl Checker<'_> {
                 let plain = host.value.strip_prefix("{instance}.").unwrap_or(&host.value);
                 let bracketed = plain.starts_with('[') && plain.ends_with(']');
                 if !is_host(plain) && !bracketed {
-                    let how = "write a name in lower case, without a port";
+                    let how = match plain.contains('{') {
+                        true => {
+                            "only `{instance}` may stand for a label, and only for the first, as \
+                             {instance}.example.com"
+                        }
+                        false => "write a name in lower case, without a port",
+                    };
                     self.document.fault(host.at, format!("`{}` is not a host: {how}", host.value));
                 } else if !hosts.add(&host.value, index, None) {
                     let own = plane.hosts.iter().filter(|own| own.value == host.value).count() > 1;
@@ -440,6 +446,34 @@ mod tests {
         );
         let allow = "[limits.refused]\non_store_failure = \"allow\"";
         assert!(of_settings("[limits.refused]", allow).is_empty());
+    }
+
+    #[test]
+    fn the_most_requests_of_a_limit_are_those_of_its_algorithm() {
+        for (algorithm, most) in [
+            ("rolling_window", "10000000"),
+            ("concurrency", "1000000"),
+            ("calendar_day", "1000000000"),
+        ] {
+            let limit = "[limits.more]\nkey = \"address\"\n";
+            let limit = format!("{limit}algorithm = \"{algorithm}\"\nrequests = 0\n");
+            let found = of_settings("[limits.refused]", &format!("{limit}[limits.refused]"));
+            let text = "limits.more.requests must be a whole number from 1 to";
+            let text = format!("{text} {most}, not 0");
+            assert!(found.contains(&text), "{algorithm}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_hosts_pattern_that_is_none_is_reported_with_the_one_there_is() {
+        for host in ["{inst}.auth.localhost", "{:id}.auth.localhost", "a.{instance}.localhost"] {
+            let found = of_settings("{instance}.auth.localhost", host);
+            let text = format!(
+                "`{host}` is not a host: only `{{instance}}` may stand for a label, and only for \
+                 the first, as {{instance}}.example.com"
+            );
+            assert!(found.contains(&text), "{found:?}");
+        }
     }
 
     #[test]

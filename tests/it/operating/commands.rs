@@ -283,6 +283,23 @@ fn a_listener_that_is_no_gateways_is_named_with_its_address() {
     }
 }
 
+#[test]
+fn check_warns_of_a_method_that_is_nearly_one_of_http_and_of_no_other() {
+    let folder = folder();
+    let check = |methods: &str| {
+        let route = "plane = \"control\"\npath = \"/v1/more\"\nlimits = [\"address\"]\n\
+            upstream = \"control\"";
+        let route = format!("{route}\nmethods = [{methods}]");
+        let config = Config::default().with("[[routes]]", &route).to_string();
+        folder.write(CONFIG, &config);
+        run(&folder, &["check", "--config", CONFIG]).expect(0).stderr
+    };
+    assert_eq!(check("\"GTE\"").lines().count(), 1);
+    assert!(check("\"GTE\"").contains("`/v1/more` takes `GTE`"));
+    assert!(check("\"GTE\"").contains("did you mean `GET`?"));
+    assert_eq!(check("\"GET\", \"PURGE\", \"PROPFIND\", \"QUERY\", \"REPORT\""), "");
+}
+
 /// The output of `explain` for a request under the default files.
 #[track_caller]
 fn explain(arguments: &[&str]) -> String {

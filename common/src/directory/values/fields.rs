@@ -20,8 +20,8 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
     pub(super) shape: fn() -> Value,
-    /// What a value should be, for errors.
-    pub(super) wanted: fn(&Value) -> String,
+    /// What a value should be beside those before it, for errors.
+    pub(super) wanted: fn(&Values, &Value) -> String,
     /// Stores the value; false where it is not one.
     pub(super) read: fn(&mut Values, &Value) -> bool,
     pub(super) write: fn(&Values) -> Option<Value>,
@@ -63,7 +63,7 @@ pub(super) static FIELDS: [Field; 6] = [
               and a burst), calendar_day or calendar_month (so many in each), concurrency (so many \
               in flight).",
         shape: || json!({"type": "string", "enum": LimitAlgorithm::ALL.map(|(name, _)| name)}),
-        wanted: |_| format!("one of {}", LimitAlgorithm::ALL.map(|(name, _)| name).join(", ")),
+        wanted: |_, _| format!("one of {}", LimitAlgorithm::ALL.map(|(name, _)| name).join(", ")),
         read: |to, value| {
             let known = |(name, _): &&(&str, LimitAlgorithm)| value.as_str() == Some(name);
             stored(&mut to.algorithm, LimitAlgorithm::ALL.iter().find(known).map(|(_, own)| *own))
@@ -74,7 +74,10 @@ pub(super) static FIELDS: [Field; 6] = [
         name: "requests",
         doc: "Requests per window (up to 10,000,000), day or month (1,000,000,000), or in flight.",
         shape: || json!({"type": "integer", "minimum": 1, "maximum": PERIOD_REQUESTS_MAX}),
-        wanted: |_| format!("a whole number from 1 to {PERIOD_REQUESTS_MAX}"),
+        wanted: |of, _| {
+            let most = of.algorithm.map_or(PERIOD_REQUESTS_MAX, LimitAlgorithm::requests_max);
+            format!("a whole number from 1 to {most}")
+        },
         read: |to, value| stored(&mut to.requests, whole_number(value, PERIOD_REQUESTS_MAX)),
         write: |of| of.requests.map(Value::from),
     },
@@ -82,7 +85,7 @@ pub(super) static FIELDS: [Field; 6] = [
         name: "window",
         doc: "rolling_window: the length of the window.",
         shape: || json!({"type": "string", "examples": ["1s", "1m", "1h", "30d"]}),
-        wanted: |_| {
+        wanted: |_, _| {
             let most = shown(WINDOW_MAX);
             format!("a time such as \"10s\" (in {SPAN_UNITS}), from 1ms to {most}")
         },
@@ -100,7 +103,7 @@ pub(super) static FIELDS: [Field; 6] = [
             json!({"type": ["integer", "string"], "minimum": 1, "maximum": TOKENS_MAX,
                    "examples": ["5000/h", "10000/d", "10/15m"]})
         },
-        wanted: |_| {
+        wanted: |_, _| {
             format!(
                 "tokens per second, or per period as \"5000/h\", from 1 to {TOKENS_MAX} per at \
                  most 31d"
@@ -113,7 +116,7 @@ pub(super) static FIELDS: [Field; 6] = [
         name: "burst",
         doc: "token_bucket: tokens of a full bucket.",
         shape: || json!({"type": "integer", "minimum": 1, "maximum": TOKENS_MAX}),
-        wanted: |_| format!("a whole number from 1 to {TOKENS_MAX}"),
+        wanted: |_, _| format!("a whole number from 1 to {TOKENS_MAX}"),
         read: |to, value| stored(&mut to.burst, whole_number(value, TOKENS_MAX)),
         write: |of| of.burst.map(Value::from),
     },
@@ -121,7 +124,7 @@ pub(super) static FIELDS: [Field; 6] = [
         name: "time_zone",
         doc: "calendar_day and calendar_month: where they begin, as \"Europe/Zurich\" or \"UTC\".",
         shape: || json!({"type": "string", "examples": ["UTC", "Europe/Zurich"]}),
-        wanted: |value| {
+        wanted: |_, value| {
             let why = value.as_str().and_then(|name| parse_zone(name).err());
             format!("a time zone ({})", why.as_deref().unwrap_or("such as \"Europe/Zurich\""))
         },
