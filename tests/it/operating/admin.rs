@@ -64,6 +64,26 @@ fn a_limit_can_be_reset_for_one_key() {
 }
 
 #[test]
+fn a_reset_of_a_key_that_is_counted_with_others_resets_nothing_and_is_a_409() {
+    let world = World::with(|config| config.with("[store]", "max_keys = 1_000"));
+    let mut client = world.client();
+    // The room of each of 256 shards is rounded up.
+    for number in 0..6_000 {
+        client.get(&format!("/v1/workspaces/ws_invented_{number}")).expect(200);
+    }
+    world.get("/v1/workspaces/ws_late").expect(200);
+    let used = world.gateway.used("workspace", "ws_late");
+    assert!(used > 0, "of an entry that it shares");
+    let reset = |key: &str| Request::new("DELETE", &format!("/limits/workspace/{key}"));
+    let refused = world.gateway.call_admin(&reset("ws_late")).expect_problem(409);
+    assert!(refused["detail"].to_string().contains("max_keys"), "{refused}");
+    assert_eq!(world.gateway.used("workspace", "ws_late"), used);
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    world.gateway.call_admin(&reset("ws_acme")).expect(200);
+    assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
+}
+
+#[test]
 fn metrics_move_and_never_name_a_tenant() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
     let before = metrics(&world);

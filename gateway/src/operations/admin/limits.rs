@@ -98,8 +98,16 @@ impl GatewayAdmin {
         let tokens = active.rules.named_token_checks(limit, key, now);
         let of_tokens = tokens.iter().flat_map(TokenChecks::each);
         let checks: Vec<_> = resolved.own_checks().chain(of_tokens).collect();
+        let (store, at) = self.shared.limiter.own(now.tick);
+        let is_shared = resolved.own_checks().any(|own| store.effective(own, at) != own.key);
         self.shared.limiter.reset(&checks).await?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
+        if is_shared {
+            let detail = "This gateway has used up store.max_keys, and counts the key with \
+                          others, which were not reset. A boost raises this key alone; an entry in \
+                          the directory gives it a count of its own.";
+            return Err(refusal(409, "shared-entry", "Nothing of its own to reset", detail));
+        }
         self.usage(limit, key).await
     }
 
