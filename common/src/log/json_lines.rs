@@ -1,11 +1,14 @@
 //! Lines of JSON for monitoring, written by a separate thread.
 //!
 //! A line is added to a buffer. No caller waits for the program that reads the lines: those that do
-//! not fit, or that the output does not take, are dropped and counted.
+//! not fit, or that the output does not take, are dropped and counted. Of a line that the output
+//! took in part, the next line does not become the rest.
 //!
 //! Not here: building a line (`line`).
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -75,13 +78,16 @@ impl LineLog {
     /// If the thread cannot be started.
     pub fn write_to_stdout(self: &Arc<Self>, thread: &str) -> io::Result<()> {
         let lines = Arc::clone(self);
+        // Without the buffer of `Stdout`, which would keep what a full disk did not take.
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let thread = thread::Builder::new().name(thread.to_owned());
-        thread.spawn(move || lines.write_out(io::stdout())).map(drop)
+        thread.spawn(move || lines.write_out(stdout)).map(drop)
     }
 
-    /// Writes lines out until the log is closed and nothing is left. Runs on a thread of its own.
+    /// Writes lines out until the log is closed and nothing is left; `to` has no buffer of its own.
+    /// Runs on a thread of its own.
     pub fn write_out(&self, mut to: impl Write) {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut breaks_off) = (Vec::new(), false);
         loop {
             bytes.clear();
             bytes.shrink_to(KEPT_MAX);
@@ -100,10 +106,15 @@ impl LineLog {
             // The output may be shared from now on while a piece is written.
             let size = || if self.lock().shared { PIECE_MAX } else { UNSHARED_PIECE_MAX };
             for piece in pieces(&bytes, size) {
-                if to.write_all(piece).and_then(|()| to.flush()).is_err() {
-                    // The output is closed, or its disk is full.
+                // A line that broke off stays alone in its line.
+                if breaks_off && to.write_all(b"\n").is_err() {
                     self.dropped.inc_by(lines(piece));
+                    continue;
                 }
+                let (taken, left) = piece.split_at(written(&mut to, piece));
+                breaks_off = taken.last().is_some_and(|byte| *byte != b'\n');
+                // The output is closed, or its disk is full.
+                self.dropped.inc_by(lines(left));
             }
             if closed {
                 self.lock().written = true;
@@ -131,6 +142,20 @@ impl LineLog {
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes bytes as far as the output takes them, and returns how many those are.
+fn written(to: &mut impl Write, bytes: &[u8]) -> usize {
+    let mut taken = 0;
+    while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+        match to.write(rest) {
+            Ok(0) => break,
+            Ok(more) => taken += more,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    taken
 }
 
 /// How many lines end in a piece.
@@ -221,6 +246,57 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    /// An output whose disk is full once, in the middle of a line.
+    struct FullOnce {
+        written: Vec<u8>,
+        room: usize,
+        fails: usize,
+    }
+
+    impl Write for FullOnce {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 && self.fails > 0 {
+                self.fails -= 1;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let room = if self.fails > 0 { self.room } else { usize::MAX };
+            let taken = bytes.len().min(room);
+            self.room = self.room.saturating_sub(taken);
+            self.written.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_broke_off_is_alone_in_its_line() {
+        // Lines of 100 bytes, 40 in a piece: where it breaks off, how often, and what is lost.
+        for (room, fails, dropped, line) in [
+            (150, 1, 39, Some("1=====")),
+            (150, 2, 79, Some("1=====")),
+            (4_000, 1, 40, None),
+            (4_001, 1, 40, Some("4")),
+        ] {
+            let log = log();
+            log.share(true);
+            for n in 0..120 {
+                log.add(format!("{n:=<99}\n").as_bytes());
+            }
+            log.close(Duration::ZERO);
+            let mut to = FullOnce { written: Vec::new(), room, fails };
+            log.write_out(&mut to);
+            let text = String::from_utf8(to.written).unwrap();
+            let broken: Vec<&str> = text.lines().filter(|line| line.len() != 99).collect();
+            assert_eq!(broken.len(), usize::from(line.is_some()), "{room}: {broken:?}");
+            assert!(broken.iter().zip(line).all(|(own, line)| own.starts_with(line)), "{broken:?}");
+            assert_eq!(log.dropped.get(), dropped, "{room} {fails}");
+            assert_eq!(text.lines().count() - broken.len() + dropped as usize, 120);
         }
     }
 
