@@ -654,4 +654,18 @@ mod tests {
         let found = of_settings("methods = [\"POST\"]\n", "methods = [\"PUT\"]\n");
         assert_eq!(found, [text.replace("all methods", "[\"PUT\"]")]);
     }
+
+    #[test]
+    fn what_can_never_work_is_refused() {
+        let held = of_settings("held_bytes_max = \"256MiB\"", "held_bytes_max = \"1MiB\"");
+        assert_eq!(held, Vec::<String>::new(), "as much as a batch may have");
+        let held = of_settings("held_bytes_max = \"256MiB\"", "held_bytes_max = \"1000KiB\"");
+        let never = "a batch of 1048576 bytes would never pass: `server.held_bytes_max` is 1024000; \
+            raise it, or lower `body_bytes_max` of the route";
+        assert_eq!(held, [never]);
+        let found = of_settings("unknown_limits = [\"address\"]", "unknown_limits = []");
+        assert_eq!(found, ["`unknown_limits` is empty: name at least one, or leave it out"]);
+        let found = of_settings("\"127.0.0.1:9001\"", "\"127.0.0.1:0\"");
+        assert_eq!(found, ["`127.0.0.1:0` is not host:port, such as \"10.0.0.1:9001\""]);
+    }
 }

@@ -60,7 +60,7 @@ mod tests {
             let of_headers = diagnostics.iter().map(ToString::to_string);
             of_headers.filter(|text| text.contains("headers")).collect::<Vec<_>>()
         };
-        let expected = "g:3:11: `headers` is empty: name at least one, or leave it out for any";
+        let expected = "g:3:11: `headers` is empty: name at least one, or leave it out";
         assert_eq!(found("headers = []"), [expected]);
         for other in ["", "headers = [\"Authorization\"]", "headers = 5"] {
             let is_refused = found(other).iter().any(|text| text.contains("leave it out"));

@@ -78,7 +78,7 @@ pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanne
         &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
         "Tenants that the directory does not know: own_key, or by_address on a public network.",
     );
-    let mut unknown_limits = table.texts(
+    let mut unknown_limits = table.some_texts(
         "unknown_limits",
         "Limits by address for requests that cannot be charged to a tenant.",
     );

@@ -289,7 +289,7 @@ fn health(table: &mut Table<'_>) -> Option<Health> {
 
 /// Whether `text` is `host:port`, with an address or a name as the host.
 fn is_server(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok()
+    text.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0)
         || text.rsplit_once(':').is_some_and(|(host, port)| {
             port.parse::<u16>().is_ok_and(|port| port > 0) && is_host(&host.to_ascii_lowercase())
         })

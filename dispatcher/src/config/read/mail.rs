@@ -77,7 +77,7 @@ fn sender(text: &str) -> Option<Mailbox> {
 fn server(text: &str, has_password_file: bool) -> Result<MailServer, &'static str> {
     const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
                         smtp://host, each with :port unless it is the default";
-    let url = Url::parse(text).map_err(|_| FORM)?;
+    let url = Url::parse(text).ok().filter(|url| url.port() != Some(0)).ok_or(FORM)?;
     let (port, start_of_tls) = match url.scheme() {
         "smtps" => (SMTPS_PORT, StartOfTls::AtOnce),
         "smtp+starttls" => (SUBMISSION_PORT, StartOfTls::BeforeAll),
@@ -143,6 +143,7 @@ mod tests {
             "hunter2",
             "smtps://u:hunter2@",
             "smtps://u:hunter2%ff@host",
+            "smtp://mail.example.com:0",
         ] {
             check(
                 &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"owner\"\nlink = \"ftp://a\""),

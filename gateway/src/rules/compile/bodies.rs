@@ -23,7 +23,15 @@ impl Checker<'_> {
             let text = "a batch is buffered: its `body_bytes_max` must be at most 64MiB";
             self.document.fault(bytes.at, text);
         }
-        let bytes_max = bytes_max.map_or(BATCH_BYTES, |bytes| bytes.value);
+        let (at, bytes_max) = bytes_max.map_or((route.at, BATCH_BYTES), |one| (one.at, one.value));
+        let held = self.raw.settings.server.caps.held_bytes_max;
+        if bytes_max > held {
+            let text = format!(
+                "a batch of {bytes_max} bytes would never pass: `server.held_bytes_max` is {held}; \
+                 raise it, or lower `body_bytes_max` of the route"
+            );
+            self.document.fault(at, text);
+        }
         (Some(Batch { items_max: items_max.value, bytes_max }), None)
     }
 

@@ -86,13 +86,13 @@ impl Table<'_> {
         texts.iter().filter_map(network).collect()
     }
 
-    /// A list of one text or more; empty where not given, which allows any. A list without a text
-    /// is refused: its reader could take it to allow none.
+    /// A list of one text or more; empty where not given, which has a default. A list without a
+    /// text is refused: its reader could take it to mean none.
     pub fn some_texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
         let texts = self.texts(key, doc);
         match self.value(key) {
             Some((at, DeValue::Array(items))) if items.is_empty() => {
-                let why = "is empty: name at least one, or leave it out for any";
+                let why = "is empty: name at least one, or leave it out";
                 self.fault_at(at, format!("`{key}` {why}"));
             }
             _ => {}
