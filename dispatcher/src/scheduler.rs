@@ -132,7 +132,7 @@ pub enum Input {
     Written(Recorded),
     /// An [`Action::Write`] failed.
     NotWritten,
-    /// Evict idle queues; sent about once a second.
+    /// Evict idle queues, wake what a fault of this machine held up; sent about once a second.
     Tidy,
     /// Start no further attempts.
     Stop,
@@ -266,7 +266,10 @@ impl Scheduler {
                 self.handle(Input::Arrived(arrivals), now);
             }
             Input::NotWritten => self.writes.failed(now.tick),
-            Input::Tidy => self.forget_idle(now.tick),
+            Input::Tidy => {
+                self.forget_idle(now.tick);
+                self.wake_at_freed_hosts(now.tick);
+            }
             Input::Stop => self.mode = Mode::Stopping,
         }
     }

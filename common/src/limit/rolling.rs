@@ -125,6 +125,23 @@ impl Log {
         }
     }
 
+    /// Removes one admission at exactly this time, if the log has one. Takes as long as there are
+    /// later ones.
+    pub fn remove(&mut self, at: Tick) {
+        let Some(age) = self.newest.0.checked_sub(at.0) else { return };
+        let nth = self.expired(age.saturating_add(1), self.newest);
+        if nth >= self.len || self.time(nth) != at {
+            return;
+        }
+        for later in nth + 1..self.len {
+            self.set(later - 1, self.time(later));
+        }
+        self.len -= 1;
+        if let Some(last) = self.len.checked_sub(1) {
+            self.newest = self.time(last);
+        }
+    }
+
     /// The key's usage at `now`.
     #[must_use]
     pub fn usage(&self, quota: RollingQuota, now: Tick) -> Usage {
@@ -415,6 +432,25 @@ mod tests {
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_removed_admission_counts_no_longer() {
+        let times = |log: &Log| log.times().map(|time| time.0).collect::<Vec<_>>();
+        for (wide, window) in [(false, MINUTE), (true, 60 * MINUTE)] {
+            let mut log = Log::of(wide, [1, 2, 2, 5, 9].map(Tick));
+            for (at, left) in [(3, &[1, 2, 2, 5, 9][..]), (2, &[1, 2, 5, 9]), (9, &[1, 2, 5])] {
+                log.remove(Tick(at));
+                assert_eq!(times(&log), left);
+            }
+            let quota = RollingQuota { requests: 3, window };
+            assert_eq!(log.full_at(quota), Tick(5).plus(window));
+            assert_ne!(log.decide(quota, 1, Tick(20)), Decision::Admit);
+            log.remove(Tick(1));
+            assert_eq!(log.decide(quota, 1, Tick(20)), Decision::Admit);
+            [2, 5, 7].map(|at| log.remove(Tick(at)));
+            assert_eq!(log.count(), 0);
+        }
     }
 
     #[test]

@@ -25,7 +25,11 @@ use crate::domain::trace::Reason;
 pub fn outcome_of(error: &(dyn Error + 'static), handshaking: bool) -> Outcome {
     let chain = || std::iter::successors(Some(error), |e| cause(*e));
     if let Some(fault) = chain().find_map(fault_of) {
-        return Outcome::Internal(fault);
+        return Outcome::Internal(match error.downcast_ref() {
+            // The receiver may have the request.
+            Some(ConnectError::Http(_)) => Fault::Stalled,
+            _ => fault,
+        });
     }
     let failure = chain().find_map(|e| failure_of(e, handshaking));
     Outcome::Failed(failure.unwrap_or(Failure::Connection))
@@ -228,6 +232,16 @@ pub fn retry_after(status: u16, headers: &HeaderMap, now: UnixTime) -> Option<Du
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use http::Request;
+    use http_body_util::Full;
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncRead, ReadBuf, join, sink};
+
     use super::*;
 
     fn seconds(status: u16, text: &str) -> Option<u64> {
@@ -284,6 +298,32 @@ mod tests {
             let found = tls_reason(&error).in_words();
             assert!(found.starts_with(words), "{error:?}: {found}");
         }
+    }
+
+    /// A connection on which there is no memory to read.
+    struct NoMemory;
+
+    impl AsyncRead for NoMemory {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::Error::from_raw_os_error(12)))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shortage_after_the_request_leaves_the_reply_unknown() {
+        let stream = TokioIo::new(join(NoMemory, sink()));
+        let (mut sender, connection) = http1::handshake(stream).await.expect("a connection");
+        let request = Request::post("/").body(Full::new(Bytes::new())).expect("a request");
+        let (sent, _) = tokio::join!(sender.send_request(request), connection);
+        let error = ConnectError::Http(sent.expect_err("no memory"));
+        let outcome = outcome_of(&error, false);
+        assert_eq!(outcome, Outcome::Internal(Fault::Stalled), "the receiver may have it");
+        let before = ConnectError::Connect(io::Error::from_raw_os_error(12));
+        assert_eq!(outcome_of(&before, false), Outcome::Internal(Fault::Resources));
     }
 
     #[test]

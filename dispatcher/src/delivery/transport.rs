@@ -271,10 +271,12 @@ impl HttpTransport {
             None => reason,
         });
         let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
-        if outcome == Outcome::Internal(Fault::Resources) && classify::is_eased_by_closing(error) {
+        let Outcome::Internal(fault) = outcome else { return outcome };
+        let is_shortage = matches!(fault, Fault::Resources | Fault::Stalled);
+        if is_shortage && classify::is_eased_by_closing(error) {
             self.pool.clear();
         }
-        if let Outcome::Internal(Fault::Resources | Fault::Proxy) = outcome {
+        if is_shortage || fault == Fault::Proxy {
             self.log_fault(outcome.class(), error);
         }
         outcome

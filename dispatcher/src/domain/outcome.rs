@@ -41,7 +41,7 @@ pub enum Failure {
 /// A fault of the dispatcher or its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Out of file descriptors or memory.
+    /// Out of file descriptors, memory or ports, before the request was sent.
     Resources,
     /// The name lookup got no reply: the resolver is down, or cannot reach the name's servers.
     Resolver,
@@ -49,8 +49,8 @@ pub enum Fault {
     Proxy,
     /// A bug in this program.
     Broken,
-    /// The process or the machine was suspended past the deadline, so the receiver's reply is
-    /// unknown.
+    /// The receiver's reply is unknown: the process or the machine was suspended past the deadline,
+    /// or had no memory to send the request or to read the reply.
     Stalled,
     /// A reused connection closed before the first byte of a response: the receiver may have
     /// closed it while the request was sent.
@@ -217,6 +217,18 @@ impl Outcome {
             Failure::BlockedAddress => "the platform does not permit calls to this host",
         }
         .to_owned()
+    }
+
+    /// Whether the attempt certainly sent no request, for a fault of the dispatcher's.
+    #[must_use]
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Internal(fault) => match fault {
+                Fault::Resources | Fault::Resolver | Fault::Proxy => true,
+                Fault::Broken | Fault::Stalled | Fault::StaleConnection => false,
+            },
+            Self::Delivered { .. } | Self::Failed(_) => false,
+        }
     }
 
     /// The status, if the receiver answered.

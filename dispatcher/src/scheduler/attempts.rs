@@ -166,11 +166,34 @@ impl Scheduler {
         self.paces.sent_to_host(host, &limits, attempt, now);
     }
 
+    /// Counts an attempt that sent no request no longer, in any limit.
+    fn take_back(&mut self, attempt: &StartedAttempt, now: Tick) {
+        let StartedAttempt { webhook, endpoint, started, ref target, .. } = *attempt;
+        let host = self.paces.key(&target.workspace, &target.url);
+        self.endpoint(endpoint).starts.take_back(started.tick);
+        self.paces.take_back((webhook, host), &self.policies.limits, started.tick, now);
+    }
+
+    /// Wakes the endpoints that wait for a host whose limit counts an attempt no longer.
+    pub(super) fn wake_at_freed_hosts(&mut self, now: Tick) {
+        let freed = self.paces.take_freed();
+        if freed.is_empty() {
+            return;
+        }
+        for endpoint in self.webhooks.endpoints_at(&freed) {
+            if self.endpoints.contains_key(&endpoint) {
+                self.put(endpoint, now);
+            }
+        }
+    }
+
     /// Decides the consequences of an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
         let StartedAttempt { webhook, started, .. } = result.attempt;
         let took = result.ended.tick.since(started.tick);
-        if !result.reported {
+        if !result.reported && result.outcome.is_unsent() {
+            self.take_back(&result.attempt, now.tick);
+        } else if !result.reported {
             let sent = started.tick.plus(result.trace.sent_within(took));
             self.sent(&result.attempt.sent_at(sent), now.tick);
         }
@@ -243,10 +266,7 @@ impl Scheduler {
         let known = self.webhooks.webhook(webhook);
         let again = known.map(|_| QueuedDelivery { due, fresh_connection, ..delivery });
         let ended = Ended { delivery: id, again, responsiveness };
-        if let Outcome::Internal(Fault::Resources | Fault::Resolver | Fault::Proxy) =
-            attempt.outcome
-        {
-            // The receiver did not get it.
+        if attempt.outcome.is_unsent() {
             return self.end(webhook, ended, now);
         }
         // The start still counts in the rate limit, also after a restart, so only it is written.

@@ -9,7 +9,7 @@
 //! Not here: who asks and counts (`pick`), the endpoint's own limit (`rate_limit`), for how long a
 //! start counts (`starts`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use url::Url;
@@ -47,6 +47,8 @@ pub(super) struct Paces {
     hosts: HashMap<HostKey, Starts>,
     /// What was sent to URLs that are no endpoints yet.
     urls: HashMap<UrlKey, Starts>,
+    /// Hosts that admitted no start until an attempt was taken back.
+    freed: HashSet<HostKey>,
     keys: RandomState,
 }
 
@@ -113,6 +115,31 @@ impl Paces {
         if let Some(starts) = self.hosts.get_mut(&host) {
             starts.sent(limits.per_host, attempt, now);
         }
+    }
+
+    /// Counts an attempt of a webhook no longer: it sent no request.
+    pub(super) fn take_back(
+        &mut self,
+        (webhook, host): (WebhookId, HostKey),
+        limits: &Limits,
+        started: Tick,
+        now: Tick,
+    ) {
+        if let Some(starts) = self.webhooks.get_mut(&webhook) {
+            starts.take_back(started);
+        }
+        let was_full = self.host_free_at(host, limits, now) > now;
+        if let Some(starts) = self.hosts.get_mut(&host) {
+            starts.take_back(started);
+        }
+        if was_full {
+            self.freed.insert(host);
+        }
+    }
+
+    /// Removes and returns the hosts that admitted no start until an attempt was taken back.
+    pub(super) fn take_freed(&mut self) -> HashSet<HostKey> {
+        std::mem::take(&mut self.freed)
     }
 
     /// What was sent to a URL that is no endpoint's.

@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! 1. An attempt that may not be sent yet counts, however long ago it started; one that was sent
-//!    counts for a window after that.
+//!    counts for a window after that, and one that ended unsent counts no longer.
 //! 2. So no receiver sees more requests in a window than the limit admits: of any that it sees
 //!    within one, the last to start found all others counted.
 //!
@@ -62,17 +62,32 @@ impl Starts {
     /// Counts an attempt, if it does count here, at the time of its request from now on.
     pub(super) fn sent(&mut self, quota: RollingQuota, attempt: SentAttempt, now: Tick) {
         let SentAttempt { started, sent } = attempt;
-        let nth = self.unsent.partition_point(|start| *start < started);
-        if self.unsent.get(nth) != Some(&started) {
+        if !self.take_unsent(started) {
             return;
         }
-        self.unsent.remove(nth);
         if started.plus(quota.window) > now {
             self.log.postpone(started, sent);
         } else if sent.plus(quota.window) > now {
             // The start has left the window, the request has not.
             self.count(quota, sent);
         }
+    }
+
+    /// Counts an attempt that started at this time no longer: it has ended, and sent no request.
+    pub(super) fn take_back(&mut self, started: Tick) {
+        if self.take_unsent(started) {
+            self.log.remove(started);
+        }
+    }
+
+    /// Removes an attempt from those that may not be sent yet; false if it is none of them.
+    fn take_unsent(&mut self, started: Tick) -> bool {
+        let nth = self.unsent.partition_point(|start| *start < started);
+        let found = self.unsent.get(nth) == Some(&started);
+        if found {
+            self.unsent.remove(nth);
+        }
+        found
     }
 
     /// Applies a changed window.
@@ -85,7 +100,8 @@ impl Starts {
         !self.unsent.is_empty() || self.log.full_at(quota) > now
     }
 
-    /// Counts the attempts of `earlier` as well, as sent at their times.
+    /// Counts the attempts of `earlier` as well; those that may not be sent yet, until
+    /// [`Self::sent`].
     pub(super) fn inherit(&mut self, earlier: &Self, quota: RollingQuota) {
         earlier.log.times().for_each(|time| self.count(quota, time));
     }

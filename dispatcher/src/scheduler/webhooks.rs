@@ -9,7 +9,7 @@
 pub mod alerts;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use url::Url;
@@ -156,6 +156,12 @@ impl Webhooks {
         let Known { webhook: Webhook { options, .. }, host, .. } = &**self.known.get(&webhook)?;
         let own = options.requests_per_minute.map(|most| counted(per_minute(most.get())));
         Some(Pace { webhook, own, host: *host })
+    }
+
+    /// The endpoints of webhooks at these hosts.
+    pub(super) fn endpoints_at(&self, hosts: &HashSet<HostKey>) -> Vec<EndpointId> {
+        let there = self.known.values().filter(|known| hosts.contains(&known.host));
+        there.map(|known| known.webhook.endpoint).collect()
     }
 
     /// Which deliveries of a webhook may start.

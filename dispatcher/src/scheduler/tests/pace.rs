@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use weir_common::limit::rolling::RollingQuota;
 
 use crate::domain::delivery::DeliveryStatus;
+use crate::domain::outcome::Fault;
+use crate::domain::trace::Trace;
 use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::tests::*;
 
@@ -211,6 +213,57 @@ fn a_status_has_the_time_at_which_all_limits_admit_a_start() {
     world.end(None);
     let free = world.endpoints.status(WebhookId(2), DeliveryId(6), at(world.now));
     assert_eq!(free, DeliveryStatus::default());
+}
+
+/// The attempts that start now.
+fn started(scheduler: &mut Scheduler, now: Moment) -> Vec<StartedAttempt> {
+    let mut started = Vec::new();
+    while let Pick::Start(attempt, _) = scheduler.next(now) {
+        started.push(attempt);
+    }
+    started
+}
+
+#[test]
+fn an_attempt_that_sent_no_request_counts_in_no_limit() {
+    for fault in Fault::ALL {
+        let unsent = matches!(fault, Fault::Resources | Fault::Resolver | Fault::Proxy);
+        let mut two = limits(2, 60_000, 100, 100);
+        two.per_host = two.quota;
+        let mut scheduler = scheduler(two);
+        scheduler.restored(limited(1, 1, 2), None, at(0).tick);
+        scheduler.restored(hook(2, 2, Flow::Open), None, at(0).tick);
+        (1..=2).for_each(|id| scheduler.arrives(WebhookId(1), queued(id, 0), at(0)));
+        let both = started(&mut scheduler, at(0));
+        assert_eq!(both.len(), 2);
+        // It waits for the workspace's limit at the host.
+        scheduler.arrives(WebhookId(2), queued(3, 0), at(0));
+        assert!(started(&mut scheduler, at(1)).is_empty());
+        for attempt in both {
+            let result = AttemptResult {
+                attempt,
+                reported: false,
+                outcome: Outcome::Internal(fault),
+                retry_after: None,
+                trace: Trace::default(),
+                transcript: None,
+                ended: at(10),
+            };
+            scheduler.handle(Input::Attempted(Box::new(result)), at(10));
+        }
+        scheduler.handle(Input::Tidy, at(20));
+        let mut at_once = |ms| {
+            let started = started(&mut scheduler, at(ms));
+            started.into_iter().map(|attempt| attempt.webhook.0).collect::<Vec<_>>()
+        };
+        if unsent {
+            assert_eq!(at_once(20), [2], "{fault:?}");
+            assert_eq!(at_once(1_010), [1], "{fault:?}");
+        } else {
+            assert_eq!([20, 1_010, 60_009].map(&mut at_once), [const { Vec::<i64>::new() }; 3]);
+            assert_eq!(at_once(60_010), [2], "{fault:?}");
+        }
+    }
 }
 
 #[test]
