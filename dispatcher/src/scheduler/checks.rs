@@ -5,7 +5,8 @@
 //! # Invariants
 //!
 //! 1. It counts in the rate limit of its endpoint and in its workspace's at the host, or in none.
-//! 2. One to a URL that is no endpoint's yet counts in the endpoint that this URL becomes.
+//! 2. One to a URL that is no endpoint's yet counts in each endpoint that this URL becomes, also
+//!    where it is in flight when that happens.
 //!
 //! Not here: how many a workspace may send (`api::test_limit`), sending them (`api::url_checks`).
 
@@ -16,7 +17,7 @@ use weir_common::time::Tick;
 
 use crate::domain::id::EndpointId;
 use crate::scheduler::Scheduler;
-use crate::scheduler::starts::SentAttempt;
+use crate::scheduler::starts::{SentAttempt, Starts};
 
 /// The receiver of such a request.
 #[derive(Clone, Debug)]
@@ -34,37 +35,48 @@ impl Scheduler {
     pub fn charge_check(&mut self, check: &CheckedUrl, now: Tick) -> Result<(), Tick> {
         let limits = self.policies.limits;
         let host = self.paces.key(&check.workspace, &check.url);
-        let at_host = self.paces.host_free_at(host, &limits, now);
-        let starts = match check.endpoint {
-            Some(endpoint) => &mut self.endpoint(endpoint).starts,
-            None => self.paces.starts_at(&check.url, || self.unrecorded.starts(limits.quota)),
-        };
-        let free_at = starts.free_at(limits.quota, now).max(at_host);
+        let mut free_at = self.paces.host_free_at(host, &limits, now);
+        self.counting(check, |starts| free_at = free_at.max(starts.free_at(limits.quota, now)));
         if free_at > now {
             return Err(free_at);
         }
-        starts.begin(limits.quota, now);
+        self.counting(check, |starts| starts.begin(limits.quota, now));
         self.paces.begin_at_host(host, &limits, now);
         Ok(())
     }
 
-    /// Counts a request that started at `started` as sent now. If its URL became an endpoint's
-    /// meanwhile, it counts there from its start.
+    /// Counts a request that started at `started` as sent now.
     pub fn end_check(&mut self, check: &CheckedUrl, started: Tick, now: Tick) {
         let (limits, attempt) = (self.policies.limits, SentAttempt { started, sent: now });
-        let starts = match check.endpoint {
-            Some(endpoint) => &mut self.endpoint(endpoint).starts,
-            None => self.paces.starts_at(&check.url, Default::default),
-        };
-        starts.sent(limits.quota, attempt, now);
+        self.counting(check, |starts| starts.sent(limits.quota, attempt, now));
         let host = self.paces.key(&check.workspace, &check.url);
         self.paces.sent_to_host(host, &limits, attempt, now);
     }
 
-    /// Counts what was sent to a URL before it was this endpoint's.
+    /// Calls `each` with all starts that count a request: its endpoint's; or its URL's and those of
+    /// the endpoints that the URL became meanwhile.
+    fn counting(&mut self, check: &CheckedUrl, mut each: impl FnMut(&mut Starts)) {
+        let became = match check.endpoint {
+            Some(endpoint) => {
+                self.inherit_checks(endpoint, &check.url);
+                vec![endpoint]
+            }
+            None => {
+                let (quota, unrecorded) = (self.policies.limits.quota, &self.unrecorded);
+                let at = self.paces.at_url(&check.url, || unrecorded.starts(quota));
+                each(&mut at.starts);
+                at.became.clone()
+            }
+        };
+        for endpoint in became {
+            each(&mut self.endpoint(endpoint).starts);
+        }
+    }
+
+    /// Counts what was sent to a URL before it was this endpoint's, and what is in flight to it.
     pub(super) fn inherit_checks(&mut self, endpoint: EndpointId, url: &Url) {
         let quota = self.policies.limits.quota;
-        let Some(earlier) = self.paces.take_starts_at(url) else { return };
+        let Some(earlier) = self.paces.becomes(endpoint, url) else { return };
         self.endpoint(endpoint).starts.inherit(&earlier, quota);
     }
 }

@@ -17,7 +17,7 @@ use weir_common::limit::rolling::RollingQuota;
 use weir_common::time::Tick;
 
 use crate::domain::attempt::EarlierStart;
-use crate::domain::id::WebhookId;
+use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::pace::counted;
 use crate::domain::webhook::options::per_minute;
 use crate::scheduler::rate_limit::{Limits, Unrecorded};
@@ -45,11 +45,19 @@ pub(super) struct Pace {
 pub(super) struct Paces {
     webhooks: HashMap<WebhookId, Starts>,
     hosts: HashMap<HostKey, Starts>,
-    /// What was sent to URLs that are no endpoints yet.
-    urls: HashMap<UrlKey, Starts>,
+    /// What was sent to URLs that were no endpoints yet.
+    urls: HashMap<UrlKey, StartsAtUrl>,
     /// Hosts that admitted no start until an attempt was taken back.
     freed: HashSet<HostKey>,
     keys: RandomState,
+}
+
+/// What was sent to a URL that was no endpoint's.
+#[derive(Debug)]
+pub(super) struct StartsAtUrl {
+    pub(super) starts: Starts,
+    /// The endpoints that the URL became: they count these starts as well.
+    pub(super) became: Vec<EndpointId>,
 }
 
 impl Paces {
@@ -142,18 +150,24 @@ impl Paces {
         std::mem::take(&mut self.freed)
     }
 
-    /// What was sent to a URL that is no endpoint's.
-    pub(super) fn starts_at(&mut self, url: &Url, new: impl FnOnce() -> Starts) -> &mut Starts {
+    /// What was sent to a URL that was no endpoint's.
+    pub(super) fn at_url(&mut self, url: &Url, new: impl FnOnce() -> Starts) -> &mut StartsAtUrl {
         let key = UrlKey(self.keys.hash_one(url.as_str()));
+        let new = || StartsAtUrl { starts: new(), became: Vec::new() };
         self.urls.entry(key).or_insert_with(new)
     }
 
-    /// Removes what was sent to a URL.
-    pub(super) fn take_starts_at(&mut self, url: &Url) -> Option<Starts> {
+    /// What was sent to a URL that becomes this endpoint's, unless it is known to be.
+    pub(super) fn becomes(&mut self, endpoint: EndpointId, url: &Url) -> Option<Starts> {
         if self.urls.is_empty() {
             return None;
         }
-        self.urls.remove(&UrlKey(self.keys.hash_one(url.as_str())))
+        let at = self.urls.get_mut(&UrlKey(self.keys.hash_one(url.as_str())))?;
+        if at.became.contains(&endpoint) {
+            return None;
+        }
+        at.became.push(endpoint);
+        Some(at.starts.clone())
     }
 
     /// Counts a start before this process did.
@@ -181,7 +195,7 @@ impl Paces {
     /// Applies a changed window.
     pub(super) fn fit(&mut self, limits: &Limits, now: Tick) {
         self.hosts.values_mut().for_each(|starts| starts.fit(limits.per_host, now));
-        self.urls.values_mut().for_each(|starts| starts.fit(limits.quota, now));
+        self.urls.values_mut().for_each(|at| at.starts.fit(limits.quota, now));
     }
 
     /// Evicts what no longer counts.
@@ -189,6 +203,6 @@ impl Paces {
         let own = counted(per_minute(1));
         self.webhooks.retain(|_, starts| starts.count_any(own, now));
         self.hosts.retain(|_, starts| starts.count_any(limits.per_host, now));
-        self.urls.retain(|_, starts| starts.count_any(limits.quota, now));
+        self.urls.retain(|_, at| at.starts.count_any(limits.quota, now));
     }
 }

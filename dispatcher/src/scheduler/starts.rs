@@ -19,7 +19,7 @@ use weir_common::limit::rolling::{Log, RollingQuota};
 use weir_common::time::Tick;
 
 /// The starts that count in one rate limit.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Starts {
     /// Each attempt at its start, and once it is known to be sent, at the time of its request.
     log: Log,
@@ -104,6 +104,8 @@ impl Starts {
     /// [`Self::sent`].
     pub(super) fn inherit(&mut self, earlier: &Self, quota: RollingQuota) {
         earlier.log.times().for_each(|time| self.count(quota, time));
+        self.unsent.extend(&earlier.unsent);
+        self.unsent.sort_unstable();
     }
 }
 

@@ -49,6 +49,7 @@ fn a_check_of_a_new_url_counts_in_the_endpoint_that_it_becomes() {
     for ms in [100, 200, 300] {
         let of = check(None, ms as i64 * 10_000, URL);
         assert_eq!(world.endpoints.charge_check(&of, at(ms).tick), Ok(()), "any workspace");
+        world.endpoints.end_check(&of, at(ms).tick, at(ms).tick);
     }
     let fourth = world.endpoints.charge_check(&check(None, 1, URL), at(400).tick);
     assert_eq!(fourth, Err(at(1_100).tick));
@@ -60,6 +61,47 @@ fn a_check_of_a_new_url_counts_in_the_endpoint_that_it_becomes() {
     world.arrive(1, 0, true);
     world.drain();
     assert_eq!(world.starts[0].0, 1_100);
+}
+
+#[test]
+fn a_check_in_flight_to_a_url_that_becomes_an_endpoints_counts_from_its_request_on() {
+    let mut world = World::new(second(), &[]);
+    let of = check(None, 1, URL);
+    for ms in [0, 100] {
+        assert_eq!(world.endpoints.charge_check(&of, at(ms).tick), Ok(()));
+    }
+    world.endpoints.end_check(&of, at(0).tick, at(200).tick);
+    world.on.insert(WebhookId(1), EndpointId(1));
+    let third = check(Some(1), 1, URL);
+    let charged = world.endpoints.charge_check(&third, at(400).tick);
+    assert_eq!(charged, Ok(()), "the webhook was made, and no event arrived");
+    assert!(world.endpoints.charge_check(&third, at(401).tick).is_err(), "three count");
+    world.endpoints.end_check(&third, at(400).tick, at(400).tick);
+    // It is read twice, and counts each check once.
+    for ms in [500, 600] {
+        world.endpoints.restored(hook(1, 1, Flow::Open), None, at(ms).tick);
+    }
+    // The next is of a caller who read the store before the webhook was made.
+    assert_eq!(world.endpoints.charge_check(&of, at(700).tick), Err(at(1_100).tick));
+    assert_eq!(world.endpoints.charge_check(&of, at(1_201).tick), Ok(()));
+    world.now = 1_300;
+    (0..6).for_each(|_| world.arrive(1, 0, true));
+    world.run(1);
+    assert!(world.starts.is_empty(), "three checks count");
+    // Both handshakes take longer than the window.
+    world.now = 5_000;
+    world.endpoints.handle(Input::Tidy, at(5_000));
+    world.run(1);
+    world.answer();
+    world.run(1);
+    assert_eq!(world.starts.len(), 1, "two are in flight");
+    world.now = 5_500;
+    for started in [100, 1_201] {
+        world.endpoints.end_check(&of, at(started).tick, at(5_500).tick);
+    }
+    world.drain();
+    let starts: Vec<u64> = world.starts.iter().map(|(when, ..)| *when).collect();
+    assert_eq!(starts, [5_000, 6_000, 6_500, 6_500, 7_000, 7_500]);
 }
 
 #[test]
@@ -99,6 +141,6 @@ fn checks_that_no_longer_count_are_forgotten() {
     scheduler.handle(Input::Tidy, Moment { tick: later, unix: UnixTime(later.0) });
     for nth in 0..1_000 {
         let url = Url::parse(&format!("https://hooks.example/{nth}")).expect("a URL");
-        assert!(scheduler.paces.take_starts_at(&url).is_none());
+        assert!(scheduler.paces.becomes(EndpointId(1), &url).is_none());
     }
 }
