@@ -287,6 +287,9 @@ pub trait DeliveryQueue: Send + Sync + 'static {
     /// deleted.
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<EarlierStart>, StoreError>;
 
+    /// A wall-clock time by the clock of the previous process, if it is known to be set since.
+    fn on_earlier_clock(&self, unix: UnixTime) -> UnixTime;
+
     /// Whether the previous process shut down cleanly, with all outcomes recorded.
     fn clean_shutdown(&self) -> bool;
 

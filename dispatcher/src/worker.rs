@@ -150,15 +150,17 @@ impl Worker {
         let policies = policies(&active.settings);
         let window = micros(longest_window(policies.limits.quota));
         let mut scheduler = Scheduler::new(policies, resources.memory.cached_bytes);
-        let since = UnixTime(now.unix.0.saturating_sub(window));
-        let mut starts = store.starts_since(since).await?;
+        // What was recorded counts by the clock that the processes before had.
+        let now_before = Moment { unix: store.on_earlier_clock(now.unix), ..now };
+        let since = |now: Moment| UnixTime(now.unix.0.saturating_sub(window));
+        let mut starts = store.starts_since(since(now_before)).await?;
         starts.sort_by_key(|start| start.sent_at);
         for start in starts {
-            let sent = now.tick_of(start.sent_at);
+            let sent = now_before.tick_of(start.sent_at);
             scheduler.handle(Input::StartedBefore(start, sent), now);
         }
         let unclean = store.unclean_shutdowns();
-        for found in unclean.into_iter().filter(|found| *found >= since) {
+        for found in unclean.into_iter().filter(|found| *found >= since(now)) {
             // Attempts in flight when an earlier process was killed left no record.
             scheduler.handle(Input::KilledBefore(now.tick_of(found)), now);
         }

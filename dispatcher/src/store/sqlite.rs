@@ -232,6 +232,10 @@ impl DeliveryQueue for SqliteStore {
         self.facts.clean_shutdown
     }
 
+    fn on_earlier_clock(&self, unix: UnixTime) -> UnixTime {
+        self.facts.set_ahead.undone(unix)
+    }
+
     fn unclean_shutdowns(&self) -> Vec<UnixTime> {
         self.facts.unclean_shutdowns.clone()
     }

@@ -22,7 +22,7 @@ use crate::store::sqlite::open::key::{KeyFound, check_key};
 use crate::store::sqlite::open::startup::{Began, begin};
 use crate::store::sqlite::pragmas::{ConnectionHook, LOG_BYTES_MAX, prepare};
 use crate::store::sqlite::schema::{self, Found};
-use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::steady_clock::{SetAhead, Steady};
 use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside};
 use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
@@ -190,6 +190,7 @@ pub(super) struct Facts {
     pub(super) unclean_shutdowns: Vec<UnixTime>,
     pub(super) sealer: Sealer,
     pub(super) steady: Steady,
+    pub(super) set_ahead: SetAhead,
 }
 
 /// Creates an empty file with mode 0600, if there is none: it will contain bodies of events. SQLite
@@ -228,7 +229,7 @@ pub(super) fn open(
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let wal = WalLimit::of(LOG_BYTES_MAX.unsigned_abs());
     let files = FileIdentity::of(path).map_err(unread)?;
-    let Began { ids, clean_shutdown, unclean_shutdowns, counters, steady } = began;
+    let Began { ids, clean_shutdown, unclean_shutdowns, counters, steady, set_ahead } = began;
     let facts = Facts {
         path: path.clone(),
         ids,
@@ -236,6 +237,7 @@ pub(super) fn open(
         unclean_shutdowns,
         sealer: sealer.clone(),
         steady: steady.clone(),
+        set_ahead,
     };
     let session = WriteSession { conn, sealer, clock, counters, steady, job_turn: 0, wal, files };
     Ok(Opened { session, lock, facts })

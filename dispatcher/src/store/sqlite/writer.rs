@@ -272,8 +272,8 @@ impl Thread {
     }
 
     fn record_clean_shutdown(&mut self) -> Result<(), Fault> {
-        let WriteSession { conn, counters, steady, clock, .. } = &mut self.session;
-        counters.steady = (steady.now(), clock.now().unix);
+        self.session.note_clocks();
+        let WriteSession { conn, counters, .. } = &self.session;
         let change = conn.unchecked_transaction()?;
         counters.write(&change)?;
         schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[1])?;
@@ -342,7 +342,8 @@ impl Thread {
 
     fn commit(&mut self, changes: u64) -> Result<(), Fault> {
         let changed = self.session.conn.total_changes() != changes;
-        if self.session.counters != self.written {
+        if changed || self.session.counters != self.written {
+            self.session.note_clocks();
             self.session.counters.write(&self.session.conn)?;
         }
         if let Some(lost) = self.session.files.lost().filter(|_| changed) {

@@ -91,6 +91,34 @@ async fn the_pace_is_kept_after_a_kill_and_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_pace_is_kept_after_a_kill_and_a_stop_with_a_clock_that_was_set_ahead() {
+    for stopped in [true, false] {
+        let mut stage = Stage::new(SLOW).await;
+        let webhook = stage.webhook().await;
+        stage.start().await;
+        let ids = stage.events(20).await;
+        stage.received(6).await;
+        let written = async || stage.store.starts_since(START).await.unwrap().len();
+        until("all are written", async || written().await == 6).await;
+        let mut running = stage.running.take().unwrap();
+        if stopped {
+            running.stop.send(true).unwrap();
+            assert_eq!(running.worker.join_next().await.unwrap().unwrap(), Drained::Yes);
+            stage.store.close().await.unwrap();
+        }
+        drop(running);
+        stage.clock.set(START.plus(60 * MINUTE));
+        stage.open_again().await;
+        stage.start().await;
+        stage.turn(MINUTE / 2).await;
+        stage.rate_limited(&webhook, &ids[6..]).await;
+        assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
+        stage.turn(COUNTED - MINUTE / 2).await;
+        stage.received(12).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_pace_is_kept_after_repeated_kills() {
     let mut stage = Stage::new(SLOW).await;
     let webhook = stage.webhook().await;

@@ -8,7 +8,7 @@ use weir_common::time::{Clock, UnixTime};
 use crate::domain::public_id::PublicIds;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::open::key::{CHECKED, KEY_CHECK};
-use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::steady_clock::{Origin, SetAhead, Steady};
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::counters::Counters;
 use crate::store::sqlite::{id_sequence, rows, schema};
@@ -16,6 +16,9 @@ use crate::store::sqlite::{id_sequence, rows, schema};
 /// The name of a `meta` value: the times of starts after an unclean shutdown, eight bytes each,
 /// oldest first. After each of them unrecorded attempts may still count in a rate limit.
 const UNCLEAN_SHUTDOWNS: &str = "unclean_shutdowns";
+
+/// The name of a `meta` value: where steady time began in the process that wrote last.
+const STEADY_ORIGIN: &str = "steady_origin";
 
 /// Times that are kept, at most; fewer already use up the rate limit of any endpoint.
 const UNCLEAN_MAX: usize = 1_024;
@@ -30,6 +33,7 @@ pub(super) struct Began {
     pub(super) unclean_shutdowns: Vec<UnixTime>,
     pub(super) counters: Counters,
     pub(super) steady: Steady,
+    pub(super) set_ahead: SetAhead,
 }
 
 /// Creates the values that a new database lacks, and records that a process has it open.
@@ -37,8 +41,14 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
     let now = clock.now().unix;
     let change = conn.unchecked_transaction()?;
     let mut counters = read_counters(&change)?;
-    let steady = Steady::from(clock.clone(), last_seen(&change, &counters)?);
+    let seen = last_seen(&change, &counters)?;
+    let steady = Steady::from(clock.clone(), seen);
     counters.steady = (steady.now(), now);
+    let origin = schema::meta(&change, STEADY_ORIGIN)?.and_then(|kept| Origin::of_stored(&kept));
+    let known = seen.zip(origin);
+    let set_ahead = known.map(|(seen, origin)| SetAhead::since(seen, origin, clock.now()));
+    let set_ahead = set_ahead.unwrap_or_default();
+    schema::set_meta(&change, STEADY_ORIGIN, &steady.origin().stored())?;
     let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
         Some(Ok(key)) => key,
         Some(Err(_)) => return Err(rusqlite::Error::InvalidQuery),
@@ -60,12 +70,13 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
         schema::meta(&change, schema::CLEAN_SHUTDOWN)?.is_none_or(|value| value == [1]);
     let mut unclean_shutdowns =
         times(&schema::meta(&change, UNCLEAN_SHUTDOWNS)?.unwrap_or_default());
+    unclean_shutdowns.iter_mut().for_each(|at| *at = set_ahead.done(*at));
     if !clean_shutdown {
         unclean_shutdowns.push(now);
         unclean_shutdowns.drain(..unclean_shutdowns.len().saturating_sub(UNCLEAN_MAX));
-        let bytes: Vec<u8> = unclean_shutdowns.iter().flat_map(|at| at.0.to_le_bytes()).collect();
-        schema::set_meta(&change, UNCLEAN_SHUTDOWNS, &bytes)?;
     }
+    let bytes: Vec<u8> = unclean_shutdowns.iter().flat_map(|at| at.0.to_le_bytes()).collect();
+    schema::set_meta(&change, UNCLEAN_SHUTDOWNS, &bytes)?;
     schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[0])?;
     let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
     let lost = change.execute(lost, [rows::at(steady.now())])?;
@@ -75,7 +86,8 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
         // They may have been sent, and no mail is sent twice.
         events::event(Level::Warn, "mails lost", &[("count", lost.into())]);
     }
-    Ok(Began { ids: PublicIds::new(key), clean_shutdown, unclean_shutdowns, counters, steady })
+    let ids = PublicIds::new(key);
+    Ok(Began { ids, clean_shutdown, unclean_shutdowns, counters, steady, set_ahead })
 }
 
 /// The last stored steady time, with the wall-clock time at that moment. A database of a version

@@ -8,6 +8,7 @@ use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
 use crate::domain::trace::Trace;
+use crate::store::DeliveryQueue;
 use crate::store::mail::{NewMail, Posted};
 use crate::store::sqlite::tests::*;
 use crate::store::types::Rotation;
@@ -211,6 +212,31 @@ async fn a_start_with_a_clock_that_is_wrong_drops_nothing() {
         sweep(&store, &clock).await;
         assert_ne!(rows(&store).await, there);
     }
+}
+
+#[tokio::test]
+async fn times_are_those_of_the_clock_that_the_process_before_had_when_it_last_wrote() {
+    let second = Duration::from_secs(1);
+    let folder = Folder::new();
+    let clock = Clock::manual(NOW);
+    let store = opened(&folder, &clock);
+    // The clock is set while the process runs, before it writes for the last time.
+    set(&clock, false);
+    let written = clock.now().unix;
+    lived(&store, &clock, "before").await;
+    clock.advance(second);
+    drop(store);
+    let store = opened(&folder, &clock);
+    assert_eq!(store.on_earlier_clock(clock.now().unix), written.plus(second));
+    assert_eq!(store.unclean_shutdowns(), [clock.now().unix]);
+    // And once more, while none runs.
+    drop(store);
+    set(&clock, true);
+    clock.advance(second);
+    let store = opened(&folder, &clock);
+    let now = clock.now().unix;
+    assert_eq!(store.on_earlier_clock(now), written.plus(2 * second));
+    assert_eq!(store.unclean_shutdowns(), [UnixTime(now.0 - 1_000_000), now]);
 }
 
 #[tokio::test]

@@ -23,3 +23,10 @@ pub(in crate::store::sqlite) struct WriteSession {
     /// The identity of the database's files.
     pub(in crate::store::sqlite) files: FileIdentity,
 }
+
+impl WriteSession {
+    /// Notes the time by both clocks, for the next process.
+    pub(super) fn note_clocks(&mut self) {
+        self.counters.steady = (self.steady.now(), self.clock.now().unix);
+    }
+}
