@@ -110,7 +110,7 @@ pub enum Input {
     /// The request of an attempt was sent before this process started, at this time.
     StartedBefore(EarlierStart, Tick),
     /// An earlier process was killed before this time: any endpoint may have as many unrecorded
-    /// starts as may be in flight on it. Sent after all [`Input::StartedBefore`], the oldest first.
+    /// starts as may be in flight on it. Sent in the order of times with [`Input::StartedBefore`].
     KilledBefore(Tick),
     /// A webhook with work, read from the store at the start.
     Restored(Box<Queue>),

@@ -153,17 +153,20 @@ impl Worker {
         // What was recorded counts by the clock that the processes before had.
         let now_before = Moment { unix: store.on_earlier_clock(now.unix), ..now };
         let since = |now: Moment| UnixTime(now.unix.0.saturating_sub(window));
-        let mut starts = store.starts_since(since(now_before)).await?;
-        starts.sort_by_key(|start| start.sent_at);
-        for start in starts {
+        let starts = store.starts_since(since(now_before)).await?;
+        let starts = starts.into_iter().map(|start| {
             let sent = now_before.tick_of(start.sent_at);
-            scheduler.handle(Input::StartedBefore(start, sent), now);
-        }
-        let unclean = store.unclean_shutdowns();
-        for found in unclean.into_iter().filter(|found| *found >= since(now)) {
+            (sent, Input::StartedBefore(start, sent))
+        });
+        let unclean = store.unclean_shutdowns().into_iter().filter(|found| *found >= since(now));
+        let unclean = unclean.map(|found| {
             // Attempts in flight when an earlier process was killed left no record.
-            scheduler.handle(Input::KilledBefore(now.tick_of(found)), now);
-        }
+            let killed = now.tick_of(found);
+            (killed, Input::KilledBefore(killed))
+        });
+        let mut earlier: Vec<(Tick, Input)> = starts.chain(unclean).collect();
+        earlier.sort_by_key(|(at, _)| *at);
+        earlier.into_iter().for_each(|(_, input)| scheduler.handle(input, now));
         let mut after = None;
         loop {
             let page = store.queues(after, resources.memory.queues_page).await?;

@@ -171,10 +171,17 @@ impl Paces {
     }
 
     /// Counts a start before this process did.
-    pub(super) fn seed(&mut self, start: &EarlierStart, limits: &Limits, sent: Tick) {
+    pub(super) fn seed(
+        &mut self,
+        start: &EarlierStart,
+        limits: &Limits,
+        unrecorded: &Unrecorded,
+        sent: Tick,
+    ) {
         if let Some(webhook) = start.webhook {
             let quota = counted(per_minute(u32::MAX));
-            self.webhooks.entry(webhook).or_default().count(quota, sent);
+            let new = || unrecorded.starts(quota);
+            self.webhooks.entry(webhook).or_insert_with(new).count(quota, sent);
         }
         let url = start.url.as_deref().and_then(|url| Url::parse(url).ok());
         if let (Some(workspace), Some(url)) = (&start.workspace, url) {

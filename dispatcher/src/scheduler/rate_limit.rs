@@ -65,11 +65,12 @@ impl Scheduler {
     pub(super) fn seed(&mut self, start: &EarlierStart, sent: Tick) {
         let quota = self.policies.limits.quota;
         self.endpoint(start.endpoint).starts.count(quota, sent);
-        self.paces.seed(start, &self.policies.limits, sent);
+        self.paces.seed(start, &self.policies.limits, &self.unrecorded, sent);
     }
 
     /// Counts `count` starts at `at` on every endpoint: an earlier process may have made them
-    /// without a record. Called after [`Self::seed`], the oldest first.
+    /// without a record. Called in the order of times with [`Self::seed`]: in a log nothing counts
+    /// from before its newest start.
     pub(super) fn seed_unrecorded(&mut self, count: usize, at: Tick) {
         self.unrecorded.0.push((count, at));
         self.paces.seed_unrecorded(count, at);

@@ -78,6 +78,20 @@ fn starts_of_earlier_processes_count_in_an_owners_limit() {
 }
 
 #[test]
+fn what_a_kill_hid_counts_from_the_kill_on_whatever_was_started_since() {
+    let mut world = World::new(limits(101, 1_000, 100, 100), &[]);
+    world.on.insert(WebhookId(1), EndpointId(1));
+    world.endpoints.handle(Input::KilledBefore(at(100).tick), at(900));
+    world.endpoints.started_before(1, Some(1), 800);
+    world.now = 900;
+    world.endpoints.restored(limited(1, 1, 102), None, at(900).tick);
+    (0..3).for_each(|_| world.arrive(1, 0, true));
+    world.drain();
+    // The endpoint's window ends after a second, the owner's after a minute.
+    assert_eq!(starts_of(&world, 1), [1_100, 60_200, 60_200]);
+}
+
+#[test]
 fn unrecorded_starts_count_for_a_webhook_without_recorded_ones() {
     let mut world = World::new(limits(20, 1_000, 100, 100), &[]);
     world.on.insert(WebhookId(1), EndpointId(1));
