@@ -14,6 +14,7 @@
 mod dashboard;
 mod deliveries;
 mod dto;
+mod entity_tag;
 mod estimates;
 mod event_types;
 mod export;

@@ -6,12 +6,11 @@
 use bytes::Bytes;
 use http::header::IF_NONE_MATCH;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::event_type::{EventTypeList, EventTypeView};
 use crate::api::dto::{DELIVERED, SUBSCRIBABLE};
-use crate::api::{ApiRequest, json};
+use crate::api::{ApiRequest, entity_tag, json};
 use crate::catalogue::Catalogue;
 use crate::domain::event::EventType;
 
@@ -69,9 +68,7 @@ pub(super) fn list(request: &ApiRequest<'_>) -> Reply {
     let current = request.types.catalogue.types().iter().map(EventTypeView::of);
     let retired = request.types.retired.iter().map(|one| EventTypeView::retired(*one));
     let listed = json(200, &EventTypeList { data: current.chain(retired).collect() });
-    // Eight bytes tell one catalogue from the next.
-    let digest = hex::encode(Sha256::digest(&listed.body));
-    let tag = format!("\"{}\"", digest.get(..16).unwrap_or_default());
+    let tag = entity_tag::of(&listed.body);
     let known = request.call.headers.get_all(IF_NONE_MATCH);
     let known =
         known.iter().filter_map(|value| value.to_str().ok()).flat_map(|list| list.split(','));

@@ -22,7 +22,8 @@ use crate::api::dto::{EmptyBody, Subscribed, TestBody, Time};
 use crate::api::url_checks::{self, Callee, canonical, check_url};
 use crate::api::wait_reason::AHEAD_MAX;
 use crate::api::{
-    ApiRequest, bad_query, deliveries, estimates, json, no_content, random, secrets, test_limit,
+    ApiRequest, bad_query, deliveries, entity_tag, estimates, json, no_content, random, secrets,
+    test_limit,
 };
 use crate::delivery::client_certificate;
 use crate::domain::delivery::{Delivery, DeliveryState};
@@ -114,7 +115,8 @@ pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = request.webhook_id()?;
     let webhook = request.found(request.store().webhook(request.workspace, id).await)?;
     let detail = detail(request, &webhook).await.map_err(|error| request.failed(&error))?;
-    Ok(json(200, &detail))
+    let tag = entity_tag::of_webhook(&detail.webhook)?;
+    Ok(json(200, &detail).with("etag", tag))
 }
 
 /// A webhook with its health and its forecast.
@@ -165,7 +167,8 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
         Some(false) => KeyChange::Remove,
         None => KeyChange::Keep,
     };
-    let change = WebhookChange { url, events, options, disabled: body.disabled, signing_key };
+    let (disabled, seen) = (body.disabled, entity_tag::seen(request, id).await?);
+    let change = WebhookChange { url, events, options, disabled, signing_key, seen };
     if body.verify == Some(true) {
         verify(request, id, &change).await?;
     }
@@ -173,9 +176,11 @@ pub(super) async fn change(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     request.state.mailbox.changed(id);
     match changed.map_err(|error| request.failed(&error))? {
         Changed::Webhook(webhook) => {
-            Ok(json(200, &WebhookView::of(request.store().ids(), &webhook)))
+            let shown = WebhookView::of(request.store().ids(), &webhook);
+            Ok(json(200, &shown).with("etag", entity_tag::of_webhook(&shown)?))
         }
         Changed::Refused(limit) => Err(exceeded(limit)),
+        Changed::Overtaken => Err(entity_tag::overtaken()),
         Changed::Absent => Err(http_errors::not_found()),
     }
 }

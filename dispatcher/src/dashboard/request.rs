@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, IF_MATCH};
 use http::{HeaderMap, HeaderValue, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -208,27 +208,29 @@ impl SignedInRequest<'_> {
         query: &str,
         body: Option<&Value>,
     ) -> Reply {
-        let path = format!("/v1/workspaces/{}/{path}", self.workspace());
-        self.call_api(method, path, query, body).await
+        self.call_api(api_call(method, self.api_path(path), query, body)).await
     }
 
-    /// Calls the API; `path` is the whole one.
-    async fn call_api(
+    /// Changes something by the API; 412 if it has another entity tag than when it was `read`: the
+    /// headers of that answer.
+    pub(super) async fn patch_as_read(
         &self,
-        method: Method,
-        path: String,
-        query: &str,
-        body: Option<&Value>,
+        path: &str,
+        read: &[(&str, String)],
+        body: &Value,
     ) -> Reply {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let call = Call {
-            method,
-            path,
-            query: Some(query.to_owned()).filter(|query| !query.is_empty()),
-            headers,
-            body: body.map(|body| Bytes::from(body.to_string())).unwrap_or_default(),
-        };
+        let mut call = api_call(Method::PATCH, self.api_path(path), "", Some(body));
+        let tag = read.iter().find(|(name, _)| *name == "etag");
+        let tag = tag.and_then(|(_, tag)| HeaderValue::from_str(tag).ok());
+        call.headers.extend(tag.map(|tag| (IF_MATCH, tag)));
+        self.call_api(call).await
+    }
+
+    fn api_path(&self, path: &str) -> String {
+        format!("/v1/workspaces/{}/{path}", self.workspace())
+    }
+
+    async fn call_api(&self, call: Call) -> Reply {
         self.api.answer_to(&self.session.caller, self.request.active, &call).await
     }
 
@@ -243,7 +245,8 @@ impl SignedInRequest<'_> {
 
     /// The types of events.
     pub(super) async fn event_types(&self) -> Result<Vec<EventTypeData>, PageError> {
-        let reply = self.call_api(Method::GET, "/v1/event-types".to_owned(), "", None).await;
+        let call = api_call(Method::GET, "/v1/event-types".to_owned(), "", None);
+        let reply = self.call_api(call).await;
         answer::<Whole<EventTypeData>>(&reply).map(|types| types.data)
     }
 
@@ -254,6 +257,19 @@ impl SignedInRequest<'_> {
         body: &Value,
     ) -> Result<T, PageError> {
         answer(&self.call(Method::POST, path, "", Some(body)).await)
+    }
+}
+
+/// A call of the API; `path` is the whole one.
+fn api_call(method: Method, path: String, query: &str, body: Option<&Value>) -> Call {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Call {
+        method,
+        path,
+        query: Some(query.to_owned()).filter(|query| !query.is_empty()),
+        headers,
+        body: body.map(|body| Bytes::from(body.to_string())).unwrap_or_default(),
     }
 }
 

@@ -22,6 +22,9 @@ use crate::dashboard::webhook_form::WebhookForm;
 /// Webhooks on a page.
 const ROWS: &str = "20";
 
+/// How often a form is compared anew, after changes by others while it is saved.
+const CHANGES_MAX: usize = 5;
+
 #[derive(Template)]
 #[template(path = "webhooks.html")]
 struct ListPage {
@@ -266,25 +269,28 @@ pub(super) async fn change(
     let path = format!("webhooks/{id}");
     let mut values = WebhookForm::of_form(form);
     let shown = values.read_shown().ok_or_else(PageError::incomplete_form)?;
-    let detail: WebhookDetailData = request.get(&path, "").await?;
-    let now = WebhookForm::of_webhook(&detail.webhook);
-    let overtaken = || values.overtaken(&shown, &now).map(PageError::overtaken);
-    if let Some(failure) = values.repeated().map(PageError::repeated).or_else(overtaken) {
-        values.kept_metadata = shown.kept_metadata;
-        return form_page(request, Some(id), values, Seen::PageError(&failure)).await;
-    }
-    let body = values.change_of(&shown, &now);
-    if body.is_empty() {
-        return Ok(see_other(request.path(&path)));
-    }
-    let reply = request.call(Method::PATCH, &path, "", Some(&body.into())).await;
-    match answer::<WebhookData>(&reply) {
-        Ok(_) => Ok(see_other(request.path(&path))),
-        Err(failure) => {
-            values.kept_metadata = shown.kept_metadata;
-            form_page(request, Some(id), values, Seen::PageError(&failure)).await
+    let mut changes = 0;
+    let failure = loop {
+        let read = request.call(Method::GET, &path, "", None).await;
+        let now = WebhookForm::of_webhook(&answer::<WebhookDetailData>(&read)?.webhook);
+        let overtaken = || values.overtaken(&shown, &now).map(PageError::overtaken);
+        if let Some(failure) = values.repeated().map(PageError::repeated).or_else(overtaken) {
+            break failure;
         }
-    }
+        let body = values.change_of(&shown, &now);
+        if body.is_empty() {
+            return Ok(see_other(request.path(&path)));
+        }
+        let reply = request.patch_as_read(&path, &read.headers, &body.into()).await;
+        match answer::<WebhookData>(&reply) {
+            Ok(_) => return Ok(see_other(request.path(&path))),
+            // It was changed since it was read, perhaps in another field.
+            Err(_) if reply.status == 412 && changes < CHANGES_MAX => changes += 1,
+            Err(failure) => break failure,
+        }
+    };
+    values.kept_metadata = shown.kept_metadata;
+    form_page(request, Some(id), values, Seen::PageError(&failure)).await
 }
 
 #[cfg(test)]

@@ -103,6 +103,17 @@ impl Webhook {
         all.into_iter().flatten().min()
     }
 
+    /// Whether its owner's settings are those of `other`, the same webhook at another time.
+    #[must_use]
+    pub fn has_settings_of(&self, other: &Self) -> bool {
+        let key = |webhook: &Self| webhook.secrets.signing_key.is_some();
+        self.url == other.url
+            && self.events == other.events
+            && self.options == other.options
+            && self.disabled_at == other.disabled_at
+            && key(self) == key(other)
+    }
+
     /// Why it is disabled; `None` if it is not.
     #[must_use]
     pub fn disabled_reason(&self) -> Option<DisabledReason> {

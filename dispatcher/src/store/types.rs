@@ -58,6 +58,9 @@ pub struct WebhookChange {
     pub disabled: Option<bool>,
     /// What changes of its Ed25519 key.
     pub signing_key: KeyChange,
+    /// The webhook as it was when the change was made up: once its settings are others, nothing
+    /// changes.
+    pub seen: Option<Box<Webhook>>,
 }
 
 /// A change of a webhook's Ed25519 key.
@@ -79,6 +82,8 @@ pub enum Changed {
     Webhook(Box<Webhook>),
     /// Nothing changed: its options would exceed a limit.
     Refused(OptionsError),
+    /// Nothing changed: its settings are no longer those of [`WebhookChange::seen`].
+    Overtaken,
     /// There is no such webhook.
     Absent,
 }

@@ -4,6 +4,7 @@
 mod browser;
 mod empty_pages;
 mod entering;
+mod saving;
 mod sessions;
 
 use serde_json::json;

@@ -213,6 +213,9 @@ pub(super) fn change(
     let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else {
         return Ok(Changed::Absent);
     };
+    if change.seen.is_some_and(|seen| !seen.has_settings_of(&before)) {
+        return Ok(Changed::Overtaken);
+    }
     let options = match before.options.changed(change.options) {
         Ok(options) => options,
         Err(limit) => return Ok(Changed::Refused(limit)),

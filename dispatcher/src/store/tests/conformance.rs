@@ -52,6 +52,7 @@ promises! {
     webhooks::webhooks_are_listed_oldest_first_page_by_page,
     webhooks::webhooks_of_one_url_share_an_endpoint,
     webhooks::what_is_not_changed_stays,
+    webhooks::a_change_that_was_made_up_before_another_changes_nothing,
     webhooks::options_are_read_back_and_change_one_by_one,
     webhooks::a_signing_key_stays_until_it_is_removed,
     webhooks::a_disabled_webhook_resumes_like_a_paused_one,

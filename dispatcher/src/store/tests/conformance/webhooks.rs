@@ -117,6 +117,24 @@ fn header(name: &str, value: &str) -> (http::HeaderName, Option<http::HeaderValu
     (name.parse().unwrap(), Some(value_of(value).unwrap()))
 }
 
+pub(super) async fn a_change_that_was_made_up_before_another_changes_nothing(store: &dyn Store) {
+    let new = new_webhook(WS, URL, &[]);
+    let Created::Webhook(made) = store.create_webhook(new, t(0)).await.unwrap() else {
+        panic!("there was room");
+    };
+    let described = |text: &str, seen: &Webhook| {
+        let description = Some(text.to_owned());
+        let options = OptionsChange { description, ..OptionsChange::default() };
+        WebhookChange { options, seen: Some(Box::new(seen.clone())), ..Default::default() }
+    };
+    let first = changed(store, made.id, described("first", &made), t(1)).await;
+    let late = store.change_webhook(WS, made.id, described("second", &made), t(2)).await;
+    assert_eq!(late.unwrap(), Changed::Overtaken);
+    assert_eq!(store.webhook(WS, made.id).await.unwrap().as_ref(), Some(&first));
+    let again = changed(store, made.id, described("second", &first), t(3)).await;
+    assert_ne!(again, first);
+}
+
 pub(super) async fn options_are_read_back_and_change_one_by_one(store: &dyn Store) {
     let pem = ("-- chain --".to_owned(), "-- hidden key --".to_owned());
     let certificate = ClientCertificate::new(pem, "CN=a".to_owned(), t(9), CertificateId([7; 32]));
