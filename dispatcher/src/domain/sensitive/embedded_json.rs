@@ -2,7 +2,8 @@
 //!
 //! A text counts as JSON from its first letter on, however it goes on: cut off, several values one
 //! after another, with numbers that no parser reads. So it is split into strings and marks only.
-//! JSON that was encoded twice and lost its outer quotes counts, too: `{\"a\":1}`.
+//! JSON that was encoded twice and lost its outer quotes counts, too: `{\"a\":1}`, or
+//! `{\u0022a\u0022:1}`.
 //!
 //! Invariant: the work is linear in the length of the text. JSON in the texts of JSON is read to
 //! [`LEVELS_MAX`] levels, which bounds the stack, too.
@@ -16,6 +17,9 @@ use crate::domain::sensitive::{keys, never_allowed};
 /// level, so that the length of a text bounds no levels.
 const LEVELS_MAX: usize = 4;
 
+/// A quote as some encoders write it within a string.
+const ESCAPED_QUOTE: &str = r"\u0022";
+
 const BELOW_KEY: &str = "a JSON text with a secret";
 
 /// What finds the kind of secret in a text, JSON or not.
@@ -28,13 +32,18 @@ pub(super) fn secret(text: &str, find: Finder) -> Option<&'static str> {
 }
 
 fn secret_to(text: &str, levels: usize, find: Finder) -> Option<&'static str> {
-    // Most texts have no quote.
-    if levels == 0 || !text.contains('"') {
+    // Most texts have neither a quote nor an escape.
+    if levels == 0 || !text.contains(['"', '\\']) {
         return None;
     }
     let shown = text.trim_matches(is_blank);
     if !shown.starts_with(['{', '[', '"']) {
         return None;
+    }
+    let quote = shown.find('"').unwrap_or(shown.len());
+    if shown.find(ESCAPED_QUOTE).is_some_and(|escaped| escaped < quote) {
+        let text = unescaped(shown);
+        return find(&text).or_else(|| secret_to(&text, levels - 1, find));
     }
     // How many brackets are open, and how many were at the key of the secret whose value this is.
     let (mut depth, mut named, mut is_value) = (0_usize, None, false);
@@ -171,6 +180,8 @@ mod tests {
             r#"{"a":"\\","password":"hunter2"}"#.to_owned(),
             r#"{\"password\":\"hunter2\"}"#.to_owned(),
             r#"{\n  \"user\": {\"password\": \"cut of"#.to_owned(),
+            r"{\u0022password\u0022:\u0022hunter2\u0022}".to_owned(),
+            r#" [{\u0022a\u0022: {\u0022password\u0022:\u0022cut of", "b"#.to_owned(),
             r#"{"a":1} [{\"a\":\"{\\\"password\\\":\\\"hunter2\\\"}\"}]"#.to_owned(),
         ] {
             assert!(has_secret(&text), "{text}");
@@ -184,6 +195,7 @@ mod tests {
             r#"[{"password":[true,1]},"a",{"b":"c"}]"#,
             r#"{"a":"the \"password\":"}"#,
             r#"{\"note\":\"the password\",\"password\":true}"#,
+            r"{\u0022note\u0022:\u0022the password\u0022,\u0022password\u0022:true}",
             r#"[the \"password\" of \"Ada\"]"#,
             "[see] the \"password\": it is \"old\"",
         ] {
