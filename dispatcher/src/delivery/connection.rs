@@ -4,7 +4,8 @@
 //!
 //! 1. At most [`ANSWER_BYTES_MAX`] bytes of one response are read, in total; a connection that
 //!    exceeds this is closed.
-//! 2. Dropping a [`Connection`] closes it.
+//! 2. Dropping a [`Connection`] closes it. One whose response announces its end is closed by the
+//!    receiver, or [`RECEIVER_CLOSES`] later.
 //!
 //! Not here: which addresses may be called (`egress`), how errors are classified (`classify`).
 
@@ -24,7 +25,7 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -52,6 +53,11 @@ const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 
 /// The head start of the preferred address family (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(300);
+
+/// For how long a receiver that announced the end of a connection may close it first: then this
+/// machine's port is free at once, and not after a minute in TIME_WAIT. Most close as soon as they
+/// have answered.
+const RECEIVER_CLOSES: Duration = Duration::from_millis(50);
 
 /// Scheme, host and port of a connection, and the client that it shows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,7 +127,7 @@ pub(crate) struct Connection {
     /// The address at its other end.
     pub(crate) address: Option<IpAddr>,
     /// The task that drives the connection; dropping it aborts the task.
-    _driver: JoinSet<()>,
+    driver: JoinSet<()>,
 }
 
 /// A connection, and the address that was called.
@@ -297,9 +303,13 @@ impl Connection {
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // The waiting request receives the error.
-            let _ = connection.await;
+            let Ok(ended) = connection.without_shutdown().await else { return };
+            let mut stream = ended.io.into_inner();
+            // All that still comes is the receiver's end; if it does not come, it is ours.
+            let _ = timeout(RECEIVER_CLOSES, stream.read(&mut [0])).await;
+            let _ = timeout(RECEIVER_CLOSES, stream.shutdown()).await;
         });
-        Ok(Self { sender, meter, below, opened, user: None, address, _driver: driver })
+        Ok(Self { sender, meter, below, opened, user: None, address, driver })
     }
 
     /// Sends a request, and waits for the response headers.
@@ -330,6 +340,11 @@ impl Connection {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
+    }
+
+    /// Waits for the end of a connection that one side ends: at most twice [`RECEIVER_CLOSES`].
+    pub(crate) async fn ended(mut self) {
+        self.driver.join_next().await;
     }
 }
 

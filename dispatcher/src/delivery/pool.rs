@@ -49,6 +49,8 @@ struct Idle {
     /// Closes expired connections; runs while any are idle.
     sweeper: JoinSet<()>,
     sweeping: bool,
+    /// Wait for receivers to close connections whose end they announced.
+    closing: JoinSet<()>,
 }
 
 impl Pool {
@@ -112,6 +114,13 @@ impl Pool {
             while idle.sweeper.try_join_next().is_some() {}
             idle.sweeper.spawn(sweep(Arc::downgrade(self)));
         }
+    }
+
+    /// Ends a connection whose end the receiver announced: it closes first, if it does soon.
+    pub(crate) fn end_after_receiver(&self, connection: Connection) {
+        let mut idle = self.lock();
+        while idle.closing.try_join_next().is_some() {}
+        idle.closing.spawn(connection.ended());
     }
 
     /// Ends a turn at an origin.

@@ -158,14 +158,19 @@ impl Answer {
             return start;
         };
         start.cut = true;
-        let reading = async { start.is_read(body, most).await && connection.is_ready().await };
-        let kept = tokio::select! {
-            kept = reading => kept,
-            () = over => false,
-            () = sleep(BODY_WAIT_MAX) => false,
+        let reading = async {
+            let is_read = start.is_read(body, most).await;
+            if is_read { Some(connection.is_ready().await) } else { None }
         };
-        if kept {
-            pool.keep(origin, connection);
+        let is_ready = tokio::select! {
+            is_ready = reading => is_ready,
+            () = over => None,
+            () = sleep(BODY_WAIT_MAX) => None,
+        };
+        match is_ready {
+            Some(true) => pool.keep(origin, connection),
+            Some(false) => pool.end_after_receiver(connection),
+            None => drop(connection),
         }
         start
     }

@@ -199,3 +199,25 @@ async fn a_workspace_with_many_idle_connections_leaves_room_for_those_of_others(
     }
     assert_eq!(receiver.accepted(), 140 + 3, "one is that of the other workspace");
 }
+
+#[tokio::test]
+async fn a_receiver_that_announced_the_end_of_a_connection_may_close_it_first() {
+    const LAST: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    let (closed, mut closes) = tokio::sync::mpsc::unbounded_channel();
+    let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            read_request(&mut stream).await;
+            let _ = stream.write_all(LAST.as_bytes()).await;
+            for within in [10, 2_000] {
+                let end = timeout(Duration::from_millis(within), stream.read(&mut [0])).await;
+                let _ = closed.send(end.is_ok());
+            }
+        }
+    })
+    .await;
+    let client = client(&[], 2_000).0;
+    assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
+    assert_eq!(closes.recv().await, Some(false), "the receiver has time to close it");
+    assert_eq!(closes.recv().await, Some(true), "it is closed all the same");
+}
