@@ -12,10 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::limit::rolling::EXACT_MAX;
-use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::domain::attempt::EarlierStart;
@@ -90,20 +88,10 @@ pub(super) fn page(
         (examined, last) = (examined + 1, Some(WebhookId(webhook)));
         match with_work(session, row) {
             Ok(queue) => items.extend(queue),
-            Err(fault) => skip(fault, "webhook unreadable", ("webhook", webhook))?,
+            Err(fault) => fault.skip("webhook unreadable", ("webhook", webhook))?,
         }
     }
     Ok(Page { items, next: last.filter(|_| examined == limit) })
-}
-
-/// Logs why a row is skipped; a failure of the disk is returned.
-fn skip(fault: Fault, event: &str, (kind, id): (&str, i64)) -> Result<(), Fault> {
-    if fault.is_disk_failure() {
-        return Err(fault);
-    }
-    let fields = [(kind, id.into()), ("cause", fault.to_string().into())];
-    events::event(Level::Error, event, &fields);
-    Ok(())
 }
 
 fn with_work(session: &WriteSession, row: &Row<'_>) -> Result<Option<Queue>, Fault> {
@@ -143,7 +131,7 @@ pub(super) fn fetch(
                 bytes += one.body.len();
                 deliveries.push(one);
             }
-            Err(fault) => skip(fault, "delivery unreadable", ("delivery", id))?,
+            Err(fault) => fault.skip("delivery unreadable", ("delivery", id))?,
         }
     }
     Ok(Fetched { deliveries, more: false })

@@ -128,7 +128,10 @@ pub(super) fn page(
         if let Some(row) = found.next()?
             && selection.matches(row)?
         {
-            items.push(rows::delivery(row, event_name(conn, row)?)?);
+            match event_name(conn, row).and_then(|name| rows::delivery(row, name)) {
+                Ok(delivery) => items.push(delivery),
+                Err(fault) => fault.skip("delivery unreadable", ("delivery", id))?,
+            }
         }
     }
     Ok(Page { items, next: last })

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use log::Level;
 use rusqlite::ErrorCode;
+use weir_common::log::events;
 
 use crate::store::StoreError;
 use crate::store::encryption::Unopened;
@@ -46,6 +48,16 @@ impl Fault {
             // Errors of the disk and the database fail the batch, and so do variants yet to come.
             _ => true,
         }
+    }
+
+    /// Logs why a row is skipped; a failure of the disk is returned.
+    pub(super) fn skip(self, event: &str, (kind, id): (&str, i64)) -> Result<(), Self> {
+        if self.is_disk_failure() {
+            return Err(self);
+        }
+        let fields = [(kind, id.into()), ("cause", self.to_string().into())];
+        events::event(Level::Error, event, &fields);
+        Ok(())
     }
 
     /// The error that callers get.

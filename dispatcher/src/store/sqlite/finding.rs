@@ -31,6 +31,7 @@ pub(super) fn page(
         WebhookState::Delivering => Ok(None),
         _ => rows::webhook(row, sealer).map(|webhook| filter.matches(&webhook).then_some(webhook)),
     };
+    let matching = |row: &Row<'_>| of_list(row, matching);
     let Page { mut items, mut next } =
         webhooks::page(conn, workspace, after, EXAMINED_MAX, matching)?;
     if items.len() > limit {
@@ -38,6 +39,15 @@ pub(super) fn page(
         next = items.last().map(|last| last.id);
     }
     Ok(Page { items, next })
+}
+
+/// What `read` makes of a row for a list; nothing, if the row cannot be read.
+pub(super) fn of_list(
+    row: &Row<'_>,
+    read: impl FnOnce(&Row<'_>) -> Result<Option<Webhook>, Fault>,
+) -> Result<Option<Webhook>, Fault> {
+    let id = row.get("id")?;
+    read(row).or_else(|fault| fault.skip("webhook unreadable", ("webhook", id)).map(|()| None))
 }
 
 /// Reactivates the paused webhooks of such a page, and returns them.

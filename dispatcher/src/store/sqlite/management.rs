@@ -14,7 +14,9 @@ use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::domain::webhook::stop::Stop;
 use crate::store::sqlite::webhooks::Nonces;
-use crate::store::sqlite::{SqliteStore, deliveries, events, jobs, rows, secrets, stops, webhooks};
+use crate::store::sqlite::{
+    SqliteStore, deliveries, events, finding, jobs, rows, secrets, stops, webhooks,
+};
 use crate::store::types::{
     Changed, Created, Filter, Job, JobCreated, JobScope, Matches, NewEvent, NewJob, NewWebhook,
     Page, Paging, Rotated, Rotation, SecretRemoval, WebhookChange,
@@ -51,7 +53,8 @@ impl Management for SqliteStore {
     ) -> Result<Page<Webhook, WebhookId>, StoreError> {
         let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
         let read = move |conn: &_| {
-            let every = |row: &Row<'_>| rows::webhook(row, &sealer).map(Some);
+            let whole = |row: &Row<'_>| rows::webhook(row, &sealer).map(Some);
+            let every = |row: &Row<'_>| finding::of_list(row, whole);
             webhooks::page(conn, Some(&workspace), after, limit, every)
         };
         self.readers.read(read).await

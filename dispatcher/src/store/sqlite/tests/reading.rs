@@ -75,6 +75,25 @@ async fn an_unreadable_delivery_does_not_stop_the_others_of_its_webhook() {
 }
 
 #[tokio::test]
+async fn a_list_shows_what_can_be_read() {
+    let (_folder, store) = fresh();
+    let first = webhook(&store).await;
+    for id in ["evt_1", "evt_2", "evt_3"] {
+        accept(&store, id).await.unwrap();
+    }
+    let second = webhook(&store).await;
+    let damage = "UPDATE deliveries SET attempts = -1 WHERE id = 2; \
+        UPDATE webhooks SET secret = x'00' WHERE id = 1";
+    store.writer.run(move |session| Ok(session.conn.execute_batch(damage)?)).await.unwrap();
+    let listed = store.deliveries(WS, &Filter::default(), Paging::first(9)).await.unwrap();
+    let ids: Vec<i64> = listed.items.iter().map(|one| one.id.0).collect();
+    assert_eq!(ids, [3, 1]);
+    let listed = store.webhooks(WS, None, 9).await.unwrap();
+    let ids: Vec<WebhookId> = listed.items.iter().map(|one| one.id).collect();
+    assert_eq!((ids, first), (vec![second], WebhookId(1)));
+}
+
+#[tokio::test]
 async fn a_delivery_shows_the_latest_responses_that_fit() {
     let (_folder, store) = fresh();
     webhook(&store).await;
