@@ -247,7 +247,7 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     if webhook.probing.is_some() && waits(request, id).await? {
         let detail = "A probe delivery checks whether the endpoint has recovered; a test would \
             wait behind it. See the waiting deliveries.";
-        let title = "The webhook was reactivated and has not answered 2xx yet";
+        let title = "The webhook was started again and has not answered 2xx yet";
         return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
     test_limit::charged(request)?;

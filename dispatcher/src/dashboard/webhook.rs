@@ -90,9 +90,7 @@ pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Repl
     let types = request.event_types().await?.into_iter().filter(|one| !one.retired);
     let frame = Frame::of(request, Section::Webhooks, detail.webhook.url.as_str()).refreshing();
     let (now, health) = (request.request.now(), &request.request.active.settings.health);
-    let probe =
-        |one: &DeliveryData| one.waiting_for.as_ref().is_some_and(|why| why.reason == "probe");
-    let probes = deliveries.data.iter().any(probe);
+    let probes = probes(request, &detail).await?;
     let facts = BannerFacts { probes, may_change: frame.may_change(), now };
     let down_since = detail.health.down_since.as_ref();
     let mark = webhook_mark(&detail.webhook.state, down_since, (health.warn_for, now));
@@ -114,6 +112,22 @@ pub(super) async fn show(request: &SignedInRequest<'_>, id: &str) -> Result<Repl
         now,
     };
     Ok(html(200, &page))
+}
+
+/// Whether one delivery goes first, and others wait behind it: those of a webhook all wait for the
+/// same probe.
+async fn probes(
+    request: &SignedInRequest<'_>,
+    detail: &WebhookDetailData,
+) -> Result<bool, PageError> {
+    if detail.waiting.count == 0 {
+        return Ok(false);
+    }
+    let waiting = [("webhook", detail.webhook.id.as_str()), ("state", "waiting"), ("limit", "2")];
+    let waiting: List<DeliveryData> = request.get("deliveries", &query(waiting)).await?;
+    let probe =
+        |one: &DeliveryData| one.waiting_for.as_ref().is_some_and(|why| why.reason == "probe");
+    Ok(waiting.data.iter().any(probe))
 }
 
 /// Why, since when, what happens next, and what to do; in this order.
