@@ -27,7 +27,6 @@ use weir_common::config::reload;
 use weir_common::config::shown_certificate::ShownCertificate;
 use weir_common::config::watch::Stamp;
 use weir_common::directory::client::DirectoryClient;
-use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::settings::Verify;
 use weir_common::identity::verifier::{IdentityFiles, VerifierSource};
 use weir_common::secret::Secret;
@@ -157,7 +156,7 @@ impl ActiveConfig {
     /// Sets up the verification of access tokens, and the directory over HTTP; the keys and the
     /// caches of `earlier` are kept as far as their settings are the same.
     #[must_use]
-    pub fn start(mut self, earlier: Option<&Self>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+    pub fn start(mut self, earlier: Option<&Self>, metrics: &Metrics, clock: &Clock) -> Self {
         let before = earlier.and_then(|earlier| earlier.remote_owners.as_ref());
         let remote = |client| RemoteOwners::new(client, before, metrics, clock);
         self.remote_owners = self.origin.directory.clone().map(remote);
@@ -170,7 +169,7 @@ impl ActiveConfig {
         let settings = identity.settings.clone();
         let read = Box::new(move |claims: &_| access_token::token(claims, &identity));
         let earlier = earlier.and_then(|earlier| earlier.callers.verifier.as_ref());
-        let shell = (Arc::clone(metrics) as Arc<dyn IdentityMetrics>, clock);
+        let shell = (metrics.of_identity(), clock);
         self.callers.verifies = settings.verify != Verify::Nothing;
         self.callers.verifier = Verifier::new(&settings, source, read, earlier, shell);
         self

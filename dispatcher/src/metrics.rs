@@ -12,10 +12,8 @@ use prometheus::{
 };
 use weir_common::config::reload::Reloads;
 use weir_common::directory;
-use weir_common::directory::server::DirectoryMetrics;
 use weir_common::identity::identity_server::{self, IdentityMetrics};
 use weir_common::metrics;
-use weir_common::time::UnixTime;
 
 use crate::domain::outcome::{Fault, Outcome, OutcomeClass};
 use crate::store::StoreError;
@@ -134,28 +132,16 @@ impl Metrics {
             self.store_failures.inc();
         }
     }
-}
 
-impl IdentityMetrics for Metrics {
-    fn requested(&self, kind: &'static str, answered: bool, took: Duration) {
-        let outcome = if answered { "answered" } else { "failed" };
-        self.identity_requests.with_label_values(&[kind, outcome]).inc();
-        self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
-    }
-
-    fn fetched(&self, keys: usize, at: UnixTime) {
-        self.jwks_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
-        self.jwks_fetched.set(Duration::from_micros(at.0).as_secs_f64());
-    }
-}
-
-impl DirectoryMetrics for Metrics {
-    fn fetched_entry(&self, outcome: &'static str) {
-        self.directory_requests.with_label_values(&[outcome]).inc();
-    }
-
-    fn directory_took(&self, took: Duration) {
-        self.directory_seconds.observe(took.as_secs_f64());
+    /// Those of requests to identity servers.
+    #[must_use]
+    pub fn of_identity(&self) -> IdentityMetrics {
+        IdentityMetrics {
+            requests: self.identity_requests.clone(),
+            duration: self.identity_duration.clone(),
+            keys: self.jwks_keys.clone(),
+            fetched: self.jwks_fetched.clone(),
+        }
     }
 }
 

@@ -11,8 +11,7 @@
 //! For which tenants, and how many requests at a time: each program has its own bounds. How long an
 //! entry is valid (`cache`).
 
-use std::sync::Arc;
-use std::time::Duration;
+use prometheus::{Histogram, IntCounterVec};
 
 use crate::directory::breaker::Breaker;
 use crate::directory::client::DirectoryClient;
@@ -24,19 +23,11 @@ use crate::time::{Clock, Tick};
 /// The outcomes of requests to a directory, in metrics.
 pub const OUTCOMES: [&str; 5] = ["known", "unknown", "invalid", "failed", "unanswered"];
 
-/// The metrics of requests to a directory.
-pub trait DirectoryMetrics: Send + Sync + 'static {
-    /// Counts a request by outcome, one of [`OUTCOMES`].
-    fn fetched_entry(&self, outcome: &'static str);
-
-    /// Records how long a request took.
-    fn directory_took(&self, took: Duration);
-}
-
 /// The state of a directory over HTTP, as its responses show it.
 pub struct DirectoryServer {
     clock: Clock,
-    metrics: Arc<dyn DirectoryMetrics>,
+    requests: IntCounterVec,
+    seconds: Histogram,
     breaker: Breaker,
 }
 
@@ -58,10 +49,12 @@ pub enum FetchedEntry<T> {
 }
 
 impl DirectoryServer {
-    /// A directory of which nothing is known.
+    /// A directory of which nothing is known. Its requests count in `requests` by outcome, one of
+    /// [`OUTCOMES`], and their durations in `seconds`.
     #[must_use]
-    pub fn new(metrics: Arc<dyn DirectoryMetrics>, clock: &Clock) -> Self {
-        Self { clock: clock.clone(), metrics, breaker: Breaker::default() }
+    pub fn new(requests: &IntCounterVec, seconds: &Histogram, clock: &Clock) -> Self {
+        let (requests, seconds) = (requests.clone(), seconds.clone());
+        Self { clock: clock.clone(), requests, seconds, breaker: Breaker::default() }
     }
 
     /// The present time.
@@ -99,7 +92,7 @@ impl DirectoryServer {
         let response = http_client::send(client.request(kind, name)).await;
         // The pause starts now, however long the request took to fail.
         let now = self.now();
-        self.metrics.directory_took(now.since(started));
+        self.seconds.observe(now.since(started).as_secs_f64());
         self.note_outage(client, (&kind.path(name), caller), &response, now);
         let (outcome, fetched) = match response {
             Ok(response) if response.status == 200 => match read(&response.body) {
@@ -119,7 +112,7 @@ impl DirectoryServer {
                 ("unanswered", FetchedEntry::Unanswered(why))
             }
         };
-        self.metrics.fetched_entry(outcome);
+        self.requests.with_label_values(&[outcome]).inc();
         (fetched, now)
     }
 

@@ -223,19 +223,10 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::identity::identity_server::IdentityMetrics;
+    use crate::metrics::Metric;
     use crate::time::Clock;
-
-    /// Counts nothing.
-    struct Uncounted;
-
-    impl IdentityMetrics for Uncounted {
-        fn requested(&self, _kind: &'static str, _answered: bool, _took: Duration) {}
-        fn fetched(&self, _keys: usize, _at: UnixTime) {}
-    }
 
     #[test]
     fn a_failure_has_an_age_until_an_introspection_succeeds() {
@@ -251,7 +242,13 @@ mod tests {
         };
         // Another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let (timeout, metrics) = (Duration::from_secs(5), Arc::new(Uncounted));
+        let metrics = IdentityMetrics {
+            requests: Metric::made("requests", "of a test", &["kind", "outcome"]),
+            duration: Metric::made("duration", "of a test", &["kind"]),
+            keys: Metric::made("keys", "of a test", &[]),
+            fetched: Metric::made("fetched", "of a test", &[]),
+        };
+        let timeout = Duration::from_secs(5);
         let client = http_client::client(None, timeout).unwrap();
         let server = IdentityServer { client, timeout, clock: clock.clone(), metrics };
         let client = IntrospectionClient::new(&settings, None, server);

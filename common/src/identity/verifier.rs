@@ -137,7 +137,7 @@ impl<T: Send + Sync + 'static> Verifier<T> {
         source: VerifierSource,
         read: ReadClaims<T>,
         earlier: Option<&Arc<Self>>,
-        (metrics, clock): (Arc<dyn IdentityMetrics>, &Clock),
+        (metrics, clock): (IdentityMetrics, &Clock),
     ) -> Option<Arc<Self>> {
         if settings.verify == Verify::Nothing {
             return None;

@@ -93,16 +93,17 @@ impl RemoteOwners {
     pub(super) fn new(
         client: DirectoryClient,
         earlier: Option<&Self>,
-        metrics: &Arc<Metrics>,
+        metrics: &Metrics,
         clock: &Clock,
     ) -> Self {
         let settings = client.settings();
         let kept = earlier.filter(|earlier| earlier.shared.settings == *settings);
+        let (requests, seconds) = (&metrics.directory_requests, &metrics.directory_seconds);
         let shared = kept.map(|earlier| Arc::clone(&earlier.shared)).unwrap_or_else(|| {
             Arc::new(SharedOwners {
                 settings: settings.clone(),
                 clock: clock.clone(),
-                server: DirectoryServer::new(Arc::clone(metrics) as Arc<_>, clock),
+                server: DirectoryServer::new(requests, seconds, clock),
                 cache: EntryCache::new(settings.entries_max),
                 unusable_log: LogLimiter::new(UNUSABLE_LOG_EVERY),
             })

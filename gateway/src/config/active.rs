@@ -29,7 +29,6 @@ use crate::tls::Listeners;
 use crate::upstream::credentials::Credentials;
 use crate::upstream::names::{self, ResolvedNames};
 use crate::upstream::{Server, Upstream};
-use weir_common::identity::identity_server::IdentityMetrics;
 use weir_common::identity::verifier::VerifierSource;
 
 /// One configuration, with what it needs at run time: upstreams, verifier, directory, metrics.
@@ -103,8 +102,7 @@ impl CheckedConfig {
             keys: of.more_claims.clone(),
         };
         let read = Box::new(move |claims: &_| Claims::of(claims, &names));
-        let shell = (metrics.clone() as Arc<dyn IdentityMetrics>, clock);
-        Verifier::new(identity, of, read, earlier, shell)
+        Verifier::new(identity, of, read, earlier, (metrics.of_identity(), clock))
     }
 }
 

@@ -152,10 +152,11 @@ impl RemoteDirectory {
     ) -> Self {
         let settings = client.settings();
         let kept = earlier.filter(|earlier| earlier.shared.settings == *settings);
+        let (requests, seconds) = (&metrics.directory_requests, &metrics.directory_seconds);
         let shared = kept.map(|earlier| earlier.shared.clone()).unwrap_or_else(|| {
             Arc::new(SharedLookup {
                 settings: settings.clone(),
-                server: DirectoryServer::new(metrics.clone(), clock),
+                server: DirectoryServer::new(requests, seconds, clock),
                 metrics: metrics.clone(),
                 cache: EntryCache::new(settings.entries_max),
                 unusable_log: LogLimiter::new(LOG_EVERY),
