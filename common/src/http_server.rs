@@ -37,7 +37,6 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use log::Level;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -46,16 +45,13 @@ use tokio::task::JoinSet;
 use crate::http_server::body::{OPEN_PART, ReadBody};
 use crate::http_server::eviction::{ConnectionHandle, EvictableConnections};
 use crate::http_server::head::{head_bytes, is_encoded};
+use crate::http_server::listeners::accept_failed;
 use crate::http_server::reply::{Reply, ReplyBody};
 use crate::http_server::request_tasks::{RequestTasks, report};
 use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
-use crate::log::events;
 
 /// The largest request head in bytes by default, in both programs.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-
-/// The pause after a failed accept, mostly for lack of file descriptors: some are free again then.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a lingering close reads and discards a refused body. Closing at once would send a TCP
 /// reset to a client that still sends, and the reset can destroy our response on its way.
@@ -220,11 +216,7 @@ pub async fn serve(
                         });
                     }
                 }
-                Err(error) => {
-                    let fields = [("error", error.to_string().into())];
-                    events::event(Level::Warn, "accept failed", &fields);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => accept_failed(&error).await,
             },
         }
     }

@@ -22,6 +22,9 @@ use crate::log::events;
 /// and repeated only a second later. A lower `net.core.somaxconn` reduces it.
 const BACKLOG: i32 = 4_096;
 
+/// The pause after a failed accept, mostly for lack of file descriptors: some are free again then.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}{}", advice(source))]
@@ -62,6 +65,12 @@ pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
 pub fn announce(name: &str, address: SocketAddr) {
     let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
     events::event(Level::Info, "listening", &fields);
+}
+
+/// Logs why no connection could be accepted, and waits until one may be.
+pub async fn accept_failed(error: &io::Error) {
+    events::event(Level::Warn, "accept failed", &[("error", error.to_string().into())]);
+    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 /// Listeners that are set to one [`Listening`] together.

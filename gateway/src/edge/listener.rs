@@ -21,7 +21,6 @@ mod turns;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use log::Level;
@@ -30,6 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::http_server::Listening;
+use weir_common::http_server::listeners::accept_failed;
 use weir_common::log::events;
 
 use crate::config::shared::Shared;
@@ -39,9 +39,6 @@ use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_
 use crate::edge::listener::turns::HandshakeTurns;
 use crate::edge::open_connection::per_address::ConnectionCounts;
 use crate::edge::open_connection::{ConnectionTotal, OpenConnection};
-
-/// How long accepting pauses when the process has no file descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection on its way to a worker.
 pub struct Accepted {
@@ -102,11 +99,7 @@ pub async fn accept(
         };
         match accepted {
             Ok((socket, peer)) => dispatch(socket, peer, &context, &shared),
-            Err(error) => {
-                let fields = [("error", json!(error.to_string()))];
-                events::event(Level::Warn, "accept failed", &fields);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            Err(error) => accept_failed(&error).await,
         }
     }
 }
