@@ -152,12 +152,13 @@ pub fn shown(url: &str) -> String {
 fn is_closed(error: &(dyn Error + 'static)) -> bool {
     successors(Some(error), |&error| error.source()).any(|cause| {
         let by_hyper = cause.downcast_ref().is_some_and(hyper::Error::is_incomplete_message);
-        by_hyper || cause.downcast_ref().is_some_and(|why: &io::Error| is_reset(why.kind()))
+        by_hyper || cause.downcast_ref().is_some_and(is_reset)
     })
 }
 
-fn is_reset(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+/// Whether the other end of a connection closed it before it had read or answered what was sent.
+pub fn is_reset(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// An error and its chain of sources: an operator needs the innermost one.

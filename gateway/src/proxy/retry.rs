@@ -15,9 +15,8 @@
 //! Which server is tried next (`upstream`), what is recorded of the one that failed
 //! (`server_results`), and what the client is told (`failure`).
 
-use std::io;
-
 use pingora_core::{Error, ErrorSource, ErrorType, RetryType};
+use weir_common::http_client::is_reset;
 
 use crate::proxy::context::{RequestContext, TRIES_MAX};
 
@@ -69,8 +68,7 @@ fn is_excluded(error: &Error) -> bool {
 
 /// Whether what was written met a connection that its server had closed.
 fn was_closed(error: &Error) -> bool {
-    let cause = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(cause, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset))
+    error.root_cause().downcast_ref().is_some_and(is_reset)
 }
 
 /// Whether our side ended an HTTP/2 connection, with all its requests, because some of them would
@@ -119,6 +117,8 @@ pub fn is_fault(error: &Error, facts: AttemptFacts) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use bytes::Bytes;
     use tokio::io::AsyncWriteExt;
 

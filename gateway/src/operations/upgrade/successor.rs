@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
+use weir_common::http_client::is_reset;
 use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
@@ -70,8 +71,7 @@ impl Started {
 
 /// Whether an error means that the other process has closed its end.
 fn is_end(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+    is_reset(error) || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 impl Drop for Started {
