@@ -45,7 +45,7 @@ use crate::operations::persistence::{self, SnapshotFileError};
 use crate::operations::systemd::Notify;
 use crate::operations::upgrade::UpgradeError;
 use crate::operations::upgrade::init::First;
-use crate::operations::upgrade::predecessor::Predecessor;
+use crate::operations::upgrade::new_process::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::operations::watch::Watch;
 use crate::request::upload;

@@ -40,9 +40,9 @@ use crate::edge::listener::{self, ListenerContext};
 use crate::edge::open_connection::ConnectionTotal;
 use crate::edge::open_connection::per_address::ConnectionCounts;
 use crate::operations::admin::GatewayAdmin;
-use crate::operations::upgrade::predecessor::Predecessor;
+use crate::operations::upgrade::new_process::Predecessor;
+use crate::operations::upgrade::old_process::{self, Successor};
 use crate::operations::upgrade::sockets::Sockets;
-use crate::operations::upgrade::successor::{self, Successor};
 use crate::operations::watch::Watch;
 use crate::operations::{background, warnings};
 use weir_common::identity::refresh_jwks;
@@ -222,7 +222,7 @@ impl Serving {
             }
             let candidate = tokio::select! {
                 () = &mut stop => return None,
-                candidate = successor::start(&self.shared, &self.sockets) => candidate,
+                candidate = old_process::start(&self.shared, &self.sockets) => candidate,
             };
             // From here on a stop waits until the counters have one owner again. A client that
             // connects meanwhile waits for the process that owns them.

@@ -28,10 +28,10 @@
 //! (`docs/gateway/operations.md`).
 
 pub mod init;
-pub mod predecessor;
+pub mod new_process;
+pub mod old_process;
 pub mod protocol;
 pub mod sockets;
-pub mod successor;
 
 use std::io;
 use std::process::ExitStatus;
@@ -112,8 +112,8 @@ mod tests {
     use weir_common::limit::decision::Usage;
     use weir_common::time::{Clock, UnixTime};
 
-    use super::predecessor::Predecessor;
-    use super::{protocol, successor};
+    use super::new_process::Predecessor;
+    use super::{old_process, protocol};
     use crate::config::shared::Shared;
     use crate::limit::boost::Boost;
     use crate::limit::key::{Key, Scope};
@@ -137,7 +137,7 @@ mod tests {
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| predecessor.receive_counters(new).unwrap());
             assert_eq!(protocol::read(&mut theirs).unwrap().0, protocol::Kind::Ready);
-            let sent = successor::send_states(&mut theirs, old, &mut Vec::new()).unwrap();
+            let sent = old_process::send_states(&mut theirs, old, &mut Vec::new()).unwrap();
             assert_eq!(receiving.join().unwrap(), sent);
         });
     }

@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Taking over (`upgrade::predecessor`), what follows from the exit code (`app`).
+//! Taking over (`upgrade::new_process`), what follows from the exit code (`app`).
 
 use std::fs;
 use std::io;

@@ -3,7 +3,7 @@
 //! The two processes may be different versions of the program, so [`PROTOCOL`] is compared first.
 //! Ticks are those of the machine's monotonic clock, and mean the same to both.
 //!
-//! Not here: the order of messages (`successor`, `predecessor`), states (`limit::snapshot`).
+//! Not here: the order of messages (`old_process`, `new_process`), states (`limit::snapshot`).
 
 use std::io::{self, Read, Write};
 

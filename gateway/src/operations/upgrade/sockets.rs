@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Accepting on them (`edge::listener`), when they are sent (`upgrade::successor`).
+//! Accepting on them (`edge::listener`), when they are sent (`upgrade::old_process`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

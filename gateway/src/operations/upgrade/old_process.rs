@@ -10,7 +10,7 @@
 //!
 //! # Not here
 //!
-//! The new process's side (`upgrade::predecessor`), the messages (`upgrade::protocol`).
+//! The new process's side (`upgrade::new_process`), the messages (`upgrade::protocol`).
 
 use std::collections::VecDeque;
 use std::env;

@@ -12,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! The old process's side (`upgrade::successor`), the messages (`upgrade::protocol`).
+//! The old process's side (`upgrade::old_process`), the messages (`upgrade::protocol`).
 
 use std::collections::HashMap;
 use std::io;
@@ -35,10 +35,10 @@ use crate::limit::boost::Boost;
 use crate::limit::key::Key;
 use crate::limit::shared::sync_state::SyncedKeys;
 use crate::limit::snapshot;
+use crate::operations::upgrade::old_process::of_machine;
 use crate::operations::upgrade::protocol::{
     self, Kind, Messages, NamedSocket, Offer, OtherStates, PROTOCOL,
 };
-use crate::operations::upgrade::successor::of_machine;
 use crate::operations::upgrade::{READY_WAIT, UpgradeError, broken, sockets};
 
 /// The process that this one replaces.
