@@ -17,7 +17,7 @@ use pingora_http::RequestHeader;
 use crate::admission::Arrival;
 use crate::admission::facts::{RequestFacts, TenantLabels};
 use crate::admission::request_head as head;
-use crate::request::client_address::{FORWARDED_FOR, client_address};
+use crate::request::client_address::{FORWARDED_FOR, client_address, is_of};
 use crate::request::cors::Preflight;
 use crate::request::target::Target;
 use crate::response::refusal::Refusal;
@@ -82,7 +82,7 @@ pub(super) fn classify<'r>(
 
 fn find_client(trusted: &[IpNet], head: &RequestHeader, facts: &mut RequestFacts) {
     let peer = facts.client.peer;
-    let is_trusted = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
+    let is_trusted = is_of(trusted, peer);
     let forwarded_for = head::values(head, &FORWARDED_FOR);
     facts.client.address = client_address(peer, trusted, forwarded_for);
     facts.client.is_trusted_proxy = is_trusted;

@@ -35,10 +35,11 @@ use weir_common::log::events;
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::edge::drain::{Drain, wait_until_true};
-use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, is_of, permit_of};
+use crate::edge::listener::handshake::{Failed, HandshakeSettings, establish, permit_of};
 use crate::edge::listener::turns::HandshakeTurns;
 use crate::edge::open_connection::per_address::ConnectionCounts;
 use crate::edge::open_connection::{ConnectionTotal, OpenConnection};
+use crate::request::client_address::is_of;
 
 /// A connection on its way to a worker.
 pub struct Accepted {
@@ -115,7 +116,7 @@ fn dispatch(socket: TcpStream, peer: SocketAddr, context: &ListenerContext, shar
     };
     let active = shared.active.load();
     let server = &active.settings.server;
-    let (settings, permit) = if is_of(&server.proxy_protocol_from, peer) {
+    let (settings, permit) = if is_of(&server.proxy_protocol_from, peer.ip()) {
         (settings(true), None)
     } else {
         match permit_of(&context.counts, peer, server) {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde_json::{Value, json};
 use weir_common::config::document::shown;
 use weir_common::limit::calendar::{CalendarQuota, CalendarUnit};
@@ -21,7 +21,7 @@ use crate::identity::auth;
 use crate::identity::auth::authorization::{Claims, claimed};
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::limit::Quota;
-use crate::request::client_address::client_address;
+use crate::request::client_address::{FORWARDED_FOR, client_address, is_of};
 use crate::request::target;
 use crate::response::refusal::Refusal;
 use crate::rules::charges::Charges;
@@ -61,17 +61,17 @@ pub async fn explain(
         options.method.parse().map_err(|_| format!("`{}` is not a method", options.method))?;
     let (host, target_text) = split(&options.url)?;
     let all_headers = header_map(options)?;
-    let host = headers(options, "host").next().unwrap_or(host);
-    let lines: Vec<&[u8]> = headers(options, "x-forwarded-for").map(str::as_bytes).collect();
+    let host = all_headers.get(header::HOST).map_or(host.as_bytes(), HeaderValue::as_bytes);
+    let lines = all_headers.get_all(&FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
     let trusted = &active.settings.server.trusted_proxies;
-    let client = client_address(options.from, trusted, lines.into_iter());
+    let client = client_address(options.from, trusted, lines);
     if method == Method::CONNECT {
         return Ok(refused(&Refusal::Connect, None));
     }
     if let Err(why) = request_head::check_method(&method) {
         return Ok(refused(&Refusal::Malformed(why), None));
     }
-    let target = match target::read(target_text.as_bytes(), Some(host.as_bytes())) {
+    let target = match target::read(target_text.as_bytes(), Some(host)) {
         Ok(target) => target,
         Err(why) => return Ok(refused(&Refusal::Malformed(why), None)),
     };
@@ -97,14 +97,13 @@ pub async fn explain(
         }
     };
     let identity = rules.identify(&names, known.as_ref());
-    let from_proxy = trusted.iter().any(|network| network.contains(&options.from.to_canonical()));
     let sources = KeySources {
         identity: &identity,
         address: client,
         now,
         claims: claims.as_ref().map_or(&[], |claims| &claims.keys),
         headers: &all_headers,
-        dropped: (!from_proxy).then_some(&active.settings.server.trusted_headers),
+        dropped: (!is_of(trusted, options.from)).then_some(&active.settings.server.trusted_headers),
     };
     let mut charges = Charges::default();
     rules.add_checks(route_match.route, &sources, &mut charges);
@@ -344,13 +343,6 @@ fn split(url: &str) -> Result<(&str, &str), String> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, target) = rest.split_at(end);
     Ok((host, if target.is_empty() { "/" } else { target }))
-}
-
-fn headers<'a>(options: &'a Example, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let pairs = options.headers.iter().filter_map(|header| header.split_once(':'));
-    pairs
-        .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))
-        .map(|(_, value)| value.trim())
 }
 
 impl Explained {

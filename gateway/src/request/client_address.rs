@@ -26,18 +26,23 @@ pub fn client_address<'h>(
     trusted: &[IpNet],
     forwarded_for: impl DoubleEndedIterator<Item = &'h [u8]>,
 ) -> IpAddr {
-    let peer = peer.to_canonical();
-    let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
-    let mut client = peer;
+    let mut client = peer.to_canonical();
     let hops = forwarded_for.rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
     for hop in hops {
-        if !is_trusted(&client) {
+        if !is_of(trusted, client) {
             break;
         }
         let Some(address) = hop_address(hop.trim_ascii()) else { break };
         client = address;
     }
     client
+}
+
+/// Whether one of `networks` contains `address`.
+#[must_use]
+pub fn is_of(networks: &[IpNet], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    networks.iter().any(|network| network.contains(&address))
 }
 
 /// Parses an address as proxies write it: bare, with a port, or in brackets.

@@ -21,6 +21,7 @@ use crate::edge::listener::turns::HandshakeTurns;
 use crate::edge::open_connection::OpenConnection;
 use crate::edge::open_connection::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
+use crate::request::client_address::is_of;
 use crate::settings::ServerSettings;
 use crate::tls;
 
@@ -84,17 +85,11 @@ pub(super) fn permit_of(
     address: SocketAddr,
     server: &ServerSettings,
 ) -> Result<Option<ConnectionPermit>, Failed> {
-    if is_of(&server.trusted_proxies, address) {
+    if is_of(&server.trusted_proxies, address.ip()) {
         return Ok(None);
     }
     let permit = counts.enter(address.ip(), server.caps.connections_per_address_max);
     permit.map(Some).ok_or(Failed::AddressLimit)
-}
-
-/// Whether one of `networks` contains `address`.
-pub(super) fn is_of(networks: &[ipnet::IpNet], address: SocketAddr) -> bool {
-    let address = address.ip().to_canonical();
-    networks.iter().any(|network| network.contains(&address))
 }
 
 /// Reads a PROXY header, and not a byte beyond it.
