@@ -106,3 +106,11 @@ proptest! {
         agrees([MINUTE, 10 * MINUTE], [[slots; 3], [slots, 200_000, 90_000]], &steps)?;
     }
 }
+
+#[test]
+fn a_horizon_has_as_many_units_as_the_script_allows() {
+    let (_, rest) = SCRIPT.split_once("AGE_MAX, HORIZON_MAX = 3.75 * 2^30, ").unwrap();
+    let (factor, _) = rest.split_once(" * 2^30\n").unwrap();
+    let units = factor.parse::<f64>().unwrap() * f64::from(1 << 30);
+    assert_eq!(units, HORIZON_UNITS_MAX as f64);
+}
