@@ -100,16 +100,10 @@ pub async fn admit(
         Classified::Preflight(reply) => return Admission::Answer(reply),
         Classified::Refused(refusal) => return Admission::Refuse(refusal),
     };
-    let address = facts.client.address;
     // Filled in place: they are large to move.
     let mut charges = Charges::default();
-    let resolved = authenticate_and_resolve(
-        shared,
-        config,
-        &route_match,
-        (&arrival, address),
-        (facts, &mut charges),
-    );
+    let resolved =
+        authenticate_and_resolve(shared, config, &route_match, &arrival, (facts, &mut charges));
     let (own_limits, now) = match resolved.await {
         Ok(resolved) => resolved,
         // `proxy::respond` charges the refusal.
@@ -161,10 +155,10 @@ async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
     route_match: &RouteMatch<'_>,
-    (arrival, address): (&Arrival<'_>, IpAddr),
+    arrival: &Arrival<'_>,
     (facts, charges): (&mut RequestFacts, &mut Charges),
 ) -> Result<(Option<OwnLimits>, Moment), Refusal> {
-    let rules = &config.rules;
+    let (rules, address) = (&config.rules, facts.client.address);
     let mut own_limits = None;
     let mut now = arrival.started_at;
     let claims = match route_match.route.needs_token {
@@ -179,7 +173,7 @@ async fn authenticate_and_resolve(
     let names = auth::authorization::claimed(route_match.names, claims, &rules.workspaces);
     let arrived = now.tick;
     let budget = || UnknownBudget::of(address, rules.seed(), &shared.limiter, arrived);
-    let resolved = resolve(config, (route_match, claims), &names, budget);
+    let resolved = resolve(config, route_match, claims, &names, budget);
     let known = awaited(resolved, &shared.clock, &mut now).await?;
     let identity = rules.identify(&names, known.as_ref());
     if !route_match.route.exempt {

@@ -165,7 +165,7 @@ where
 
     /// Records that a fetch failed at `now`: the tenant is not fetched again for [`PAUSE`]. What
     /// was known `last` is kept, unless a tenant was removed since `mark`.
-    pub async fn keep_failed(&self, key: K, (last, now): (&Last<V>, Tick), mark: u64) {
+    pub async fn keep_failed(&self, key: K, last: &Last<V>, now: Tick, mark: u64) {
         let absent = match last {
             Last::Entry(entry) => return entry.failed(now),
             Last::Absent(absent) => absent.failed(now),

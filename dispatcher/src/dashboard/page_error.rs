@@ -91,7 +91,7 @@ impl PageError {
     pub(super) fn repeated((field, name): (&str, &str)) -> Self {
         let why = format!("{name} is in two lines: a name has one value");
         let detail = "Two lines of a field have one name, so nothing was changed.";
-        Self::not_saved(422, detail, (field, why))
+        Self::not_saved(422, detail, field, why)
     }
 
     pub(super) fn overtaken((field, now): (&str, &str)) -> Self {
@@ -100,10 +100,10 @@ impl PageError {
              change that"
         );
         let detail = "A field was changed meanwhile, so nothing was changed now.";
-        Self::not_saved(409, detail, (field, why))
+        Self::not_saved(409, detail, field, why)
     }
 
-    fn not_saved(status: u16, detail: &str, (field, why): (&str, String)) -> Self {
+    fn not_saved(status: u16, detail: &str, field: &str, why: String) -> Self {
         let error = FieldError { pointer: format!("/{field}"), detail: why };
         Self { errors: vec![error], ..Self::new(status, "Not saved", detail) }
     }

@@ -74,7 +74,7 @@ pub fn forecast(
         play.fail();
     }
     let end = |Reverse((due, nth)): &Reverse<(UnixTime, usize)>| {
-        waiting.get(*nth).map(|one| one.deadline((webhook, schedule), *due))
+        waiting.get(*nth).map(|one| one.deadline(webhook, schedule, *due))
     };
     let ends: Vec<UnixTime> = queue.iter().filter_map(end).collect();
     play.fail_until(&ends);
@@ -150,7 +150,7 @@ fn retry(
         (one.first_attempt_at, one.paused_before) = (Some(at), webhook.paused_total);
     }
     let since = *one.since.get_or_insert(at);
-    let deadline = one.deadline((webhook, schedule), at);
+    let deadline = one.deadline(webhook, schedule, at);
     match schedule.next(Failed { step: one.step, since, deadline, hint: None }, at) {
         Next::At(due) => {
             one.step = one.step.saturating_add(1);
@@ -164,7 +164,7 @@ fn retry(
 
 impl Upcoming {
     /// When it fails permanently, if its next attempt starts at `at`.
-    fn deadline(&self, (webhook, schedule): (&Webhook, &Schedule), at: UnixTime) -> UnixTime {
+    fn deadline(&self, webhook: &Webhook, schedule: &Schedule, at: UnixTime) -> UnixTime {
         let (first, before) = match self.first_attempt_at {
             Some(first) => (first, self.paused_before),
             None => (at, webhook.paused_total),

@@ -41,7 +41,7 @@ pub fn warning(incident: &Incident<'_>, to: &str) -> NewMail {
          What happens next: a delivery that fails is tried again, later and later. If none\n\
          succeeds for long, deliveries pause until you reactivate the webhook; events stay\n\
          queued. There is no further mail unless deliveries pause, or recover and fail anew.\n{}",
-        facts(incident, &origin, ("▲ Failing", "Failing since")),
+        facts(incident, &origin, "▲ Failing", "Failing since"),
         page.unwrap_or_default(),
     );
     incident.mail(MailKind::Warning, to, subject, text)
@@ -57,7 +57,7 @@ pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
          paused.\n\n{}\n\
          What happens next: nothing is sent until you reactivate the webhook. Events stay\n\
          queued, none are dropped, and are delivered in order once it is reactivated.\n{}",
-        facts(incident, &origin, ("■ Paused", "Down since")),
+        facts(incident, &origin, "■ Paused", "Down since"),
         how(incident),
     );
     incident.mail(MailKind::Paused, to, subject, text)
@@ -75,7 +75,7 @@ pub fn secret_lost(incident: &Incident<'_>, more: &[&str], to: &str) -> NewMail 
          No other party has it.\n\n{}Lost: {lost}\n\n\
          What happens next: nothing is sent until the webhook has a new secret. Events stay\n\
          queued, none are dropped, and are delivered in order once it has one.\n{}",
-        facts(incident, &origin, ("○ Disabled", "Disabled since")),
+        facts(incident, &origin, "○ Disabled", "Disabled since"),
         how_to_rotate(incident, !more.is_empty()),
     );
     incident.mail(MailKind::SecretLost, to, subject, text)
@@ -100,7 +100,7 @@ fn how_to_rotate(incident: &Incident<'_>, lost_more: bool) -> String {
     )
 }
 
-fn facts(incident: &Incident<'_>, origin: &str, (state, since): (&str, &str)) -> String {
+fn facts(incident: &Incident<'_>, origin: &str, state: &str, since: &str) -> String {
     let last = incident.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
     format!(
         "State: {state}\nEndpoint: {origin}\nWebhook: {}\nWorkspace: {}\n{since}: {}\n{}",

@@ -169,7 +169,7 @@ impl RemoteOwners {
             }
             FetchedEntry::Unanswered(why) => why,
         };
-        cache.keep_failed(key, (last, now), mark).await;
+        cache.keep_failed(key, last, now, mark).await;
         Err(why)
     }
 }

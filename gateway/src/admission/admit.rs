@@ -115,7 +115,7 @@ impl CheckedRequest<'_> {
 
     /// Passes a warning on that a key has nearly used a limit.
     #[cold]
-    fn warn(&self, check: &LimitCheck, (limit, name): (&Arc<str>, &Arc<str>), usage: Usage) {
+    fn warn(&self, check: &LimitCheck, limit: &Arc<str>, name: &Arc<str>, usage: Usage) {
         let (key, quiet_until) = (check.key, quiet_until(&check.quota, self.now.tick));
         let warning = Warning { key, limit: limit.clone(), name: name.clone(), usage, quiet_until };
         if !self.shared.warnings.send(warning) {
@@ -139,8 +139,8 @@ impl CheckedRequest<'_> {
             let Some(limit) = self.config.rules.limits.get(charge.limit) else { continue };
             match answer.decision {
                 Decision::Admit if !verdict.is_admitted() => {}
-                Decision::Admit => self.count_admitted(check, (limit, charge), answer.usage),
-                _ => self.count_refused(check, (limit, charge)),
+                Decision::Admit => self.count_admitted(check, limit, charge, answer.usage),
+                _ => self.count_refused(check, limit, charge),
             }
             facts.outcomes.push(LimitOutcome {
                 limit: charge.limit,
@@ -159,17 +159,17 @@ impl CheckedRequest<'_> {
         self.decision(verdict, facts)
     }
 
-    fn count_admitted(&self, check: &LimitCheck, (limit, charge): (&Limit, &Charge), usage: Usage) {
+    fn count_admitted(&self, check: &LimitCheck, limit: &Limit, charge: &Charge, usage: Usage) {
         if let Some(meter) = self.config.limits.get(charge.limit) {
             meter.admit.inc();
         }
         self.shared.top.admitted(check.key, &limit.name, &charge.name, self.nth);
         if limit.warn_at > 0 && is_reached(&usage, check.cost, limit.warn_at) {
-            self.warn(check, (&limit.name, &charge.name), usage);
+            self.warn(check, &limit.name, &charge.name, usage);
         }
     }
 
-    fn count_refused(&self, check: &LimitCheck, (limit, charge): (&Limit, &Charge)) {
+    fn count_refused(&self, check: &LimitCheck, limit: &Limit, charge: &Charge) {
         if let Some(meter) = self.config.limits.get(charge.limit) {
             if check.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
         }

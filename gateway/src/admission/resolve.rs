@@ -46,7 +46,8 @@ impl Lookups {
 /// no lookup here. A refusal if the token does not reach them or the directory is unavailable.
 pub async fn resolve<'b>(
     config: &ActiveConfig,
-    (route_match, claims): (&RouteMatch<'_>, Option<&Claims>),
+    route_match: &RouteMatch<'_>,
+    claims: Option<&Claims>,
     names: &TenantRefs<'_>,
     budget: impl FnOnce() -> UnknownBudget<'b>,
 ) -> Result<Option<TenantEntries>, Refusal> {

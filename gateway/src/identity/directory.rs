@@ -299,7 +299,7 @@ impl RemoteDirectory {
         if request.1.is_some() {
             lookup.budget.charge(Fruitless::failed(matches!(last, Last::Nothing)), now);
         }
-        shared.cache.keep_failed(lookup.owner, (&last, now), mark).await;
+        shared.cache.keep_failed(lookup.owner, &last, now, mark).await;
         self.fall_back(lookup, last).await
     }
 

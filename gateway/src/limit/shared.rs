@@ -78,13 +78,13 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use self::coalescing::Coalescing;
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::counts::StoreCounts;
-use self::remote::{Asking, Over};
+use self::remote::Asking;
 use self::servers::address::{StoreAddress, Topology};
 use self::servers::connection::StoreConnection;
 use self::servers::link::Script;
 use self::servers::login::Dial;
 use self::servers::loss_log::LossLog;
-use self::servers::node::StoreNode;
+use self::servers::node::{Over, StoreNode};
 use self::servers::nodes::{NodeSet, Nodes, REGISTRY_TAG};
 use self::servers::store_time::StoreTime;
 use self::share::FleetPosition;
@@ -343,7 +343,7 @@ impl SharedStore {
             node.availability.decided_alone();
         }
         self.counts.alone.fetch_add(1, Ordering::Relaxed);
-        self.alone((store, time), &effective, charge)
+        self.alone(store, time, &effective, charge)
     }
 
     /// The server that has the keys of all checks.

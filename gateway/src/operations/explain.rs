@@ -89,7 +89,7 @@ pub async fn explain(
     };
     let names = claimed(route_match.names, claims.as_ref(), &rules.workspaces);
     let operator = || UnknownBudget::unlimited(now.tick);
-    let known = match resolve(active, (&route_match, claims.as_ref()), &names, operator).await {
+    let known = match resolve(active, &route_match, claims.as_ref(), &names, operator).await {
         Ok(known) => known,
         Err(refusal) => {
             let why = refusal.token_error().map(str::to_owned);
@@ -112,7 +112,7 @@ pub async fn explain(
         (true, None) => "needed",
         (true, Some(_)) => "needed, and this one is accepted",
     };
-    let mut facts = facts(active, (&route_match, claims.as_ref()), &sources);
+    let mut facts = facts(active, &route_match, claims.as_ref(), &sources);
     facts.extend(costs(route_match.route));
     facts.push(("limits", limits(rules, &charges, &sources, [&route_match.names, &names])));
     facts.insert(TOKEN_AT, ("token", json!(token)));
@@ -152,7 +152,8 @@ fn header_map(options: &Example) -> Result<HeaderMap, String> {
 
 fn facts(
     active: &ActiveConfig,
-    (route_match, claims): (&RouteMatch<'_>, Option<&Claims>),
+    route_match: &RouteMatch<'_>,
+    claims: Option<&Claims>,
     sources: &KeySources<'_>,
 ) -> Vec<(&'static str, Value)> {
     let (rules, route, identity) = (&active.rules, route_match.route, sources.identity);

@@ -67,7 +67,7 @@ pub async fn pass_on(shared: Arc<Shared>) {
             if let Some(members) = body.as_object_mut() {
                 members.insert("time".to_owned(), json!(now.unix.rfc3339()));
             }
-            call(&shared, client, &mut calls, (url, body.to_string()));
+            call(&shared, client, &mut calls, url, body.to_string());
         } else {
             shared.metrics.warnings_lost.inc();
         }
@@ -97,12 +97,7 @@ fn is_first(warned: &mut HashMap<Key, Tick>, warning: &Warning, now: Tick) -> bo
 }
 
 /// Calls the operator's URL, without waiting for it.
-fn call(
-    shared: &Arc<Shared>,
-    client: &Client,
-    calls: &mut JoinSet<()>,
-    (url, body): (String, String),
-) {
+fn call(shared: &Arc<Shared>, client: &Client, calls: &mut JoinSet<()>, url: String, body: String) {
     while calls.try_join_next().is_some() {}
     if calls.len() >= CALLS_MAX {
         return shared.metrics.warnings_lost.inc();

@@ -53,7 +53,7 @@ impl Used {
     }
 
     /// Whether `bytes` more fit for a body that has `reserved` some already.
-    fn fits(&self, owner: &BodyOwner, (reserved, bytes): (u64, u64), bytes_max: u64) -> bool {
+    fn fits(&self, owner: &BodyOwner, reserved: u64, bytes: u64, bytes_max: u64) -> bool {
         let Some(left) = bytes_max.checked_sub(self.all + bytes) else { return false };
         let leaves_enough = |used: u64, left: u64| used == reserved || used + bytes <= left;
         let Some(whole) = owner.whole() else { return leaves_enough(self.of(owner), left) };
@@ -114,7 +114,7 @@ impl BudgetPermit {
     /// of an owner that has several would leave less than they use.
     pub fn reserve(&mut self, bytes: u64, bytes_max: u64) -> bool {
         let mut used = self.budget.lock();
-        let fits = used.fits(&self.owner, (self.bytes, bytes), bytes_max);
+        let fits = used.fits(&self.owner, self.bytes, bytes, bytes_max);
         if fits {
             used.add(&self.owner, bytes);
             self.bytes += bytes;

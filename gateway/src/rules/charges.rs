@@ -85,7 +85,7 @@ impl Rules {
             let Some(limit) = self.limits.get(*index) else { continue };
             match limit.key.parts() {
                 [KeyPart::Address] => {
-                    self.add_of_address(*index, limit, (sources.address, sources.now), charges);
+                    self.add_of_address(*index, sources.address, sources.now, charges);
                 }
                 // One tenant is the frequent key: it is charged without an allocation.
                 [part] if let Some(subject) = self.tenant_of(part, sources.identity) => {
@@ -142,15 +142,14 @@ impl Rules {
     /// Charges a request that has no tenant to its address.
     fn add_by_address(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
         for index in &self.unknown_limits {
-            let Some(limit) = self.limits.get(*index) else { continue };
-            self.add_of_address(*index, limit, (address, now), charges);
+            self.add_of_address(*index, address, now, charges);
         }
     }
 
     /// Charges a request that the gateway refuses, or answers itself, to its address.
     pub fn add_of_refusal(&self, address: IpAddr, now: Moment, charges: &mut Charges) {
-        if let Some((index, limit)) = self.refused.and_then(|at| Some((at, self.limits.get(at)?))) {
-            self.add_of_address(index, limit, (address, now), charges);
+        if let Some(index) = self.refused {
+            self.add_of_address(index, address, now, charges);
         }
     }
 
@@ -173,13 +172,8 @@ impl Rules {
         })
     }
 
-    fn add_of_address(
-        &self,
-        index: Index,
-        limit: &Limit,
-        (address, now): (IpAddr, Moment),
-        to: &mut Charges,
-    ) {
+    fn add_of_address(&self, index: Index, address: IpAddr, now: Moment, to: &mut Charges) {
+        let Some(limit) = self.limits.get(index) else { return };
         if !to.charges.iter().any(|charge| charge.limit == index) {
             let subject = Subject::address(&self.seed, address);
             let slot = subject.owner.slot();

@@ -94,9 +94,7 @@ impl Management for SqliteStore {
         fingerprint: &str,
     ) -> Result<SecretRemoval, StoreError> {
         let (workspace, fingerprint) = (workspace.to_owned(), fingerprint.to_owned());
-        self.writer
-            .run(move |session| secrets::remove(session, (&workspace, id), &fingerprint))
-            .await
+        self.writer.run(move |session| secrets::remove(session, &workspace, id, &fingerprint)).await
     }
 
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {

@@ -54,7 +54,8 @@ pub(super) fn rotate(
 /// Removes a secret; it signs nothing more.
 pub(super) fn remove(
     session: &WriteSession,
-    (workspace, id): (&str, WebhookId),
+    workspace: &str,
+    id: WebhookId,
     fingerprint: &str,
 ) -> Result<SecretRemoval, Fault> {
     let (conn, sealer) = (&session.conn, &session.sealer);

@@ -73,8 +73,7 @@ impl Writer {
         mut lock: File,
     ) -> std::io::Result<Self> {
         let (path, file) = (path.to_owned(), Arc::clone(&database));
-        let checkpointer =
-            Checkpointer::beside((&path, file), &mut session.conn, CHECKPOINT_PAGES)?;
+        let checkpointer = Checkpointer::beside(&path, file, &mut session.conn, CHECKPOINT_PAGES)?;
         let (mut writer, mut thread) = Self::over(session);
         thread.checkpointer = Some(checkpointer);
         let thread =

@@ -23,7 +23,7 @@ const UNITS_MAX: u64 = 1 << 30;
 const OTHERS_UNIT_MAX: u64 = 32;
 
 /// The units that a horizon has at most: the script's `HORIZON_MAX`.
-const HORIZON_UNITS_MAX: u64 = 7 << 28;
+const HORIZON_UNITS_MAX: u64 = 7 << 29;
 
 /// The most admissions that one call replays: the store does nothing else meanwhile.
 pub const REPLAY_MAX: usize = 1_024;

@@ -39,6 +39,7 @@ use super::resets::{ADD_RESETS, KnownResets, RESETS};
 use super::servers::connection::StoreConnection;
 use super::servers::errors::CallError;
 use super::servers::link::Script;
+use super::servers::node::Over;
 use super::servers::store_time::StoreTime;
 use super::{SharedStore, StoreAway, is_in_flight, remote};
 
@@ -207,7 +208,8 @@ impl SharedStore {
         let connection = node.connection().ok_or(StoreAway)?;
         let (script, keys) = (Script::new(DELETE), [remote::name(check)]);
         let call = script.call(&keys, &[]);
-        let deleted = self.nodes.evaluate((node, &connection), &script, &call).await;
+        let over = Over { node, connection: &connection };
+        let deleted = self.nodes.evaluate(over, &script, &call).await;
         deleted.map(drop).map_err(unchanged)
     }
 

@@ -15,12 +15,11 @@ use super::super::boost::Boosts;
 use super::super::memory::MemoryStore;
 use super::SharedStore;
 use super::heartbeat::{self, Heartbeat};
-use super::remote::Over;
 use super::servers::availability::Answered;
 use super::servers::connection::StoreConnection;
 use super::servers::errors::{CONNECT_TIMEOUT, CallError, ConnectError};
 use super::servers::join;
-use super::servers::node::StoreNode;
+use super::servers::node::{Over, StoreNode};
 use super::servers::nodes::NodeSet;
 
 /// How often [`SharedStore::beat`] must be called.
@@ -110,7 +109,8 @@ impl SharedStore {
         own: Option<(&MemoryStore, &Boosts)>,
     ) -> Result<Duration, ConnectError> {
         let connection = self.connect(known, node).await?;
-        let beaten = self.beat_over(known, (node, &connection), own);
+        let over = Over { node, connection: &connection };
+        let beaten = self.beat_over(known, over, own);
         match tokio::join!(beaten, self.nodes.is_replaced(&connection)) {
             (beaten, None) => beaten,
             (_, Some(now)) => {
@@ -183,8 +183,8 @@ impl SharedStore {
             if let Some((connection, tag)) = node.connection().zip(known.tag_on(node)) {
                 // Where this fails, they notice by themselves, and leases end.
                 let over = Over { node, connection: &connection };
-                let _ = self.return_leases((&known, over), true).await;
-                let _ = self.renew_slots((&known, over), None).await;
+                let _ = self.return_leases(&known, over, true).await;
+                let _ = self.renew_slots(&known, over, None).await;
                 let (keys, arguments) = heartbeat::call(&self.config.id, Duration::ZERO, tag);
                 let call = self.heartbeat.call(&keys, &arguments);
                 let _ = connection.evaluate(&self.heartbeat, &call).await;
@@ -223,9 +223,10 @@ impl SharedStore {
     async fn beat_over(
         &self,
         known: &NodeSet,
-        (node, connection): (&Arc<StoreNode>, &StoreConnection),
+        over: Over<'_>,
         own: Option<(&MemoryStore, &Boosts)>,
     ) -> Result<Duration, ConnectError> {
+        let Over { node, connection } = over;
         let unreachable = |why: String| ConnectError::Unreachable(why);
         // One without slots has nothing to know.
         let Some(tag) = known.tag_on(node) else {
@@ -249,7 +250,7 @@ impl SharedStore {
             let guessed = connection.time.guessed(replied);
             self.learn_time(connection, heard.time, (sent, replied));
             if let Some((guessed, (store, _))) = guessed.zip(own) {
-                self.bring_back((known, node), store, [guessed, replied]);
+                self.bring_back(known, node, store, [guessed, replied]);
             }
             if heard.is_new {
                 // A store that has lost its data has no fingerprint either, nor what was admitted.
@@ -268,15 +269,14 @@ impl SharedStore {
             }
         }
         let Some(own) = own else { return Ok(took) };
-        let there = (known, Over { node, connection });
-        let renewed = self.renew_slots(there, Some(own.0)).await;
+        let renewed = self.renew_slots(known, over, Some(own.0)).await;
         renewed.map_err(|error| unreachable(error.to_string()))?;
         // Without the registry nothing is known of resets.
         if self.changes.has_followed() || !known.reaches_registry() {
-            let told = self.replay(there, own.0).await;
+            let told = self.replay(known, over, own.0).await;
             told.map_err(|error| unreachable(error.to_string()))?;
         }
-        let returned = self.return_leases(there, false).await;
+        let returned = self.return_leases(known, over, false).await;
         returned.map(|()| took).map_err(|error| unreachable(error.to_string()))
     }
 

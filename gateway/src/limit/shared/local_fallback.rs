@@ -46,7 +46,8 @@ impl SharedStore {
     /// has the counters, that decides.
     pub(super) fn alone(
         &self,
-        (store, time): (&MemoryStore, &StoreTime),
+        store: &MemoryStore,
+        time: &StoreTime,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, Undecided> {
@@ -59,7 +60,7 @@ impl SharedStore {
                 false => Undecided::Away,
             });
         }
-        self.by_share((store, time), checks, charge).map_err(|Moved| Undecided::Moved)
+        self.by_share(store, time, checks, charge).map_err(|Moved| Undecided::Moved)
     }
 
     /// When a check is decided. Of a window that is a time from `now` on which no other gateway
@@ -78,7 +79,8 @@ impl SharedStore {
     /// then.
     pub(super) fn bring_back(
         &self,
-        (known, node): (&NodeSet, &Arc<StoreNode>),
+        known: &NodeSet,
+        node: &Arc<StoreNode>,
         store: &MemoryStore,
         [guessed, now]: [Tick; 2],
     ) {
@@ -102,7 +104,8 @@ impl SharedStore {
     /// Decides by this gateway's shares, at the latest time that the keys' server can have.
     pub(super) fn by_share(
         &self,
-        (store, time): (&MemoryStore, &StoreTime),
+        store: &MemoryStore,
+        time: &StoreTime,
         checks: &[LimitCheck],
         charge: bool,
     ) -> Result<Verdict, Moved> {
@@ -303,7 +306,7 @@ mod tests {
         let quota = Quota::Rolling(quota);
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
         let decide = || {
-            let verdict = shared.by_share((&store, &time), &[check], true).unwrap();
+            let verdict = shared.by_share(&store, &time, &[check], true).unwrap();
             verdict.answers().next().unwrap().decision
         };
         let under_way = shared.under_way.begin(&[check, check]);
@@ -325,7 +328,7 @@ mod tests {
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
         let decided = |cost| {
             let check = LimitCheck { cost, ..check };
-            let verdict = shared.by_share((&MemoryStore::new(16), &time), &[check], true).unwrap();
+            let verdict = shared.by_share(&MemoryStore::new(16), &time, &[check], true).unwrap();
             verdict.answers().next().unwrap().decision
         };
         assert_eq!(decided(50), Decision::Admit);
@@ -349,7 +352,7 @@ mod tests {
             let checks: Vec<LimitCheck> = (7..).zip(quotas).map(check).collect();
             let admits = |_: &u64| {
                 clock.advance(Duration::from_millis(1));
-                let verdict = shared.by_share((&store, &time), &checks, true);
+                let verdict = shared.by_share(&store, &time, &checks, true);
                 verdict.unwrap().is_admitted()
             };
             (0..millis).filter(admits).collect()
@@ -379,7 +382,7 @@ mod tests {
         let window = Duration::from_secs(600);
         let quota = Quota::Rolling(RollingQuota { requests: 100_000, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
-        let verdict = shared.by_share((&MemoryStore::new(16), &time), &[check], true);
+        let verdict = shared.by_share(&MemoryStore::new(16), &time, &[check], true);
         assert!(verdict.unwrap().is_admitted());
         let owed = shared.sync_states.owed(Tick(START), |_| true);
         assert_eq!(owed.into_iter().map(|owed| owed.check).collect::<Vec<_>>(), [check]);
@@ -395,7 +398,7 @@ mod tests {
         let quota = Quota::Rolling(RollingQuota { requests: 2, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
         let admits = || {
-            let verdict = shared.by_share((&store, &time), &[check], true);
+            let verdict = shared.by_share(&store, &time, &[check], true);
             verdict.unwrap().is_admitted()
         };
         store.record(&check, Tick(START)).unwrap();

@@ -13,7 +13,6 @@
 //! (`shared::local_fallback`).
 
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ use super::call::{self, CallMode, SharedCheck, WitnessClaim};
 use super::reply::{self, SharedDecision, SharedOutcome, SharedReply, SharedResult};
 use super::servers::connection::StoreConnection;
 use super::servers::errors::CallError;
-use super::servers::node::StoreNode;
+use super::servers::node::{Over, StoreNode};
 use super::servers::nodes::tag;
 use super::slot_leasing::SlotTurn;
 use super::sync_state::{Brought, Claim, Known, Learned};
@@ -71,13 +70,6 @@ pub(super) enum RemoteError {
     Elsewhere,
 }
 
-/// A server, and the connection to it.
-#[derive(Clone, Copy)]
-pub(super) struct Over<'c> {
-    pub node: &'c Arc<StoreNode>,
-    pub connection: &'c StoreConnection,
-}
-
 /// How a request is asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Asking<'c> {
@@ -103,7 +95,7 @@ impl SharedStore {
         let reply = self.decide_in_time(asking, checks, &turns).await?;
         let (admitted, now) = (reply.outcome == SharedOutcome::Admitted, Tick(reply.now.0));
         let own = turns.into_iter().zip(&reply.results);
-        own.for_each(|(turn, found)| turn.finish((found, admitted), now));
+        own.for_each(|(turn, found)| turn.finish(found, admitted, now));
         let found = checks.iter().zip(&reply.results);
         let found = found.map(|(check, found)| local(&over.node.time, result(check, found)));
         Ok(Verdict::new(found.collect(), admitted))
@@ -242,7 +234,7 @@ impl SharedStore {
         let not_after = UnixTime(latest.plus(self.config.timeout).0);
         let keys: Vec<&[u8]> = checks.iter().map(|check| &*check.key).collect();
         let call = self.decide.call(&keys, &call::encode(checks, mode, Some(not_after)));
-        let called = self.nodes.evaluate((over.node, over.connection), &self.decide, &call).await;
+        let called = self.nodes.evaluate(over, &self.decide, &call).await;
         let (reply, from) = called.map_err(|why| why.of_keys(keys.into_iter()))?;
         let redis::Value::BulkString(bytes) = reply else { return Err(RemoteError::Form) };
         let reply = reply::decode(&bytes, checks)?;

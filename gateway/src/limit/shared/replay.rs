@@ -31,10 +31,11 @@ use super::super::{CHECKS_MAX, LimitCheck, Quota};
 use super::SharedStore;
 use super::call::{CallMode, REPLAY_MAX, ReplayedAdmission, SharedCheck};
 use super::connecting::is_on;
-use super::remote::{Over, RemoteError, shared};
+use super::remote::{RemoteError, shared};
 use super::reply::SharedOutcome;
 use super::servers::errors::CallError;
 use super::servers::join;
+use super::servers::node::Over;
 use super::servers::nodes::NodeSet;
 use super::sync_state::{Brought, Claim, Known, Owed, SyncStates, SyncedKey, SyncedKeys};
 
@@ -80,7 +81,8 @@ impl SharedStore {
     /// Tells the store what this gateway has admitted alone.
     pub(super) async fn replay(
         &self,
-        (known, over): (&NodeSet, Over<'_>),
+        known: &NodeSet,
+        over: Over<'_>,
         store: &MemoryStore,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;

@@ -230,7 +230,7 @@ impl SlotTable {
 impl SlotTurn<'_> {
     /// Records what the store replied at its time `now`, and whether it has admitted the request,
     /// which is counted as in flight from now on where its limit has admitted it.
-    pub(super) fn finish(mut self, (found, admitted): (&SharedResult, bool), now: Tick) {
+    pub(super) fn finish(mut self, found: &SharedResult, admitted: bool, now: Tick) {
         let Some((key, request)) = self.counted.zip(self.request) else { return };
         let mut table = self.slots.shards.lock(key);
         let Some(own) = table.by_key.get_mut(&key) else { return };

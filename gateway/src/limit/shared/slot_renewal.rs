@@ -12,9 +12,10 @@ use super::super::{CHECKS_MAX, LimitCheck};
 use super::SharedStore;
 use super::call::{CallMode, SharedCheck, SlotRequest};
 use super::connecting::is_on;
-use super::remote::{self, Over, RemoteError};
+use super::remote::{self, RemoteError};
 use super::servers::errors::CallError;
 use super::servers::join;
+use super::servers::node::Over;
 use super::servers::nodes::NodeSet;
 
 /// How long a heartbeat renews leases.
@@ -31,7 +32,8 @@ impl SharedStore {
     /// no `store` is given.
     pub(super) async fn renew_slots(
         &self,
-        (known, over): (&NodeSet, Over<'_>),
+        known: &NodeSet,
+        over: Over<'_>,
         store: Option<&MemoryStore>,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;

@@ -28,9 +28,10 @@ use super::super::memory::MemoryStore;
 use super::super::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use super::call::{CallMode, LeaseRequest, ReturnedLease, SharedCheck};
 use super::connecting::is_on;
-use super::remote::{self, Over, RemoteError};
+use super::remote::{self, RemoteError};
 use super::reply::SharedResult;
 use super::servers::errors::CallError;
+use super::servers::node::Over;
 use super::servers::nodes::NodeSet;
 use super::sharded::{Sharded, lock};
 use super::token_lease::{KeyLease, Spent};
@@ -341,7 +342,8 @@ impl SharedStore {
     /// Returns a server's leases that are not used, or all of them, with calls that charge nothing.
     pub(super) async fn return_leases(
         &self,
-        (known, over): (&NodeSet, Over<'_>),
+        known: &NodeSet,
+        over: Over<'_>,
         all: bool,
     ) -> Result<(), RemoteError> {
         let started_at = self.clock.now().tick;

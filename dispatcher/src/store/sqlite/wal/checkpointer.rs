@@ -102,7 +102,8 @@ fn due(pages: u64, commits: u32, finish: u64, length: u64, under_way: bool) -> D
 impl Checkpointer {
     /// For the database in this file, which `writer` writes; the WAL restarts at `length` pages.
     pub(crate) fn beside(
-        (path, database): (&Path, Arc<File>),
+        path: &Path,
+        database: Arc<File>,
         writer: &mut Connection,
         length: u32,
     ) -> io::Result<Self> {
@@ -356,7 +357,7 @@ mod tests {
         conn.execute_batch("CREATE TABLE blobs (bytes BLOB)").unwrap();
         let path = folder.path("a.db");
         let file = Arc::new(File::open(&path).unwrap());
-        let checkpoint = Checkpointer::beside((&path, file), &mut conn, LENGTH).unwrap();
+        let checkpoint = Checkpointer::beside(&path, file, &mut conn, LENGTH).unwrap();
         (conn, checkpoint)
     }
 

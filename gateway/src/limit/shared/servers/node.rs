@@ -23,6 +23,13 @@ pub(in super::super) struct StoreNode {
     connection: Mutex<Option<StoreConnection>>,
 }
 
+/// A server, and the connection to it.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Over<'c> {
+    pub node: &'c Arc<StoreNode>,
+    pub connection: &'c StoreConnection,
+}
+
 impl StoreNode {
     /// A server that is not connected yet. `missed_some`: gateways may have decided alone what it
     /// has to know.

@@ -26,7 +26,7 @@ use super::errors::{CONNECT_TIMEOUT, CallError, ConnectError, refused_view};
 use super::join;
 use super::link::Script;
 use super::login::Dial;
-use super::node::StoreNode;
+use super::node::{Over, StoreNode};
 use super::sentinel::{NamedPrimary, Sentinels};
 use super::thread_links::Destination;
 
@@ -325,11 +325,12 @@ impl Nodes {
     /// Runs a script where its keys are. Returns the reply, and the connection it came over.
     pub(in super::super) async fn evaluate(
         &self,
-        (node, connection): (&Arc<StoreNode>, &StoreConnection),
+        from: Over<'_>,
         script: &Script,
         call: &Cmd,
     ) -> Result<(Value, StoreConnection), CallError> {
-        let (mut node, mut over, mut is_asking) = (node.clone(), connection.clone(), false);
+        let (mut node, mut over) = (from.node.clone(), from.connection.clone());
+        let mut is_asking = false;
         let (started_at, mut redirects) = (self.clock.now().tick, 0);
         while redirects < REDIRECTS_MAX {
             let ran = match is_asking {

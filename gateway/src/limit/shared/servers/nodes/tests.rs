@@ -136,7 +136,8 @@ async fn a_call_whose_keys_are_between_two_servers_is_repeated_for_most_of_its_t
     let script = Script::new("return 1");
     server.moving.store(20, Ordering::Relaxed);
     let call = script.call(&[b"weir1:{1}a".to_vec()], &[]);
-    assert!(store.nodes.evaluate((node, &connection), &script, &call).await.is_ok());
+    let over = Over { node, connection: &connection };
+    assert!(store.nodes.evaluate(over, &script, &call).await.is_ok());
     server.moving.store(usize::MAX, Ordering::Relaxed);
     let window = Duration::from_secs(60);
     let quota = Quota::Rolling(RollingQuota { requests: 4, window });
