@@ -29,7 +29,7 @@ use crate::store::types::{Filter, Page, Paging};
 /// Rows that one call examines: a few milliseconds of work.
 const EXAMINED_MAX: usize = 5_000;
 
-const ROW: &str = select_deliveries!("WHERE d.id = ?1");
+pub(super) const ROW: &str = select_deliveries!("WHERE d.id = ?1");
 
 /// When the newest delivery up to a number was accepted.
 const ACCEPTED: &str = "SELECT created_at FROM deliveries WHERE id <= ?1 ORDER BY id DESC LIMIT 1";

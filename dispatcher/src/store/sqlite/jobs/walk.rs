@@ -14,7 +14,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::deliveries;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{self, RowKey};
-use crate::store::sqlite::rows::{self, select_deliveries};
+use crate::store::sqlite::rows;
 use crate::store::sqlite::selection::Selection;
 use crate::store::types::{Filter, JobScope, Matches, Order, WebhookMatches};
 
@@ -24,8 +24,6 @@ const COUNTED_MAX: usize = 11_000;
 
 const NEWEST: &str =
     "SELECT created_at FROM deliveries WHERE webhook = ?1 ORDER BY created_at DESC LIMIT 1";
-
-const THIS: &str = select_deliveries!("WHERE d.id = ?1");
 
 /// A position: deliveries of earlier webhooks are done, and those of `webhook` up to `key`. For
 /// named deliveries only the number in `key` counts.
@@ -168,7 +166,7 @@ fn matching_one(
     if id <= start.looked_to || id > start.newest {
         return Ok(None);
     }
-    let mut query = conn.prepare_cached(THIS)?;
+    let mut query = conn.prepare_cached(deliveries::ROW)?;
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     // A failed ping has served its purpose: its owner has seen the failure.
