@@ -29,12 +29,10 @@ const ADDRESS_BYTES_MAX: usize = 254;
 
 /// The kind of a tenant, which determines its URL and the members of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "plain data: the names say what they are")]
 pub enum TenantKind {
-    /// An organisation.
     Organisation,
-    /// A workspace.
     Workspace,
-    /// An instance.
     Instance,
 }
 

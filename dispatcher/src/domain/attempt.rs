@@ -18,7 +18,6 @@ use crate::domain::transcript::Transcript;
 pub struct Attempt {
     /// Counted from 1.
     pub number: u32,
-    /// When it started.
     pub started_at: UnixTime,
     /// From the start to the outcome.
     pub took: Duration,
@@ -78,11 +77,9 @@ pub struct AttemptRecord {
 /// An attempt, as it counts in rate limits after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlierStart {
-    /// The endpoint.
     pub endpoint: EndpointId,
     /// The webhook, unless the attempt lost its delivery before version 20 of the schema.
     pub webhook: Option<WebhookId>,
-    /// Its workspace.
     pub workspace: Option<Arc<str>>,
     /// The endpoint's URL, unless it was forgotten.
     pub url: Option<Arc<str>>,

@@ -62,12 +62,10 @@ impl WaitsFor {
 
 /// The queue of one webhook.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 pub struct QueueReport {
-    /// The webhook.
     pub webhook: WebhookId,
-    /// Its workspace.
     pub workspace: Arc<str>,
-    /// What it waits for.
     pub waits_for: WaitsFor,
 }
 

@@ -4,6 +4,8 @@
 //!
 //! Not here: the consequences of an attempt (`attempts`), how they are written (the store).
 
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +27,9 @@ use crate::scheduler::{Notification, Scheduler};
 /// The report of an attempt to operators.
 #[derive(Clone, Debug)]
 pub struct AttemptReport {
-    /// The webhook.
     pub webhook: WebhookId,
     /// The webhook's workspace.
     pub workspace: Arc<str>,
-    /// The delivery.
     pub delivery: DeliveryId,
     /// The event's public identifier.
     pub event_id: Arc<str>,
@@ -46,23 +46,18 @@ pub struct AttemptReport {
 pub struct Exhausted {
     /// The end of its last attempt.
     pub at: UnixTime,
-    /// The webhook.
     pub webhook: WebhookId,
-    /// The workspace.
     pub workspace: Arc<str>,
     /// The URL that its last attempt called.
     pub url: Arc<str>,
-    /// The delivery.
     pub delivery: DeliveryId,
     /// The event's public identifier.
     pub event_id: Arc<str>,
     /// The event type.
     pub kind: EventType,
-    /// The number of attempts.
     pub attempts: u32,
     /// When the first of them started.
     pub first_attempt_at: UnixTime,
-    /// The outcome of the last.
     pub last_outcome: Outcome,
 }
 
@@ -99,7 +94,6 @@ pub(super) struct PendingWrites {
     with_store: Vec<PendingWrite>,
     /// When to repeat a failed write.
     paused_until: Tick,
-    /// Since when writes fail.
     failing_since: Option<Tick>,
 }
 

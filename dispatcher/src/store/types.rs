@@ -2,6 +2,8 @@
 //!
 //! Not here: webhooks, deliveries and attempts themselves (`domain`).
 
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -166,7 +168,6 @@ pub enum Accepted {
 pub struct Filter {
     /// In this state; in a job, `None` means `failed_permanent`.
     pub state: Option<DeliveryState>,
-    /// For this webhook.
     pub webhook: Option<WebhookId>,
     /// Of this type.
     pub kind: Option<EventType>,
@@ -216,7 +217,6 @@ impl Paging {
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T, Id> {
-    /// The items.
     pub items: Vec<T>,
     /// The next page starts after this one; `None` on the last. Other pages may be short or empty.
     pub next: Option<Id>,
@@ -276,9 +276,7 @@ pub struct Matches {
 /// The deliveries of one webhook in a job's scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebhookMatches {
-    /// The webhook.
     pub webhook: WebhookId,
-    /// How many there are.
     pub count: u64,
     /// Those of them that are due already: they wait with or without a job.
     pub due: u64,
@@ -287,15 +285,12 @@ pub struct WebhookMatches {
 /// A job that redelivers many deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its number.
     pub id: JobId,
     /// What it redelivers.
     pub scope: JobScope,
-    /// When it was created.
     pub created_at: UnixTime,
     /// When it had checked every delivery, or was cancelled; `None` while it runs.
     pub ended_at: Option<UnixTime>,
-    /// Whether it was cancelled.
     pub cancelled: bool,
     /// The number of deliveries that it checked.
     pub examined: u64,
@@ -319,7 +314,6 @@ impl Job {
 /// counts in `redelivered` only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobWebhook {
-    /// The webhook.
     pub webhook: WebhookId,
     /// How many were in the job's scope when it was created, counted up to a bound.
     pub matching: u64,
@@ -338,7 +332,6 @@ pub struct JobWebhook {
 pub struct OpenJob {
     /// The workspace that created it.
     pub workspace: Arc<str>,
-    /// The job.
     pub job: Job,
 }
 
@@ -360,7 +353,6 @@ pub struct Figures {
     pub webhooks: u64,
     /// Bytes on disk, the WAL included.
     pub bytes: u64,
-    /// Bytes of the WAL.
     pub wal_bytes: u64,
     /// Commits since the start.
     pub commits: u64,

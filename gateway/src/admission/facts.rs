@@ -2,6 +2,8 @@
 //!
 //! Not here: any decision. Each field is filled by the step that decides it.
 
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,9 +21,7 @@ pub struct RequestFacts {
     pub given_id: Option<Box<str>>,
     /// The origin form of a target that was sent in absolute form.
     pub origin_form: Option<String>,
-    /// Its client.
     pub client: ClientFacts,
-    /// Its tenants.
     pub tenant: TenantLabels,
     /// What the limits decided.
     pub limits: LimitFacts,
@@ -61,17 +61,12 @@ impl RequestFacts {
 /// The tenants of a request, as far as admission found them.
 #[derive(Default)]
 pub struct TenantLabels {
-    /// The plane.
     pub plane: Option<Index>,
-    /// The route.
     pub route: Option<Index>,
-    /// The workspace.
     pub workspace: Option<Arc<str>>,
     /// Whether the directory has the workspace.
     pub has_entry: bool,
-    /// The organisation.
     pub organisation: Option<Arc<str>>,
-    /// The instance.
     pub instance: Option<Arc<str>>,
 }
 
@@ -90,7 +85,6 @@ pub struct LimitFacts {
 
 /// What one limit decided.
 pub struct LimitOutcome {
-    /// Which limit.
     pub limit: Index,
     /// The name of the tenant or address that it was checked for.
     pub name: Arc<str>,

@@ -28,12 +28,10 @@ pub const PARTS_MAX: usize = 4;
 
 /// One of the things that a limit counts by.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "plain data: the names say what they are")]
 pub enum KeyPart {
-    /// A workspace.
     Workspace,
-    /// An organisation.
     Organisation,
-    /// An instance.
     Instance,
     /// A client's address.
     Address,

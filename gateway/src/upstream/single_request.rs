@@ -5,6 +5,8 @@
 //!
 //! Not here: requests to identity servers and directories (`weir_common::http_client`).
 
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,15 +24,12 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
-    /// The method.
     pub method: &'r str,
-    /// The `Host`.
     pub host: &'r str,
     /// Path and query.
     pub path: &'r str,
     /// The bearer token, where there is one.
     pub token: Option<&'r str>,
-    /// The body.
     pub body: &'r [u8],
 }
 
@@ -41,9 +40,7 @@ pub const GET: Request<'static> =
 /// The response to a request.
 #[derive(Clone, Debug)]
 pub struct ServerResponse {
-    /// The status.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
 }
 

@@ -21,16 +21,13 @@ use crate::scheduler::{Notification, Scheduler};
 
 /// A change of a webhook's health, for its owners and for operators.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 pub struct HealthAlert {
     /// What changed.
     pub change: HealthChange,
-    /// When.
     pub at: UnixTime,
-    /// The webhook.
     pub webhook: WebhookId,
-    /// The workspace.
     pub workspace: Arc<str>,
-    /// The URL.
     pub url: Arc<str>,
     /// Since when it is or was failing, or down.
     pub since: UnixTime,

@@ -24,14 +24,12 @@ use crate::store::sqlite::{outbox, rows};
 
 /// A webhook whose secrets were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 pub struct LostSecret {
-    /// Its number.
     pub id: WebhookId,
     /// Its public identifier.
     pub webhook: String,
-    /// Its workspace.
     pub workspace: String,
-    /// Its URL.
     pub url: String,
     /// Whether custom headers were lost with them.
     pub headers: bool,
