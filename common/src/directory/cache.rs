@@ -385,7 +385,7 @@ mod tests {
                 cache.keep_absent(name, absent, cache.mark()).await;
             };
             let fails = async |name: &'static str, last: Last<()>| {
-                cache.keep_failed(name, (&last, Tick(1)), cache.mark()).await;
+                cache.keep_failed(name, &last, Tick(1), cache.mark()).await;
             };
             let absent = Absent::new(Tick(0), [Duration::MAX; 2]);
             keep("absent", absent).await;
@@ -404,7 +404,7 @@ mod tests {
             assert_eq!(cache.fill().await, [1, 3, 1]);
             let many = EntryCache::<_, ()>::new(100);
             for n in 0..1_000 {
-                many.keep_failed(n, (&Last::Nothing, Tick(1)), many.mark()).await;
+                many.keep_failed(n, &Last::Nothing, Tick(1), many.mark()).await;
             }
             let [known, absent, failed] = many.fill().await;
             assert_eq!((known, absent), (0, 0));

@@ -448,7 +448,7 @@ mod tests {
             assert_ne!(log.decide(quota, 1, Tick(20)), Decision::Admit);
             log.remove(Tick(1));
             assert_eq!(log.decide(quota, 1, Tick(20)), Decision::Admit);
-            [2, 5, 7].map(|at| log.remove(Tick(at)));
+            [2, 5, 7].into_iter().for_each(|at| log.remove(Tick(at)));
             assert_eq!(log.count(), 0);
         }
     }

@@ -660,8 +660,8 @@ mod tests {
         let held = of_settings("held_bytes_max = \"256MiB\"", "held_bytes_max = \"1MiB\"");
         assert_eq!(held, Vec::<String>::new(), "as much as a batch may have");
         let held = of_settings("held_bytes_max = \"256MiB\"", "held_bytes_max = \"1000KiB\"");
-        let never = "a batch of 1048576 bytes would never pass: `server.held_bytes_max` is 1024000; \
-            raise it, or lower `body_bytes_max` of the route";
+        let never = "a batch of 1048576 bytes would never pass: `server.held_bytes_max` is \
+            1024000; raise it, or lower `body_bytes_max` of the route";
         assert_eq!(held, [never]);
         let found = of_settings("unknown_limits = [\"address\"]", "unknown_limits = []");
         assert_eq!(found, ["`unknown_limits` is empty: name at least one, or leave it out"]);

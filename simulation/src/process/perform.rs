@@ -143,7 +143,7 @@ async fn changed(
     let changed = state.store.change_webhook(ws, hook, change, now).await;
     let changed = changed.map(|changed| match changed {
         Changed::Webhook(webhook) => Some(webhook),
-        Changed::Refused(_) | Changed::Absent => None,
+        Changed::Refused(_) | Changed::Overtaken | Changed::Absent => None,
     });
     (Reply::Changed(changed), Word::Changed(hook))
 }

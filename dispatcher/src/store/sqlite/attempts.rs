@@ -89,8 +89,9 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<Applied,
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
     let over_at = at(session.steady.of_unix(ended_at));
     let sql = "INSERT INTO attempts \
-        (delivery, endpoint, number, started_at, took, outcome, over_at, trace, webhook, workspace) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT id FROM workspaces WHERE name = ?10))";
+        (delivery, endpoint, number, started_at, took, outcome, over_at, trace, webhook, \
+        workspace) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, \
+        (SELECT id FROM workspaces WHERE name = ?10))";
     let alone = found.is_none();
     session.conn.prepare_cached(sql)?.execute((
         if alone { DeliveryId::NONE.0 } else { ended.delivery.0 },

@@ -312,7 +312,7 @@ pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(sto
     let found = store.starts_since(t(0)).await.unwrap();
     let of = |start: &EarlierStart| (start.webhook, start.workspace.clone());
     assert_eq!(found.iter().map(of).collect::<Vec<_>>(), vec![(Some(gone.id), Some(WS.into())); 2]);
-    sweep(store, t(3), t(3)).await;
+    sweep(store, t(4), t(4)).await;
     assert_eq!(store.starts_since(t(0)).await.unwrap(), []);
 }
 
