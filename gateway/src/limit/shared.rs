@@ -78,6 +78,7 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use self::coalescing::Coalescing;
 pub use self::connecting::{BEAT_EVERY, Beat};
 use self::counts::StoreCounts;
+use self::heartbeat::Heartbeat;
 use self::remote::Asking;
 use self::servers::address::{StoreAddress, Topology};
 use self::servers::connection::StoreConnection;
@@ -143,7 +144,7 @@ pub struct SharedStore {
     time: StoreTime,
     /// This gateway among those that run: `nth`, then `of`, 32 bits each.
     place: AtomicU64,
-    /// The gateways that the last heartbeat has shown.
+    /// The gateways that heartbeats have shown.
     pub gateways_heard: AtomicU32,
     /// Since when the server of heartbeats has not been replaced, nor lost its data, in ticks.
     known_since: AtomicU64,
@@ -235,12 +236,15 @@ impl SharedStore {
         unpacked(self.place.load(Ordering::Relaxed))
     }
 
-    /// Records the place that the store has shown at a tick. One that knew this gateway for less
+    /// Records which gateways the store has shown at a tick. One that knew this gateway for less
     /// time than others last may not know them yet.
-    fn settle_place(&self, shown: FleetPosition, now: Tick) {
+    fn settle_place(&self, heard: &Heartbeat, now: Tick) {
         let since = Tick(self.known_since.load(Ordering::Relaxed));
         let knows_all = now.since(since) >= heartbeat::LASTS;
-        self.place.store(packed(self.place().shown(shown, knows_all)), Ordering::Relaxed);
+        self.place.store(packed(self.place().shown(heard.place, knows_all)), Ordering::Relaxed);
+        let before = self.gateways_heard.load(Ordering::Relaxed);
+        let gateways = if knows_all { heard.gateways } else { heard.gateways.max(before) };
+        self.gateways_heard.store(gateways, Ordering::Relaxed);
     }
 
     /// A moment of this machine as the counters of this process count it: both its times are the

@@ -260,8 +260,7 @@ impl SharedStore {
                 self.owe_node(known, node);
             }
             if is_registry {
-                self.gateways_heard.store(heard.gateways, Ordering::Relaxed);
-                self.settle_place(heard.place, replied);
+                self.settle_place(&heard, replied);
             }
             if let Some(own) = own.filter(|_| is_registry) {
                 let followed = self.follow(connection, own, heard.changes).await;
