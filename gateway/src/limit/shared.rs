@@ -142,7 +142,7 @@ pub struct SharedStore {
     nodes: Nodes,
     /// The time of a store whose servers are not known yet.
     time: StoreTime,
-    /// This gateway among those that run: `nth`, then `of`, 32 bits each.
+    /// This gateway among those that run, [packed](FleetPosition::packed).
     place: AtomicU64,
     /// The gateways that heartbeats have shown.
     pub gateways_heard: AtomicU32,
@@ -192,7 +192,7 @@ impl SharedStore {
             heartbeat: Script::new(heartbeat::SCRIPT),
             nodes,
             time,
-            place: AtomicU64::new(packed(alone)),
+            place: AtomicU64::new(alone.packed()),
             gateways_heard: AtomicU32::new(0),
             known_since: AtomicU64::new(0),
             changes: changes::Applied::default(),
@@ -233,7 +233,7 @@ impl SharedStore {
     /// This gateway among those that run, as far as is known.
     #[must_use]
     pub fn place(&self) -> FleetPosition {
-        unpacked(self.place.load(Ordering::Relaxed))
+        FleetPosition::unpacked(self.place.load(Ordering::Relaxed))
     }
 
     /// Records which gateways the store has shown at a tick. One that knew this gateway for less
@@ -241,7 +241,8 @@ impl SharedStore {
     fn settle_place(&self, heard: &Heartbeat, now: Tick) {
         let since = Tick(self.known_since.load(Ordering::Relaxed));
         let knows_all = now.since(since) >= heartbeat::LASTS;
-        self.place.store(packed(self.place().shown(heard.place, knows_all)), Ordering::Relaxed);
+        let place = self.place().shown(heard.place, knows_all);
+        self.place.store(place.packed(), Ordering::Relaxed);
         let before = self.gateways_heard.load(Ordering::Relaxed);
         let gateways = if knows_all { heard.gateways } else { heard.gateways.max(before) };
         self.gateways_heard.store(gateways, Ordering::Relaxed);
@@ -387,15 +388,6 @@ fn local(time: &StoreTime, found: CheckResult) -> CheckResult {
     };
     let usage = Usage { full_at: time.local(found.usage.full_at), ..found.usage };
     CheckResult { decision, usage }
-}
-
-fn packed(place: FleetPosition) -> u64 {
-    u64::from(place.nth) << 32 | u64::from(place.of)
-}
-
-fn unpacked(bits: u64) -> FleetPosition {
-    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default();
-    FleetPosition { nth: half(bits >> 32), of: half(bits) }
 }
 
 /// Whether a check counts requests in flight.

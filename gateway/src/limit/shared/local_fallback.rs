@@ -218,9 +218,9 @@ mod tests {
     use super::super::super::key::{Key, LimitTag, Seed};
     use super::super::super::limiter::Limiter;
     use super::super::super::snapshot;
+    use super::super::SharedConfig;
     use super::super::servers::address::{ServerAddress, StoreAddress, StoreLogin, Topology};
     use super::super::servers::login::Tcp;
-    use super::super::{SharedConfig, packed};
     use super::*;
 
     const START: u64 = 1_795_000_000_000_000;
@@ -322,7 +322,7 @@ mod tests {
     fn a_request_that_costs_more_than_a_share_may_come_again() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
-        shared.place.store(packed(FleetPosition { nth: 1, of: 2 }), Ordering::Relaxed);
+        shared.place.store(FleetPosition { nth: 1, of: 2 }.packed(), Ordering::Relaxed);
         let window = Duration::from_secs(60);
         let quota = Quota::Rolling(RollingQuota { requests: 100, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);
@@ -378,7 +378,7 @@ mod tests {
     fn a_window_is_owed_by_its_limit_and_not_by_a_share() {
         let clock = Clock::manual(UnixTime(START));
         let (shared, time) = alone(&clock, 0);
-        shared.place.store(packed(FleetPosition { nth: 1, of: 2 }), Ordering::Relaxed);
+        shared.place.store(FleetPosition { nth: 1, of: 2 }.packed(), Ordering::Relaxed);
         let window = Duration::from_secs(600);
         let quota = Quota::Rolling(RollingQuota { requests: 100_000, window });
         let check = LimitCheck::new(Key::from_bits(7), LimitTag::from_bits(1), quota);

@@ -30,6 +30,17 @@ impl FleetPosition {
         if knows_all || shown.of >= self.of { shown } else { self }
     }
 
+    /// `nth`, then `of`, 32 bits each.
+    pub(super) fn packed(self) -> u64 {
+        u64::from(self.nth) << 32 | u64::from(self.of)
+    }
+
+    /// The position of its packed form.
+    pub(super) fn unpacked(bits: u64) -> Self {
+        let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default();
+        Self { nth: half(bits >> 32), of: half(bits) }
+    }
+
     /// This gateway's share of an allowance; none where it gets nothing.
     #[must_use]
     pub fn share(self, quota: Quota) -> Option<Quota> {
